@@ -100,7 +100,7 @@ comment on column machine_instances.came_from is 'State before the last move; em
 comment on column machine_instances.revision is 'Number of its moves, its creation included. Each has the next.';
 comment on column machine_instances.cause is
     'Cause of the last move, as the caller named it; "timer": its timer; "birth": its creation.';
-comment on column machine_instances.owner is 'Owner, as named at its creation; null: none.';
+comment on column machine_instances.owner is 'Owner, as named at its creation, or by the move that gave it to one; null: none.';
 comment on column machine_instances.timer_ms is
     'Length of the first state''s timer in milliseconds, as given at its creation; null: that of the machine.';
 comment on column machine_instances.timer_at is 'When the timer of its state fires; null: the state has none.';
@@ -170,7 +170,7 @@ create trigger machine_instances_created after insert on machine_instances
 create trigger machine_instances_moved after update on machine_instances
     referencing new table as fresh old table as gone for each statement execute function machine_instances_moved();
 create trigger machine_instances_kept before delete or truncate
-    or update of tenant_id, machine, key, instance_id, version, owner, timer_ms, created_at on machine_instances
+    or update of tenant_id, machine, key, instance_id, version, timer_ms, created_at on machine_instances
     for each statement execute function commit_append_only();
 
 create table machine_history (
@@ -225,7 +225,7 @@ create trigger machine_history_append_only before update or delete or truncate o
     for each statement execute function commit_append_only();
 
 grant select, insert on machine_definitions, machine_moves, machine_history, machine_instances to ledgerd_app;
-grant update (state, came_from, revision, cause, timer_at, timer_to, changed_at) on machine_instances to ledgerd_app;
+grant update (state, came_from, revision, cause, owner, timer_at, timer_to, changed_at) on machine_instances to ledgerd_app;
 grant select on machine_definitions, machine_moves, machine_history, machine_instances to ledgerd_audit;
 
 create view audit.machines as

@@ -75,8 +75,10 @@ const (
 	PageScope     = "page"
 	PageLife      = 10 * time.Minute
 	PurchaseScope = "purchase"
-	// OrderScope has the claims of orders. Callers cannot claim in it.
-	OrderScope = "order.purchase"
+	// Callers cannot claim in the scopes of orders, sales and campaigns.
+	OrderScope    = "order.purchase"
+	SaleScope     = "sale.unit"
+	CampaignScope = "coupon.campaign"
 )
 
 // DefaultLife is the default life of a scope's keys. 0: forever.

@@ -3,6 +3,7 @@ package flow
 import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
@@ -41,6 +42,7 @@ type CreateOrder struct {
 	hold     *ledger.HoldCommand     // nil: nothing is held
 	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
 	pay      *machine.MoveCommand    // nil: something remains to be paid
+	coupon   *coupon.Row             // nil: none
 	purchase *claim.Row
 	same     lookup // the order of the same purchase
 }
@@ -55,9 +57,12 @@ func (c *CreateOrder) Need(tx *Tx) {
 	tx.Ledger().SeeAsset(c.Tenant, c.Asset)
 	c.needLines(tx, k)
 	c.needMoney(tx, k)
-	if c.Purchase != nil {
+	if c.Purchase != nil || c.Sale != nil {
 		c.purchase = tx.Claims().Want(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
 		c.same.need(tx)
+	}
+	if c.Coupon != "" {
+		c.coupon = tx.needCoupon(c.Tenant, c.Coupon)
 	}
 	c.sends = needMessages(tx, c.Messages, k)
 	if c.PaidAtOnce() && !tx.loaded {
@@ -125,6 +130,11 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 			return nil, inLine(err, n)
 		}
 	}
+	if c.coupon != nil {
+		if _, err := tx.useCoupon(c.coupon, c.Caller, c.Subject, machine.CouponLocked, c.OrderNo); err != nil {
+			return nil, err
+		}
+	}
 	if err := c.takeMoney(tx, o); err != nil {
 		return nil, err
 	}
@@ -186,7 +196,7 @@ func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 			return nil, err
 		}
 		if claims.Live(c.purchase) {
-			if c.Purchase.Refuse {
+			if c.Purchase != nil && c.Purchase.Refuse {
 				return nil, v.Repeated()
 			}
 			return commit.Repeat{First: v}, nil

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -118,7 +119,7 @@ func (l *lookup) need(tx *Tx) {
 func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v order.View, err error) {
 	row := tx.Orders().Known(k)
 	if row == nil {
-		l.order, l.machine = k, machine.OrderMachine
+		l.order, l.machine = k, cmp.Or(l.machine, machine.OrderMachine)
 		return v, commit.ErrMoreRows
 	}
 	o, err := order.MustExist(row)

@@ -1,7 +1,10 @@
 package flow
 
 import (
+	"strconv"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
@@ -16,7 +19,8 @@ type ends struct {
 	cancels  []*stock.CancelCommand
 	capture  *ledger.CaptureCommand // nil: nothing is held
 	release  *ledger.ReleaseCommand
-	purchase *claim.Row // nil: none
+	purchase *claim.Row  // nil: none, or it stays claimed
+	coupon   *coupon.Row // nil: none
 }
 
 // expectOrder lets the first run read the order of an instance.
@@ -51,8 +55,11 @@ func (tx *Tx) nameParts(o *order.Order) {
 		e.release = ledger.ReleaseOf(ledger.Caller{Tenant: o.Tenant}, 0, o.HoldNo())
 		e.release.Need(tx.Ledger())
 	}
-	if o.Purchase != nil {
+	if hasClaim(o) && (o.Sale == nil || !o.Sale.Once) {
 		e.purchase = tx.Claims().Want(purchaseKey(o))
+	}
+	if o.Coupon != "" {
+		e.coupon = tx.needCoupon(o.Tenant, o.Coupon)
 	}
 	if tx.ends == nil {
 		tx.ends = map[order.Key][]*ends{}
@@ -110,6 +117,11 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 	if o == nil || m.Parts == machine.KeepParts {
 		return nil
 	}
+	if row := tx.endsOf(o).coupon; row != nil {
+		if err := tx.settleCoupon(row, m, o.OrderNo); err != nil {
+			return err
+		}
+	}
 	if m.Parts == machine.ConfirmParts {
 		return tx.endsOf(o).confirm(tx, m)
 	}
@@ -156,9 +168,17 @@ func (e *ends) cancel(tx *Tx, m *machine.Moved, o *order.Order) error {
 	return err
 }
 
-// purchase is the claim of an order on what makes it the same purchase as another one. Its result and its owner are the
-// order_no.
+// hasClaim reports whether an order claims what makes it the same as another one.
+func hasClaim(o *order.Order) bool { return o.Purchase != nil || o.Sale != nil }
+
+// purchase is the claim of an order on what makes it the same purchase as another one, or on a unit of a sale. Its
+// result and its owner are the order_no.
 func purchase(o *order.Order) claim.Params {
+	if s := o.Sale; s != nil {
+		parts := []string{s.Sale, o.Subject, strconv.Itoa(int(s.Unit))}
+		return claim.Params{Scope: claim.SaleScope, Key: claim.Compose(parts), Parts: parts, Owner: o.OrderNo,
+			Result: o.OrderNo}
+	}
 	r := claim.Rule{Name: claim.OrderScope, Window: o.Purchase.Window}
 	p := r.Params(o.Purchase.Parts...)
 	p.Owner, p.Result = o.OrderNo, o.OrderNo

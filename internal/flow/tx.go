@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -20,6 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/sale"
 	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 	"github.com/ledgerd/ledgerd/internal/work"
@@ -38,8 +40,10 @@ var (
 	works    = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
 	inboxes  = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
 	machines = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
-	// Orders have no locks: an order's instance is its lock.
+	// Orders and coupons have no locks: their instances are.
 	orders    = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
+	coupons   = register(func(*Tx) *coupon.Tx { return coupon.NewTx() }, coupon.NameConstraints()...)
+	sales     = register(func(*Tx) *sale.Tx { return sale.NewTx() }, sale.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
 	// Codes precede the counters of limits: a caller that guesses a code delays no other caller.
@@ -147,6 +151,12 @@ func (tx *Tx) Machines() *machine.Tx { return machines.of(tx) }
 
 // Orders returns the participant of orders.
 func (tx *Tx) Orders() *order.Tx { return orders.of(tx) }
+
+// Coupons returns the participant of coupons.
+func (tx *Tx) Coupons() *coupon.Tx { return coupons.of(tx) }
+
+// Sales returns the participant of sales.
+func (tx *Tx) Sales() *sale.Tx { return sales.of(tx) }
 
 // Webhooks returns the participant of webhook endpoints.
 func (tx *Tx) Webhooks() *webhook.Tx { return webhooks.of(tx) }

@@ -14,6 +14,8 @@ type CreateParams struct {
 	Owner        string // empty: none
 	// Timer is the length of the first state's timer, instead of the machine's. 0: the machine's.
 	Timer time.Duration
+	// TimerAt is when the timer of the first state fires, if it has one. It is not compared. Zero: after its length.
+	TimerAt time.Time
 }
 
 // CreateCommand creates an instance in the first state of the machine's newest version. A shipped machine that the
@@ -69,7 +71,8 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	v.Instance = Instance{Key: c.row.Key, ID: tx.ID(), Version: m.Number, Owner: c.Owner, OwnTimer: c.Timer,
 		CreatedAt: tx.Now}
 	v.def = def
-	tx.enter(c.row, step{to: def.initial.Name, actor: ByCaller, cause: CauseBirth, caller: c.Caller})
+	tx.enter(c.row, step{to: def.initial.Name, actor: ByCaller, cause: CauseBirth, caller: c.Caller,
+		timerAt: c.TimerAt})
 	return v.Instance, nil
 }
 

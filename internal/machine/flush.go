@@ -101,6 +101,7 @@ func (tx *Tx) update(p *commit.Pipe, round []*step) {
 		arg.States, arg.CameFrom = append(arg.States, i.State), append(arg.CameFrom, i.CameFrom)
 		arg.Revisions, arg.Causes = append(arg.Revisions, i.Revision), append(arg.Causes, i.Cause)
 		arg.TimerAt, arg.TimerTo = append(arg.TimerAt, i.TimerAt), append(arg.TimerTo, i.TimerTo)
+		arg.Owners = append(arg.Owners, i.Owner)
 		arg.ChangedAt = append(arg.ChangedAt, i.ChangedAt)
 	}
 	p.Queue(func(d commit.DB) error {

@@ -18,7 +18,9 @@ type MoveParams struct {
 	Cause        string // name of what causes the move
 	Reason       string
 	Inputs       map[string]string
-	Flow         bool // a flow of ledgerd makes the move, for its caller
+	Flow         bool      // a flow of ledgerd makes the move, for its caller
+	TimerAt      time.Time // when the timer of the state fires that it enters, if that has one; zero: after its length
+	Owner        string    // the instance's owner from now on; empty: stays
 }
 
 // MoveCommand moves an instance. If the instance is in the state already, for the same cause, the answer is a
@@ -62,7 +64,7 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	tx.enter(c.row, step{to: c.To, actor: ByCaller, cause: c.Cause, reason: c.Reason, inputs: c.Inputs,
-		caller: c.Caller, publish: m.Publish})
+		caller: c.Caller, publish: m.Publish, timerAt: c.TimerAt, owner: c.Owner})
 	return v.Instance, nil
 }
 

@@ -6,6 +6,8 @@ import "time"
 const (
 	OrderMachine       = "order"
 	SimpleOrderMachine = "simple_order"
+	// CouponMachine is that of coupons. Only flows move its instances, and tenants cannot define it.
+	CouponMachine = "coupon"
 )
 
 // Shipped are the machines that the service brings. A tenant gets one when it first creates an instance of it, and may
@@ -50,11 +52,40 @@ var Shipped = map[string]*Definition{
 			{From: []string{"pending"}, To: "cancelled", Publish: "order.cancelled"},
 		},
 	},
+	CouponMachine: {
+		States: []State{
+			{Name: CouponUnclaimed, Initial: true, Timer: unused()},
+			{Name: CouponClaimed, Timer: unused()},
+			{Name: CouponLocked},
+			{Name: CouponUsed},
+			{Name: CouponExpired},
+		},
+		Moves: []Allowed{
+			{From: []string{CouponUnclaimed, CouponLocked}, To: CouponClaimed, By: []Actor{ByFlow}},
+			{From: []string{CouponClaimed}, To: CouponLocked, By: []Actor{ByFlow}},
+			{From: []string{CouponClaimed, CouponLocked}, To: CouponUsed, By: []Actor{ByFlow}},
+			{From: []string{CouponUnclaimed, CouponClaimed}, To: CouponExpired, By: []Actor{ByTimer}},
+		},
+	},
 }
+
+// States of coupons.
+const (
+	CouponUnclaimed = "unclaimed"
+	CouponClaimed   = "claimed"
+	CouponLocked    = "locked"
+	CouponUsed      = "used"
+	CouponExpired   = "expired"
+)
 
 // UnpaidFor is how long an order of a shipped machine may stay unpaid, unless its creator says otherwise.
 const UnpaidFor = 30 * time.Minute
 
 func unpaid(to string) *Timer {
 	return &Timer{AfterMs: UnpaidFor.Milliseconds(), To: to, Reason: "timeout"}
+}
+
+// unused ends the life of a coupon: its issuer says when, MaxTime at most.
+func unused() *Timer {
+	return &Timer{AfterMs: MaxTime.Milliseconds(), To: CouponExpired, Reason: "timeout"}
 }

@@ -55,6 +55,8 @@ type step struct {
 	caller  commit.Caller
 	publish string // type of the event; empty: none
 	parts   Parts
+	timerAt time.Time // zero: after the length of the timer
+	owner   string    // empty: stays
 }
 
 var (
@@ -239,7 +241,11 @@ func (tx *Tx) enter(r *row, s step) {
 			after = v.OwnTimer
 		}
 		v.TimerAt, v.TimerTo = tx.Now.Add(after), t.To
+		if !s.timerAt.IsZero() {
+			v.TimerAt = s.timerAt
+		}
 	}
+	v.Owner = cmp.Or(s.owner, v.Owner)
 	s.row, s.after, s.parts = r, v.Instance, v.def.states[s.to].Parts
 	tx.steps = append(tx.steps, s)
 }

@@ -30,7 +30,16 @@ type Facts struct {
 	Reserve   bool
 	Balance   *Balance
 	Purchase  *Purchase
+	Coupon    string // code; empty: none
+	Sale      *Sale
 	Metadata  map[string]string
+}
+
+// Sale is where an order was won.
+type Sale struct {
+	Sale string
+	Unit int32 // of the buyer, from 1
+	Once bool  // the buyer cannot win this unit again
 }
 
 // Line is one line of an order.
@@ -107,6 +116,8 @@ func (f *Facts) differences(o *Order) (fields []string) {
 	differs("purchase", !same(f.Purchase, o.Purchase, func(a, b *Purchase) bool {
 		return a.Window == b.Window && slices.Equal(a.Parts, b.Parts)
 	}))
+	differs("coupon", f.Coupon != o.Coupon)
+	differs("sale", !same(f.Sale, o.Sale, func(a, b *Sale) bool { return *a == *b }))
 	differs("metadata", !maps.Equal(f.Metadata, o.Metadata))
 	return fields
 }

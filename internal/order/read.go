@@ -31,6 +31,14 @@ type View struct {
 	State
 }
 
+// PayBefore is the time until which the order has to be paid. Zero: it is not awaiting payment, or has no such time.
+func (v *View) PayBefore() time.Time {
+	if v.Revision != 1 {
+		return time.Time{}
+	}
+	return v.TimerAt
+}
+
 // Reader reads committed orders, outside the engine. It is safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
@@ -55,7 +63,7 @@ func viewOf(tenant int32, r db.OrderPageRow) (View, error) {
 		Asset: r.Asset, Scale: r.Scale, Amount: r.Amount, Lines: r.Lines, Payee: r.Payee, PayWithinMs: r.PayWithinMs,
 		LifeMs: r.LifeMs, Reserve: r.Reserve, BalanceAccount: r.BalanceAccount, BalanceAmount: r.BalanceAmount,
 		PurchaseParts: r.PurchaseParts, PurchaseWindowMs: r.PurchaseWindowMs, Metadata: r.Metadata,
-		Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt})
+		Coupon: r.Coupon, Sale: r.Sale, SaleUnit: r.SaleUnit, Once: r.Once, Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt})
 	v := View{o, State{State: r.State, Revision: r.Revision, Cause: r.Cause, ChangedAt: r.ChangedAt.UTC()}}
 	if !r.Due {
 		v.TimerAt, v.TimerTo = pg.OrZero(r.TimerAt).UTC(), pg.OrZero(r.TimerTo)

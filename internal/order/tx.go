@@ -64,7 +64,8 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 				Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee, PayWithinMs: f.PayWithinMs,
 				LifeMs: f.LifeMs, Reserve: f.Reserve, BalanceAccount: f.BalanceAccount,
 				BalanceAmount: f.BalanceAmount, PurchaseParts: f.PurchaseParts,
-				PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata, Principal: f.Principal,
+				PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata, Coupon: f.Coupon, Sale: f.Sale,
+				SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt})
 			if err != nil {
 				return err
@@ -93,6 +94,10 @@ type stored struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -105,7 +110,10 @@ func read(k Key, r stored) (Order, error) {
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC(),
 		Facts: Facts{Machine: r.Machine, Subject: r.Subject, Asset: r.Asset,
 			Amount: amount.NewDecimal(r.Amount, scale), Payee: pg.OrZero(r.Payee),
-			PayWithin: milliseconds(r.PayWithinMs), Reserve: r.Reserve}}
+			PayWithin: milliseconds(r.PayWithinMs), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}
+	if r.Sale != nil {
+		o.Sale = &Sale{*r.Sale, int32(pg.OrZero(r.SaleUnit)), r.Once}
+	}
 	if r.BalanceAccount != nil {
 		o.Balance = &Balance{*r.BalanceAccount, amount.NewDecimal(*r.BalanceAmount, scale)}
 	}
@@ -188,6 +196,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		arg.BalanceAccounts, arg.BalanceAmounts = append(arg.BalanceAccounts, account), append(arg.BalanceAmounts, paid)
 		arg.PurchaseParts, arg.PurchaseWindowMs = append(arg.PurchaseParts, parts), append(arg.PurchaseWindowMs, window)
 		arg.Metadata = append(arg.Metadata, encode(len(o.Metadata), o.Metadata))
+		won := pg.OrZero(o.Sale)
+		arg.Coupons, arg.Sales = append(arg.Coupons, o.Coupon), append(arg.Sales, won.Sale)
+		arg.SaleUnits, arg.Once = append(arg.SaleUnits, int16(won.Unit)), append(arg.Once, won.Once)
 		arg.Principals, arg.RequestIds = append(arg.Principals, o.Principal), append(arg.RequestIds, o.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.OrderInsert(p.Context(), d, arg) })

@@ -84,8 +84,8 @@ func (d *decoder) claimed(path string, r interface {
 	GetParts() []string
 }) (scope, key string) {
 	scope = cmp.Or(r.GetScope(), claim.PageScope)
-	if scope == claim.OrderScope {
-		d.bad(path+"scope", "must not be that of the orders of the service")
+	if scope == claim.OrderScope || scope == claim.SaleScope || scope == claim.CampaignScope {
+		d.bad(path+"scope", "must not be that of orders, sales or campaigns")
 	}
 	if parts := r.GetParts(); len(parts) > 0 {
 		for i, part := range parts {

@@ -51,7 +51,11 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 // personal reports whether a request may hold personal data: a request about messages or orders, or an Execute with one.
 func personal(m proto.Message) bool {
 	about := func(name protoreflect.FullName) bool {
-		return name.Parent() == "ledgerd.notify.v1" || name.Parent() == "ledgerd.order.v1"
+		switch name.Parent() {
+		case "ledgerd.notify.v1", "ledgerd.order.v1", "ledgerd.sale.v1":
+			return true
+		}
+		return false
 	}
 	if e, ok := m.(*batchv1.ExecuteRequest); ok {
 		return slices.ContainsFunc(e.GetOperations(),

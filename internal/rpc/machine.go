@@ -20,12 +20,20 @@ func (s *Machines) DefineMachine(ctx context.Context, r *pb.DefineMachineRequest
 
 var defineMachineCall = register("machine.define",
 	func(c *call, d *decoder, r *pb.DefineMachineRequest) mutation[*pb.DefineMachineResponse] {
+		d.ownMachine(r.GetMachine())
 		cmd := machine.NewDefine(c.caller(), r.GetMachine(), d.definition("definition.", r.GetDefinition()))
 		return newMutation(flow.Machine(cmd), cmd.Rows(),
 			func(v machine.Version, existed bool) *pb.DefineMachineResponse {
 				return &pb.DefineMachineResponse{Machine: renderMachine(v), Existed: existed}
 			})
 	})
+
+// ownMachine rejects the machine of coupons, which are made by SaleService.
+func (d *decoder) ownMachine(name string) {
+	if name == machine.CouponMachine {
+		d.bad("machine", "must not be that of the coupons of the service")
+	}
+}
 
 func (s *Machines) CreateInstance(ctx context.Context, r *pb.CreateInstanceRequest) (*pb.CreateInstanceResponse,
 	error) {
@@ -34,6 +42,7 @@ func (s *Machines) CreateInstance(ctx context.Context, r *pb.CreateInstanceReque
 
 var createInstanceCall = register("machine.create_instance",
 	func(c *call, d *decoder, r *pb.CreateInstanceRequest) mutation[*pb.CreateInstanceResponse] {
+		d.ownMachine(r.GetMachine())
 		cmd := &machine.CreateCommand{Caller: c.caller(), CreateParams: machine.CreateParams{Machine: r.GetMachine(),
 			Key: d.printable("key", r.GetKey()), Owner: d.printable("owner", r.GetOwner()),
 			Timer: lifeOr(r.GetTimer(), 0)}}

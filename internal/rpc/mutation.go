@@ -110,7 +110,7 @@ func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
 
 // Operations returns the names of all operations, sorted.
 func Operations() []string {
-	names := []string{executeOperation.name, batchOperation, sendBatchOperation}
+	names := []string{executeOperation.name, batchOperation, sendBatchOperation, grabManyOperation}
 	for _, o := range operations {
 		names = append(names, o.name)
 	}

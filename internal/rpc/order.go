@@ -41,9 +41,7 @@ var createOrderCall = register("order.create",
 		cmd.Facts = d.order(r)
 		if cmd.OrderNo == "" {
 			cmd.Renumber = c.gate.OrderNo
-			if cmd.OrderNo, cmd.Unnumbered = cmd.Renumber(); cmd.Unnumbered != nil {
-				cmd.OrderNo = "-" // never written
-			}
+			cmd.OrderNo, cmd.Unnumbered = c.orderNo()
 		}
 		rows := orderRows + 2*len(cmd.Lines) + sendRows*len(cmd.Messages)
 		return newMutation(cmd, rows, func(v order.View, existed bool) *pb.CreateOrderResponse {
@@ -51,12 +49,18 @@ var createOrderCall = register("order.create",
 		})
 	})
 
+// orderNo makes a number for an order. With an error, the number stands for one in rows that are never written.
+func (c *call) orderNo() (string, error) {
+	no, err := c.gate.OrderNo()
+	return cmp.Or(no, "-"), err
+}
+
 // order decodes what a request says of an order.
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f := order.Facts{Machine: cmp.Or(r.GetMachine(), machine.OrderMachine),
 		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
 		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
-		Reserve: r.GetReserve(), Metadata: d.metadata("metadata", r.GetMetadata())}
+		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()), Metadata: d.metadata("metadata", r.GetMetadata())}
 	if f.Payee != "" {
 		d.code("payee", f.Payee)
 	}
@@ -241,7 +245,7 @@ func renderOrder(v *order.View) *pb.Order {
 		}
 		return amount.Format(n, v.Scale)
 	}
-	o := &pb.Order{Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine, State: v.State.State,
+	o := &pb.Order{Coupon: v.Coupon, Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine, State: v.State.State,
 		Revision: v.Revision, Cause: v.Cause, Asset: v.Asset, Amount: format(v.Amount), Payee: v.Payee,
 		Reserve: v.Reserve, Metadata: v.Metadata, TimerTime: timestamp(v.TimerAt), TimerTo: v.TimerTo,
 		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,
@@ -258,6 +262,9 @@ func renderOrder(v *order.View) *pb.Order {
 	}
 	if p := v.Purchase; p != nil {
 		o.Purchase = &pb.PurchaseKey{Parts: p.Parts, Window: durationpb.New(p.Window)}
+	}
+	if v.Sale != nil {
+		o.Sale = v.Sale.Sale
 	}
 	if v.Life > 0 {
 		o.PayWithin = durationpb.New(v.Life)

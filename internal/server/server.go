@@ -32,11 +32,13 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
@@ -52,6 +54,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
+	"github.com/ledgerd/ledgerd/internal/sale"
 	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -253,6 +256,8 @@ func (s *Server) routes() http.Handler {
 		&rpc.Machines{Mutations: mutations, Reader: machine.NewReader(s.reads)}, options...))
 	serve(orderv1connect.NewOrderServiceHandler(&rpc.Orders{Mutations: mutations, Reader: order.NewReader(s.reads),
 		Machines: machine.NewReader(s.reads)}, options...))
+	serve(salev1connect.NewSaleServiceHandler(&rpc.Sales{Mutations: mutations, Reader: sale.NewReader(s.reads),
+		Stock: stock.NewReader(s.reads), Coupons: coupon.NewReader(s.reads)}, options...))
 	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
 		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,

@@ -97,7 +97,7 @@ from (
 -- transaction may have given them another ctid.
 with moved as (
     update machine_instances i
-    set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause,
+    set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause, owner = nullif(y.owner, ''),
         timer_at = nullif(y.timer_at, '0001-01-01 00:00:00+00'), timer_to = nullif(y.timer_to, ''),
         changed_at = y.changed_at
     from (
@@ -106,6 +106,7 @@ with moved as (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@machines::text[]) as machine,
                 unnest(@keys::text[]) as key, unnest(@states::text[]) as state, unnest(@came_from::text[]) as came_from,
                 unnest(@revisions::bigint[]) as revision, unnest(@causes::text[]) as cause,
+                unnest(@owners::text[]) as owner,
                 unnest(@timer_at::timestamptz[]) as timer_at, unnest(@timer_to::text[]) as timer_to,
                 unnest(@changed_at::timestamptz[]) as changed_at
         ) u

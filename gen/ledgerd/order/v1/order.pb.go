@@ -71,7 +71,11 @@ type Order struct {
 	// Principal that created it.
 	Principal string `protobuf:"bytes,21,opt,name=principal,proto3" json:"principal,omitempty"`
 	// X-Request-ID of the call that created it.
-	RequestId     string `protobuf:"bytes,22,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	RequestId string `protobuf:"bytes,22,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Code of the coupon that it uses. Empty: none.
+	Coupon string `protobuf:"bytes,23,opt,name=coupon,proto3" json:"coupon,omitempty"`
+	// Sale in which it was won. Empty: none.
+	Sale          string `protobuf:"bytes,24,opt,name=sale,proto3" json:"sale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +260,20 @@ func (x *Order) GetPrincipal() string {
 func (x *Order) GetRequestId() string {
 	if x != nil {
 		return x.RequestId
+	}
+	return ""
+}
+
+func (x *Order) GetCoupon() string {
+	if x != nil {
+		return x.Coupon
+	}
+	return ""
+}
+
+func (x *Order) GetSale() string {
+	if x != nil {
+		return x.Sale
 	}
 	return ""
 }
@@ -486,7 +504,10 @@ type CreateOrderRequest struct {
 	// Metadata: at most 16 KiB.
 	Metadata map[string]string `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Check everything, and change nothing.
-	DryRun        bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Code of a coupon of the subject: locked until the order is paid, which uses it, or cancelled, which gives it back.
+	// What it is worth is yours to take off the amount.
+	Coupon        string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -617,6 +638,13 @@ func (x *CreateOrderRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *CreateOrderRequest) GetCoupon() string {
+	if x != nil {
+		return x.Coupon
+	}
+	return ""
 }
 
 // CreateOrderResponse has the order.
@@ -1218,7 +1246,7 @@ var File_ledgerd_order_v1_order_proto protoreflect.FileDescriptor
 
 const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\n" +
-	"\x1cledgerd/order/v1/order.proto\x12\x10ledgerd.order.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/notify/v1/outbox.proto\"\xfa\x06\n" +
+	"\x1cledgerd/order/v1/order.proto\x12\x10ledgerd.order.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/notify/v1/outbox.proto\"\xa6\a\n" +
 	"\x05Order\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x19\n" +
 	"\border_no\x18\x02 \x01(\tR\aorderNo\x12\x18\n" +
@@ -1247,7 +1275,9 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"updateTime\x12\x1c\n" +
 	"\tprincipal\x18\x15 \x01(\tR\tprincipal\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x16 \x01(\tR\trequestId\x1a;\n" +
+	"request_id\x18\x16 \x01(\tR\trequestId\x12\x16\n" +
+	"\x06coupon\x18\x17 \x01(\tR\x06coupon\x12\x12\n" +
+	"\x04sale\x18\x18 \x01(\tR\x04sale\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\x01\n" +
@@ -1264,7 +1294,7 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\vPurchaseKey\x12'\n" +
 	"\x05parts\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01(\x80\x01R\x05parts\x12E\n" +
 	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x06window\x12\x16\n" +
-	"\x06refuse\x18\x03 \x01(\bR\x06refuse\"\x91\x06\n" +
+	"\x06refuse\x18\x03 \x01(\bR\x06refuse\"\xb2\x06\n" +
 	"\x12CreateOrderRequest\x12\"\n" +
 	"\border_no\x18\x01 \x01(\tB\a\xbaH\x04r\x02(@R\aorderNo\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1283,7 +1313,8 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\bpurchase\x18\v \x01(\v2\x1d.ledgerd.order.v1.PurchaseKeyR\bpurchase\x12?\n" +
 	"\amachine\x18\f \x01(\tB%\xbaH\"r 2\x1e^([a-z0-9][a-z0-9._-]{0,63})?$R\amachine\x12X\n" +
 	"\bmetadata\x18\r \x03(\v22.ledgerd.order.v1.CreateOrderRequest.MetadataEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\bmetadata\x12\x17\n" +
-	"\adry_run\x18\x0e \x01(\bR\x06dryRun\x1a;\n" +
+	"\adry_run\x18\x0e \x01(\bR\x06dryRun\x12\x1f\n" +
+	"\x06coupon\x18\x0f \x01(\tB\a\xbaH\x04r\x02(@R\x06coupon\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +

@@ -293,17 +293,18 @@ func (q *Queries) InstanceLock(ctx context.Context, db DBTX, arg InstanceLockPar
 const instanceMove = `-- name: InstanceMove :one
 with moved as (
     update machine_instances i
-    set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause,
+    set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause, owner = nullif(y.owner, ''),
         timer_at = nullif(y.timer_at, '0001-01-01 00:00:00+00'), timer_to = nullif(y.timer_to, ''),
         changed_at = y.changed_at
     from (
-        select l.ctid as tid, u.tenant_id, u.machine, u.key, u.state, u.came_from, u.revision, u.cause, u.timer_at, u.timer_to, u.changed_at
+        select l.ctid as tid, u.tenant_id, u.machine, u.key, u.state, u.came_from, u.revision, u.cause, u.owner, u.timer_at, u.timer_to, u.changed_at
         from (
             select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as machine,
                 unnest($1::text[]) as key, unnest($4::text[]) as state, unnest($5::text[]) as came_from,
                 unnest($6::bigint[]) as revision, unnest($7::text[]) as cause,
-                unnest($8::timestamptz[]) as timer_at, unnest($9::text[]) as timer_to,
-                unnest($10::timestamptz[]) as changed_at
+                unnest($8::text[]) as owner,
+                unnest($9::timestamptz[]) as timer_at, unnest($10::text[]) as timer_to,
+                unnest($11::timestamptz[]) as changed_at
         ) u
         cross join lateral (
             select x.ctid from machine_instances x
@@ -325,6 +326,7 @@ type InstanceMoveParams struct {
 	CameFrom  []string
 	Revisions []int64
 	Causes    []string
+	Owners    []string
 	TimerAt   []time.Time
 	TimerTo   []string
 	ChangedAt []time.Time
@@ -341,6 +343,7 @@ func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMovePar
 		arg.CameFrom,
 		arg.Revisions,
 		arg.Causes,
+		arg.Owners,
 		arg.TimerAt,
 		arg.TimerTo,
 		arg.ChangedAt,

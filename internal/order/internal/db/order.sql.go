@@ -15,11 +15,11 @@ import (
 const orderInsert = `-- name: OrderInsert :exec
 insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
     pay_within_ms, life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_window_ms, metadata,
-    principal, request_id, created_at)
+    coupon, sale, sale_unit, once, principal, request_id, created_at)
 select u.tenant_id, u.order_no, u.order_id, u.machine, u.subject, u.asset, u.scale, u.amount, u.lines,
     nullif(u.payee, ''), nullif(u.pay_within_ms, 0), nullif(u.life_ms, 0), u.reserve, nullif(u.balance_account, ''),
-    nullif(u.balance_amount, 0), u.purchase_parts, nullif(u.purchase_window_ms, 0), u.metadata, u.principal,
-    u.request_id, $1::timestamptz
+    nullif(u.balance_amount, 0), u.purchase_parts, nullif(u.purchase_window_ms, 0), u.metadata, nullif(u.coupon, ''),
+    nullif(u.sale, ''), nullif(u.sale_unit, 0), u.once, u.principal, u.request_id, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no,
         unnest($4::bigint[]) as order_id, unnest($5::text[]) as machine,
@@ -29,7 +29,8 @@ from (
         unnest($14::boolean[]) as reserve, unnest($15::text[]) as balance_account,
         unnest($16::numeric[]) as balance_amount, unnest($17::jsonb[]) as purchase_parts,
         unnest($18::bigint[]) as purchase_window_ms, unnest($19::jsonb[]) as metadata,
-        unnest($20::text[]) as principal, unnest($21::text[]) as request_id
+        unnest($20::text[]) as coupon, unnest($21::text[]) as sale, unnest($22::smallint[]) as sale_unit,
+        unnest($23::boolean[]) as once, unnest($24::text[]) as principal, unnest($25::text[]) as request_id
 ) u
 `
 
@@ -53,6 +54,10 @@ type OrderInsertParams struct {
 	PurchaseParts    [][]byte
 	PurchaseWindowMs []int64
 	Metadata         [][]byte
+	Coupons          []string
+	Sales            []string
+	SaleUnits        []int16
+	Once             []bool
 	Principals       []string
 	RequestIds       []string
 }
@@ -79,6 +84,10 @@ func (q *Queries) OrderInsert(ctx context.Context, db DBTX, arg OrderInsertParam
 		arg.PurchaseParts,
 		arg.PurchaseWindowMs,
 		arg.Metadata,
+		arg.Coupons,
+		arg.Sales,
+		arg.SaleUnits,
+		arg.Once,
 		arg.Principals,
 		arg.RequestIds,
 	)
@@ -89,13 +98,13 @@ const orderLookup = `-- name: OrderLookup :many
 
 select u.n::integer as n, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
     o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
-    o.metadata, o.principal, o.request_id, o.created_at
+    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at, l.coupon, l.sale, l.sale_unit, l.once from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
 ) o
 `
 
@@ -122,6 +131,10 @@ type OrderLookupRow struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -156,6 +169,10 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 			&i.PurchaseParts,
 			&i.PurchaseWindowMs,
 			&i.Metadata,
+			&i.Coupon,
+			&i.Sale,
+			&i.SaleUnit,
+			&i.Once,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,

@@ -16,7 +16,7 @@ const orderGet = `-- name: OrderGet :one
 
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
     i.timer_to, c.changed_at
 from order_orders o
 join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
@@ -53,6 +53,10 @@ type OrderGetRow struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -88,6 +92,10 @@ func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (Or
 		&i.PurchaseParts,
 		&i.PurchaseWindowMs,
 		&i.Metadata,
+		&i.Coupon,
+		&i.Sale,
+		&i.SaleUnit,
+		&i.Once,
 		&i.Principal,
 		&i.RequestID,
 		&i.CreatedAt,
@@ -105,10 +113,10 @@ func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (Or
 const orderPage = `-- name: OrderPage :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
     i.timer_to, c.changed_at
 from (
-    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.metadata, x.principal, x.request_id, x.created_at from order_orders x
+    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.metadata, x.principal, x.request_id, x.created_at, x.coupon, x.sale, x.sale_unit, x.once from order_orders x
     where x.tenant_id = $1::integer and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
         and x.created_at >= $4::timestamptz and x.created_at < $5::timestamptz
         and ($6::text = '' or x.machine = $6::text)
@@ -157,6 +165,10 @@ type OrderPageRow struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -205,6 +217,10 @@ func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) (
 			&i.PurchaseParts,
 			&i.PurchaseWindowMs,
 			&i.Metadata,
+			&i.Coupon,
+			&i.Sale,
+			&i.SaleUnit,
+			&i.Once,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,
@@ -229,7 +245,7 @@ func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) (
 const orderPageOfState = `-- name: OrderPageOfState :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
     i.timer_to, c.changed_at
 from (
     (
@@ -254,7 +270,7 @@ from (
     )
 ) i
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at from order_orders l
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at, l.coupon, l.sale, l.sale_unit, l.once from order_orders l
     where l.tenant_id = i.tenant_id and l.order_no = i.key and l.machine = i.machine offset 0
 ) o
 cross join lateral (
@@ -296,6 +312,10 @@ type OrderPageOfStateRow struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -345,6 +365,10 @@ func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOf
 			&i.PurchaseParts,
 			&i.PurchaseWindowMs,
 			&i.Metadata,
+			&i.Coupon,
+			&i.Sale,
+			&i.SaleUnit,
+			&i.Once,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,
@@ -369,7 +393,7 @@ func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOf
 const orderPageOfSubject = `-- name: OrderPageOfSubject :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
     i.timer_to, c.changed_at
 from order_orders o
 cross join lateral (
@@ -422,6 +446,10 @@ type OrderPageOfSubjectRow struct {
 	PurchaseParts    []byte
 	PurchaseWindowMs *int64
 	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -472,6 +500,10 @@ func (q *Queries) OrderPageOfSubject(ctx context.Context, db DBTX, arg OrderPage
 			&i.PurchaseParts,
 			&i.PurchaseWindowMs,
 			&i.Metadata,
+			&i.Coupon,
+			&i.Sale,
+			&i.SaleUnit,
+			&i.Once,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,

@@ -55,7 +55,8 @@ type OrderServiceClient interface {
 	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered with
 	// the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
 	// ORDER_PART_EXISTS; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK, RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND,
-	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of messages those of Send.
+	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED,
+	// COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts RESERVATION_ENDED,
@@ -193,7 +194,8 @@ type OrderServiceHandler interface {
 	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered with
 	// the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
 	// ORDER_PART_EXISTS; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK, RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND,
-	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of messages those of Send.
+	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED,
+	// COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts RESERVATION_ENDED,

@@ -1,0 +1,214 @@
+-- Coupons and sales. The state of a coupon is that of its instance of the machine "coupon". Locks nothing.
+
+-- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+set local role ledgerd_owner;
+
+create table coupon_coupons (
+    tenant_id  integer not null,
+    code       text collate "C" not null,
+    coupon_id  bigint not null,
+    campaign   text collate "C" not null,
+    expires_at timestamptz not null,
+    metadata   jsonb,
+    principal  text collate "C" not null,
+    request_id text collate "C" not null,
+    created_at timestamptz not null,
+    constraint coupon_coupons_pkey primary key (tenant_id, code),
+    constraint coupon_coupons_code_check check (octet_length(code) between 1 and 64),
+    constraint coupon_coupons_campaign_check check (campaign ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
+    constraint coupon_coupons_metadata_check check (octet_length(metadata::text) <= 131072)
+) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+create index coupon_coupons_campaign_idx on coupon_coupons (tenant_id, campaign, coupon_id);
+comment on table coupon_coupons is
+    'Coupons as they were issued. The state and the owner are those of the instance with the code as key. Append-only.';
+comment on column coupon_coupons.tenant_id is 'Tenant.';
+comment on column coupon_coupons.code is 'Code: given by the caller, or made by the service.';
+comment on column coupon_coupons.coupon_id is 'Id, that of the instance too; coupon_id >> 14 is the batch that issued it.';
+comment on column coupon_coupons.campaign is 'Campaign. Each owner can have one coupon of it.';
+comment on column coupon_coupons.expires_at is 'From when on it cannot be used.';
+comment on column coupon_coupons.metadata is 'Metadata of the caller: names and values; null: none.';
+comment on column coupon_coupons.principal is 'Principal of the caller that issued it.';
+comment on column coupon_coupons.request_id is 'X-Request-ID of the call.';
+comment on column coupon_coupons.created_at is 'When it was issued: time of its batch.';
+
+create trigger coupon_coupons_append_only before update or delete or truncate on coupon_coupons
+    for each statement execute function commit_append_only();
+grant select, insert on coupon_coupons to ledgerd_app;
+grant select on coupon_coupons to ledgerd_audit;
+
+create table sale_sales (
+    tenant_id      integer not null,
+    sale           text collate "C" not null,
+    item           text collate "C" not null,
+    asset          text collate "C",
+    amount         text collate "C",
+    payee          text collate "C",
+    pay_within_ms  bigint,
+    machine        text collate "C",
+    campaign       text collate "C",
+    coupon_life_ms bigint,
+    metadata       jsonb,
+    per_buyer      smallint not null,
+    once           boolean not null,
+    opens_at       timestamptz,
+    closes_at      timestamptz,
+    principal      text collate "C" not null,
+    request_id     text collate "C" not null,
+    created_at     timestamptz not null,
+    changed_at     timestamptz not null,
+    constraint sale_sales_pkey primary key (tenant_id, sale),
+    constraint sale_sales_sale_check check (sale ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
+    constraint sale_sales_item_check check (octet_length(item) between 1 and 128),
+    constraint sale_sales_gives_check check ((asset is null) = (campaign is not null)
+        and (asset is null) = (amount is null) and (asset is null) = (machine is null)),
+    constraint sale_sales_pay_within_check check (pay_within_ms > 0),
+    constraint sale_sales_coupon_life_check check (coupon_life_ms > 0),
+    constraint sale_sales_per_buyer_check check (per_buyer between 1 and 16),
+    constraint sale_sales_hours_check check (closes_at > opens_at),
+    constraint sale_sales_metadata_check check (octet_length(metadata::text) <= 131072)
+);
+comment on table sale_sales is 'Sales: who comes first gets a unit of the item. What is left are the counts of the item.';
+comment on column sale_sales.tenant_id is 'Tenant.';
+comment on column sale_sales.sale is 'Name.';
+comment on column sale_sales.item is 'Item whose units it gives.';
+comment on column sale_sales.asset is 'Asset of the orders; null: it gives coupons.';
+comment on column sale_sales.amount is 'What a unit costs, as a decimal.';
+comment on column sale_sales.payee is 'Code of the account that is paid; null: none.';
+comment on column sale_sales.pay_within_ms is
+    'How long an order may stay unpaid, in milliseconds; null: as its machine says.';
+comment on column sale_sales.machine is 'State machine of the orders.';
+comment on column sale_sales.campaign is 'Campaign of the coupons; null: it gives orders.';
+comment on column sale_sales.coupon_life_ms is 'Life of a coupon from the grab on, in milliseconds; null: 10 years.';
+comment on column sale_sales.metadata is 'Metadata of each coupon: names and values; null: none.';
+comment on column sale_sales.per_buyer is 'Largest number of units a buyer.';
+comment on column sale_sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
+comment on column sale_sales.opens_at is 'From when on units can be grabbed; null: always.';
+comment on column sale_sales.closes_at is 'From when on they cannot; null: never.';
+comment on column sale_sales.principal is 'Principal of the caller that last changed it.';
+comment on column sale_sales.request_id is 'X-Request-ID of that call.';
+comment on column sale_sales.created_at is 'When it was created.';
+comment on column sale_sales.changed_at is 'When it was created or last changed.';
+
+grant select, insert on sale_sales to ledgerd_app;
+grant update (item, asset, amount, payee, pay_within_ms, machine, campaign, coupon_life_ms, metadata, per_buyer, once,
+    opens_at, closes_at, principal, request_id, changed_at) on sale_sales to ledgerd_app;
+grant select on sale_sales to ledgerd_audit;
+
+alter table order_orders add column coupon text collate "C", add column sale text collate "C", add column sale_unit smallint,
+    add column once boolean not null default false,
+    add constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
+    add constraint order_orders_sale_check check ((sale is null) = (sale_unit is null) and (sale is not null or not once));
+comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
+comment on column order_orders.sale is 'Sale in which it was won; null: none.';
+comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
+comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
+
+create view audit.coupons as
+select t.name as tenant, c.code, c.campaign, case when d.due then i.timer_to else i.state end as state, i.owner,
+    case when d.due then 'timer' else i.cause end as cause,
+    case when d.due then i.timer_at else i.changed_at end as changed_at, d.due, c.expires_at, c.metadata, c.principal,
+    c.request_id, c.created_at, c.coupon_id
+from coupon_coupons c
+join machine_instances i on i.tenant_id = c.tenant_id and i.machine = 'coupon' and i.key = c.code
+cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
+left join access_tenants t on t.tenant_id = c.tenant_id;
+comment on view audit.coupons is 'Coupons, as they count now.';
+comment on column audit.coupons.tenant is 'Name of the tenant.';
+comment on column audit.coupons.code is 'Code.';
+comment on column audit.coupons.campaign is 'Campaign.';
+comment on column audit.coupons.state is 'unclaimed, claimed, locked by an unpaid order, used or expired.';
+comment on column audit.coupons.owner is 'Who has it; null: nobody yet.';
+comment on column audit.coupons.cause is 'Cause of its last move, such as the order that locked or used it.';
+comment on column audit.coupons.changed_at is 'When it got into its state.';
+comment on column audit.coupons.due is 'True if it has expired, and the history does not have that yet.';
+comment on column audit.coupons.expires_at is 'From when on it cannot be used.';
+comment on column audit.coupons.metadata is 'Metadata of the caller: names and values.';
+comment on column audit.coupons.principal is 'Principal that issued it.';
+comment on column audit.coupons.request_id is 'X-Request-ID of the call that issued it.';
+comment on column audit.coupons.created_at is 'When it was issued.';
+comment on column audit.coupons.coupon_id is 'Id; coupon_id >> 14 is the batch that issued it.';
+
+create view audit.sales as
+select t.name as tenant, s.sale, s.item, i.available as units_left, i.reserved as awaiting_payment, i.sold,
+    coalesce(s.opens_at <= now(), true) and coalesce(s.closes_at > now(), true) as open, s.opens_at, s.closes_at,
+    s.per_buyer, s.once, s.asset, s.amount, s.payee, s.machine, s.campaign, s.principal, s.request_id, s.created_at,
+    s.changed_at
+from sale_sales s
+cross join lateral (
+    select sum(available)::bigint as available, sum(reserved)::bigint as reserved, sum(sold)::bigint as sold
+    from stock_items x where x.tenant_id = s.tenant_id and x.item = s.item
+) i
+left join access_tenants t on t.tenant_id = s.tenant_id;
+comment on view audit.sales is 'Sales, with the counts of their items.';
+comment on column audit.sales.tenant is 'Name of the tenant.';
+comment on column audit.sales.sale is 'Name.';
+comment on column audit.sales.item is 'Item whose units it gives.';
+comment on column audit.sales.units_left is 'Units that can be grabbed.';
+comment on column audit.sales.awaiting_payment is 'Units that are reserved.';
+comment on column audit.sales.sold is 'Units that are sold.';
+comment on column audit.sales.open is 'True between its opening and its closing time.';
+comment on column audit.sales.opens_at is 'From when on units can be grabbed; null: always.';
+comment on column audit.sales.closes_at is 'From when on they cannot; null: never.';
+comment on column audit.sales.per_buyer is 'Largest number of units a buyer.';
+comment on column audit.sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
+comment on column audit.sales.asset is 'Asset of the orders; null: it gives coupons.';
+comment on column audit.sales.amount is 'What a unit costs.';
+comment on column audit.sales.payee is 'Account that is paid; null: none.';
+comment on column audit.sales.machine is 'State machine of the orders.';
+comment on column audit.sales.campaign is 'Campaign of the coupons; null: it gives orders.';
+comment on column audit.sales.principal is 'Principal that last changed it.';
+comment on column audit.sales.request_id is 'X-Request-ID of that call.';
+comment on column audit.sales.created_at is 'When it was created.';
+comment on column audit.sales.changed_at is 'When it was created or last changed.';
+grant select on audit.coupons, audit.sales to ledgerd_audit;
+
+-- Adds coupons and sales to audit.requests, whatever other branches the view has by now.
+-- +goose StatementBegin
+do $$
+declare
+    was text := rtrim(pg_get_viewdef('audit.requests'::regclass), ';');
+    about text[] := array[
+        'what', ' coupon: issued; sale: created or last changed.',
+        'name', ' Of coupons: code. Of sales: name.',
+        'detail', ' Of coupons: campaign. Of sales: item.'
+    ];
+begin
+    execute 'create or replace view audit.requests as ' || was || $view$
+union all
+select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
+from (
+    select tenant_id, request_id, created_at as at, 'coupon'::text as what, code as name, campaign as detail, principal,
+        coupon_id as id
+    from coupon_coupons
+    union all
+    select tenant_id, request_id, changed_at, 'sale', sale, item, principal, null
+    from sale_sales
+) r
+left join access_tenants t on t.tenant_id = r.tenant_id$view$;
+    for i in 1 .. 5 by 2 loop
+        execute format('comment on column audit.requests.%I is %L', about[i],
+            (select col_description(attrelid, attnum) from pg_attribute
+            where attrelid = 'audit.requests'::regclass and attname = about[i]) || about[i + 1]);
+    end loop;
+end
+$$;
+-- +goose StatementEnd
+reset role;
+
+-- +goose Down
+-- +goose StatementBegin
+do $$
+begin
+    -- Without its last branch, which Up has added.
+    execute 'create or replace view audit.requests as '
+        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
+            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
+end
+$$;
+-- +goose StatementEnd
+drop view audit.sales;
+drop view audit.coupons;
+alter table order_orders drop column coupon, drop column sale, drop column sale_unit, drop column once;
+drop table sale_sales;
+drop table coupon_coupons;

@@ -1,0 +1,92 @@
+package coupon
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/coupon/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Reader reads committed coupons, outside the engine. It is safe for concurrent use.
+type Reader struct{ pool *pgxpool.Pool }
+
+// NewReader reads over a pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+// Coupon returns a coupon as it counts now. Returns fault COUPON_NOT_FOUND.
+func (r *Reader) Coupon(ctx context.Context, k Key) (View, error) {
+	row, err := q.CouponGet(ctx, pg.Planned{DB: r.pool}, db.CouponGetParams{TenantID: k.Tenant, Code: k.Code})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return View{}, notFound(k)
+	}
+	if err != nil {
+		return View{}, err
+	}
+	return viewOf(k.Tenant, db.CouponPageRow(row))
+}
+
+func viewOf(tenant int32, r db.CouponPageRow) (View, error) {
+	m, err := metadata(r.Metadata)
+	return View{Coupon{Key: Key{tenant, r.Code}, ID: r.CouponID, Campaign: r.Campaign, ExpiresAt: r.ExpiresAt.UTC(),
+		Metadata: m, Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC()},
+		State{State: r.State, Owner: pg.OrZero(r.Owner), Cause: r.Cause, ChangedAt: r.ChangedAt.UTC()}}, err
+}
+
+// Filter selects coupons. Empty texts match all; a campaign or an owner must be set.
+type Filter struct{ Campaign, Owner, State string }
+
+const defaultPage = 100
+
+// Coupons lists coupons, the newest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, token string) (list []View, next string,
+	err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	pages := paging.Of("coupons", tenant, f.Campaign, f.Owner, f.State)
+	before, err := pages.AfterNumber(token, math.MaxInt64)
+	if err != nil {
+		return nil, "", err
+	}
+	var rows []db.CouponPageRow
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+		d := pg.Planned{DB: tx}
+		if f.Owner == "" {
+			rows, err = q.CouponPage(ctx, d, db.CouponPageParams{TenantID: tenant, Campaign: f.Campaign, State: f.State,
+				BeforeID: before, Count: int32(size) + 1})
+			return err
+		}
+		found, err := q.CouponPageOfOwner(ctx, d, db.CouponPageOfOwnerParams{TenantID: tenant, Owner: f.Owner,
+			Campaign: f.Campaign, State: f.State, BeforeID: before, Count: int32(size) + 1})
+		for _, row := range found {
+			rows = append(rows, db.CouponPageRow(row))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.TokenNumber(rows[size-1].CouponID)
+	}
+	for _, row := range rows {
+		v, err := viewOf(tenant, row)
+		if err != nil {
+			return nil, "", err
+		}
+		list = append(list, v)
+	}
+	return list, next, nil
+}
+
+// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than it
+// needs.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"

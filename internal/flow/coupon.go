@@ -1,0 +1,253 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/coupon"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/machine"
+)
+
+// causeClaim is the cause of the move that gives a coupon to its owner.
+const causeClaim = "claim"
+
+// couponInstance is the key of the instance that has a coupon's state.
+func couponInstance(k coupon.Key) machine.Key {
+	return machine.Key{Tenant: k.Tenant, Machine: machine.CouponMachine, Key: k.Code}
+}
+
+// campaignKey is the claim of an owner on the one coupon of a campaign. Its result is the code.
+func campaignClaim(campaign, owner, code string) claim.Params {
+	return claim.Params{Scope: claim.CampaignScope, Key: claim.Compose([]string{campaign, owner}),
+		Parts: []string{campaign, owner}, Owner: owner, Result: code}
+}
+
+// needCoupon names a coupon and its instance.
+func (tx *Tx) needCoupon(tenant int32, code string) *coupon.Row {
+	k := coupon.Key{Tenant: tenant, Code: code}
+	tx.Machines().Want(couponInstance(k))
+	return tx.Coupons().Want(k)
+}
+
+// couponState returns a named coupon with its instance as it is now: expired, if its life is over. Returns fault
+// COUPON_NOT_FOUND.
+func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, machine.Instance, error) {
+	x, err := coupon.MustExist(row)
+	if err != nil {
+		return nil, machine.Instance{}, err
+	}
+	i, err := tx.Machines().StateOf(couponInstance(row.Key), c)
+	return x, i, err
+}
+
+func couponView(c *coupon.Coupon, i machine.Instance) coupon.View {
+	return coupon.View{Coupon: *c, State: coupon.State{State: i.State, Owner: i.Owner, Cause: i.Cause,
+		ChangedAt: i.ChangedAt}}
+}
+
+// moveCoupon makes a move of a coupon that only flows make.
+func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams) (any, error) {
+	k := couponInstance(row.Key)
+	p.Machine, p.Key, p.Flow = k.Machine, k.Key, true
+	m := &machine.MoveCommand{Caller: c, MoveParams: p}
+	m.Need(tx.Machines()) // named before
+	return m.Apply(tx.Machines())
+}
+
+// useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
+// COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if another cause has locked or used it.
+func (tx *Tx) useCoupon(row *coupon.Row, c commit.Caller, owner, to, cause string) (any, error) {
+	x, i, err := tx.couponState(row, c)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case i.Owner != "" && i.Owner != owner:
+		return nil, x.IsTaken()
+	case i.State == machine.CouponExpired:
+		return nil, x.HasExpired()
+	case i.State == machine.CouponUnclaimed:
+		return nil, x.IsUnclaimed()
+	case (i.State == machine.CouponLocked || i.State == machine.CouponUsed) && i.Cause != cause:
+		return nil, machine.StateTaken.New("coupon %s is %s already, because of %s", x.Code, i.State, i.Cause).
+			With("code", x.Code).With("state", i.State).With("cause", i.Cause)
+	}
+	return tx.moveCoupon(row, c, machine.MoveParams{To: to, Cause: cause})
+}
+
+// settleCoupon ends what an order has with its coupon: it is used, or given back. One that is given back after the end
+// of its life has expired.
+func (tx *Tx) settleCoupon(row *coupon.Row, m *machine.Moved, orderNo string) error {
+	x, i, err := tx.couponState(row, m.Caller)
+	if err != nil || i.State != machine.CouponLocked || i.Cause != orderNo {
+		return err
+	}
+	p := machine.MoveParams{To: machine.CouponUsed, Cause: orderNo}
+	if m.Parts == machine.CancelParts {
+		p.To, p.TimerAt = machine.CouponClaimed, x.ExpiresAt
+	}
+	_, err = tx.moveCoupon(row, m.Caller, p)
+	return err
+}
+
+// IssueCoupons issues coupons of a campaign, all or none. Its answer is the codes, or a commit.Repeat of them.
+type IssueCoupons struct {
+	commit.Caller
+	Campaign  string
+	Codes     []string
+	ExpiresAt time.Time // zero: after the longest life
+	Metadata  map[string]string
+
+	rows   []*coupon.Row
+	births []machine.CreateCommand
+}
+
+// Need names the coupons and their instances.
+func (c *IssueCoupons) Need(tx *Tx) {
+	if c.births == nil {
+		c.births = make([]machine.CreateCommand, len(c.Codes))
+	}
+	c.rows = c.rows[:0]
+	for n, code := range c.Codes {
+		b := &c.births[n]
+		b.Caller, b.CreateParams = c.Caller, machine.CreateParams{Machine: machine.CouponMachine, Key: code}
+		b.Need(tx.Machines())
+		c.rows = append(c.rows, tx.Coupons().Want(coupon.Key{Tenant: c.Tenant, Code: code}))
+	}
+}
+
+// Apply issues the coupons. Returns faults COUPON_EXISTS_DIFFERENT, and FIELD_INVALID for a time that is over.
+func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
+	existed := 0
+	for _, row := range c.rows {
+		if !row.Exists {
+			continue
+		}
+		if existed++; !row.Value.Same(c.Campaign, c.ExpiresAt, c.Metadata) {
+			return nil, row.Key.IsUsedElsewhere()
+		}
+	}
+	if existed == len(c.rows) {
+		return commit.Repeat{First: c.Codes}, nil
+	}
+	now := tx.Machines().Now
+	expires := c.ExpiresAt
+	if expires.IsZero() {
+		expires = now.Add(coupon.MaxLife).Truncate(time.Microsecond)
+	}
+	if !expires.After(now) || expires.After(now.Add(coupon.MaxLife)) {
+		const problem = "must be in the future, and at most 10 years from now"
+		return nil, fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
+	}
+	for n, row := range c.rows {
+		if row.Exists {
+			return nil, row.Key.IsUsedElsewhere()
+		}
+		if err := tx.issueCoupon(row, &c.births[n], coupon.Coupon{Campaign: c.Campaign, ExpiresAt: expires,
+			Metadata: c.Metadata}); err != nil {
+			return nil, err
+		}
+	}
+	return c.Codes, nil
+}
+
+// issueCoupon makes a coupon and its instance.
+func (tx *Tx) issueCoupon(row *coupon.Row, birth *machine.CreateCommand, x coupon.Coupon) error {
+	birth.TimerAt = x.ExpiresAt
+	answer, err := birth.Apply(tx.Machines())
+	if err != nil {
+		return err
+	}
+	i, made := answer.(machine.Instance)
+	if !made {
+		return row.Key.IsUsedElsewhere()
+	}
+	x.ID, x.Principal, x.RequestID = i.ID, birth.Principal, birth.RequestID
+	tx.Coupons().Issue(row, x)
+	return nil
+}
+
+// ClaimCoupon gives a coupon to an owner, who can have one of its campaign. Its answer is a coupon.View, or a
+// commit.Repeat of one.
+type ClaimCoupon struct {
+	commit.Caller
+	Code, Owner string
+
+	row      *coupon.Row
+	campaign string // of the coupon, as an earlier run found it
+}
+
+// Need names the coupon, its instance, and the claim on its campaign.
+func (c *ClaimCoupon) Need(tx *Tx) {
+	c.row = tx.needCoupon(c.Tenant, c.Code)
+	claims := tx.Claims()
+	if c.campaign != "" {
+		p := campaignClaim(c.campaign, c.Owner, c.Code)
+		claims.Want(p.At(c.Tenant))
+	}
+}
+
+// Apply claims the coupon. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_OWNED, COUPON_EXPIRED.
+func (c *ClaimCoupon) Apply(tx *Tx) (any, error) {
+	x, i, err := tx.couponState(c.row, c.Caller)
+	switch {
+	case err != nil:
+		return nil, err
+	case i.Owner == c.Owner:
+		return commit.Repeat{First: couponView(x, i)}, nil
+	case i.Owner != "":
+		return nil, x.IsTaken()
+	case i.State == machine.CouponExpired:
+		return nil, x.HasExpired()
+	}
+	p := campaignClaim(x.Campaign, c.Owner, c.Code)
+	row := tx.Claims().Known(p.At(c.Tenant))
+	if row == nil {
+		c.campaign = x.Campaign
+		return nil, commit.ErrMoreRows
+	}
+	return tx.giveCoupon(c.row, row, c.Caller, p)
+}
+
+// giveCoupon gives a coupon that nobody has to the owner of a claim on its campaign. Returns fault COUPON_OWNED.
+func (tx *Tx) giveCoupon(row *coupon.Row, owned *claim.Row, c commit.Caller, p claim.Params) (any, error) {
+	claims := tx.Claims()
+	if claims.Live(owned) {
+		return nil, row.Value.IsOwned(p.Owner, owned.Value.Result)
+	}
+	if _, err := claims.Use(owned, c, &p); err != nil {
+		return nil, err
+	}
+	claims.Name(owned, p.Result)
+	answer, err := tx.moveCoupon(row, c, machine.MoveParams{To: machine.CouponClaimed, Cause: causeClaim,
+		Owner: p.Owner, TimerAt: row.Value.ExpiresAt, Inputs: map[string]string{"owner": p.Owner}})
+	if err != nil {
+		return nil, err
+	}
+	return couponView(&row.Value, answer.(machine.Instance)), nil
+}
+
+// RedeemCoupon uses a coupon. Its answer is a coupon.View, or a commit.Repeat of one.
+type RedeemCoupon struct {
+	commit.Caller
+	Code, Owner, Cause string
+
+	row *coupon.Row
+}
+
+// Need names the coupon and its instance.
+func (c *RedeemCoupon) Need(tx *Tx) { c.row = tx.needCoupon(c.Tenant, c.Code) }
+
+// Apply uses the coupon. Returns the faults of useCoupon.
+func (c *RedeemCoupon) Apply(tx *Tx) (any, error) {
+	answer, err := tx.useCoupon(c.row, c.Caller, c.Owner, machine.CouponUsed, c.Cause)
+	if err != nil {
+		return nil, err
+	}
+	if r, ok := answer.(commit.Repeat); ok {
+		return commit.Repeat{First: couponView(&c.row.Value, r.First.(machine.Instance))}, nil
+	}
+	return couponView(&c.row.Value, answer.(machine.Instance)), nil
+}

@@ -1,0 +1,214 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/coupon"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/sale"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// PutSale creates or changes a sale. Its answer is a sale.Named, or a commit.Repeat of it.
+type PutSale struct {
+	commit.Caller
+	sale.Named
+
+	row  *sale.Row
+	item *stock.Look
+}
+
+// Need names the sale, its item and its asset.
+func (c *PutSale) Need(tx *Tx) {
+	c.row = tx.Sales().WantPut(c.Key)
+	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
+	if c.Order != nil {
+		tx.Ledger().SeeAsset(c.Key.Tenant, c.Order.Asset)
+	}
+}
+
+// Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, FIELD_INVALID.
+func (c *PutSale) Apply(tx *Tx) (any, error) {
+	if _, err := c.item.Available(); err != nil {
+		return nil, err
+	}
+	if o := c.Order; o != nil {
+		scale, err := tx.Ledger().Decimals(c.Key.Tenant, o.Asset)
+		if err != nil {
+			return nil, err
+		}
+		f := factsOf(o)
+		if err := f.CheckDecimals(scale); err != nil {
+			return nil, inFields(err, func(path string) string { return "sale.order." + path })
+		}
+	}
+	if !tx.Sales().Put(c.row, c.Caller, c.Sale) {
+		return commit.Repeat{First: c.Named}, nil
+	}
+	return c.Named, nil
+}
+
+// factsOf are the facts of the orders that a sale gives.
+func factsOf(o *sale.Order) order.Facts {
+	n, _ := amount.ParseDecimal(o.Amount) // was parsed before it was stored
+	return order.Facts{Machine: o.Machine, Asset: o.Asset, Amount: n, Payee: o.Payee, PayWithin: o.PayWithin}
+}
+
+// Grab gives a buyer a unit of a sale. Its answer is a Grabbed.
+type Grab struct {
+	commit.Caller
+	Sale  string
+	Buyer string
+	Unit  int32 // of the buyer, from 1
+	// OrderNo is a number for the order, and Renumber makes another if it is taken.
+	OrderNo    string
+	Renumber   func() (string, error)
+	Unnumbered error  // why no number could be made; nil: one was
+	Code       string // for the coupon
+
+	row  *sale.Row
+	sale sale.Sale // as Need presumed it
+	item *stock.Look
+	// What the winner gets.
+	order   *CreateOrder
+	coupon  *coupon.Row
+	birth   machine.CreateCommand
+	deduct  *stock.ReserveCommand
+	claimed claim.Params
+	owned   *claim.Row // the claim of this buyer on this unit, or on a coupon of the campaign
+}
+
+// Grabbed is the outcome of a grab.
+type Grabbed struct {
+	Outcome   sale.Outcome
+	OrderNo   string
+	State     string // of the order
+	PayBefore time.Time
+	Coupon    string
+}
+
+// Need names the sale, and what a winner needs if the sale is as this process last read it.
+func (c *Grab) Need(tx *Tx) {
+	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
+	c.row = tx.Sales().Want(k)
+	known, ok := sale.Known(k)
+	if !ok {
+		c.item = nil
+		return
+	}
+	c.sale, c.item = known, tx.Stock().Look(c.Tenant, known.Item)
+	if known.Order != nil {
+		c.needOrder(tx)
+	} else {
+		c.needCoupon(tx)
+	}
+}
+
+func (c *Grab) needOrder(tx *Tx) {
+	if c.order == nil {
+		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, Unnumbered: c.Unnumbered}
+	}
+	f := factsOf(c.sale.Order)
+	f.Subject, f.Reserve = c.Buyer, true
+	f.Lines = []order.Line{{Item: c.sale.Item, Quantity: 1}}
+	f.Sale = &order.Sale{Sale: c.Sale, Unit: c.Unit, Once: c.sale.Once}
+	c.order.Facts = f
+	c.order.Need(tx)
+	c.owned = c.order.purchase
+}
+
+func (c *Grab) needCoupon(tx *Tx) {
+	k := coupon.Key{Tenant: c.Tenant, Code: c.Code}
+	c.coupon = tx.Coupons().Want(k)
+	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.CouponMachine, Key: c.Code}
+	c.birth.Need(tx.Machines())
+	c.deduct = &stock.ReserveCommand{Caller: c.Caller, Item: c.sale.Item, ReservationNo: c.Code, Quantity: 1,
+		Ref: c.Sale}
+	c.deduct.Need(tx.Stock())
+	c.claimed = campaignClaim(c.sale.Coupon.Campaign, c.Buyer, c.Code)
+	c.owned = tx.Claims().Want(c.claimed.At(c.Tenant))
+}
+
+// Apply gives the unit, or says why not. Returns faults SALE_NOT_FOUND, FIELD_INVALID, and those of the order.
+func (c *Grab) Apply(tx *Tx) (any, error) {
+	s, err := sale.MustExist(c.row)
+	if err != nil {
+		return nil, err
+	}
+	if c.item == nil || !s.Equal(&c.sale) {
+		sale.Learn(c.row.Key, *s)
+		return nil, commit.ErrMoreRows
+	}
+	if c.Unit > s.PerBuyer {
+		problem := fmt.Sprintf("must be at most %d, the sale's per_buyer", s.PerBuyer)
+		return nil, fault.FieldInvalid.New("grab.unit: %s", problem).WithField("grab.unit", problem)
+	}
+	if won, err := c.already(tx); won != nil || err != nil {
+		return won, err
+	}
+	if o := s.Opening(tx.Machines().Now); o != 0 {
+		return Grabbed{Outcome: o}, nil
+	}
+	if left, err := c.item.Available(); err != nil || left < 1 {
+		return Grabbed{Outcome: sale.SoldOut}, err
+	}
+	if s.Order != nil {
+		answer, err := c.order.Apply(tx)
+		if err != nil {
+			return nil, err
+		}
+		return grabbed(sale.Won, answer.(order.View)), nil
+	}
+	return c.winCoupon(tx)
+}
+
+// already returns what the buyer has won before, or nil.
+func (c *Grab) already(tx *Tx) (any, error) {
+	if !tx.Claims().Live(c.owned) {
+		return nil, nil
+	}
+	if c.sale.Coupon != nil {
+		return Grabbed{Outcome: sale.Already, Coupon: c.owned.Value.Result}, nil
+	}
+	k := order.Key{Tenant: c.Tenant, OrderNo: c.owned.Value.Result}
+	c.order.same.machine = c.sale.Order.Machine
+	v, err := c.order.same.view(tx, &c.order.entailed, k, c.Caller)
+	if errors.Is(err, commit.ErrMoreRows) {
+		return nil, commit.ErrLater // the others of the batch need not run again for it
+	}
+	if err != nil || !tx.Claims().Live(c.owned) { // its time was over: the unit is free again
+		return nil, err
+	}
+	return grabbed(sale.Already, v), nil
+}
+
+func grabbed(o sale.Outcome, v order.View) Grabbed {
+	return Grabbed{Outcome: o, OrderNo: v.OrderNo, State: v.State.State, PayBefore: v.PayBefore()}
+}
+
+// winCoupon sells a unit, and gives the buyer a coupon for it.
+func (c *Grab) winCoupon(tx *Tx) (any, error) {
+	if _, err := c.deduct.Apply(tx.Stock()); err != nil {
+		return nil, err
+	}
+	gives := c.sale.Coupon
+	life := gives.Life
+	if life == 0 {
+		life = coupon.MaxLife
+	}
+	x := coupon.Coupon{Campaign: gives.Campaign, ExpiresAt: tx.Machines().Now.Add(life), Metadata: gives.Metadata}
+	if err := tx.issueCoupon(c.coupon, &c.birth, x); err != nil {
+		return nil, err
+	}
+	if _, err := tx.giveCoupon(c.coupon, c.owned, c.Caller, c.claimed); err != nil {
+		return nil, err
+	}
+	return Grabbed{Outcome: sale.Won, Coupon: c.Code}, nil
+}

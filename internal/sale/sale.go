@@ -1,0 +1,92 @@
+package sale
+
+import (
+	"maps"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Key identifies a sale.
+type Key struct {
+	Tenant int32
+	Sale   string
+}
+
+// Sale is a sale. It gives an order or a coupon, not both.
+type Sale struct {
+	Item     string
+	Order    *Order
+	Coupon   *Coupon
+	PerBuyer int32
+	Once     bool // a buyer whose order was cancelled cannot grab again
+	OpensAt  time.Time
+	ClosesAt time.Time // zero: never
+
+	caller commit.Caller // of the last change, in the batch that makes it
+}
+
+// Order describes the orders that a sale gives.
+type Order struct {
+	Asset     string
+	Amount    string // canonical decimal
+	Payee     string
+	PayWithin time.Duration // 0: as the machine says
+	Machine   string
+}
+
+// Coupon describes the coupons that a sale gives.
+type Coupon struct {
+	Campaign string
+	Life     time.Duration // 0: the longest
+	Metadata map[string]string
+}
+
+// Named is a sale with its name.
+type Named struct {
+	Key
+	Sale
+}
+
+// Outcome is what became of a grab.
+type Outcome uint8
+
+const (
+	Won Outcome = iota + 1
+	Already
+	SoldOut
+	NotOpen
+	Over
+)
+
+// Opening returns NotOpen or Over, or 0 while the sale is open.
+func (s *Sale) Opening(now time.Time) Outcome {
+	switch {
+	case s.OpensAt.After(now):
+		return NotOpen
+	case !s.ClosesAt.IsZero() && !s.ClosesAt.After(now):
+		return Over
+	}
+	return 0
+}
+
+// Equal reports whether two sales have the same content.
+func (s *Sale) Equal(t *Sale) bool {
+	if (s.Order == nil) != (t.Order == nil) || s.Order != nil && *s.Order != *t.Order {
+		return false
+	}
+	if (s.Coupon == nil) != (t.Coupon == nil) || s.Coupon != nil && (s.Coupon.Campaign != t.Coupon.Campaign ||
+		s.Coupon.Life != t.Coupon.Life || !maps.Equal(s.Coupon.Metadata, t.Coupon.Metadata)) {
+		return false
+	}
+	return s.Item == t.Item && s.PerBuyer == t.PerBuyer && s.Once == t.Once && s.OpensAt.Equal(t.OpensAt) &&
+		s.ClosesAt.Equal(t.ClosesAt)
+}
+
+// NotFound is the reason for a sale that does not exist.
+var NotFound = fault.Define(fault.Reason{Name: "SALE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	Step: fault.Fix,
+	Doc:  "There is no such sale: create it with PutSale."})
+
+func notFound(k Key) error { return NotFound.New("there is no sale %s", k.Sale).With("sale", k.Sale) }
