@@ -100,7 +100,8 @@ comment on column machine_instances.came_from is 'State before the last move; em
 comment on column machine_instances.revision is 'Number of its moves, its creation included. Each has the next.';
 comment on column machine_instances.cause is
     'Cause of the last move, as the caller named it; "timer": its timer; "birth": its creation.';
-comment on column machine_instances.owner is 'Owner, as named at its creation, or by the move that gave it to one; null: none.';
+comment on column machine_instances.owner is
+    'Owner, as named at its creation, or by the move that gave it to one; null: none.';
 comment on column machine_instances.timer_ms is
     'Length of the first state''s timer in milliseconds, as given at its creation; null: that of the machine.';
 comment on column machine_instances.timer_at is 'When the timer of its state fires; null: the state has none.';
@@ -225,7 +226,8 @@ create trigger machine_history_append_only before update or delete or truncate o
     for each statement execute function commit_append_only();
 
 grant select, insert on machine_definitions, machine_moves, machine_history, machine_instances to ledgerd_app;
-grant update (state, came_from, revision, cause, owner, timer_at, timer_to, changed_at) on machine_instances to ledgerd_app;
+grant update (state, came_from, revision, cause, owner, timer_at, timer_to, changed_at) on machine_instances
+    to ledgerd_app;
 grant select on machine_definitions, machine_moves, machine_history, machine_instances to ledgerd_audit;
 
 create view audit.machines as

@@ -31,7 +31,8 @@ create table order_orders (
     constraint order_orders_subject_check check (octet_length(subject) between 1 and 128),
     constraint order_orders_scale_check check (scale between 0 and 18),
     constraint order_orders_amount_check check (amount >= 0),
-    constraint order_orders_lines_check check (jsonb_typeof(lines) = 'array' and jsonb_array_length(lines) between 1 and 100),
+    constraint order_orders_lines_check check (
+        jsonb_typeof(lines) = 'array' and jsonb_array_length(lines) between 1 and 100),
     constraint order_orders_reserve_check check (not reserve or lines is not null),
     constraint order_orders_balance_check check ((balance_account is null) = (balance_amount is null)
         and (balance_account is null or payee is not null) and balance_amount > 0 and balance_amount <= amount),
@@ -46,7 +47,8 @@ comment on table order_orders is
 comment on column order_orders.tenant_id is 'Tenant.';
 comment on column order_orders.order_no is 'Number: chosen by the caller, or made by the service.';
 comment on column order_orders.order_id is 'Id, that of the instance too; order_id >> 14 is the batch that created it.';
-comment on column order_orders.machine is 'State machine that it follows: the instance has this machine and the order_no as key.';
+comment on column order_orders.machine is
+    'State machine that it follows: the instance has this machine and the order_no as key.';
 comment on column order_orders.subject is 'Who ordered.';
 comment on column order_orders.asset is 'Asset of the amounts.';
 comment on column order_orders.scale is 'Decimals of the asset.';

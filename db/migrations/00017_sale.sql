@@ -24,7 +24,8 @@ comment on table coupon_coupons is
     'Coupons as they were issued. The state and the owner are those of the instance with the code as key. Append-only.';
 comment on column coupon_coupons.tenant_id is 'Tenant.';
 comment on column coupon_coupons.code is 'Code: given by the caller, or made by the service.';
-comment on column coupon_coupons.coupon_id is 'Id, that of the instance too; coupon_id >> 14 is the batch that issued it.';
+comment on column coupon_coupons.coupon_id is
+    'Id, that of the instance too; coupon_id >> 14 is the batch that issued it.';
 comment on column coupon_coupons.campaign is 'Campaign. Each owner can have one coupon of it.';
 comment on column coupon_coupons.expires_at is 'From when on it cannot be used.';
 comment on column coupon_coupons.metadata is 'Metadata of the caller: names and values; null: none.';
@@ -68,7 +69,8 @@ create table sale_sales (
     constraint sale_sales_hours_check check (closes_at > opens_at),
     constraint sale_sales_metadata_check check (octet_length(metadata::text) <= 131072)
 );
-comment on table sale_sales is 'Sales: who comes first gets a unit of the item. What is left are the counts of the item.';
+comment on table sale_sales is
+    'Sales: who comes first gets a unit of the item. What is left are the counts of the item.';
 comment on column sale_sales.tenant_id is 'Tenant.';
 comment on column sale_sales.sale is 'Name.';
 comment on column sale_sales.item is 'Item whose units it gives.';
@@ -95,10 +97,11 @@ grant update (item, asset, amount, payee, pay_within_ms, machine, campaign, coup
     opens_at, closes_at, principal, request_id, changed_at) on sale_sales to ledgerd_app;
 grant select on sale_sales to ledgerd_audit;
 
-alter table order_orders add column coupon text collate "C", add column sale text collate "C", add column sale_unit smallint,
-    add column once boolean not null default false,
+alter table order_orders add column coupon text collate "C", add column sale text collate "C",
+    add column sale_unit smallint, add column once boolean not null default false,
     add constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
-    add constraint order_orders_sale_check check ((sale is null) = (sale_unit is null) and (sale is not null or not once));
+    add constraint order_orders_sale_check check (
+        (sale is null) = (sale_unit is null) and (sale is not null or not once));
 comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
 comment on column order_orders.sale is 'Sale in which it was won; null: none.';
 comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';

@@ -69,8 +69,8 @@ var (
 	Owned = fault.Define(fault.Reason{Name: "COUPON_OWNED", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The owner has another coupon of the campaign already: the metadata has its code."})
-	Unclaimed = fault.Define(fault.Reason{Name: "COUPON_UNCLAIMED", Class: fault.Refusal, Code: fault.FailedPrecondition,
-		Step: fault.NewKey, Show: true,
+	Unclaimed = fault.Define(fault.Reason{Name: "COUPON_UNCLAIMED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The coupon has to be claimed before it can be used."})
 	Expired = fault.Define(fault.Reason{Name: "COUPON_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,

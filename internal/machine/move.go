@@ -91,7 +91,8 @@ func (c *MoveCommand) allowed(v *stored) (move, error) {
 
 // checkConditions checks the conditions of a move on its caller.
 func (c *MoveCommand) checkConditions(v *stored, m move, now time.Time) error {
-	if !m.by(ByCaller) && !(c.Flow && m.by(ByFlow)) || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
+	mayMove := m.by(ByCaller) || c.Flow && m.by(ByFlow)
+	if !mayMove || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
 		return v.fault(NotYours, "%s may not move instance %s from %s to %s", c.Principal, c.Key, v.def.label(v.State),
 			v.def.label(c.To))
 	}

@@ -22,9 +22,9 @@ var (
 	PurchaseRepeated = fault.Define(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
 		Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
 		Doc: "There is an order of the same purchase already, and the call asks to be refused then. The metadata has its order_no, and its state now."})
-	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest, Code: fault.AlreadyExists,
-		Step: fault.Fix,
-		Doc:  "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no."})
+	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no."})
 )
 
 // notFound is the fault for a missing order.

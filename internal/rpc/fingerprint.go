@@ -48,7 +48,8 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
 }
 
-// personal reports whether a request may hold personal data: a request about messages or orders, or an Execute with one.
+// personal reports whether a request may hold personal data: a request about messages, orders or sales, or an Execute
+// with one.
 func personal(m proto.Message) bool {
 	about := func(name protoreflect.FullName) bool {
 		switch name.Parent() {

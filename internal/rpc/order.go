@@ -60,7 +60,8 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f := order.Facts{Machine: cmp.Or(r.GetMachine(), machine.OrderMachine),
 		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
 		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
-		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()), Metadata: d.metadata("metadata", r.GetMetadata())}
+		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()),
+		Metadata: d.metadata("metadata", r.GetMetadata())}
 	if f.Payee != "" {
 		d.code("payee", f.Payee)
 	}
@@ -245,7 +246,8 @@ func renderOrder(v *order.View) *pb.Order {
 		}
 		return amount.Format(n, v.Scale)
 	}
-	o := &pb.Order{Coupon: v.Coupon, Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine, State: v.State.State,
+	o := &pb.Order{Coupon: v.Coupon, Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine,
+		State: v.State.State,
 		Revision: v.Revision, Cause: v.Cause, Asset: v.Asset, Amount: format(v.Amount), Payee: v.Payee,
 		Reserve: v.Reserve, Metadata: v.Metadata, TimerTime: timestamp(v.TimerAt), TimerTo: v.TimerTo,
 		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,

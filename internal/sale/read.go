@@ -37,7 +37,8 @@ func (r *Reader) Sale(ctx context.Context, k Key) (s Named, open bool, err error
 const defaultPage = 100
 
 // Sales lists sales by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Sales(ctx context.Context, tenant int32, size int, token string) (list []Named, next string, err error) {
+func (r *Reader) Sales(ctx context.Context, tenant int32, size int, token string) (list []Named, next string,
+	err error) {
 	if size == 0 {
 		size = defaultPage
 	}

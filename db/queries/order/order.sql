@@ -31,6 +31,7 @@ from (
         unnest(@reserve::boolean[]) as reserve, unnest(@balance_accounts::text[]) as balance_account,
         unnest(@balance_amounts::numeric[]) as balance_amount, unnest(@purchase_parts::jsonb[]) as purchase_parts,
         unnest(@purchase_window_ms::bigint[]) as purchase_window_ms, unnest(@metadata::jsonb[]) as metadata,
-        unnest(@coupons::text[]) as coupon, unnest(@sales::text[]) as sale, unnest(@sale_units::smallint[]) as sale_unit,
-        unnest(@once::boolean[]) as once, unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
+        unnest(@coupons::text[]) as coupon, unnest(@sales::text[]) as sale,
+        unnest(@sale_units::smallint[]) as sale_unit, unnest(@once::boolean[]) as once,
+        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u;

@@ -4,8 +4,8 @@
 -- name: OrderGet :one
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from order_orders o
 join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
 cross join lateral (
@@ -21,8 +21,8 @@ where o.tenant_id = @tenant_id::integer and o.order_no = @order_no::text;
 -- The newest orders before a place, of a time.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from (
     select x.* from order_orders x
     where x.tenant_id = @tenant_id::integer and (x.created_at, x.order_id) < (@before::timestamptz, @before_id::bigint)
@@ -48,8 +48,8 @@ order by o.created_at desc, o.order_id desc;
 -- OrderPage for a subject, in one state or in any.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from order_orders o
 cross join lateral (
     select y.* from machine_instances y
@@ -75,8 +75,8 @@ limit @count::integer;
 -- moved them there and that the scheduler has not come to yet.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from (
     (
         select r.* from machine_instances r

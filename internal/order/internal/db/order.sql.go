@@ -29,8 +29,9 @@ from (
         unnest($14::boolean[]) as reserve, unnest($15::text[]) as balance_account,
         unnest($16::numeric[]) as balance_amount, unnest($17::jsonb[]) as purchase_parts,
         unnest($18::bigint[]) as purchase_window_ms, unnest($19::jsonb[]) as metadata,
-        unnest($20::text[]) as coupon, unnest($21::text[]) as sale, unnest($22::smallint[]) as sale_unit,
-        unnest($23::boolean[]) as once, unnest($24::text[]) as principal, unnest($25::text[]) as request_id
+        unnest($20::text[]) as coupon, unnest($21::text[]) as sale,
+        unnest($22::smallint[]) as sale_unit, unnest($23::boolean[]) as once,
+        unnest($24::text[]) as principal, unnest($25::text[]) as request_id
 ) u
 `
 

@@ -16,8 +16,8 @@ const orderGet = `-- name: OrderGet :one
 
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from order_orders o
 join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
 cross join lateral (
@@ -113,8 +113,8 @@ func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (Or
 const orderPage = `-- name: OrderPage :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from (
     select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.metadata, x.principal, x.request_id, x.created_at, x.coupon, x.sale, x.sale_unit, x.once from order_orders x
     where x.tenant_id = $1::integer and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
@@ -245,8 +245,8 @@ func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) (
 const orderPageOfState = `-- name: OrderPageOfState :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from (
     (
         select r.tenant_id, r.machine, r.key, r.instance_id, r.version, r.state, r.came_from, r.revision, r.cause, r.owner, r.timer_ms, r.timer_at, r.timer_to, r.created_at, r.changed_at, r.ctid from machine_instances r
@@ -393,8 +393,8 @@ func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOf
 const orderPageOfSubject = `-- name: OrderPageOfSubject :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
-    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due, i.timer_at,
-    i.timer_to, c.changed_at
+    o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
+    i.timer_at, i.timer_to, c.changed_at
 from order_orders o
 cross join lateral (
     select y.tenant_id, y.machine, y.key, y.instance_id, y.version, y.state, y.came_from, y.revision, y.cause, y.owner, y.timer_ms, y.timer_at, y.timer_to, y.created_at, y.changed_at, y.ctid from machine_instances y
