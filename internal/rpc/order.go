@@ -247,7 +247,7 @@ func renderOrder(v *order.View) *pb.Order {
 		return amount.Format(n, v.Scale)
 	}
 	o := &pb.Order{Coupon: v.Coupon, Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine,
-		State: v.State.State,
+		State:    v.State.State,
 		Revision: v.Revision, Cause: v.Cause, Asset: v.Asset, Amount: format(v.Amount), Payee: v.Payee,
 		Reserve: v.Reserve, Metadata: v.Metadata, TimerTime: timestamp(v.TimerAt), TimerTo: v.TimerTo,
 		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,
