@@ -66,6 +66,13 @@ const (
 	ReasonStockTooLarge              Reason = "STOCK_TOO_LARGE"
 	ReasonSegmentsTooFew             Reason = "SEGMENTS_TOO_FEW"      // segments can grow, but not shrink
 	ReasonStrategyStandsAlone        Reason = "STRATEGY_STANDS_ALONE" // it cannot share a transaction
+
+	ReasonOrderNotFound         Reason = "ORDER_NOT_FOUND"
+	ReasonOrderExistsDifferent  Reason = "ORDER_EXISTS_DIFFERENT" // State has the fields that differ
+	ReasonOrderPartExists       Reason = "ORDER_PART_EXISTS"      // State has the part's number, which another call took
+	ReasonSaleNotFound          Reason = "SALE_NOT_FOUND"
+	ReasonCouponNotFound        Reason = "COUPON_NOT_FOUND"
+	ReasonCouponExistsDifferent Reason = "COUPON_EXISTS_DIFFERENT"
 )
 
 // Duplicates: done before; State describes the first. Not recorded.
@@ -91,6 +98,9 @@ const (
 
 // Duplicates: not recorded. The effect happened before; no message to the user is needed.
 const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // already processed: acknowledge it
+
+// Duplicates: not recorded. State has the order of the same purchase.
+const ReasonPurchaseRepeated Reason = "PURCHASE_REPEATED"
 
 // Business refusals: recorded under the key. The same key gets the same refusal during the key's life, so a new
 // decision needs a new key.
@@ -125,6 +135,11 @@ const (
 	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // State has "state": sold, cancelled or lapsed
 	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
 	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // State has "left"
+
+	ReasonCouponTaken     Reason = "COUPON_TAKEN" // it has another owner
+	ReasonCouponOwned     Reason = "COUPON_OWNED" // State has the "code" of the owner's other one
+	ReasonCouponUnclaimed Reason = "COUPON_UNCLAIMED"
+	ReasonCouponExpired   Reason = "COUPON_EXPIRED"
 )
 
 // Duplicates: not recorded. Done before; the error names the first result.

@@ -77,8 +77,8 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at) from audit.requests where request_id like 'req-work%'`: "" +
 			"req-work work click-1 shop/orders tester; req-work-end work settled click-1 shop/orders: done tester; req-work-first work click-2 shop/orders ; " +
 			"req-work-again work click-2 shop/orders tester; req-work-3 work click-3 shop/orders tester; req-work-lost work settled click-3 shop/orders: parked tester",
-		`select format('%s %s %s %s %s %s', available, reserved, sold, stocked, segments, changes > 0) from audit.stock where tenant = 'demo'`: "18 2 7 27 3 t",
-		`select string_agg(format('%s %s %s %s', reservation_no, quantity, unsold, state), '; ' order by reservation_no) from audit.reservations where tenant = 'demo'`: "" +
+		`select format('%s %s %s %s %s %s', available, reserved, sold, stocked, segments, changes > 0) from audit.stock where tenant = 'demo' and item = 'sku-1'`: "18 2 7 27 3 t",
+		`select string_agg(format('%s %s %s %s', reservation_no, quantity, unsold, state), '; ' order by reservation_no) from audit.reservations where tenant = 'demo' and item = 'sku-1'`: "" +
 			"order-1/1 2 0 reserved; order-2/1 3 1 sold; order-3/1 12 0 cancelled; order-4/1 5 0 sold",
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at, what) from audit.requests
 			where request_id in ('req-item', 'req-restock', 'req-reserve-2', 'req-confirm', 'req-unsell', 'req-deduct')`: "" +
@@ -89,9 +89,23 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ') from audit.requests where request_id = 'req-lock'`: "lock reports worker-1 tester",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at) from audit.requests
 			where request_id in ('req-machine', 'req-ticket', 'req-close')`: "machine ticket@1  tester; move 7 ticket: open tester; move 7 ticket: closed tester",
-		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner) from audit.machines`: "ticket 7 closed open 2 answer-1 user:1",
+		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner) from audit.machines where machine = 'ticket'`: "ticket 7 closed open 2 answer-1 user:1",
 		`select string_agg(format('%s %s %s %s %s', revision, from_state, to_state, cause, reason), '; ' order by revision)
 			from audit.machine_history where tenant = 'demo' and machine = 'ticket' and key = '7'`: "1  open birth ; 2 open closed answer-1 answered",
+		`select string_agg(format('%s %s %s %s %s %s %s', order_no, subject, state, cause, revision, amount, machine), '; ' order by order_no)
+			from audit.orders where tenant = 'demo'`: "" +
+			"grab-1 user:9 pending birth 1 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
+			"order-8 user:1 cancelled buyer 2 9.90 order; order-9 user:1 awaiting_payment birth 1 9.90 order",
+		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by at, what, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
+			"move awaiting_payment birth; reservation sku-2 order-8/1 2 reserved; move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled",
+		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by at, what, name) from audit.order_story where tenant = 'other' and order_no = 'order-1'`: "" +
+			"hold order-1/hold 0.40 CNY held; move awaiting_payment birth; hold ended order-1/hold 0.40 CNY released; move cancelled buyer",
+		`select string_agg(format('%s %s %s %s %s', code, campaign, state, owner, cause), '; ' order by code) from audit.coupons`: "" +
+			"SPRING-1 spring used user:1 order-7; SPRING-2 spring unclaimed  birth",
+		`select format('%s %s %s %s %s %s', sale, item, units_left, awaiting_payment, sold, open) from audit.sales`: "autumn sku-2 5 3 2 t",
+		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what, name) from audit.requests
+			where request_id in ('req-order-9', 'req-coupons', 'req-sale') and what in ('order', 'coupon', 'sale')`: "" +
+			"coupon SPRING-1 spring tester; coupon SPRING-2 spring tester; order order-9 user:1 tester; sale autumn sku-2 tester",
 		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`: "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
 		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:            "demo ledger.transfer 2 1 0",
 		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                   "true",

@@ -123,6 +123,7 @@ func TestARequestOfOneKindIsSearchedInOneTable(t *testing.T) {
 		"endpoint": "notify_endpoints", "machine": "machine_definitions", "move": "machine_history",
 		"item": "stock_item_details", "reservation": "stock_reservations",
 		"reservation ended": "stock_reservations", "stock change": "stock_changes",
+		"order": "order_orders", "coupon": "coupon_coupons", "sale": "sale_sales",
 	} {
 		plan := strings.Join(lines(t, conn,
 			"explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")

@@ -82,8 +82,8 @@ create view audit.orders as
 select t.name as tenant, o.order_no, o.subject, case when d.due then i.timer_to else i.state end as state,
     case when d.due then 'timer' else i.cause end as cause, i.revision + d.due::integer as revision,
     case when d.due then i.timer_at else i.changed_at end as changed_at, d.due,
-    case when not d.due then i.timer_at end as timer_at, o.asset, o.amount / power(10::numeric, o.scale) as amount,
-    o.payee, o.reserve, o.balance_account, o.balance_amount / power(10::numeric, o.scale) as balance_amount, o.lines,
+    case when not d.due then i.timer_at end as timer_at, o.asset, audit.decimal(o.amount, o.scale) as amount,
+    o.payee, o.reserve, o.balance_account, audit.decimal(o.balance_amount, o.scale) as balance_amount, o.lines,
     o.purchase_parts, o.metadata, o.machine, o.principal, o.request_id, o.created_at, o.order_id
 from order_orders o
 join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
@@ -137,7 +137,7 @@ cross join lateral (
     ) x (at, what, state, principal, request_id)
     where x.at is not null
     union all
-    select x.at, x.what, h.biz_no, h.amount / power(10::numeric, o.scale) || ' ' || o.asset || ' ' || x.state,
+    select x.at, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
         x.principal, x.request_id
     from (
         select * from ledger_holds v

@@ -96,11 +96,11 @@ func TestReportCountsTheCheckedRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !got.OK() || got.Tenants != 2 || got.Accounts != 6 || got.Transfers != 8 || got.Holds != 3 ||
+		if !got.OK() || got.Tenants != 2 || got.Accounts != 6 || got.Transfers != 8 || got.Holds != 4 ||
 			got.Checks != len(files) {
 			t.Errorf("in slices of %d: %+v", size, got)
 		}
-		if last["accounts"] != 6 || last["transfers"] != 8 || last["holds"] != 3 ||
+		if last["accounts"] != 6 || last["transfers"] != 8 || last["holds"] != 4 ||
 			last["checks"] != int64(len(files)) {
 			t.Errorf("in slices of %d progress ended at %v", size, last)
 		}

@@ -28,12 +28,12 @@ cross join lateral (
 -- Creates or changes a sale, which is locked if it exists.
 insert into sale_sales (tenant_id, sale, item, asset, amount, payee, pay_within_ms, machine, campaign, coupon_life_ms,
     metadata, per_buyer, once, opens_at, closes_at, principal, request_id, created_at, changed_at)
-values (@tenant_id::integer, @sale::text, @item::text, nullif(@asset::text, ''), nullif(@amount::text, ''),
+select @tenant_id::integer, @sale::text, @item::text, nullif(@asset::text, ''), nullif(@amount::text, ''),
     nullif(@payee::text, ''), nullif(@pay_within_ms::bigint, 0), nullif(@machine::text, ''),
     nullif(@campaign::text, ''), nullif(@coupon_life_ms::bigint, 0), @metadata::jsonb, @per_buyer::smallint,
     @once::boolean, nullif(@opens_at::timestamptz, '0001-01-01 00:00:00+00'),
     nullif(@closes_at::timestamptz, '0001-01-01 00:00:00+00'), @principal::text, @request_id::text,
-    @now::timestamptz, @now::timestamptz)
+    @now::timestamptz, @now::timestamptz
 on conflict (tenant_id, sale) do update
 set item = excluded.item, asset = excluded.asset, amount = excluded.amount, payee = excluded.payee,
     pay_within_ms = excluded.pay_within_ms, machine = excluded.machine, campaign = excluded.campaign,

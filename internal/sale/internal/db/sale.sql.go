@@ -275,12 +275,12 @@ func (q *Queries) SalePage(ctx context.Context, db DBTX, arg SalePageParams) ([]
 const salePut = `-- name: SalePut :exec
 insert into sale_sales (tenant_id, sale, item, asset, amount, payee, pay_within_ms, machine, campaign, coupon_life_ms,
     metadata, per_buyer, once, opens_at, closes_at, principal, request_id, created_at, changed_at)
-values ($1::integer, $2::text, $3::text, nullif($4::text, ''), nullif($5::text, ''),
+select $1::integer, $2::text, $3::text, nullif($4::text, ''), nullif($5::text, ''),
     nullif($6::text, ''), nullif($7::bigint, 0), nullif($8::text, ''),
     nullif($9::text, ''), nullif($10::bigint, 0), $11::jsonb, $12::smallint,
     $13::boolean, nullif($14::timestamptz, '0001-01-01 00:00:00+00'),
     nullif($15::timestamptz, '0001-01-01 00:00:00+00'), $16::text, $17::text,
-    $18::timestamptz, $18::timestamptz)
+    $18::timestamptz, $18::timestamptz
 on conflict (tenant_id, sale) do update
 set item = excluded.item, asset = excluded.asset, amount = excluded.amount, payee = excluded.payee,
     pay_within_ms = excluded.pay_within_ms, machine = excluded.machine, campaign = excluded.campaign,

@@ -1,0 +1,20 @@
+-- Every coupon has an instance of the machine of coupons with its code and its id, and the time of its batch; or an
+-- earlier one, if the batch's time was that of an account ahead of the clock. One that is locked or used has an owner.
+select c.tenant_id, c.code, c.coupon_id,
+    case when i.instance_id is null then 'it has no instance' when b.batch_id is null then 'no batch made it'
+        when i.state in ('claimed', 'locked', 'used') and i.owner is null then 'it has no owner' end as problem,
+    c.created_at, b.committed_at as created_at_expected
+from coupon_coupons c
+left join lateral (
+    select x.instance_id, x.state, x.owner from machine_instances x
+    where x.tenant_id = c.tenant_id and x.machine = 'coupon' and x.key = c.code and x.instance_id = c.coupon_id
+    offset 0
+) i on true
+left join commit_batches b on b.batch_id = c.coupon_id >> 14 and b.commands > 0
+where i.instance_id is null or i.state in ('claimed', 'locked', 'used') and i.owner is null
+    or b.batch_id is null or b.committed_at <> c.created_at
+    and not (c.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))
