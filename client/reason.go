@@ -69,7 +69,7 @@ const (
 
 	ReasonOrderNotFound         Reason = "ORDER_NOT_FOUND"
 	ReasonOrderExistsDifferent  Reason = "ORDER_EXISTS_DIFFERENT" // State has the fields that differ
-	ReasonOrderPartExists       Reason = "ORDER_PART_EXISTS"      // State has the part's number, which another call took
+	ReasonOrderPartExists       Reason = "ORDER_PART_EXISTS"      // State has the number of the part
 	ReasonSaleNotFound          Reason = "SALE_NOT_FOUND"
 	ReasonCouponNotFound        Reason = "COUPON_NOT_FOUND"
 	ReasonCouponExistsDifferent Reason = "COUPON_EXISTS_DIFFERENT"

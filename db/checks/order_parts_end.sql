@@ -1,5 +1,5 @@
--- An order that reserves has the reservation of every line. If its state confirms or cancels the parts of orders, none of
--- its parts is open: no reservation, no hold, and no coupon that it has locked.
+-- An order that reserves has the reservation of every line. If its state confirms or cancels the parts of orders, none
+-- of its parts is open: no reservation, no hold, and no coupon that it has locked.
 select o.tenant_id, o.order_no, i.state, r.line, r.reservation_state,
     case when r.missing then 'it has no such reservation' when r.open then 'the reservation is open'
         when h.open then 'the hold is open' else 'the coupon is locked' end as problem
@@ -17,7 +17,8 @@ cross join lateral (
     ) as ended
 ) e
 left join lateral (
-    select l.n as line, v.state as reservation_state, v.state is null as missing, coalesce(v.state = 'reserved', false) as open
+    select l.n as line, v.state as reservation_state, v.state is null as missing,
+        coalesce(v.state = 'reserved', false) as open
     from jsonb_array_elements(o.lines) with ordinality l (line, n)
     left join lateral (
         select x.state from stock_reservations x

@@ -107,6 +107,20 @@ comment on column order_orders.sale is 'Sale in which it was won; null: none.';
 comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
 comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
 
+create or replace view audit.orders as
+select t.name as tenant, o.order_no, o.subject, case when d.due then i.timer_to else i.state end as state,
+    case when d.due then 'timer' else i.cause end as cause, i.revision + d.due::integer as revision,
+    case when d.due then i.timer_at else i.changed_at end as changed_at, d.due,
+    case when not d.due then i.timer_at end as timer_at, o.asset, audit.decimal(o.amount, o.scale) as amount,
+    o.payee, o.reserve, o.balance_account, audit.decimal(o.balance_amount, o.scale) as balance_amount, o.lines,
+    o.purchase_parts, o.metadata, o.machine, o.principal, o.request_id, o.created_at, o.order_id, o.coupon, o.sale
+from order_orders o
+join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
+cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
+left join access_tenants t on t.tenant_id = o.tenant_id;
+comment on column audit.orders.coupon is 'Code of the coupon that it uses; null: none.';
+comment on column audit.orders.sale is 'Sale in which it was won; null: none.';
+
 create view audit.coupons as
 select t.name as tenant, c.code, c.campaign, case when d.due then i.timer_to else i.state end as state, i.owner,
     case when d.due then 'timer' else i.cause end as cause,
@@ -133,7 +147,7 @@ comment on column audit.coupons.created_at is 'When it was issued.';
 comment on column audit.coupons.coupon_id is 'Id; coupon_id >> 14 is the batch that issued it.';
 
 create view audit.sales as
-select t.name as tenant, s.sale, s.item, i.available as units_left, i.reserved as awaiting_payment, i.sold,
+select t.name as tenant, s.sale, s.item, i.available as units_left, i.reserved as unpaid, i.sold,
     coalesce(s.opens_at <= now(), true) and coalesce(s.closes_at > now(), true) as open, s.opens_at, s.closes_at,
     s.per_buyer, s.once, s.asset, s.amount, s.payee, s.machine, s.campaign, s.principal, s.request_id, s.created_at,
     s.changed_at
@@ -148,7 +162,7 @@ comment on column audit.sales.tenant is 'Name of the tenant.';
 comment on column audit.sales.sale is 'Name.';
 comment on column audit.sales.item is 'Item whose units it gives.';
 comment on column audit.sales.units_left is 'Units that can be grabbed.';
-comment on column audit.sales.awaiting_payment is 'Units that are reserved.';
+comment on column audit.sales.unpaid is 'Units that are reserved.';
 comment on column audit.sales.sold is 'Units that are sold.';
 comment on column audit.sales.open is 'True between its opening and its closing time.';
 comment on column audit.sales.opens_at is 'From when on units can be grabbed; null: always.';
@@ -212,6 +226,8 @@ $$;
 -- +goose StatementEnd
 drop view audit.sales;
 drop view audit.coupons;
+drop view audit.orders;
 alter table order_orders drop column coupon, drop column sale, drop column sale_unit, drop column once;
+create view audit.orders as select order_no from order_orders; -- the migration before drops it
 drop table sale_sales;
 drop table coupon_coupons;

@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// orders makes orders of sku-2: order-7 is paid and used coupon SPRING-1, order-8 was cancelled, order-9 awaits payment,
-// and grab-1 was won in a sale. For other: order-1, cancelled with a hold.
+// orders makes orders of sku-2: order-7 is paid and used coupon SPRING-1, order-8 was cancelled, order-9 awaits
+// payment, and grab-1 was won in a sale. For other: order-1, cancelled with a hold.
 func (b *Books) orders() {
 	b.ask("req-item-2", flow.Stock(&stock.PutItemCommand{Caller: caller(Demo, "req-item-2"), Item: "sku-2"}))
 	b.ask("req-restock-2", flow.Stock(&stock.ChangeCommand{Caller: caller(Demo, "req-restock-2"), Item: "sku-2",

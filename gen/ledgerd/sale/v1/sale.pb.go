@@ -531,7 +531,7 @@ type GetSaleResponse struct {
 	// Units that can be grabbed.
 	Left int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
 	// Units of orders that are not paid.
-	AwaitingPayment int64 `protobuf:"varint,3,opt,name=awaiting_payment,json=awaitingPayment,proto3" json:"awaiting_payment,omitempty"`
+	Unpaid int64 `protobuf:"varint,3,opt,name=unpaid,proto3" json:"unpaid,omitempty"`
 	// Units that are sold.
 	Sold int64 `protobuf:"varint,4,opt,name=sold,proto3" json:"sold,omitempty"`
 	// True between its opening and its closing time, by the database's clock.
@@ -584,9 +584,9 @@ func (x *GetSaleResponse) GetLeft() int64 {
 	return 0
 }
 
-func (x *GetSaleResponse) GetAwaitingPayment() int64 {
+func (x *GetSaleResponse) GetUnpaid() int64 {
 	if x != nil {
-		return x.AwaitingPayment
+		return x.Unpaid
 	}
 	return 0
 }
@@ -1101,11 +1101,11 @@ const file_ledgerd_sale_v1_sale_proto_rawDesc = "" +
 	"\x04sale\x18\x01 \x01(\v2\x15.ledgerd.sale.v1.SaleR\x04sale\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"H\n" +
 	"\x0eGetSaleRequest\x126\n" +
-	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\"\xa3\x01\n" +
+	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\"\x90\x01\n" +
 	"\x0fGetSaleResponse\x12)\n" +
 	"\x04sale\x18\x01 \x01(\v2\x15.ledgerd.sale.v1.SaleR\x04sale\x12\x12\n" +
-	"\x04left\x18\x02 \x01(\x03R\x04left\x12)\n" +
-	"\x10awaiting_payment\x18\x03 \x01(\x03R\x0fawaitingPayment\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x03R\x04left\x12\x16\n" +
+	"\x06unpaid\x18\x03 \x01(\x03R\x06unpaid\x12\x12\n" +
 	"\x04sold\x18\x04 \x01(\x03R\x04sold\x12\x12\n" +
 	"\x04open\x18\x05 \x01(\bR\x04open\"d\n" +
 	"\x10ListSalesRequest\x12'\n" +
