@@ -17,10 +17,12 @@ type benchCmds struct {
 		Keys     benchKeysCmd     `cmd:"" help:"Measure claims, tokens, guarded work and locks, in process and over Connect."`
 		Notify   benchNotifyCmd   `cmd:"" help:"Measure messages: accepting, delivering and pick-up, also with a held snapshot and a killed process."`
 		Stock    benchStockCmd    `cmd:"" help:"Measure the strategies of stock, in process and over Connect, and the trigger of moves."`
+		Sale     benchSaleCmd     `cmd:"" help:"Measure a flash sale, and beside it the same sale decided by Redis."`
 		Overload benchOverloadCmd `cmd:"" help:"Measure a server with ten times the callers that it can serve, and a small tenant beside them."`
 	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
 	BenchDeliver benchDeliverCmd `cmd:"" hidden:"" help:"The delivering process of bench notify."`
+	BenchRedis   benchRedisCmd   `cmd:"" hidden:"" help:"The server in front of Redis of bench sale."`
 }
 
 // benchFlags are common to the benchmarks.
@@ -133,6 +135,31 @@ func (c *benchStockCmd) Run(e *env) error {
 	return c.run(e, bench.StockDocument, func() (*bench.Report, error) {
 		return bench.RunStock(e.ctx, bench.StockOptions{Options: c.options(e)})
 	})
+}
+
+type benchSaleCmd struct {
+	benchFlags
+	Units  int    `help:"Units of the sale." default:"10000"`
+	Buyers int    `help:"Buyers, of whom one in 20 asks twice." default:"100000"`
+	Redis  string `help:"Program of Redis to compare with, such as redis-server. Default: it is not compared." placeholder:"PROGRAM"`
+}
+
+func (c *benchSaleCmd) Run(e *env) error {
+	limitMemory() // an engine runs in this process, as in the server
+	return c.run(e, bench.SaleDocument, func() (*bench.Report, error) {
+		return bench.RunSale(e.ctx, bench.SaleOptions{Options: c.options(e), Units: c.Units, Buyers: c.Buyers,
+			Redis: c.Redis})
+	})
+}
+
+type benchRedisCmd struct {
+	Listen string `required:"" help:"Address."`
+	Redis  string `required:"" help:"Address of Redis."`
+	Script string `required:"" help:"Hash of the script."`
+}
+
+func (c *benchRedisCmd) Run(e *env) error {
+	return bench.ServeRedis(e.ctx, c.Listen, c.Redis, c.Script)
 }
 
 type benchOverloadCmd struct {

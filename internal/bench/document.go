@@ -17,6 +17,7 @@ const (
 	NotifyDocument   Document = "bench notify"
 	OverloadDocument Document = "bench overload"
 	StockDocument    Document = "bench stock"
+	SaleDocument     Document = "bench sale"
 )
 
 // marks are the section's delimiters.

@@ -23,6 +23,7 @@ type Report struct {
 	Results         []Result        `json:",omitempty"`
 	Messages        *MessagesReport `json:",omitempty"`
 	Moves           []MoveResult    `json:",omitempty"`
+	Sales           []SaleResult    `json:",omitempty"`
 	Targets         []Target        `json:",omitempty"`
 	// Failures of verification: if there are any, the numbers are not valid.
 	Failures []string `json:",omitempty"`

@@ -27,6 +27,8 @@ var layouts = map[Document]layout{
 	KeysDocument:     {(*Report).keySections, ""},
 	NotifyDocument:   {(*Report).messageSections, ""},
 	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
+	SaleDocument: {(*Report).saleSections,
+		"Counted in SQL after every sale: one order for each unit and each buyer, and every buyer was told of one. "},
 	StockDocument: {(*Report).stockSections,
 		"Counted in SQL at the end: every sale that callers were told of, and no unit oversold. "},
 }
