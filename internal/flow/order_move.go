@@ -117,7 +117,10 @@ func (l *lookup) need(tx *Tx) {
 
 // view returns the order as it is now: moved by its timer, if that has fired.
 func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v order.View, err error) {
-	row := tx.Orders().Known(k)
+	var row *order.Row
+	if tx.parts[orders.index] != nil {
+		row = tx.Orders().Known(k)
+	}
 	if row == nil {
 		l.order, l.machine = k, cmp.Or(l.machine, machine.OrderMachine)
 		return v, commit.ErrMoreRows

@@ -73,16 +73,19 @@ type Grab struct {
 	Unnumbered error  // why no number could be made; nil: one was
 	Code       string // for the coupon
 
+	entailed
 	row  *sale.Row
 	sale sale.Sale // as Need presumed it
 	item *stock.Look
-	// What the winner gets.
+	// mayWin: the rows that a winner needs are named. While nothing is left, grabs do without them.
+	mayWin  bool
 	order   *CreateOrder
 	coupon  *coupon.Row
 	birth   machine.CreateCommand
 	deduct  *stock.ReserveCommand
 	claimed claim.Params
 	owned   *claim.Row // the claim of this buyer on this unit, or on a coupon of the campaign
+	same    lookup     // the order that the buyer has won before
 }
 
 // Grabbed is the outcome of a grab.
@@ -94,46 +97,61 @@ type Grabbed struct {
 	Coupon    string
 }
 
-// Need names the sale, and what a winner needs if the sale is as this process last read it.
+// Need names the sale, and the rows that the grab needs if the sale is as this process last read it.
 func (c *Grab) Need(tx *Tx) {
 	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
 	c.row = tx.Sales().Want(k)
-	known, ok := sale.Known(k)
+	known, empty, ok := sale.Known(k)
 	if !ok {
 		c.item = nil
 		return
 	}
 	c.sale, c.item = known, tx.Stock().Look(c.Tenant, known.Item)
+	c.mayWin = c.mayWin || !empty
+	facts := c.facts()
 	if known.Order != nil {
-		c.needOrder(tx)
+		c.claimed = purchase(&order.Order{Key: order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}, Facts: facts})
 	} else {
+		c.claimed = campaignClaim(known.Coupon.Campaign, c.Buyer, c.Code)
+	}
+	c.owned = tx.Claims().Want(c.claimed.At(c.Tenant))
+	c.same.need(tx)
+	c.need(tx)
+	switch {
+	case !c.mayWin:
+	case known.Order != nil:
+		c.needOrder(tx, facts)
+	default:
 		c.needCoupon(tx)
 	}
 }
 
-func (c *Grab) needOrder(tx *Tx) {
-	if c.order == nil {
-		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, Unnumbered: c.Unnumbered}
+// facts are those of the order that the buyer may win.
+func (c *Grab) facts() (f order.Facts) {
+	if c.sale.Order != nil {
+		f = factsOf(c.sale.Order)
 	}
-	f := factsOf(c.sale.Order)
 	f.Subject, f.Reserve = c.Buyer, true
 	f.Lines = []order.Line{{Item: c.sale.Item, Quantity: 1}}
 	f.Sale = &order.Sale{Sale: c.Sale, Unit: c.Unit, Once: c.sale.Once}
+	return f
+}
+
+func (c *Grab) needOrder(tx *Tx, f order.Facts) {
+	if c.order == nil {
+		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, Unnumbered: c.Unnumbered}
+	}
 	c.order.Facts = f
 	c.order.Need(tx)
-	c.owned = c.order.purchase
 }
 
 func (c *Grab) needCoupon(tx *Tx) {
-	k := coupon.Key{Tenant: c.Tenant, Code: c.Code}
-	c.coupon = tx.Coupons().Want(k)
+	c.coupon = tx.Coupons().Want(coupon.Key{Tenant: c.Tenant, Code: c.Code})
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.CouponMachine, Key: c.Code}
 	c.birth.Need(tx.Machines())
 	c.deduct = &stock.ReserveCommand{Caller: c.Caller, Item: c.sale.Item, ReservationNo: c.Code, Quantity: 1,
 		Ref: c.Sale}
 	c.deduct.Need(tx.Stock())
-	c.claimed = campaignClaim(c.sale.Coupon.Campaign, c.Buyer, c.Code)
-	c.owned = tx.Claims().Want(c.claimed.At(c.Tenant))
 }
 
 // Apply gives the unit, or says why not. Returns faults SALE_NOT_FOUND, FIELD_INVALID, and those of the order.
@@ -153,20 +171,28 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if won, err := c.already(tx); won != nil || err != nil {
 		return won, err
 	}
-	if o := s.Opening(tx.Machines().Now); o != 0 {
+	if o := s.Opening(tx.Claims().Now); o != 0 {
 		return Grabbed{Outcome: o}, nil
 	}
-	if left, err := c.item.Available(); err != nil || left < 1 {
-		return Grabbed{Outcome: sale.SoldOut}, err
+	left, err := c.item.Available()
+	if err != nil {
+		return nil, err
 	}
-	if s.Order != nil {
-		answer, err := c.order.Apply(tx)
-		if err != nil {
-			return nil, err
-		}
-		return grabbed(sale.Won, answer.(order.View)), nil
+	if sale.LearnEmpty(c.row.Key, left < 1); left < 1 {
+		return Grabbed{Outcome: sale.SoldOut}, nil
 	}
-	return c.winCoupon(tx)
+	if !c.mayWin { // a unit has come back
+		c.mayWin = true
+		return nil, commit.ErrMoreRows
+	}
+	if s.Order == nil {
+		return c.winCoupon(tx)
+	}
+	answer, err := c.order.Apply(tx)
+	if err != nil {
+		return nil, err
+	}
+	return grabbed(sale.Won, answer.(order.View)), nil
 }
 
 // already returns what the buyer has won before, or nil.
@@ -178,8 +204,10 @@ func (c *Grab) already(tx *Tx) (any, error) {
 		return Grabbed{Outcome: sale.Already, Coupon: c.owned.Value.Result}, nil
 	}
 	k := order.Key{Tenant: c.Tenant, OrderNo: c.owned.Value.Result}
-	c.order.same.machine = c.sale.Order.Machine
-	v, err := c.order.same.view(tx, &c.order.entailed, k, c.Caller)
+	if c.same.machine == "" {
+		c.same.machine = c.sale.Order.Machine
+	}
+	v, err := c.same.view(tx, &c.entailed, k, c.Caller)
 	if errors.Is(err, commit.ErrMoreRows) {
 		return nil, commit.ErrLater // the others of the batch need not run again for it
 	}

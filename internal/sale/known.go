@@ -5,14 +5,15 @@ import "sync"
 // maxKnown limits the memory of sales.
 const maxKnown = 1000
 
-// memory has sales as this process last read them: a grab names the rows of what it will probably find. It is only a
-// hint: the grab runs again if the sale is another one.
+// memory has sales as this process last read them, and which of them had no unit left: a grab names the rows of what it
+// will probably find. It is only a hint: the grab runs again if it finds something else.
 type memory struct {
 	mu    sync.RWMutex
 	sales map[Key]Sale
+	empty map[Key]bool
 }
 
-var known = memory{sales: map[Key]Sale{}}
+var known = memory{sales: map[Key]Sale{}, empty: map[Key]bool{}}
 
 // Learn corrects what Known returns.
 func Learn(k Key, s Sale) { known.learn(k, s) }
@@ -31,14 +32,31 @@ func (m *memory) learn(k Key, s Sale) {
 			break
 		}
 		delete(m.sales, k)
+		delete(m.empty, k)
 	}
 	m.sales[k] = s
+	delete(m.empty, k)
 }
 
-// Known returns a sale as this process last read it.
-func Known(k Key) (s Sale, ok bool) {
+// LearnEmpty notes whether a sale has no unit left.
+func LearnEmpty(k Key, empty bool) {
+	known.mu.RLock()
+	old := known.empty[k]
+	known.mu.RUnlock()
+	if old == empty {
+		return
+	}
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if delete(known.empty, k); empty && len(known.empty) < maxKnown {
+		known.empty[k] = true
+	}
+}
+
+// Known returns a sale as this process last read it. empty: it had no unit left then.
+func Known(k Key) (s Sale, empty, ok bool) {
 	known.mu.RLock()
 	defer known.mu.RUnlock()
 	s, ok = known.sales[k]
-	return s, ok
+	return s, known.empty[k], ok
 }
