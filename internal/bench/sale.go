@@ -96,7 +96,7 @@ type saleCase struct {
 
 // counter is where buyers ask. Each caller has one.
 type counter struct {
-	caller func() (ask func(buyers []string) ([]told, error), close func(), err error)
+	caller func() (ask func(buyers []string) ([]told, error), leave func(), err error)
 	most   int                                    // buyers in a call
 	done   func(ctx context.Context) (int, error) // number of orders that are durable
 	close  func()
@@ -181,14 +181,14 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 	took := make([][]time.Duration, c.Callers)
 	ready, begin := sync.WaitGroup{}, make(chan struct{})
 	for n := range c.Callers {
-		ask, closeCaller, err := at.caller()
+		ask, leave, err := at.caller()
 		if err != nil {
 			return r, err
 		}
 		orders[n] = map[string]string{}
 		ready.Add(1)
 		work.Go(func() {
-			defer closeCaller()
+			defer leave()
 			ready.Done()
 			<-begin
 			for errs[n] == nil {

@@ -24,8 +24,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// The Redis design that ledgerd is compared with, made well: one script decides, so that no buyer wins twice and no unit
-// is sold twice; the file is appended to, and synced every second; two workers insert the winners' orders into Postgres.
+// The Redis design that ledgerd is compared with, made well: one script decides, so that no buyer wins twice and no
+// unit is sold twice; the file is appended to, and synced every second; two workers insert the winners' orders into
+// Postgres.
 
 //go:embed sql/grab.lua
 var grabScript string

@@ -60,8 +60,13 @@ func (d *decoder) sale(r *pb.Sale) sale.Sale {
 	return s
 }
 
-// grabRows is the number of rows that a winner's grab writes.
-const grabRows = orderRows + 3
+// grabRows is the number of rows that a grab probably writes.
+func (c *call) grabRows(name string) int {
+	if _, empty, _ := sale.Known(sale.Key{Tenant: c.identity.Tenant, Sale: name}); empty {
+		return 1 // nothing is left to win
+	}
+	return orderRows + 3
+}
 
 func (s *Sales) Grab(ctx context.Context, r *pb.GrabRequest) (*pb.GrabResponse, error) {
 	return run(ctx, s.Mutations, grabCall, r)
@@ -70,7 +75,7 @@ func (s *Sales) Grab(ctx context.Context, r *pb.GrabRequest) (*pb.GrabResponse, 
 const grabOperation = "sale.grab"
 
 var grabCall = register(grabOperation, func(c *call, d *decoder, r *pb.GrabRequest) mutation[*pb.GrabResponse] {
-	return newMutation(grabCommand(c, d, r.GetSale(), "grab.", r.GetGrab()), grabRows, renderGrab)
+	return newMutation(grabCommand(c, d, r.GetSale(), "grab.", r.GetGrab()), c.grabRows(r.GetSale()), renderGrab)
 })
 
 func grabCommand(c *call, d *decoder, name, path string, g *pb.Grab) *flow.Grab {
@@ -126,7 +131,7 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 			key = &commit.Key{Principal: c.identity.Principal, Operation: grabManyItemOperation,
 				Key: fmt.Sprintf("%s#%d", c.key, i), Fingerprint: fingerprint, Life: s.life(c, policy)}
 		}
-		b.add(c, i, key, g, newMutation(cmd, grabRows, renderGrab))
+		b.add(c, i, key, g, newMutation(cmd, c.grabRows(r.GetSale()), renderGrab))
 	}
 	replayed, err := b.run(ctx, s.Mutations)
 	if err != nil {
