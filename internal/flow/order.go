@@ -85,6 +85,7 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 		c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: k.HoldNo(), From: b.Account,
 			To: c.Payee, Asset: c.Asset, Amount: b.Amount}}
 		c.hold.Need(tx.Ledger())
+		tx.Ledger().SeeTransfer(c.Tenant, k.PayNo())
 	} else if b != nil {
 		c.payment = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
 			Type:     orderTransfer,
@@ -249,6 +250,9 @@ func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) err
 // takeMoney holds or pays, and moves an order of which nothing remains to be paid.
 func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 	if c.hold != nil {
+		if no := c.row.Key.PayNo(); tx.Ledger().HasTransfer(c.Tenant, no) { // it could not be captured
+			return order.PartTaken(c.row.Key, "transfer", no)
+		}
 		c.hold.Life = o.Life
 		if err := makePart(c.row.Key, "hold", c.hold.BizNo, c.hold, tx.Ledger()); err != nil {
 			return inBalance(err)
