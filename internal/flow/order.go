@@ -45,6 +45,22 @@ type CreateOrder struct {
 	same     lookup // the order of the same purchase
 }
 
+// Rows is the number of rows that the command writes, without those of messages: the order, its instance and history,
+// and its parts. It also bounds the number of attempts: one that finds the order of the same purchase may need many.
+func (c *CreateOrder) Rows() int {
+	rows := 3 + 2*len(c.Lines)
+	if c.Balance != nil {
+		rows += 3
+	}
+	if c.Purchase != nil {
+		rows++
+	}
+	if c.PaidAtOnce() {
+		rows++
+	}
+	return rows
+}
+
 // Need names the rows of the order and of its parts.
 func (c *CreateOrder) Need(tx *Tx) {
 	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}

@@ -157,7 +157,7 @@ func (t together) Apply(tx *flow.Tx) (any, error) {
 func rowsOf(c flow.Command) int {
 	switch x := c.(type) {
 	case *flow.CreateOrder:
-		return 3 + 2*len(x.Lines)
+		return x.Rows()
 	case *flow.MoveOrder:
 		return 3
 	case together:
