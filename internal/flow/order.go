@@ -47,6 +47,22 @@ type CreateOrder struct {
 	same     lookup // the order of the same purchase
 }
 
+// Rows is the number of rows that the command writes, without those of messages: the order, its instance and history,
+// and its parts. It also bounds the number of attempts: one that finds the order of the same purchase may need many.
+func (c *CreateOrder) Rows() int {
+	rows := 3 + 2*len(c.Lines)
+	if c.Balance != nil {
+		rows += 3
+	}
+	if c.Purchase != nil {
+		rows++
+	}
+	if c.PaidAtOnce() {
+		rows++
+	}
+	return rows
+}
+
 // Need names the rows of the order and of its parts.
 func (c *CreateOrder) Need(tx *Tx) {
 	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}
@@ -90,6 +106,7 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 		c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: k.HoldNo(), From: b.Account,
 			To: c.Payee, Asset: c.Asset, Amount: b.Amount}}
 		c.hold.Need(tx.Ledger())
+		tx.Ledger().SeeTransfer(c.Tenant, k.PayNo())
 	} else if b != nil {
 		c.payment = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
 			Type:     orderTransfer,
@@ -259,6 +276,9 @@ func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) err
 // takeMoney holds or pays, and moves an order of which nothing remains to be paid.
 func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 	if c.hold != nil {
+		if no := c.row.Key.PayNo(); tx.Ledger().HasTransfer(c.Tenant, no) { // it could not be captured
+			return order.PartTaken(c.row.Key, "transfer", no)
+		}
 		c.hold.Life = o.Life
 		if err := makePart(c.row.Key, "hold", c.hold.BizNo, c.hold, tx.Ledger()); err != nil {
 			return inBalance(err)

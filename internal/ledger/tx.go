@@ -225,6 +225,12 @@ func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 	return n
 }
 
+// SeeTransfer declares the biz_no of a transfer that a later command makes.
+func (tx *Tx) SeeTransfer(tenant int32, bizNo string) { tx.transferName(tenant, bizNo).want(1) }
+
+// HasTransfer reports whether a biz_no that is declared is that of a transfer.
+func (tx *Tx) HasTransfer(tenant int32, bizNo string) bool { return tx.transferName(tenant, bizNo).t != nil }
+
 // want requests the postings to load if the name is taken: one more than the command itself has suffices to
 // detect a difference.
 func (n *transferName) want(postings int) { n.most = max(n.most, int32(postings)) }

@@ -31,7 +31,7 @@ func (s *Orders) CreateOrder(ctx context.Context, r *pb.CreateOrderRequest) (*pb
 	return run(ctx, s.Mutations, createOrderCall, r)
 }
 
-// orderRows is the number of rows that an order writes: its own, the instance, and the history.
+// orderRows is the number of rows that a move of an order writes: the instance, the history, and what ends with it.
 const orderRows = 3
 
 var createOrderCall = register("order.create",
@@ -43,7 +43,7 @@ var createOrderCall = register("order.create",
 			cmd.Renumber = c.gate.OrderNo
 			cmd.OrderNo, cmd.Unnumbered = c.orderNo()
 		}
-		rows := orderRows + 2*len(cmd.Lines) + sendRows*len(cmd.Messages)
+		rows := cmd.Rows() + sendRows*len(cmd.Messages)
 		return newMutation(cmd, rows, func(v order.View, existed bool) *pb.CreateOrderResponse {
 			return &pb.CreateOrderResponse{Order: renderOrder(&v), Existed: existed}
 		})
