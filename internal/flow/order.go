@@ -54,8 +54,11 @@ func (c *CreateOrder) Rows() int {
 	if c.Balance != nil {
 		rows += 3
 	}
-	if c.Purchase != nil {
+	if c.Purchase != nil || c.Sale != nil {
 		rows++
+	}
+	if c.Coupon != "" {
+		rows += 2
 	}
 	if c.PaidAtOnce() {
 		rows++
