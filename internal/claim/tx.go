@@ -16,7 +16,8 @@ import (
 // Tx holds the claims of one batch's transaction. Commands declare keys with Want, and use or drop them.
 type Tx struct {
 	claims
-	sorted []*Row // all rows
+	sorted []*Row        // all rows
+	last   map[*Row]bool // named with WantLast; true: claimed since the batch has locked its rows
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -37,6 +38,44 @@ func NameConstraints() []string { return []string{"claim_keys_pkey"} }
 func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
+
+// WantLast declares a key of which a miss has to hold after all rows of the batch are locked or read. A refusal that
+// depends on such rows may depend on the miss too: what another process commits together, it must not see in part.
+func (tx *Tx) WantLast(k Key) *Row {
+	r := tx.Want(k)
+	if tx.last == nil {
+		tx.last = map[*Row]bool{}
+	}
+	tx.last[r] = false
+	return r
+}
+
+// Lookup looks again for the keys of WantLast.
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	var rows []*Row
+	var arg db.ClaimSeenParams
+	for _, r := range tx.Sorted(compare) {
+		if _, last := tx.last[r]; last {
+			rows = append(rows, r)
+			arg.Tenants, arg.Scopes = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope)
+			arg.Keys = append(arg.Keys, r.Key.Key)
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.ClaimSeen(p.Context(), d, arg)
+		for _, n := range found {
+			tx.last[rows[n-1]] = !rows[n-1].Found // Lock has answered before
+		}
+		return err
+	})
+}
+
+// Late reports whether another process has claimed a key of WantLast since the batch has locked its rows: a later batch
+// sees the claim.
+func (tx *Tx) Late(r *Row) bool { return tx.last[r] }
 
 // Live reports whether a key is claimed. An expired claim counts as absent, even if its row exists.
 func (tx *Tx) Live(r *Row) bool {

@@ -77,7 +77,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 	c.needLines(tx, k)
 	c.needMoney(tx, k)
 	if c.Purchase != nil || c.Sale != nil {
-		c.purchase = tx.Claims().Want(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
+		c.purchase = tx.Claims().WantLast(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
 		c.same.need(tx)
 	}
 	if c.Coupon != "" {
@@ -209,6 +209,9 @@ func viewOf(o *order.Order, i machine.Instance) order.View {
 // claim claims the purchase. If there is an order of the same purchase, claim answers with it, or refuses.
 func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 	claims := tx.Claims()
+	if claims.Late(c.purchase) {
+		return nil, commit.ErrLater
+	}
 	if claims.Live(c.purchase) {
 		// The order may have been cancelled by its timer: then that frees the purchase now.
 		v, err := c.same.view(tx, &c.entailed, order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}, c.Caller)

@@ -114,7 +114,7 @@ func (c *Grab) Need(tx *Tx) {
 	} else {
 		c.claimed = campaignClaim(known.Coupon.Campaign, c.Buyer, c.Code)
 	}
-	c.owned = tx.Claims().Want(c.claimed.At(c.Tenant))
+	c.owned = tx.Claims().WantLast(c.claimed.At(c.Tenant))
 	c.same.need(tx)
 	c.need(tx)
 	switch {
@@ -197,6 +197,9 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 
 // already returns what the buyer has won before, or nil.
 func (c *Grab) already(tx *Tx) (any, error) {
+	if tx.Claims().Late(c.owned) {
+		return nil, commit.ErrLater
+	}
 	if !tx.Claims().Live(c.owned) {
 		return nil, nil
 	}

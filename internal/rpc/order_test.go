@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
@@ -305,5 +306,37 @@ func TestOrderNumberIsMadeOnce(t *testing.T) {
 	o := got[0].(*orderv1.CreateOrderResponse).GetOrder()
 	if s := got[2].(*orderv1.CancelOrderResponse).GetOrder(); s.GetOrderNo() != o.GetOrderNo() || s.GetState() != "cancelled" {
 		t.Errorf("%v, then %v", o, s)
+	}
+}
+
+func TestOrderSpendsItsSubmitToken(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	token := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	ok(c, "Order.CreateOrder", anOrder("o-1", 3), new(orderv1.CreateOrderResponse), "Submit-Token", token)
+	a := c.call(connectJSON, "Order.CreateOrder", anOrder("o-2", 3), "Submit-Token", token)
+	if a.Reason(t) != "TOKEN_SPENT" || a.State("first_order_no") != "o-1" {
+		t.Errorf("%s", a.Raw)
+	}
+	poor := anOrder("o-3", 1000)
+	token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	for _, want := range []string{"OUT_OF_STOCK", "TOKEN_SPENT"} {
+		if a := c.call(connectJSON, "Order.CreateOrder", poor, "Submit-Token", token); a.Reason(t) != want {
+			t.Errorf("%s, want %s", a.Raw, want)
+		}
+	}
+	ok(c, "Order.CreateOrder", anOrder("o-4", 3), new(orderv1.CreateOrderResponse), "Claim-Key", `"page-1"`)
+	claimed := ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Key: "page-1"},
+		new(idempotencyv1.GetClaimResponse)).GetClaim()
+	if claimed.GetResult() != "o-4" {
+		t.Errorf("%v", claimed)
+	}
+	for _, scope := range []string{"order.purchase", "sale.unit", "coupon.campaign"} {
+		r := &idempotencyv1.ClaimKeyRequest{Scope: scope, Key: "k"}
+		if a := c.call(connectJSON, "Idempotency.ClaimKey", r); a.Reason(t) != "FIELD_INVALID" {
+			t.Errorf("%s", a.Raw)
+		}
 	}
 }

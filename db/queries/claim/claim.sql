@@ -94,3 +94,14 @@ select coalesce((
     select extract(epoch from clock_timestamp() - c.expires_at)
     from claim_keys c where c.expires_at < now() order by c.expires_at limit 1
 ), 0)::double precision as seconds;
+
+-- name: ClaimSeen :many
+-- Which of these keys have a row by now: the batch may have waited since it locked the rows that there were.
+select u.n::integer as n
+from (
+    select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key
+) u
+cross join lateral (
+    select 1 from claim_keys l where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key offset 0
+) c;

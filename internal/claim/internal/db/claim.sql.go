@@ -315,3 +315,41 @@ func (q *Queries) ClaimRenew(ctx context.Context, db DBTX, arg ClaimRenewParams)
 	err := row.Scan(&column_1)
 	return column_1, err
 }
+
+const claimSeen = `-- name: ClaimSeen :many
+select u.n::integer as n
+from (
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($3::text[]) as scope, unnest($1::text[]) as key
+) u
+cross join lateral (
+    select 1 from claim_keys l where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key offset 0
+) c
+`
+
+type ClaimSeenParams struct {
+	Keys    []string
+	Tenants []int32
+	Scopes  []string
+}
+
+// Which of these keys have a row by now: the batch may have waited since it locked the rows that there were.
+func (q *Queries) ClaimSeen(ctx context.Context, db DBTX, arg ClaimSeenParams) ([]int32, error) {
+	rows, err := db.Query(ctx, claimSeen, arg.Keys, arg.Tenants, arg.Scopes)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var n int32
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		items = append(items, n)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -1,0 +1,202 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/sale"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// putSale puts up units of an item of the same name.
+func (m *market) putSale(name string, units int64, change ...func(*sale.Sale)) {
+	m.Helper()
+	s := sale.Sale{Item: name, PerBuyer: 1, Order: &sale.Order{Asset: "CNY", Amount: "9.9", Machine: machine.OrderMachine}}
+	for _, f := range change {
+		f(&s)
+	}
+	m.do(0, flow.Stock(&stock.PutItemCommand{Caller: caller, Item: name}))
+	m.do(0, flow.Stock(&stock.ChangeCommand{Caller: caller, Item: name, ChangeNo: "first", Kind: stock.Restock, Quantity: units}))
+	m.do(0, &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: name}, Sale: s}})
+}
+
+// do runs a command that must succeed, and returns its answer.
+func (m *market) do(engine int, c flow.Command) any {
+	m.Helper()
+	out, err := m.engines[engine].Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400, Command: c})
+	if err != nil {
+		m.Errorf("%T: %v", c, err)
+	}
+	return out.Answer
+}
+
+// grabCall is a grab of a buyer, or the cancellation of the buyer's order.
+type grabCall struct {
+	buyer  string
+	cancel string // number of the order; empty: a grab
+}
+
+// saleState is what a sale should be in: the orders of those who have a unit, and which orders were cancelled.
+type saleState struct {
+	left   int
+	orders string // "buyer=order " of each winner, sorted
+}
+
+// grabs is the model of a sale of 3 units, in which a cancelled order frees its unit and its buyer.
+var grabs = porcupine.Model{
+	Init: func() any { return saleState{left: 3} },
+	Step: func(state, input, output any) (bool, any) {
+		s, c, got := state.(saleState), input.(grabCall), output.(flow.Grabbed)
+		held := ""
+		for x := range strings.FieldsSeq(s.orders) {
+			if buyer, no, _ := strings.Cut(x, "="); buyer == c.buyer {
+				held = no
+			}
+		}
+		without := strings.ReplaceAll(s.orders, c.buyer+"="+held+" ", "")
+		switch {
+		case c.cancel != "" && held == c.cancel:
+			return true, saleState{s.left + 1, without}
+		case c.cancel != "": // it was cancelled before
+			return true, s
+		case held != "":
+			return got.Outcome == sale.Already && got.OrderNo == held, s
+		case s.left == 0:
+			return got.Outcome == sale.SoldOut, s
+		}
+		all := append(strings.Fields(s.orders), c.buyer+"="+got.OrderNo)
+		slices.Sort(all)
+		return got.Outcome == sale.Won && got.OrderNo != "", saleState{s.left - 1, strings.Join(all, " ") + " "}
+	},
+	Equal: func(a, b any) bool { return a == b },
+}
+
+// Buyers grab, and cancel, on two servers at once: the answers are those of one line of calls.
+func TestGrabsAreLinearizable(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	for round := range 4 {
+		name := fmt.Sprint("sale-", round)
+		m.putSale(name, 3)
+		var mu sync.Mutex
+		var calls []porcupine.Operation
+		begun := time.Now()
+		record := func(client int, c grabCall, run func() flow.Grabbed) flow.Grabbed {
+			from := time.Since(begun).Nanoseconds()
+			got := run()
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, porcupine.Operation{ClientId: client, Input: c, Call: from, Output: got,
+				Return: time.Since(begun).Nanoseconds()})
+			return got
+		}
+		var work sync.WaitGroup
+		for client := range 8 {
+			work.Go(func() {
+				for n := range 12 {
+					buyer, engine := fmt.Sprint("b", rand.IntN(5)), rand.IntN(2)
+					g := record(client, grabCall{buyer: buyer}, func() flow.Grabbed {
+						x, _ := m.do(engine, &flow.Grab{Caller: caller, Sale: name, Buyer: buyer, Unit: 1,
+							OrderNo: fmt.Sprintf("%s-%d-%d", name, client, n)}).(flow.Grabbed)
+						return x
+					})
+					if g.OrderNo != "" && rand.IntN(3) == 0 {
+						record(client, grabCall{buyer, g.OrderNo}, func() flow.Grabbed {
+							m.do(engine, &flow.MoveOrder{Caller: caller, OrderNo: g.OrderNo, Cancel: true,
+								Params: machine.MoveParams{Cause: "cancel"}})
+							return flow.Grabbed{}
+						})
+					}
+				}
+			})
+		}
+		work.Wait()
+		if result := porcupine.CheckOperationsTimeout(grabs, calls, time.Minute); result != porcupine.Ok {
+			t.Errorf("round %d: %v of %d calls", round, result, len(calls))
+		}
+	}
+}
+
+// An order that is cancelled late, such as by a scheduler that was down, does not free the unit of the next one.
+func TestOldOrderDoesNotFreeTheNewUnit(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("one", 1, func(s *sale.Sale) { s.Order.PayWithin = time.Minute })
+	ask := func(engine int, buyer, no string) flow.Grabbed {
+		x, _ := m.do(engine, &flow.Grab{Caller: caller, Sale: "one", Buyer: buyer, Unit: 1, OrderNo: no}).(flow.Grabbed)
+		return x
+	}
+	if g := ask(0, "ann", "o-1"); g.Outcome != sale.Won || g.PayBefore.IsZero() {
+		t.Errorf("%+v", g)
+	}
+	if g := ask(1, "bob", "o-2"); g.Outcome != sale.SoldOut {
+		t.Errorf("%+v", g)
+	}
+	m.clock.Set(t, 2*time.Minute)
+	if g := ask(1, "ann", "o-3"); g.Outcome != sale.Won || g.OrderNo != "o-3" { // nobody has recorded the end of o-1
+		t.Errorf("%+v", g)
+	}
+	m.do(0, flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: machine.OrderMachine, Key: "o-1"}}))
+	if g := ask(0, "ann", "o-4"); g.Outcome != sale.Already || g.OrderNo != "o-3" || g.State != "awaiting_payment" {
+		t.Errorf("%+v", g)
+	}
+	if g := ask(0, "bob", "o-5"); g.Outcome != sale.SoldOut {
+		t.Errorf("%+v", g)
+	}
+	if got := m.text("select string_agg(order_no || ' ' || state, ', ' order by order_no) from audit.orders"); got !=
+		"o-1 cancelled, o-3 awaiting_payment" {
+		t.Error(got)
+	}
+}
+
+// A coupon is locked by one of many orders at once, and comes back when that one is cancelled.
+func TestCouponsRaceOnTwoServers(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.do(0, &flow.IssueCoupons{Caller: caller, Campaign: "spring", Codes: []string{"A"}})
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() {
+			_, _ = m.engines[i%2].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
+				Command: &flow.ClaimCoupon{Caller: caller, Code: "A", Owner: fmt.Sprint("u", i)}})
+		})
+	}
+	work.Wait()
+	owner := m.text("select owner from audit.coupons")
+	for round := range 5 {
+		won := make([]bool, 20)
+		for i := range won {
+			work.Go(func() {
+				_, err := m.engines[i%2].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
+					Command: &flow.CreateOrder{Caller: caller, OrderNo: fmt.Sprint("o-", round, "-", i), Facts: order.Facts{
+						Machine: machine.OrderMachine, Subject: owner, Asset: "CNY", Amount: dec("10"), Coupon: "A"}}})
+				won[i] = err == nil
+			})
+		}
+		work.Wait()
+		winner := slices.Index(won, true)
+		if winner < 0 || slices.Contains(won[winner+1:], true) {
+			t.Fatalf("round %d: %v", round, won)
+		}
+		if got := m.text("select state || ' ' || cause from audit.coupons"); got != fmt.Sprint("locked o-", round, "-", winner) {
+			t.Error(got)
+		}
+		m.do(round%2, &flow.MoveOrder{Caller: caller, OrderNo: fmt.Sprint("o-", round, "-", winner), Cancel: true,
+			Params: machine.MoveParams{Cause: "cancel"}})
+	}
+	if got := m.text("select state from audit.coupons"); got != "claimed" {
+		t.Error(got)
+	}
+}
