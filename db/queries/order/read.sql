@@ -72,7 +72,7 @@ limit @count::integer;
 
 -- name: OrderPageOfState :many
 -- The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
--- moved them there and that the scheduler has not come to yet.
+-- moved them there and that the scheduler has not come to yet. Instances that no order has do not count.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
@@ -83,6 +83,10 @@ from (
         where r.tenant_id = @tenant_id::integer and r.machine = @machine::text and r.state = @state::text
             and r.state <> '' and r.instance_id < @before_id::bigint and (r.timer_at is null or r.timer_at > now())
             and r.created_at >= @start_at::timestamptz and r.created_at < @end_at::timestamptz
+            and exists (
+                select from order_orders z
+                where z.tenant_id = r.tenant_id and z.order_no = r.key and z.machine = r.machine offset 0
+            )
         order by r.instance_id desc
         limit @count::integer
     )
@@ -95,6 +99,10 @@ from (
         ) d
         where d.timer_to = @state::text and d.instance_id < @before_id::bigint
             and d.created_at >= @start_at::timestamptz and d.created_at < @end_at::timestamptz
+            and exists (
+                select from order_orders z
+                where z.tenant_id = d.tenant_id and z.order_no = d.key and z.machine = d.machine offset 0
+            )
         order by d.instance_id desc
         limit @count::integer
     )

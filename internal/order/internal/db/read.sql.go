@@ -253,6 +253,10 @@ from (
         where r.tenant_id = $1::integer and r.machine = $2::text and r.state = $3::text
             and r.state <> '' and r.instance_id < $4::bigint and (r.timer_at is null or r.timer_at > now())
             and r.created_at >= $5::timestamptz and r.created_at < $6::timestamptz
+            and exists (
+                select from order_orders z
+                where z.tenant_id = r.tenant_id and z.order_no = r.key and z.machine = r.machine offset 0
+            )
         order by r.instance_id desc
         limit $7::integer
     )
@@ -265,6 +269,10 @@ from (
         ) d
         where d.timer_to = $3::text and d.instance_id < $4::bigint
             and d.created_at >= $5::timestamptz and d.created_at < $6::timestamptz
+            and exists (
+                select from order_orders z
+                where z.tenant_id = d.tenant_id and z.order_no = d.key and z.machine = d.machine offset 0
+            )
         order by d.instance_id desc
         limit $7::integer
     )
@@ -329,7 +337,7 @@ type OrderPageOfStateRow struct {
 }
 
 // The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
-// moved them there and that the scheduler has not come to yet.
+// moved them there and that the scheduler has not come to yet. Instances that no order has do not count.
 func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOfStateParams) ([]OrderPageOfStateRow, error) {
 	rows, err := db.Query(ctx, orderPageOfState,
 		arg.TenantID,
