@@ -1,9 +1,9 @@
-// Command submit-page serves a page with a button that pays once, however often it is clicked. README.md
-// explains how to try it.
+// Command submit-page serves a page with a button that pays once, however often it is clicked, and a page of a sale, in
+// which each buyer wins once. README.md explains how to try them.
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"flag"
 	"fmt"
 	"html/template"
@@ -12,16 +12,20 @@ import (
 	"time"
 )
 
-//go:embed page.html
-var text string
+//go:embed page.html sale.html
+var texts embed.FS
 
-// page serves the page for a ledgerd at api.
+// page serves the pages for a ledgerd at api.
 func page(api string) http.Handler {
-	t := template.Must(template.New("page").Parse(text))
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	t := template.Must(template.ParseFS(texts, "*.html"))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := "page.html"
+		if r.URL.Path == "/sale" {
+			name = "sale.html"
+		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store") // a cached page would have an old page's state
-		if err := t.Execute(w, struct{ API string }{api}); err != nil {
+		if err := t.ExecuteTemplate(w, name, struct{ API string }{api}); err != nil {
 			log.Print(err)
 		}
 	})

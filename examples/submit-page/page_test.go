@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 
 	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
+	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -30,8 +33,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // shop is the page and the ledgerd that it calls.
 type shop struct {
-	page string
-	db   *pgxpool.Pool
+	page, api string
+	db        *pgxpool.Pool
 }
 
 func newShop(t *testing.T) *shop {
@@ -70,7 +73,7 @@ func newShop(t *testing.T) *shop {
 			Amount: "40.00"}}}); err != nil {
 		t.Fatal(err)
 	}
-	return &shop{origin, super}
+	return &shop{origin, "http://" + s.Addr(), super}
 }
 
 // paid is the number of transfers without the top-up.
@@ -238,6 +241,50 @@ func TestARefusalIsShownAndThePageStaysUsable(t *testing.T) {
 	p.until(`!document.getElementById("pay").disabled`)
 	if n := s.paid(t); n != 3 {
 		t.Errorf("%d transfers, %s", n, p.text(state))
+	}
+}
+
+// Two buyers click the page of a sale of one phone, ten times each, at the same moment: one order.
+func TestTwoBrowsersClickOneSale(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	c := client.New(s.api)
+	defer c.Close()
+	if _, err := c.Stock.PutItem(t.Context(), &stockv1.PutItemRequest{Item: "phone"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Stock.Restock(t.Context(),
+		&stockv1.RestockRequest{Item: "phone", ChangeNo: "1", Quantity: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Sales.PutSale(t.Context(), &salev1.PutSaleRequest{Sale: &salev1.Sale{Sale: "phones", Item: "phone",
+		Gives: &salev1.Sale_Order{Order: &salev1.SaleOrder{Asset: "CNY", Amount: "1999"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	tabs := map[string]*tab{"ada": newTab(t), "bob": newTab(t)}
+	for buyer, p := range tabs {
+		p.open(s.page + "/sale?buyer=" + buyer)
+	}
+	var both sync.WaitGroup
+	for _, p := range tabs {
+		both.Go(func() {
+			_, _ = p.page.Eval(`() => { for (let i = 0; i < 10; i++) document.getElementById("grab").click(); }`)
+		})
+	}
+	both.Wait()
+	says := map[string]int{}
+	for _, p := range tabs {
+		p.until(`running === 0 && ` + state + ` !== "Ready."`)
+		p.click("#grab") // a definite answer, whichever of the ten came last
+		p.until(`running === 0 && ` + state + ` !== "" && document.getElementById("left").textContent === "0 left"`)
+		says[strings.Split(p.text(state), ":")[0]]++
+	}
+	orders := 0
+	if err := s.db.QueryRow(t.Context(), "select count(*) from order_orders").Scan(&orders); err != nil || orders != 1 {
+		t.Errorf("%d orders, %v", orders, err)
+	}
+	if says["Yours already"] != 1 || says["Sold out."] != 1 {
+		t.Errorf("the pages say %v", says)
 	}
 }
 

@@ -229,7 +229,9 @@ func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 func (tx *Tx) SeeTransfer(tenant int32, bizNo string) { tx.transferName(tenant, bizNo).want(1) }
 
 // HasTransfer reports whether a biz_no that is declared is that of a transfer.
-func (tx *Tx) HasTransfer(tenant int32, bizNo string) bool { return tx.transferName(tenant, bizNo).t != nil }
+func (tx *Tx) HasTransfer(tenant int32, bizNo string) bool {
+	return tx.transferName(tenant, bizNo).t != nil
+}
 
 // want requests the postings to load if the name is taken: one more than the command itself has suffices to
 // detect a difference.
