@@ -188,6 +188,9 @@ func (c *CreateOrder) view(tx *Tx) (order.View, error) {
 // viewOrder returns a named order as it is now: moved by its timer, if that has fired.
 func (tx *Tx) viewOrder(e *entailed, row *order.Row, caller commit.Caller) (order.View, error) {
 	o := &row.Value
+	if !tx.instanceRead(o) {
+		return order.View{}, commit.ErrMoreRows
+	}
 	k := instanceOf(o)
 	i, err := e.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, caller) })
 	if err != nil {
@@ -199,6 +202,13 @@ func (tx *Tx) viewOrder(e *entailed, row *order.Row, caller commit.Caller) (orde
 // instanceOf is the key of the instance that has an order's state.
 func instanceOf(o *order.Order) machine.Key {
 	return machine.Key{Tenant: o.Tenant, Machine: o.Machine, Key: o.OrderNo}
+}
+
+// instanceRead reports whether the batch has read the instance of an order. It reads instances before orders: an order
+// that is committed in between is there without its instance, and another attempt finds both.
+func (tx *Tx) instanceRead(o *order.Order) bool {
+	r := tx.Machines().Known(instanceOf(o))
+	return r != nil && r.Exists
 }
 
 func viewOf(o *order.Order, i machine.Instance) order.View {

@@ -47,7 +47,7 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	k := instanceOf(o)
-	if tx.Machines().Known(k) == nil {
+	if !tx.instanceRead(o) {
 		c.follow = o.Machine
 		return nil, commit.ErrMoreRows
 	}
@@ -129,7 +129,7 @@ func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v
 	if err != nil {
 		return v, err
 	}
-	if tx.Machines().Known(instanceOf(o)) == nil {
+	if !tx.instanceRead(o) {
 		l.order, l.machine = k, o.Machine
 		return v, commit.ErrMoreRows
 	}

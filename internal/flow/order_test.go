@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -30,6 +31,7 @@ type market struct {
 	app     *pgxpool.Pool
 	clock   pgtest.ShiftedClock
 	engines [2]*flow.Engine
+	counts  [2]*prometheus.Registry
 }
 
 func newMarket(t testing.TB) *market {
@@ -42,7 +44,8 @@ func newMarket(t testing.TB) *market {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.engines[i] = flow.NewSendingEngine(pool, fmt.Sprint(t.Name(), i), nil, nil,
+		m.counts[i] = prometheus.NewRegistry()
+		m.engines[i] = flow.NewSendingEngine(pool, fmt.Sprint(t.Name(), i), commit.NewMetrics(m.counts[i]), nil,
 			&notify.Outbox{Master: secret.New(), Instance: "test"})
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -51,6 +54,11 @@ func newMarket(t testing.TB) *market {
 				t.Error(err)
 			}
 			pool.Close()
+			for _, name := range []string{"deadlocks", "panics", "culprits"} {
+				if n := pgtest.Counter(t, m.counts[i], "ledgerd_commit_"+name+"_total"); n != 0 {
+					t.Errorf("%v %s", n, name)
+				}
+			}
 		})
 	}
 	zero := dec("0")
