@@ -38,7 +38,12 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 	if err != nil {
 		return nil, machine.Instance{}, err
 	}
-	i, err := tx.Machines().StateOf(couponInstance(row.Key), c)
+	k := couponInstance(row.Key)
+	if r := tx.Machines().Known(k); !r.Exists {
+		// Another server has issued it since this batch has read its instances: another attempt finds both.
+		return nil, machine.Instance{}, commit.ErrMoreRows
+	}
+	i, err := tx.Machines().StateOf(k, c)
 	return x, i, err
 }
 
