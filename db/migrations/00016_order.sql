@@ -40,8 +40,10 @@ create table order_orders (
     constraint order_orders_purchase_check check ((purchase_parts is null) = (purchase_window_ms is null)),
     constraint order_orders_metadata_check check (octet_length(metadata::text) <= 131072)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
-create index order_orders_subject_idx on order_orders (tenant_id, subject, created_at, order_id);
-create index order_orders_created_idx on order_orders (tenant_id, created_at, order_id);
+-- Partial: on an empty table they would look as good as the primary key for a look-up by number, and the second as good
+-- as the first for a list of a subject's orders.
+create index order_orders_subject_idx on order_orders (tenant_id, subject, created_at, order_id) where subject <> '';
+create index order_orders_created_idx on order_orders (tenant_id, created_at, order_id) where order_id > 0;
 comment on table order_orders is
     'Orders: what was ordered. The state is that of the instance with the same number. Append-only.';
 comment on column order_orders.tenant_id is 'Tenant.';

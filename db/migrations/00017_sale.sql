@@ -19,7 +19,8 @@ create table coupon_coupons (
     constraint coupon_coupons_campaign_check check (campaign ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
     constraint coupon_coupons_metadata_check check (octet_length(metadata::text) <= 131072)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
-create index coupon_coupons_campaign_idx on coupon_coupons (tenant_id, campaign, coupon_id);
+-- Partial: on an empty table it would look as good as the primary key for a look-up by code.
+create index coupon_coupons_campaign_idx on coupon_coupons (tenant_id, campaign, coupon_id) where campaign <> '';
 comment on table coupon_coupons is
     'Coupons as they were issued. The state and the owner are those of the instance with the code as key. Append-only.';
 comment on column coupon_coupons.tenant_id is 'Tenant.';

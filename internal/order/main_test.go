@@ -82,6 +82,13 @@ func (d *desk) do(commands ...flow.Command) {
 	}
 }
 
+func (d *desk) exec(sql string, args ...any) {
+	d.Helper()
+	if _, err := d.super.Exec(context.Background(), sql, args...); err != nil {
+		d.Fatal(err)
+	}
+}
+
 func create(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
 	c := &flow.CreateOrder{Caller: caller, OrderNo: no, Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",
 		Asset: "CNY", Amount: decimal("2"), Lines: []order.Line{{Item: "tea", Quantity: 1}}, Reserve: true, Payee: "world",
@@ -100,6 +107,10 @@ func bare(key string) flow.Command {
 
 func pay(no string) flow.Command {
 	return &flow.MoveOrder{Caller: caller, OrderNo: no, Params: machine.MoveParams{To: "paid", Cause: "p"}}
+}
+
+func cancel(no string) flow.Command {
+	return &flow.MoveOrder{Caller: caller, OrderNo: no, Cancel: true, Params: machine.MoveParams{Cause: "c"}}
 }
 
 // list returns the numbers of all pages.

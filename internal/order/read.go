@@ -101,9 +101,13 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 	}
 	pages := paging.Of("orders", tenant, f.Subject, f.Machine, f.State, start.Format(time.RFC3339Nano),
 		end.Format(time.RFC3339Nano))
-	before, beforeID, err := place(pages, page.Token)
+	before, lastID, err := place(pages, page.Token)
 	if err != nil {
 		return nil, "", err
+	}
+	beforeID := lastID
+	if before.After(end) {
+		before, beforeID = end, 0 // else the index would be read from its newest row down
 	}
 	var rows []db.OrderPageRow
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error {
@@ -117,7 +121,7 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 			return err
 		case f.State != "":
 			found, err := q.OrderPageOfState(ctx, d, db.OrderPageOfStateParams{TenantID: tenant, Machine: f.Machine,
-				State: f.State, BeforeID: beforeID, StartAt: start, EndAt: end, Count: int32(size) + 1})
+				State: f.State, BeforeID: lastID, StartAt: start, EndAt: end, Count: int32(size) + 1})
 			rows = convert(found, func(x db.OrderPageOfStateRow) db.OrderPageRow { return db.OrderPageRow(x) })
 			return err
 		default:

@@ -26,7 +26,8 @@ cross join lateral (
         case when d.due then i.timer_at else i.changed_at end::timestamptz as changed_at
     from (select coalesce(i.timer_at <= now(), false)::boolean as due) d
 ) s
-where c.tenant_id = @tenant_id::integer and c.campaign = @campaign::text and c.coupon_id < @before_id::bigint
+where c.tenant_id = @tenant_id::integer and c.campaign = @campaign::text and c.campaign <> ''
+    and c.coupon_id < @before_id::bigint
     and (@state::text = '' or s.state = @state::text)
 order by c.coupon_id desc
 limit @count::integer;

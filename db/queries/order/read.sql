@@ -25,7 +25,8 @@ select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount,
     i.timer_at, i.timer_to, c.changed_at
 from (
     select x.* from order_orders x
-    where x.tenant_id = @tenant_id::integer and (x.created_at, x.order_id) < (@before::timestamptz, @before_id::bigint)
+    where x.tenant_id = @tenant_id::integer and x.order_id > 0
+        and (x.created_at, x.order_id) < (@before::timestamptz, @before_id::bigint)
         and x.created_at >= @start_at::timestamptz and x.created_at < @end_at::timestamptz
         and (@machine::text = '' or x.machine = @machine::text)
     order by x.created_at desc, x.order_id desc
@@ -62,7 +63,7 @@ cross join lateral (
         case when d.due then i.timer_at else i.changed_at end::timestamptz as changed_at, d.due
     from (select coalesce(i.timer_at <= now(), false)::boolean as due) d
 ) c
-where o.tenant_id = @tenant_id::integer and o.subject = @subject::text
+where o.tenant_id = @tenant_id::integer and o.subject = @subject::text and o.subject <> ''
     and (o.created_at, o.order_id) < (@before::timestamptz, @before_id::bigint)
     and o.created_at >= @start_at::timestamptz and o.created_at < @end_at::timestamptz
     and (@machine::text = '' or o.machine = @machine::text)

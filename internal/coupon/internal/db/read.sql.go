@@ -78,7 +78,8 @@ cross join lateral (
         case when d.due then i.timer_at else i.changed_at end::timestamptz as changed_at
     from (select coalesce(i.timer_at <= now(), false)::boolean as due) d
 ) s
-where c.tenant_id = $1::integer and c.campaign = $2::text and c.coupon_id < $3::bigint
+where c.tenant_id = $1::integer and c.campaign = $2::text and c.campaign <> ''
+    and c.coupon_id < $3::bigint
     and ($4::text = '' or s.state = $4::text)
 order by c.coupon_id desc
 limit $5::integer

@@ -117,7 +117,8 @@ select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount,
     i.timer_at, i.timer_to, c.changed_at
 from (
     select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.metadata, x.principal, x.request_id, x.created_at, x.coupon, x.sale, x.sale_unit, x.once from order_orders x
-    where x.tenant_id = $1::integer and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
+    where x.tenant_id = $1::integer and x.order_id > 0
+        and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
         and x.created_at >= $4::timestamptz and x.created_at < $5::timestamptz
         and ($6::text = '' or x.machine = $6::text)
     order by x.created_at desc, x.order_id desc
@@ -415,7 +416,7 @@ cross join lateral (
         case when d.due then i.timer_at else i.changed_at end::timestamptz as changed_at, d.due
     from (select coalesce(i.timer_at <= now(), false)::boolean as due) d
 ) c
-where o.tenant_id = $1::integer and o.subject = $2::text
+where o.tenant_id = $1::integer and o.subject = $2::text and o.subject <> ''
     and (o.created_at, o.order_id) < ($3::timestamptz, $4::bigint)
     and o.created_at >= $5::timestamptz and o.created_at < $6::timestamptz
     and ($7::text = '' or o.machine = $7::text)
