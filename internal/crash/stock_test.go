@@ -16,6 +16,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/client"
 	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
+	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -30,6 +31,8 @@ var items = map[string]int32{"plain": 1, "spread": 10} // with their segments
 // refused ends it.
 type basket struct {
 	name, item string
+	number     string // of the reservation
+	machine    string // of the order
 	quantity   int64
 	coupon     string
 	steps      []*step
@@ -55,14 +58,14 @@ func (s *step) definite() bool { return s.answer != "" || s.refused != "" }
 
 func newBasket(n, i int) *basket {
 	name := fmt.Sprintf("basket-%d-%d", n, i)
-	b := &basket{name: name, item: []string{"plain", "spread"}[rand.IntN(2)], quantity: 1 + rand.Int64N(3),
+	b := &basket{name: name, number: name, machine: "order", item: []string{"plain", "spread"}[rand.IntN(2)], quantity: 1 + rand.Int64N(3),
 		coupon: fmt.Sprint("coupon-", i)}
 	add := func(reservation, instance string, call call) {
 		b.steps = append(b.steps, &step{key: fmt.Sprint(name, "/", len(b.steps)), reservation: reservation,
 			instance: instance, call: call})
 	}
 	open, paid := b.create("order", name), b.move("order", name, "paid")
-	switch i % 4 {
+	switch i % 6 {
 	case 0: // together
 		add("sold", "paid", func(ctx context.Context, c *client.Client) (existing, error) {
 			r, err := c.Execute(ctx, client.Operation{Request: b.deduct(0)},
@@ -91,9 +94,25 @@ func newBasket(n, i int) *basket {
 			return c.Stock.Cancel(ctx, &stockv1.CancelRequest{Item: b.item, ReservationNo: name})
 		})
 		add("", "cancelled", b.move("order", name, "cancelled"))
+	case 4, 5: // by OrderService, which reserves
+		b.number, b.machine = name+"/1", "simple_order"
+		add("reserved", "pending", func(ctx context.Context, c *client.Client) (existing, error) {
+			return c.Orders.CreateOrder(ctx, &orderv1.CreateOrderRequest{OrderNo: name, Subject: name, Asset: "CNY",
+				Amount: "1", Machine: b.machine, Reserve: true,
+				Lines: []*orderv1.OrderLine{{Item: b.item, Quantity: b.quantity}}})
+		})
+		if i%6 == 4 {
+			add("sold", "paid", func(ctx context.Context, c *client.Client) (existing, error) {
+				return c.Orders.MoveOrder(ctx, &orderv1.MoveOrderRequest{OrderNo: name, To: "paid", Cause: name})
+			})
+		} else {
+			add("cancelled", "cancelled", func(ctx context.Context, c *client.Client) (existing, error) {
+				return c.Orders.CancelOrder(ctx, &orderv1.CancelOrderRequest{OrderNo: name, Cause: name})
+			})
+		}
 	}
-	add("", "", b.create("coupon", b.coupon))
-	add("", "used", b.move("coupon", b.coupon, "used"))
+	add("", "", b.create("voucher", b.coupon))
+	add("", "used", b.move("voucher", b.coupon, "used"))
 	return b
 }
 
@@ -208,7 +227,7 @@ func (w *world) beginShop() {
 			w.t.Fatal(err)
 		}
 	}
-	for machine, ends := range map[string][]string{"order": {"paid", "cancelled"}, "coupon": {"used"}} {
+	for machine, ends := range map[string][]string{"order": {"paid", "cancelled"}, "voucher": {"used"}} {
 		d := &machinev1.Definition{States: []*machinev1.State{{Name: "open", Initial: true}}}
 		for _, end := range ends {
 			d.States = append(d.States, &machinev1.State{Name: end})
@@ -289,19 +308,19 @@ func (w *world) judgeBaskets(all []*basket) {
 			}
 			if s.reservation != "" {
 				state = s.reservation
-				want["reservation "+b.name] = fmt.Sprint(b.item, " ", b.quantity, " ", state)
+				want["reservation "+b.number] = fmt.Sprint(b.item, " ", b.quantity, " ", state)
 			}
 			switch s.instance {
 			case "":
-			case "open":
-				want["order "+b.name] = "open birth"
+			case "open", "pending":
+				want[b.machine+" "+b.name] = s.instance + " birth"
 			case "used":
-				if first := want["coupon "+b.coupon]; first != "" {
+				if first := want["voucher "+b.coupon]; first != "" {
 					w.t.Errorf("%s was told that it used %s, which is %s", b.name, b.coupon, first)
 				}
-				want["coupon "+b.coupon] = "used " + b.name
+				want["voucher "+b.coupon] = "used " + b.name
 			default:
-				want["order "+b.name] = s.instance + " " + b.name
+				want[b.machine+" "+b.name] = s.instance + " " + b.name
 			}
 		}
 		switch state {
