@@ -199,7 +199,7 @@ func (tx *Tx) updateHolds(p *commit.Pipe) {
 			continue
 		}
 		arg.Tenants = append(arg.Tenants, h.Tenant)
-		arg.HoldIds = append(arg.HoldIds, h.ID)
+		arg.HoldIds, arg.BizNos = append(arg.HoldIds, h.ID), append(arg.BizNos, h.BizNo)
 		arg.Captured = append(arg.Captured, h.Captured)
 		arg.States = append(arg.States, h.State)
 		arg.ClosedAt = append(arg.ClosedAt, h.ClosedAt)

@@ -326,9 +326,8 @@ func (tx *Tx) resolveLapses(p *commit.Pipe) {
 				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
 				continue
 			}
-			tx.lapseIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount,
-				Captured: r.Captured,
-				State:    Held, ExpiresAt: r.ExpiresAt.UTC()}))
+			tx.lapseIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, BizNo: r.BizNo, AccountID: a.ID,
+				Amount: r.Amount, Captured: r.Captured, State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
 		}
 		return nil
 	})

@@ -123,7 +123,8 @@ from (
 order by u.tenant_id, u.biz_no collate "C";
 
 -- name: HoldUpdate :one
--- Updates holds. Fails unless all are there and still held: their accounts are locked.
+-- Updates holds. Fails unless all are there and still held: their accounts are locked. Names them by id and by biz_no:
+-- with one of them, a plan made on an empty table could use the index of the other, and read all holds of the tenant.
 with updated as (
     update ledger_holds h
     set captured = y.captured, state = y.state, closed_at = nullif(y.closed_at, '0001-01-01 00:00:00+00')
@@ -131,11 +132,12 @@ with updated as (
         select l.ctid as tid, u.captured, u.state, u.closed_at
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@hold_ids::bigint[]) as hold_id,
-                unnest(@captured::numeric[]) as captured, unnest(@states::text[]) as state,
-                unnest(@closed_at::timestamptz[]) as closed_at
+                unnest(@biz_nos::text[]) as biz_no, unnest(@captured::numeric[]) as captured,
+                unnest(@states::text[]) as state, unnest(@closed_at::timestamptz[]) as closed_at
         ) u
         cross join lateral (
-            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id offset 0
+            select k.ctid from ledger_holds k
+            where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id and k.biz_no = u.biz_no offset 0
         ) l
     ) y
     where h.ctid = y.tid and h.state = 'held'

@@ -187,20 +187,20 @@ cross join lateral (
 -- name: HoldDue :many
 -- For each account: the expired open holds, up to a limit, and the expiry of the next one. The comparison of two
 -- columns leaves the planner one index to choose.
-select u.n::integer as n, h.hold_id, h.amount, h.captured, h.expires_at
+select u.n::integer as n, h.hold_id, h.biz_no, h.amount, h.captured, h.expires_at
 from (
     select generate_subscripts(@account_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@account_ids::bigint[]) as account_id
 ) u
 cross join lateral (
-    (select l.hold_id, l.amount, l.captured, l.expires_at
+    (select l.hold_id, l.biz_no, l.amount, l.captured, l.expires_at
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) <= (u.account_id, @now::timestamptz)
     order by l.expires_at
     limit @most::bigint)
     union all
-    (select l.hold_id, l.amount, l.captured, l.expires_at
+    (select l.hold_id, l.biz_no, l.amount, l.captured, l.expires_at
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) > (u.account_id, @now::timestamptz)

@@ -360,20 +360,20 @@ func (q *Queries) EntryLookup(ctx context.Context, db DBTX, arg EntryLookupParam
 }
 
 const holdDue = `-- name: HoldDue :many
-select u.n::integer as n, h.hold_id, h.amount, h.captured, h.expires_at
+select u.n::integer as n, h.hold_id, h.biz_no, h.amount, h.captured, h.expires_at
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::bigint[]) as account_id
 ) u
 cross join lateral (
-    (select l.hold_id, l.amount, l.captured, l.expires_at
+    (select l.hold_id, l.biz_no, l.amount, l.captured, l.expires_at
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) <= (u.account_id, $3::timestamptz)
     order by l.expires_at
     limit $4::bigint)
     union all
-    (select l.hold_id, l.amount, l.captured, l.expires_at
+    (select l.hold_id, l.biz_no, l.amount, l.captured, l.expires_at
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) > (u.account_id, $3::timestamptz)
@@ -392,6 +392,7 @@ type HoldDueParams struct {
 type HoldDueRow struct {
 	N         int32
 	HoldID    int64
+	BizNo     string
 	Amount    amount.Int
 	Captured  amount.Int
 	ExpiresAt time.Time
@@ -416,6 +417,7 @@ func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]Ho
 		if err := rows.Scan(
 			&i.N,
 			&i.HoldID,
+			&i.BizNo,
 			&i.Amount,
 			&i.Captured,
 			&i.ExpiresAt,
