@@ -136,7 +136,7 @@ comment on column audit.coupons.tenant is 'Name of the tenant.';
 comment on column audit.coupons.code is 'Code.';
 comment on column audit.coupons.campaign is 'Campaign.';
 comment on column audit.coupons.state is 'unclaimed, claimed, locked by an unpaid order, used or expired.';
-comment on column audit.coupons.owner is 'Who has it; null: nobody yet.';
+comment on column audit.coupons.owner is 'Owner; null: it is not claimed yet.';
 comment on column audit.coupons.cause is 'Cause of its last move, such as the order that locked or used it.';
 comment on column audit.coupons.changed_at is 'When it got into its state.';
 comment on column audit.coupons.due is 'True if it has expired, and the history does not have that yet.';

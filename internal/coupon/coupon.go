@@ -31,7 +31,7 @@ type Coupon struct {
 // State is the state of a coupon: what its instance says.
 type State struct {
 	State     string
-	Owner     string // empty: nobody has claimed it
+	Owner     string // empty: it is not claimed yet
 	Cause     string
 	ChangedAt time.Time
 }

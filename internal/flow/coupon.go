@@ -216,7 +216,7 @@ func (c *ClaimCoupon) Apply(tx *Tx) (any, error) {
 	return tx.giveCoupon(c.row, row, c.Caller, p)
 }
 
-// giveCoupon gives a coupon that nobody has to the owner of a claim on its campaign. Returns fault COUPON_OWNED.
+// giveCoupon gives a coupon without an owner to the owner of a claim on its campaign. Returns fault COUPON_OWNED.
 func (tx *Tx) giveCoupon(row *coupon.Row, owned *claim.Row, c commit.Caller, p claim.Params) (any, error) {
 	claims := tx.Claims()
 	if claims.Live(owned) {

@@ -28,7 +28,7 @@ type CouponState int32
 
 const (
 	CouponState_COUPON_STATE_UNSPECIFIED CouponState = 0
-	// Nobody has it yet.
+	// It has no owner yet.
 	CouponState_COUPON_STATE_UNCLAIMED CouponState = 1
 	// Its owner can use it.
 	CouponState_COUPON_STATE_CLAIMED CouponState = 2
@@ -98,7 +98,7 @@ type Coupon struct {
 	Campaign string `protobuf:"bytes,3,opt,name=campaign,proto3" json:"campaign,omitempty"`
 	// State, as it counts now.
 	State CouponState `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.sale.v1.CouponState" json:"state,omitempty"`
-	// Who has it. Empty: nobody yet.
+	// Owner. Empty: it is not claimed yet.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Cause of its last move: the order that has locked or used it, or the cause that RedeemCoupon named.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
