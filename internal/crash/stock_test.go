@@ -188,9 +188,9 @@ func (w *world) take(s *step) (told bool) {
 }
 
 // shopper fills one basket after the other until stop.
-func (w *world) shopper(n int, stop <-chan struct{}) (all []*basket) {
+func (w *world) shopper(n int, next func(n, i int) *basket, stop <-chan struct{}) (all []*basket) {
 	for i := 0; ; i++ {
-		b := newBasket(n, i)
+		b := next(n, i)
 		all = append(all, b)
 		for at, s := range b.steps {
 			for !s.definite() {
@@ -240,17 +240,22 @@ func (w *world) beginShop() {
 	}
 }
 
-// TestSalesAndMovesHappenOnceDespiteKills repeatedly kills both servers and Postgres while callers sell units and move
-// instances of machines.
+// TestSalesAndMovesHappenOnceDespiteKills repeatedly kills both servers and Postgres while callers sell units, move
+// instances of machines, and create and end orders.
 func TestSalesAndMovesHappenOnceDespiteKills(t *testing.T) {
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	w.beginShop()
+	w.beginOrders()
 	stop := make(chan struct{})
 	var load sync.WaitGroup
-	done := make([][]*basket, callers)
+	done := make([][]*basket, callers+buyers)
 	for n := range done {
-		load.Go(func() { done[n] = w.shopper(n, stop) })
+		next := newBasket
+		if n >= callers {
+			next = newPurchase
+		}
+		load.Go(func() { done[n] = w.shopper(n, next, stop) })
 	}
 	kills := w.killAtRandom(4 * time.Second)
 	w.until("sold out", func() bool { return w.soldOut.Load() })
@@ -265,12 +270,13 @@ func TestSalesAndMovesHappenOnceDespiteKills(t *testing.T) {
 		})
 	}
 	load.Wait()
-	all := slices.Concat(done...)
-	t.Logf("%d orders, %d answers, killed %v", len(all), w.decided.Load(), kills)
+	all := slices.Concat(done[:callers]...)
+	t.Logf("%d baskets, %d answers, killed %v", len(all), w.decided.Load(), kills)
 	if kills["postgres"] == 0 || kills["server"] == 0 {
 		t.Error("the test killed too little")
 	}
 	w.judgeBaskets(all)
+	w.judgePurchases(slices.Concat(done[callers:]...))
 }
 
 // repeat gets an answer for the open step of a basket, and for each other one again: under its key the first answer,
@@ -351,15 +357,16 @@ func (w *world) judgeBaskets(all []*basket) {
 	}
 }
 
-// shopRows are reservations, instances and items of the database, as text by name.
+// shopRows are reservations, instances and items of the database, but those of orders, as text by name.
 func (w *world) shopRows() map[string]string {
 	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(), `
-		select 'reservation ' || reservation_no, concat_ws(' ', item, quantity, state) from stock_reservations
+		select 'reservation ' || reservation_no, concat_ws(' ', item, quantity, state) from stock_reservations where item <> 'ordered'
 		union all
-		select machine || ' ' || key, state || ' ' || cause from machine_instances where machine = 'order' or state <> 'open'
+		select machine || ' ' || key, state || ' ' || cause from machine_instances
+			where (machine = 'order' or state <> 'open') and key not like 'order-%'
 		union all
 		select 'item ' || item, format('%s available, %s reserved, %s sold of %s', sum(available), sum(reserved), sum(sold),
-			sum(stocked)) from stock_items group by item`)
+			sum(stocked)) from stock_items where item <> 'ordered' group by item`)
 	if err != nil {
 		w.t.Fatal(err)
 	}
