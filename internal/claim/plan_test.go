@@ -44,12 +44,22 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 			return flow.Claim(&claim.DropCommand{Caller: caller,
 				Params: claim.DropParams{Scope: "s", Key: "no " + s.fresh(i), Fence: 1}})
 		},
+		"last": func(i int) flow.Command { return looksLast(s.live(i)) },
 		"drop": func(i int) flow.Command {
 			return flow.Claim(&claim.DropCommand{Caller: caller,
 				Params: claim.DropParams{Scope: "s", Key: s.dropped(i), Owner: "a"}})
 		},
 	}
 }
+
+// looksLast is a command of another domain that depends on a key being free.
+type looksLast string
+
+func (c looksLast) Need(tx *flow.Tx) {
+	tx.Claims().WantLast(claim.Key{Tenant: caller.Tenant, Scope: "s", Key: string(c)})
+}
+
+func (looksLast) Apply(*flow.Tx) (any, error) { return nil, nil }
 
 func (p *plans) do(commands ...flow.Command) {
 	p.Helper()

@@ -225,8 +225,8 @@ func (c *caller) tenant() int32 {
 
 func TestEveryMutationHasATestCase(t *testing.T) {
 	for _, m := range methods(t) {
-		if m.IsStreamingServer() {
-			continue // a stream cannot be replayed
+		if m.IsStreamingServer() || callName(m) == "Sale.GrabMany" {
+			continue // a stream cannot be replayed; each grab is a mutation: TestManyGrabsAreAnsweredEach
 		}
 		if _, found := changes[callName(m)]; found == (reads(m) || unrecorded(m)) {
 			t.Errorf("%s: found %v", m.Name(), found)

@@ -47,7 +47,9 @@ func saleName(tag string) string { return strings.ToLower("s-" + tag) }
 func init() {
 	resourceMakers = append(resourceMakers, func(c *caller, x resources, id []string) {
 		c.stocked(x.paid)
-		ok(c, "Sale.PutSale", putSale(saleOf(saleName(x.paid), x.paid, x.asset)), new(salev1.PutSaleResponse), id...)
+		s := saleOf(saleName(x.paid), x.paid, x.asset)
+		s.GetOrder().Payee = secretNote
+		ok(c, "Sale.PutSale", putSale(s), new(salev1.PutSaleResponse), id...)
 		ok(c, "Sale.IssueCoupons", issue("walk", "mine-"+x.paid, "other-"+x.paid), new(salev1.IssueCouponsResponse), id...)
 		ok(c, "Sale.ClaimCoupon", claimCoupon("mine-"+x.paid, secretNote), new(salev1.ClaimCouponResponse), id...)
 	})
@@ -171,11 +173,11 @@ func TestFirstBuyersWin(t *testing.T) {
 	c.wantGrab("tv", "late", soldOut)
 	for buyer, no := range orders {
 		g := c.wantGrab("tv", buyer, already)
-		if g.GetOrderNo() != no || g.GetOrderState() != "awaiting_payment" || g.GetPayBefore() == nil {
+		if g.GetOrderNo() != no || g.GetOrderState() != "awaiting_payment" || g.GetExpireTime() == nil {
 			t.Errorf("%s: %v", buyer, g)
 		}
 		ok(c, "Order.MoveOrder", moveOrder(no, "paid", "p"), new(orderv1.MoveOrderResponse))
-		if g := c.wantGrab("tv", buyer, already); g.GetOrderState() != "paid" || g.GetPayBefore() != nil {
+		if g := c.wantGrab("tv", buyer, already); g.GetOrderState() != "paid" || g.GetExpireTime() != nil {
 			t.Errorf("%s: %v", buyer, g)
 		}
 		if o := c.order(no); o.GetSale() != "tv" || o.GetAmount() != "9.90" || o.GetSubject() != buyer {

@@ -833,7 +833,7 @@ type GrabResponse struct {
 	// Number of the order that was won.
 	OrderNo string `protobuf:"bytes,2,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
 	// Time until which the order has to be paid. Not set: it is not awaiting payment, or has no such time.
-	PayBefore *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=pay_before,json=payBefore,proto3" json:"pay_before,omitempty"`
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// State of the order.
 	OrderState string `protobuf:"bytes,4,opt,name=order_state,json=orderState,proto3" json:"order_state,omitempty"`
 	// Code of the coupon that was won.
@@ -886,9 +886,9 @@ func (x *GrabResponse) GetOrderNo() string {
 	return ""
 }
 
-func (x *GrabResponse) GetPayBefore() *timestamppb.Timestamp {
+func (x *GrabResponse) GetExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.PayBefore
+		return x.ExpireTime
 	}
 	return nil
 }
@@ -1122,12 +1122,12 @@ const file_ledgerd_sale_v1_sale_proto_rawDesc = "" +
 	"\x04unit\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x00R\x04unit\"x\n" +
 	"\vGrabRequest\x126\n" +
 	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\x121\n" +
-	"\x04grab\x18\x02 \x01(\v2\x15.ledgerd.sale.v1.GrabB\x06\xbaH\x03\xc8\x01\x01R\x04grab\"\xd1\x01\n" +
+	"\x04grab\x18\x02 \x01(\v2\x15.ledgerd.sale.v1.GrabB\x06\xbaH\x03\xc8\x01\x01R\x04grab\"\xd3\x01\n" +
 	"\fGrabResponse\x122\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x18.ledgerd.sale.v1.OutcomeR\aoutcome\x12\x19\n" +
-	"\border_no\x18\x02 \x01(\tR\aorderNo\x129\n" +
-	"\n" +
-	"pay_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tpayBefore\x12\x1f\n" +
+	"\border_no\x18\x02 \x01(\tR\aorderNo\x12;\n" +
+	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1f\n" +
 	"\vorder_state\x18\x04 \x01(\tR\n" +
 	"orderState\x12\x16\n" +
 	"\x06coupon\x18\x05 \x01(\tR\x06coupon\"\x83\x01\n" +
@@ -1198,7 +1198,7 @@ var file_ledgerd_sale_v1_sale_proto_depIdxs = []int32{
 	1,  // 10: ledgerd.sale.v1.ListSalesResponse.sales:type_name -> ledgerd.sale.v1.Sale
 	10, // 11: ledgerd.sale.v1.GrabRequest.grab:type_name -> ledgerd.sale.v1.Grab
 	0,  // 12: ledgerd.sale.v1.GrabResponse.outcome:type_name -> ledgerd.sale.v1.Outcome
-	17, // 13: ledgerd.sale.v1.GrabResponse.pay_before:type_name -> google.protobuf.Timestamp
+	17, // 13: ledgerd.sale.v1.GrabResponse.expire_time:type_name -> google.protobuf.Timestamp
 	10, // 14: ledgerd.sale.v1.GrabManyRequest.grabs:type_name -> ledgerd.sale.v1.Grab
 	15, // 15: ledgerd.sale.v1.GrabManyResponse.results:type_name -> ledgerd.sale.v1.GrabResult
 	12, // 16: ledgerd.sale.v1.GrabResult.grab:type_name -> ledgerd.sale.v1.GrabResponse
