@@ -145,7 +145,7 @@ func TestOldOrderDoesNotFreeTheNewUnit(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	m.clock.Set(t, 2*time.Minute)
-	if g := ask(1, "ann", "o-3"); g.Outcome != sale.Won || g.OrderNo != "o-3" { // nobody has recorded the end of o-1
+	if g := ask(1, "ann", "o-3"); g.Outcome != sale.Won || g.OrderNo != "o-3" { // the end of o-1 is not recorded
 		t.Errorf("%+v", g)
 	}
 	m.do(0, flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: machine.OrderMachine, Key: "o-1"}}))

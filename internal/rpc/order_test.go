@@ -164,7 +164,7 @@ func TestCancelledOrderGivesItsPartsBack(t *testing.T) {
 	}
 }
 
-// Nobody asks for the order when its time is over.
+// No caller asks for the order when its time is over.
 func TestUnpaidOrderEndsByItself(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
