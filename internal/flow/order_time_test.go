@@ -146,7 +146,7 @@ func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 	m.equal("events", m.text("select string_agg(recipient || ' ' || business_type, ', ' order by message_id) from notify_messages join notify_contents using (message_id)"), "all own.cancelled, too own.cancelled, all order.paid, too order.paid")
 }
 
-// The clock goes back after the time of an order was over: the units stay where they were.
+// The clock goes back after the time of an order was over: a call that took its units keeps them.
 func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
