@@ -167,9 +167,13 @@ func silence(w *world) {
 	is := func(n int, want bool) func() bool {
 		return func() bool { ready, _ := w.ready(n); return ready == want }
 	}
-	for n := range w.servers {
-		w.until("unready", is(n, false))
-	}
+	seen := make([]bool, len(w.servers)) // at the same time: one may be ready again before the other notices
+	w.until("unready", func() bool {
+		for n := range w.servers {
+			seen[n] = seen[n] || is(n, false)()
+		}
+		return !slices.Contains(seen, false)
+	})
 	notice := time.Since(begun)
 	w.progress(1)
 	answer := time.Since(begun)
