@@ -32,6 +32,8 @@ var layers = map[string]layer{
 	"internal/compress": ground,
 	"internal/paging":   ground,
 	"internal/httpsend": ground,
+	"internal/settings": ground,
+	"internal/gateway":  ground,
 	"internal/commit":   engine,
 	"internal/clean":    engine,
 	"internal/lock":     engine,
