@@ -28,6 +28,7 @@ type Configured struct {
 
 	assets     map[string]string // by currency; nil: equal codes
 	currencies map[string]string // by asset
+	client     *httpsend.Client
 }
 
 // Asset returns the asset in which a currency is booked; false: the file does not list the currency.

@@ -173,4 +173,6 @@ type Dialect struct {
 	Check func(p *Payment) error
 	// New builds a gateway without connecting to it.
 	New func(a *Account) (Gateway, error)
+	// Forged is the response to a callback that is not signed by the gateway; the zero Ack: 403.
+	Forged Ack
 }
