@@ -31,6 +31,9 @@ var layers = map[string]layer{
 	"internal/fault":    ground,
 	"internal/compress": ground,
 	"internal/paging":   ground,
+	"internal/httpsend": ground,
+	"internal/settings": ground,
+	"internal/gateway":  ground,
 	"internal/commit":   engine,
 	"internal/clean":    engine,
 	"internal/lock":     engine,
@@ -47,6 +50,10 @@ var layers = map[string]layer{
 	"cmd":               command,
 
 	"internal/consumer": server,
+
+	// The interface of senders. It names neither the database nor a domain.
+	"internal/notify/send":   ground,
+	"internal/notify/secret": ground,
 }
 
 // protoUsers may import generated protobuf code. All lower packages use Go types, so that the wire format can

@@ -14,7 +14,7 @@ import (
 	"net/textproto"
 	"strings"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )

@@ -4,6 +4,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/push"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // checkOf and buildOf make the functions of a kind whose settings are decoded as they are. build also gets the
@@ -19,7 +20,7 @@ func buildOf[S any](build func(s S, name string) (send.Sender, error)) func(*Env
 	map[int32]map[string]any) (send.Sender, error) {
 	return func(_ *Env, s *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 		var own S
-		if err := decode(options, &own); err != nil {
+		if err := settings.Decode(options, &own); err != nil {
 			return nil, err
 		}
 		return build(own, s.Name)

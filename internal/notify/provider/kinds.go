@@ -1,13 +1,9 @@
 package provider
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"time"
-
 	"github.com/ledgerd/ledgerd/internal/notify/filelog"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // kind describes a kind of provider.
@@ -43,31 +39,13 @@ type fileSettings struct {
 }
 
 func checkFile(_ *Settings, options map[string]any) error {
-	return decode(options, &fileSettings{})
+	return settings.Decode(options, &fileSettings{})
 }
 
 func buildFile(_ *Env, _ *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 	var f fileSettings
-	if err := decode(options, &f); err != nil {
+	if err := settings.Decode(options, &f); err != nil {
 		return nil, err
 	}
 	return filelog.New(f.Path)
 }
-
-// duration is a time.Duration written as 10s.
-type duration time.Duration
-
-func (d *duration) UnmarshalJSON(text []byte) error {
-	var written string
-	if err := json.Unmarshal(text, &written); err != nil {
-		return errors.New("a duration must be written as 10s or 500ms")
-	}
-	value, err := time.ParseDuration(written)
-	if err != nil || value <= 0 {
-		return fmt.Errorf("a duration must be written as 10s or 500ms, not as %q", written)
-	}
-	*d = duration(value)
-	return nil
-}
-
-func (d duration) value() time.Duration { return time.Duration(d) }

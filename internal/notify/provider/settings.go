@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // Settings are the settings of one provider, as in the file.
@@ -98,8 +98,6 @@ func ReadFile(name string) (*File, error) {
 
 var channels = []send.Channel{send.Email, send.SMS, send.Push, send.Webhook}
 
-var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-
 // complete validates the settings and sets defaults.
 func (s *Settings) complete() error {
 	k, ok := kinds[s.Kind]
@@ -120,7 +118,7 @@ func (s *Settings) complete() error {
 		s.Timeout = DefaultTimeout
 	}
 	switch {
-	case !validName.MatchString(s.Name):
+	case !settings.Name.MatchString(s.Name):
 		return fmt.Errorf("name: must be 1 to 64 letters, digits, dots, - and _, not %q", s.Name)
 	case s.Concurrency < 1 || s.Concurrency > 1000:
 		return errors.New("concurrency: must be 1 to 1000")

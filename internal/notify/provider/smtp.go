@@ -9,6 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/email"
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // smtpSettings are the settings of kind smtp.
@@ -35,13 +36,13 @@ type smtpSettings struct {
 	ReportSecret string      `json:"report_secret"`
 	Reports      report.JSON `json:"reports"`
 
-	Idle          duration `json:"idle"`
-	PerConnection int      `json:"per_connection"`
+	Idle          settings.Duration `json:"idle"`
+	PerConnection int               `json:"per_connection"`
 	Timeouts      struct {
-		Connect duration `json:"connect"`
-		Command duration `json:"command"`
-		Data    duration `json:"data"`
-		Submit  duration `json:"submit"`
+		Connect settings.Duration `json:"connect"`
+		Command settings.Duration `json:"command"`
+		Data    settings.Duration `json:"data"`
+		Submit  settings.Duration `json:"submit"`
 	} `json:"timeouts"`
 }
 
@@ -58,7 +59,7 @@ func checkSMTP(s *Settings, options map[string]any) error {
 
 func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error) {
 	var o smtpSettings
-	if err := decode(options, &o); err != nil {
+	if err := settings.Decode(options, &o); err != nil {
 		return nil, err
 	}
 	c := email.Config{Host: o.Host, Port: o.Port, TLS: o.TLS, Insecure: o.Insecure, ServerName: o.ServerName,
@@ -66,14 +67,14 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 		Auth:  o.Auth, Username: o.Username,
 		Identity:  email.Identity{From: o.From, ReplyTo: o.ReplyTo, Envelope: o.Envelope},
 		KeyHeader: o.KeyHeader, ReportSecret: o.ReportSecret, Reports: o.Reports, Connections: s.Concurrency,
-		Idle: o.Idle.value(), PerConnection: o.PerConnection,
-		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.value(), Command: o.Timeouts.Command.value(),
-			Data:   o.Timeouts.Data.value(),
-			Submit: o.Timeouts.Submit.value()}}
+		Idle: o.Idle.Value(), PerConnection: o.PerConnection,
+		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.Value(), Command: o.Timeouts.Command.Value(),
+			Data:   o.Timeouts.Data.Value(),
+			Submit: o.Timeouts.Submit.Value()}}
 	if o.Password != "" {
 		// Resolve the reference for every login: a file may change, for example with an access token.
 		written, _ := options["password"].(string)
-		c.Password = func() (string, error) { return reference(written) }
+		c.Password = func() (string, error) { return settings.Reference(written) }
 	}
 	if o.CA != "" {
 		c.Roots = x509.NewCertPool()
@@ -87,7 +88,7 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 	}
 	for tenant, options := range others {
 		var other smtpSettings
-		if err := decode(options, &other); err != nil {
+		if err := settings.Decode(options, &other); err != nil {
 			return nil, err
 		}
 		if c.Identities == nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // webhookSettings allow endpoints besides public addresses over https.
@@ -36,7 +37,7 @@ func (f *File) URLPolicy() (webhook.URLPolicy, error) {
 	}
 	for _, s := range f.channels[send.Webhook] {
 		if s.Kind == "webhook" {
-			if err := decode(s.Options, &w); err != nil {
+			if err := settings.Decode(s.Options, &w); err != nil {
 				return webhook.URLPolicy{}, err
 			}
 		}
@@ -46,7 +47,7 @@ func (f *File) URLPolicy() (webhook.URLPolicy, error) {
 
 func checkWebhook(_ *Settings, options map[string]any) error {
 	var w webhookSettings
-	if err := decode(options, &w); err != nil {
+	if err := settings.Decode(options, &w); err != nil {
 		return err
 	}
 	_, err := w.guard()

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 

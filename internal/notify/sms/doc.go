@@ -15,7 +15,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 

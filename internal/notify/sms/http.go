@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )

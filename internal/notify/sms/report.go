@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 

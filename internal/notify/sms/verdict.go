@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 

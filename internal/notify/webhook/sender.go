@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 )
 
 // URLPolicy restricts the addresses of endpoints. The zero URLPolicy allows https on ports 443 and 8443 at public

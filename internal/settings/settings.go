@@ -1,4 +1,7 @@
-package provider
+// Package settings decodes parts of settings files. It knows no kind of settings.
+//
+// Promises: unknown fields are errors. Errors name the field, never a value of the file, because values may be secrets.
+package settings
 
 import (
 	"bytes"
@@ -6,12 +9,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
+	"time"
 )
 
-// decode decodes a provider's options into a struct with json tags. Unknown fields are errors. A string env:NAME or
+// Name matches the names of providers and gateways, which appear in paths, metrics and tables.
+var Name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Decode decodes options into a struct with json tags. Unknown fields are errors. A string env:NAME or
 // file:PATH is replaced by the value of the variable or the content of the file.
-func decode(options map[string]any, into any) error {
+func Decode(options map[string]any, into any) error {
 	resolved, err := resolve("", options)
 	if err != nil {
 		return err
@@ -58,7 +66,7 @@ func typeName(t string) string {
 func resolve(at string, value any) (any, error) {
 	switch v := value.(type) {
 	case string:
-		text, err := reference(v)
+		text, err := Reference(v)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
@@ -97,8 +105,8 @@ func join(at, name string) string {
 // maxReference limits a file that settings refer to, in bytes.
 const maxReference = 64 << 10
 
-// reference resolves one string. The line end at the end of a file is dropped.
-func reference(text string) (string, error) {
+// Reference resolves one string. The line end at the end of a file is dropped.
+func Reference(text string) (string, error) {
 	if name, ok := strings.CutPrefix(text, "env:"); ok {
 		value, ok := os.LookupEnv(name)
 		if !ok {
@@ -118,3 +126,22 @@ func reference(text string) (string, error) {
 	}
 	return text, nil
 }
+
+// Duration is a time.Duration written as 10s.
+type Duration time.Duration
+
+func (d *Duration) UnmarshalJSON(text []byte) error {
+	var written string
+	if err := json.Unmarshal(text, &written); err != nil {
+		return errors.New("a duration must be written as 10s or 500ms")
+	}
+	value, err := time.ParseDuration(written)
+	if err != nil || value <= 0 {
+		return errors.New("a duration must be written as 10s or 500ms, and be positive")
+	}
+	*d = Duration(value)
+	return nil
+}
+
+// Value returns d as a time.Duration.
+func (d Duration) Value() time.Duration { return time.Duration(d) }

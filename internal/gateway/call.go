@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Ask makes one request. Its error is a *CallError, also if the response is incomplete.
+func (a *Account) Ask(ctx context.Context, r *httpsend.Request) (*httpsend.Answer, error) {
+	answer, f := a.Client.Do(ctx, r)
+	switch {
+	case f != nil:
+		outcome := map[send.Outcome]Outcome{send.Temporary: NotSent, send.Refused: Refused}[f.Outcome]
+		return nil, &CallError{Outcome: outcome, Code: httpsend.Code(f.Code), Text: f.Text, RetryAfter: f.RetryAfter}
+	case answer.Cut:
+		return nil, &CallError{Outcome: Unknown, Code: "answer_cut", Text: "the answer is too long or incomplete"}
+	}
+	return answer, nil
+}
+
+// Failed returns a *CallError with a provider's error code and text, cleaned. The answer may be nil.
+func Failed(outcome Outcome, dialect, code, text string, answer *httpsend.Answer) *CallError {
+	e := &CallError{Outcome: outcome, Code: httpsend.Code(dialect, code), Text: httpsend.Clean(nil, text)}
+	if answer != nil {
+		e.RetryAfter = answer.RetryAfter
+	}
+	return e
+}
+
+// Unreadable returns the error of an answer that is not in the provider's format, or not signed.
+func Unreadable(dialect, text string) *CallError {
+	return Failed(Unknown, dialect, "unreadable", text, nil)
+}
+
+// ByStatus classifies an HTTP status without a known error code. A 4xx response means that nothing was done; 5xx is
+// ambiguous, and below 400 the response cannot be interpreted.
+func ByStatus(status int) Outcome {
+	switch {
+	case status == 429:
+		return NotSent
+	case status >= 400 && status < 500:
+		return Refused
+	}
+	return Unknown
+}
+
+// Invalid returns the error of a payment or refund that does not suit the gateway. It was not sent.
+func Invalid(err error) *CallError {
+	return &CallError{Outcome: Refused, Code: "invalid", Text: err.Error()}
+}
+
+// AnswerID returns the Notice.ID of an answer.
+func AnswerID(call string, kind Kind, parts ...string) string {
+	return httpsend.Cut(call+"/"+string(kind)+"/"+strings.Join(parts, "/"), maxID)
+}
+
+// Reason returns Code and Text of a notice, cleaned. Without a code both are empty.
+func Reason(code, text string) (string, string) {
+	if code == "" && text == "" {
+		return "", ""
+	}
+	return httpsend.Code(code), httpsend.Clean(nil, text)
+}
+
+// Minor returns a positive amount in minor units with the given number of decimals. field is its name in errors.
+func Minor(field string, d amount.Decimal, decimals uint8) (string, error) {
+	n, err := d.Minor(decimals)
+	switch {
+	case errors.Is(err, amount.ErrTooPrecise):
+		return "", fmt.Errorf("%s: has more than %d decimals", field, decimals)
+	case err != nil || d.Coef.Sign() <= 0 || len(n.String()) > maxDigits:
+		return "", fmt.Errorf("%s: must be positive, with at most %d digits", field, maxDigits)
+	}
+	return n.String(), nil
+}
+
+// Major returns the amount of n minor units.
+func Major(n int64, decimals uint8) amount.Decimal {
+	return amount.NewDecimal(amount.FromInt64(n), decimals)
+}
+
+// maxDigits keeps amounts within 64 bits, and exact in JSON parsers that use doubles.
+const maxDigits = 15
+
+// CheckNumber checks one of our numbers: 1 to limit characters, each a letter, a digit or in others.
+func CheckNumber(field, number, others string, limit int) error {
+	ok := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(others, r)
+	}
+	if number == "" || len(number) > limit || strings.IndexFunc(number, func(r rune) bool { return !ok(r) }) >= 0 {
+		allowed := "letters and digits"
+		if others != "" {
+			allowed = "letters, digits and " + strconv.Quote(others)
+		}
+		return fmt.Errorf("%s: must be 1 to %d characters of %s", field, limit, allowed)
+	}
+	return nil
+}
+
+// CheckText checks a text for the payer: limit counts characters.
+func CheckText(field, text string, limit int) error {
+	if n := len([]rune(text)); n > limit {
+		return fmt.Errorf("%s: has %d characters, at most %d", field, n, limit)
+	}
+	if strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) >= 0 {
+		return fmt.Errorf("%s: has control characters, or is not UTF-8", field)
+	}
+	return nil
+}
+
+// CheckPayType returns the pay type of a payment: its own, or the dialect's first.
+func CheckPayType(name string, types []PayType) (PayType, error) {
+	if name == "" {
+		return types[0], nil
+	}
+	names := make([]string, len(types))
+	for i, t := range types {
+		if names[i] = t.Name; t.Name == name {
+			return t, nil
+		}
+	}
+	return PayType{}, fmt.Errorf("pay_type: must be one of %s", strings.Join(names, ", "))
+}

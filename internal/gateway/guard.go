@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// guard checks and measures what a dialect returns, so that dialects need not.
+type guard struct {
+	Gateway
+	metrics *metrics
+	name    string
+}
+
+const (
+	maxID   = 256 // bytes of Notice.ID
+	maxText = 300
+)
+
+// Notice returns ErrFormat for a notice that cannot be stored.
+func (g *guard) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
+	n, err := g.Gateway.Notice(header, body, now)
+	if err == nil {
+		err = n.check()
+	}
+	return n, err
+}
+
+// check checks that texts are UTF-8 without NUL, and short enough, and that the notice has what its kind requires.
+func (n *Notice) check() error {
+	for field, text := range map[string]string{"id": n.ID, "out_trade_no": n.OutTradeNo,
+		"transaction_id": n.TransactionID, "refund_no": n.RefundNo, "gateway_refund_id": n.GatewayRefundID,
+		"foreign": n.Foreign, "currency": n.Currency} {
+		if len(text) > maxID || !storable(text) {
+			return fmt.Errorf("%w: %s is too long, or is not text", ErrFormat, field)
+		}
+	}
+	switch {
+	case len(n.Text) > maxText || len(n.Code) > 64 || !storable(n.Text) || !storable(n.Code):
+		return fmt.Errorf("%w: the reason is too long, or is not text", ErrFormat)
+	case n.ID == "", n.Kind == "":
+		return fmt.Errorf("%w: it has no id or kind", ErrFormat)
+	case n.Amount.Coef.Sign() < 0:
+		return fmt.Errorf("%w: the amount is negative", ErrFormat)
+	case n.Kind == Other:
+		return nil
+	case !n.Kind.Refund() && n.OutTradeNo == "", n.OutTradeNo == "" && n.TransactionID == "":
+		return fmt.Errorf("%w: it names no payment", ErrFormat)
+	case n.Kind == Paid && n.TransactionID == "":
+		return fmt.Errorf("%w: it says paid and has no transaction id", ErrFormat)
+	case (n.Kind == Paid || n.Kind == Refunded) && n.Foreign == "" && n.Amount.Coef.Sign() == 0:
+		return fmt.Errorf("%w: it has no amount", ErrFormat)
+	}
+	return nil
+}
+
+func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+
+func (g *guard) Create(ctx context.Context, p *Payment) (Credential, Notice, error) {
+	var c Credential
+	n, err := g.call("create", p.OutTradeNo, "", func() (n Notice, err error) {
+		c, n, err = g.Gateway.Create(ctx, p)
+		return n, err
+	})
+	return c, n, err
+}
+
+func (g *guard) Query(ctx context.Context, p *Payment) (Notice, error) {
+	return g.call("query", p.OutTradeNo, "", func() (Notice, error) { return g.Gateway.Query(ctx, p) })
+}
+
+func (g *guard) Close(ctx context.Context, p *Payment) (Notice, error) {
+	return g.call("close", p.OutTradeNo, "", func() (Notice, error) { return g.Gateway.Close(ctx, p) })
+}
+
+func (g *guard) Refund(ctx context.Context, r *Refund) (Notice, error) {
+	return g.call("refund", r.OutTradeNo, r.RefundNo, func() (Notice, error) { return g.Gateway.Refund(ctx, r) })
+}
+
+func (g *guard) QueryRefund(ctx context.Context, r *Refund) (Notice, error) {
+	return g.call("query_refund", r.OutTradeNo, r.RefundNo,
+		func() (Notice, error) { return g.Gateway.QueryRefund(ctx, r) })
+}
+
+// call makes a call, and checks that the answer is about the payment or refund of the call.
+func (g *guard) call(name, payment, refund string, do func() (Notice, error)) (Notice, error) {
+	start := time.Now()
+	n, err := do()
+	if err == nil {
+		err = n.check()
+	}
+	switch {
+	case errors.Is(err, ErrFormat):
+		err = Unreadable("answer", err.Error())
+	case err == nil && (n.OutTradeNo != payment || n.RefundNo != refund || n.Kind.Refund() != (refund != "") ||
+		n.Kind == Other):
+		err = Unreadable("answer", "the answer is about something else")
+	}
+	g.metrics.called(g.name, name, err, time.Since(start))
+	if err != nil {
+		return Notice{}, err
+	}
+	return n, nil
+}

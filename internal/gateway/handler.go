@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// Path is the path of callbacks, without the gateway's name.
+const Path = "/pay/callbacks/"
+
+const (
+	maxBody = 1 << 20
+	// takeWithin leaves a second for the network: WeChat waits 5 s for an answer.
+	takeWithin = 4 * time.Second
+)
+
+// Handler serves POST /pay/callbacks/{gateway}. A callback needs no API key: its signature authenticates it.
+//
+// Promises: what is not verified is neither stored nor acted on, only counted and logged. A callback is acknowledged
+// only after Take has committed it, or if it is about nothing that ledgerd follows.
+type Handler struct {
+	Set *Set
+	// Take commits a notice with its raw callback. ok: done; else the gateway is asked to send it again.
+	Take func(ctx context.Context, requestID string, g *Configured, n *Notice, raw Raw) (ok bool, err error)
+	Log  *slog.Logger
+	Now  func() time.Time // nil: time.Now
+}
+
+// Register adds the route.
+func (h *Handler) Register(mux *http.ServeMux) { mux.Handle("POST "+Path+"{gateway}", h) }
+
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g := h.Set.ByName[r.PathValue("gateway")]
+	if g == nil {
+		http.NotFound(w, r)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		h.Set.metrics.callback(g.Name, tooLarge)
+		http.Error(w, "the body is too long or incomplete", http.StatusRequestEntityTooLarge)
+		return
+	}
+	requestID := r.Header.Get("X-Request-Id") // the server gives each request one
+	if requestID == "" {
+		requestID = rand.Text()
+	}
+	o, err := h.handle(r.Context(), requestID, g, Raw{Header: archived(r.Header), Body: body, At: h.now()})
+	h.Set.metrics.callback(g.Name, o)
+	h.log(r.Context(), o, err, "gateway", g.Name, "request_id", requestID)
+	w.Header().Set("Cache-Control", "no-store")
+	switch o {
+	case forged:
+		g.refusal().write(w)
+	case taken, other:
+		g.Acknowledge(true).write(w)
+	default:
+		g.Acknowledge(false).write(w)
+	}
+}
+
+func (h *Handler) handle(ctx context.Context, requestID string, g *Configured, raw Raw) (outcome, error) {
+	n, err := g.Notice(raw.Header, raw.Body, raw.At)
+	switch {
+	case errors.Is(err, ErrForged):
+		return forged, err
+	case err != nil:
+		return format, err
+	case n.Kind == Other:
+		return other, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, takeWithin)
+	defer cancel()
+	switch ok, err := h.Take(ctx, requestID, g, &n, raw); {
+	case err != nil:
+		return failed, err
+	case !ok:
+		return again, nil
+	}
+	return taken, nil
+}
+
+// log logs callbacks that are not taken. Errors of Notice contain nothing of the body.
+func (h *Handler) log(ctx context.Context, o outcome, err error, about ...any) {
+	switch o {
+	case forged:
+		h.Log.WarnContext(ctx, "a payment callback is not signed by the gateway", append(about, "error", err)...)
+	case format:
+		h.Log.ErrorContext(ctx, "a payment callback is not in the gateway's format", append(about, "error", err)...)
+	case failed:
+		h.Log.ErrorContext(ctx, "a payment callback was not recorded", append(about, "error", err)...)
+	}
+}
+
+func (h *Handler) now() time.Time {
+	if h.Now != nil {
+		return h.Now()
+	}
+	return time.Now()
+}
+
+// archived returns the header without credentials, which no gateway sends: they belong to a proxy, or to a mistake.
+func archived(h http.Header) http.Header {
+	kept := h.Clone()
+	for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
+		kept.Del(name)
+	}
+	return kept
+}
+
+// refusal is the response to a forged callback.
+func (c *Configured) refusal() Ack {
+	if c.Forged.Status != 0 {
+		return c.Forged
+	}
+	return Ack{Status: http.StatusForbidden, ContentType: "text/plain; charset=utf-8",
+		Body: []byte("not signed by the gateway\n")}
+}
+
+func (a Ack) write(w http.ResponseWriter) {
+	if a.ContentType != "" {
+		w.Header().Set("Content-Type", a.ContentType)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+	}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body)
+}
