@@ -3,6 +3,7 @@ package stripe
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -16,10 +17,8 @@ const version = "2025-03-31.basil"
 
 // apiError is the error of an answer.
 type apiError struct {
-	Type    string          `json:"type"`
-	Code    string          `json:"code"`
-	Message string          `json:"message"`
-	Intent  json.RawMessage `json:"payment_intent"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
 }
 
 // ask makes a request and decodes its answer. key is the idempotency key of a POST.
@@ -187,7 +186,8 @@ func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice
 	return g.answer("close", &got), nil
 }
 
-// Refund asks for a refund.
+// Refund asks for a refund. It looks for one with this number first: a repeat after more than a day, when Stripe has
+// forgotten the idempotency key, would otherwise refund twice.
 func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
 	if err := gateway.CheckNumber("refund_no", r.RefundNo, "_-", 64); err != nil {
 		return gateway.Notice{}, gateway.Invalid(err)
@@ -199,6 +199,9 @@ func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice
 	if r.TransactionID == "" {
 		return gateway.Notice{}, gateway.Failed(gateway.Refused, "stripe", "no_transaction",
 			"the payment has no transaction id, so it is not paid", nil)
+	}
+	if n, err := g.findRefund(ctx, "refund", r); !errors.Is(err, gateway.ErrNoTrade) {
+		return n, err
 	}
 	var got refund
 	_, err = g.ask(ctx, http.MethodPost, "/v1/refunds", "refund_"+r.RefundNo, url.Values{
@@ -218,13 +221,17 @@ func refundAnswer(call string, r *refund) gateway.Notice {
 
 // QueryRefund reads the refund, by its id, or among the refunds of the payment.
 func (g *account) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
+	return g.findRefund(ctx, "query_refund", r)
+}
+
+func (g *account) findRefund(ctx context.Context, call string, r *gateway.Refund) (gateway.Notice, error) {
 	if r.GatewayRefundID != "" {
 		var got refund
 		_, err := g.ask(ctx, http.MethodGet, "/v1/refunds/"+url.PathEscape(r.GatewayRefundID), "", nil, &got)
 		if err != nil {
 			return gateway.Notice{}, err
 		}
-		return refundAnswer("query_refund", &got), nil
+		return refundAnswer(call, &got), nil
 	}
 	for after := ""; ; {
 		form := url.Values{"payment_intent": {r.TransactionID}, "limit": {"100"}}
@@ -241,7 +248,7 @@ func (g *account) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.N
 		last := ""
 		for _, one := range page.Data {
 			if one != nil && one.Metadata.RefundNo == r.RefundNo {
-				return refundAnswer("query_refund", one), nil
+				return refundAnswer(call, one), nil
 			}
 			if one != nil {
 				last = one.ID
