@@ -1,7 +1,6 @@
 package alipay
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,11 +28,8 @@ func (g *account) signed(method string, biz any, extra map[string]string, now ti
 			form[name] = value
 		}
 	}
-	// Of requests, unlike of notices, sign_type is signed too.
-	all := content(form, true)
-	at := bytes.Index(all, []byte("&timestamp="))
-	all = append(all[:at:at], append([]byte("&sign_type=RSA2"), all[at:]...)...)
-	signature, err := gateway.SignRSA(g.key, all)
+	// Unlike that of notices, the signature of requests covers sign_type.
+	signature, err := gateway.SignRSA(g.key, content(form, true))
 	if err != nil {
 		return nil, gateway.Invalid(errors.New("the request cannot be signed"))
 	}
