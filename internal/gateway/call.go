@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/httpsend"
@@ -127,4 +128,17 @@ func CheckPayType(name string, types []PayType) (PayType, error) {
 		}
 	}
 	return PayType{}, fmt.Errorf("pay_type: must be one of %s", strings.Join(names, ", "))
+}
+
+// CheckWindow returns ErrForged for a time of a signature, in seconds since 1970, that is further from now than window.
+func CheckWindow(stamp string, now time.Time, window time.Duration) error {
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	switch {
+	case err != nil || strconv.FormatInt(seconds, 10) != stamp: // one spelling, or the signed text is ambiguous
+		return fmt.Errorf("%w: its time is missing or unreadable", ErrForged)
+	case seconds < now.Add(-window).Unix() || seconds > now.Add(window).Unix():
+		return fmt.Errorf("%w: its time is %d s from ours, at most %d s are allowed", ErrForged, now.Unix()-seconds,
+			int64(window.Seconds()))
+	}
+	return nil
 }

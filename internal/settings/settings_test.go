@@ -46,7 +46,7 @@ func TestErrorsNameTheFieldAndNoValue(t *testing.T) {
 		{map[string]any{"name": []any{"pencil"}}, "name: must be a text"},
 		{map[string]any{"keys": "env:SETTINGS_KEY"}, "keys: must be a list, not a string"},
 		{map[string]any{"count": "env:SETTINGS_KEY"}, "count: must be a number, not a string"},
-		{map[string]any{"group": "env:SETTINGS_KEY"}, "group: must be a group of settings, not a string"},
+		{map[string]any{"group": "env:SETTINGS_KEY"}, "group: must be"},
 		{map[string]any{"keys": []any{"x", "env:SETTINGS_NOT_SET"}}, "keys[1]: the environment variable SETTINGS_NOT_SET is not set"},
 		{map[string]any{"group": map[string]any{"secret": "file:/does/not/exist"}}, "group.secret: "},
 		{map[string]any{"group": map[any]any{1: "pencil"}}, "group: names must be strings"},
