@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 )
@@ -37,6 +38,8 @@ type Client struct {
 	Machines machinev1connect.MachineServiceClient
 	// Orders has every call of OrderService: orders that are created once.
 	Orders orderv1connect.OrderServiceClient
+	// Payments has every call of PaymentService: orders paid through payment gateways.
+	Payments paymentv1connect.PaymentServiceClient
 	// Sales has every call of SaleService: who comes first gets a unit, and coupons.
 	Sales salev1connect.SaleServiceClient
 	// Stock has every call of StockService: items that are never oversold.
@@ -157,6 +160,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
 	c.Machines = machinev1connect.NewMachineServiceClient(s.http, baseURL, options...)
+	c.Payments = paymentv1connect.NewPaymentServiceClient(s.http, baseURL, options...)
 	c.Sales = salev1connect.NewSaleServiceClient(s.http, baseURL, options...)
 	c.Orders = orderv1connect.NewOrderServiceClient(s.http, baseURL, options...)
 	c.Stock = stockv1connect.NewStockServiceClient(s.http, baseURL, options...)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/gateway/dialects"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
@@ -24,6 +26,7 @@ type serverFlags struct {
 	DrainTimeout  time.Duration `help:"How long calls in flight and attempts to send messages may take at shutdown." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	Consume       string        `help:"YAML file of consumers of message brokers (docs/consumers.md). Empty: none." type:"existingfile" env:"LEDGERD_CONSUME"`
 	Notify        string        `help:"YAML file of providers of messages (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
+	Pay           string        `help:"YAML file of payment gateways (docs/gateways.md). Empty: none." type:"existingfile" env:"LEDGERD_PAY"`
 	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user only. Alternatively set LEDGERD_SECRET to the key. Without a master key, messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
 	PhoneRegion   string        `help:"Default country of phone numbers without a country code, such as CN." env:"LEDGERD_PHONE_REGION"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
@@ -65,6 +68,12 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		}
 		senders = named.WithDefaults(senders)
 	}
+	var gateways *gateway.File
+	if f.Pay != "" {
+		if gateways, err = gateway.ReadFile(f.Pay, dialects.All); err != nil {
+			return err
+		}
+	}
 	urls, err := senders.URLPolicy()
 	if err != nil {
 		return err
@@ -80,7 +89,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		MetricsListen: f.MetricsListen,
 		Anyone:        anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout,
 		Traces:  f.TraceURL != "",
-		Consume: consumers, Notify: senders, Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
+		Consume: consumers, Notify: senders, Pay: gateways, Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)

@@ -19,6 +19,11 @@ alter table notify_codes add column ctid tid not null;
 alter table notify_fingerprints add column ctid tid not null;
 alter table notify_counters add column ctid tid not null;
 alter table notify_queue add column ctid tid not null;
+alter table payment_payments add column ctid tid not null;
+alter table payment_transactions add column ctid tid not null;
+alter table payment_refunds add column ctid tid not null;
+alter table payment_flags add column ctid tid not null;
+alter table payment_calls add column ctid tid not null;
 create table pg_locks (
     locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
 );

@@ -9,6 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
@@ -61,6 +62,7 @@ func (tx *Tx) nameParts(o *order.Order) {
 	if o.Coupon != "" {
 		e.coupon = tx.needCoupon(o.Tenant, o.Coupon)
 	}
+	tx.Payments() // open ones are closed at their gateways
 	if tx.ends == nil {
 		tx.ends = map[order.Key][]*ends{}
 	}
@@ -117,6 +119,7 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 	if o == nil || m.Parts == machine.KeepParts {
 		return nil
 	}
+	tx.Payments().CloseOthers(payment.OrderKey(o.Key), m.Instance.Cause) // the cause may be the payment that paid it
 	if row := tx.endsOf(o).coupon; row != nil {
 		if err := tx.settleCoupon(row, m, o.OrderNo); err != nil {
 			return err

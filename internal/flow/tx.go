@@ -21,6 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/sale"
 	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -40,9 +41,10 @@ var (
 	works    = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
 	inboxes  = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
 	machines = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
-	// Orders and coupons have no locks: their instances are.
+	// Orders, coupons and payments have no locks: their instances are. Of payments, only changed gateways are locked.
 	orders    = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
 	coupons   = register(func(*Tx) *coupon.Tx { return coupon.NewTx() }, coupon.NameConstraints()...)
+	payments  = register(func(*Tx) *payment.Tx { return payment.NewTx() }, payment.NameConstraints()...)
 	sales     = register(func(*Tx) *sale.Tx { return sale.NewTx() }, sale.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
@@ -154,6 +156,9 @@ func (tx *Tx) Orders() *order.Tx { return orders.of(tx) }
 
 // Coupons returns the participant of coupons.
 func (tx *Tx) Coupons() *coupon.Tx { return coupons.of(tx) }
+
+// Payments returns the participant of payments through gateways.
+func (tx *Tx) Payments() *payment.Tx { return payments.of(tx) }
 
 // Sales returns the participant of sales.
 func (tx *Tx) Sales() *sale.Tx { return sales.of(tx) }

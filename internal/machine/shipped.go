@@ -8,7 +8,16 @@ const (
 	SimpleOrderMachine = "simple_order"
 	// CouponMachine is that of coupons. Only flows move its instances, and tenants cannot define it.
 	CouponMachine = "coupon"
+	// PaymentMachine and RefundMachine are those of payments through gateways and of their refunds. Only flows move
+	// their instances, and tenants cannot define them.
+	PaymentMachine = "payment"
+	RefundMachine  = "refund"
 )
+
+// Own reports whether only flows create and move the instances of a machine.
+func Own(name string) bool {
+	return name == CouponMachine || name == PaymentMachine || name == RefundMachine
+}
 
 // Shipped are the machines that the service brings. A tenant gets one when it first creates an instance of it, and may
 // define other versions.
@@ -67,7 +76,74 @@ var Shipped = map[string]*Definition{
 			{From: []string{CouponUnclaimed, CouponClaimed}, To: CouponExpired, By: []Actor{ByTimer}},
 		},
 	},
+	// Declined is not the end: the payer may try again. Nor is closed: the money of a payer who was quicker comes late.
+	PaymentMachine: {
+		States: []State{
+			{Name: PaymentCreated, Initial: true},
+			{Name: PaymentSubmitted},
+			{Name: PaymentDeclined},
+			{Name: PaymentSucceeded},
+			{Name: PaymentClosed},
+			{Name: PaymentLate},
+			{Name: PaymentSuspended},
+			{Name: PaymentUnexpected},
+		},
+		Moves: []Allowed{
+			{From: []string{PaymentCreated, PaymentDeclined}, To: PaymentSubmitted, By: []Actor{ByFlow}},
+			{From: []string{PaymentCreated, PaymentSubmitted}, To: PaymentDeclined, By: []Actor{ByFlow},
+				Publish: "payment.declined"},
+			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined, PaymentSuspended},
+				To: PaymentSucceeded, By: []Actor{ByFlow}, Publish: "payment.succeeded"},
+			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined}, To: PaymentClosed,
+				By: []Actor{ByFlow}},
+			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined, PaymentClosed,
+				PaymentUnexpected}, To: PaymentLate, By: []Actor{ByFlow}, Publish: "payment.late"},
+			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined}, To: PaymentSuspended,
+				By: []Actor{ByFlow}, Publish: "payment.suspended"},
+			{From: []string{PaymentCreated}, To: PaymentUnexpected, By: []Actor{ByFlow}},
+			{From: []string{PaymentUnexpected}, To: PaymentCreated, By: []Actor{ByFlow}},
+		},
+	},
+	RefundMachine: {
+		States: []State{
+			{Name: RefundAsked, Initial: true},
+			{Name: RefundSubmitted},
+			{Name: RefundSucceeded},
+			{Name: RefundFailed},
+			{Name: RefundAbnormal},
+		},
+		Moves: []Allowed{
+			{From: []string{RefundAsked}, To: RefundSubmitted, By: []Actor{ByFlow}},
+			{From: []string{RefundAsked, RefundSubmitted, RefundAbnormal}, To: RefundSucceeded, By: []Actor{ByFlow},
+				Publish: "refund.succeeded"},
+			{From: []string{RefundAsked, RefundSubmitted, RefundAbnormal}, To: RefundFailed, By: []Actor{ByFlow},
+				Publish: "refund.failed"},
+			{From: []string{RefundAsked, RefundSubmitted}, To: RefundAbnormal, By: []Actor{ByFlow},
+				Publish: "refund.abnormal"},
+		},
+	},
 }
+
+// States of payments.
+const (
+	PaymentCreated    = "created"
+	PaymentSubmitted  = "submitted"
+	PaymentDeclined   = "declined"
+	PaymentSucceeded  = "succeeded"
+	PaymentClosed     = "closed"
+	PaymentLate       = "late"
+	PaymentSuspended  = "suspended"
+	PaymentUnexpected = "unexpected"
+)
+
+// States of refunds.
+const (
+	RefundAsked     = "asked"
+	RefundSubmitted = "submitted"
+	RefundSucceeded = "succeeded"
+	RefundFailed    = "failed"
+	RefundAbnormal  = "abnormal"
+)
 
 // States of coupons.
 const (

@@ -67,6 +67,13 @@ func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	return states
 }
 
+// Allows reports whether the batch's definition lets an instance move to a state, by the given actors.
+func (tx *Tx) Allows(k Key, to string, by ...Actor) bool {
+	v := &tx.Known(k).Value
+	m, ok := v.def.moves[pair{v.State, to}]
+	return ok && slices.ContainsFunc(by, m.by) && (!m.back || to == v.CameFrom)
+}
+
 // Cancels reports whether a state of a named instance's definition cancels the parts of an order.
 func (tx *Tx) Cancels(k Key, state string) bool {
 	return tx.Known(k).Value.def.states[state].Parts == CancelParts

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -14,7 +15,17 @@ import (
 )
 
 // Tx holds the orders of one batch's transaction. Commands name orders with Want, read them, and Create new ones.
-type Tx struct{ orders }
+type Tx struct {
+	orders
+	ofPayments []ofPayment
+}
+
+// ofPayment looks for an order by the number of its payment.
+type ofPayment struct {
+	tenant     int32
+	outTradeNo string
+	found      func(*Order)
+}
 
 type orders = commit.Rows[Key, Order]
 
@@ -42,12 +53,50 @@ func compare(a, b Key) int {
 // detects an order that another process inserts.
 func (tx *Tx) CanOverlap() bool { return true }
 
+// WantOfPayment names the order of a payment. If there is one, found is called with it before any row is locked, so that
+// it can name further rows. An order that is committed later makes the command run again.
+func (tx *Tx) WantOfPayment(tenant int32, outTradeNo string, found func(*Order)) {
+	tx.ofPayments = append(tx.ofPayments, ofPayment{tenant, outTradeNo, found})
+}
+
+// Discover finds the orders of payments. Neither ever changes.
+func (tx *Tx) Discover(p *commit.Pipe) {
+	if len(tx.ofPayments) == 0 {
+		return
+	}
+	var arg db.OrderOfPaymentParams
+	for _, x := range tx.ofPayments {
+		arg.Tenants, arg.OutTradeNos = append(arg.Tenants, x.tenant), append(arg.OutTradeNos, x.outTradeNo)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.OrderOfPayment(p.Context(), d, arg)
+		for i := range rows {
+			f := &rows[i]
+			x := tx.ofPayments[f.N-1]
+			r := tx.Want(Key{x.tenant, f.OrderNo})
+			if !r.Found {
+				if err := tx.read(r, db.OrderLookupRow{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject,
+					Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee,
+					PayWithinMs: f.PayWithinMs, LifeMs: f.LifeMs, Reserve: f.Reserve,
+					BalanceAccount: f.BalanceAccount, BalanceAmount: f.BalanceAmount,
+					PurchaseParts: f.PurchaseParts, PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata,
+					Coupon: f.Coupon, Sale: f.Sale, SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
+					RequestID: f.RequestID, CreatedAt: f.CreatedAt}); err != nil {
+					return err
+				}
+			}
+			x.found(&r.Value)
+		}
+		return err
+	})
+}
+
 // Lock locks nothing.
 func (tx *Tx) Lock(*commit.Pipe) {}
 
-// Lookup reads the named orders.
+// Lookup reads the named orders, but for those that Discover has found.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	rows := tx.Sorted(compare)
+	rows := slices.DeleteFunc(tx.Sorted(compare), func(r *Row) bool { return r.Found })
 	if len(rows) == 0 {
 		return
 	}
@@ -58,22 +107,26 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.OrderLookup(p.Context(), d, arg)
 		for i := range found {
-			f := &found[i]
-			r := rows[f.N-1]
-			o, err := read(r.Key, stored{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject, Asset: f.Asset,
-				Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee, PayWithinMs: f.PayWithinMs,
-				LifeMs: f.LifeMs, Reserve: f.Reserve, BalanceAccount: f.BalanceAccount,
-				BalanceAmount: f.BalanceAmount, PurchaseParts: f.PurchaseParts,
-				PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata, Coupon: f.Coupon, Sale: f.Sale,
-				SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
-				RequestID: f.RequestID, CreatedAt: f.CreatedAt})
-			if err != nil {
+			if err := tx.read(rows[found[i].N-1], found[i]); err != nil {
 				return err
 			}
-			tx.Load(r, o)
 		}
 		return err
 	})
+}
+
+func (tx *Tx) read(r *Row, f db.OrderLookupRow) error {
+	o, err := read(r.Key, stored{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject, Asset: f.Asset,
+		Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee, PayWithinMs: f.PayWithinMs,
+		LifeMs: f.LifeMs, Reserve: f.Reserve, BalanceAccount: f.BalanceAccount, BalanceAmount: f.BalanceAmount,
+		PurchaseParts: f.PurchaseParts, PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata,
+		Coupon: f.Coupon, Sale: f.Sale, SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
+		RequestID: f.RequestID, CreatedAt: f.CreatedAt})
+	if err != nil {
+		return err
+	}
+	tx.Load(r, o)
+	return nil
 }
 
 // stored has the columns of an order, but for its key.

@@ -20,7 +20,9 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
 // Gate is the interceptor of every service. It authenticates the caller, admits large requests before they are read,
@@ -38,6 +40,8 @@ type Gate struct {
 	Webhooks webhook.URLPolicy
 	// OrderNo makes a number for an order whose caller brings none.
 	OrderNo func() (string, error)
+	// Gateway returns a payment gateway that is configured here for a tenant, or nil.
+	Gateway func(payment.GatewayKey) *gateway.Configured
 }
 
 // Options returns the handler options of a service behind the gate. More interceptors run around the gate's: they see

@@ -28,10 +28,10 @@ var defineMachineCall = register("machine.define",
 			})
 	})
 
-// ownMachine rejects the machine of coupons, which are made by SaleService.
+// ownMachine rejects the machines of coupons, payments and refunds, which other services make and move.
 func (d *decoder) ownMachine(name string) {
-	if name == machine.CouponMachine {
-		d.bad("machine", "must not be that of the coupons of the service")
+	if machine.Own(name) {
+		d.bad("machine", "must not be that of the coupons, payments or refunds of the service")
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 	"github.com/ledgerd/ledgerd/internal/work"
@@ -29,6 +30,9 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", handle(s, ledger.DueHolds, lapseHolds))
 	s.every(ctx, time.Second, "lapse reservations", handle(s, stock.DueReservations, lapseReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
+	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
+	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
+	s.work.Go(func() { s.pay(ctx) })
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
 		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(),
 			code.Codes()}, inbox.Tables(), notify.Tables())}

@@ -32,6 +32,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -40,6 +41,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -52,6 +54,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/sale"
@@ -78,6 +82,8 @@ type Options struct {
 	Traces bool
 	// Notify configures the providers of messages. Nil: only webhooks are sent, by the server itself.
 	Notify *provider.File
+	// Pay configures payment gateways. Nil: there are none, and callbacks are not served.
+	Pay *gateway.File
 	// Webhooks validates URLs of webhook endpoints.
 	Webhooks webhook.URLPolicy
 	// Consume configures consumers of brokers that run in the server.
@@ -98,28 +104,31 @@ const (
 
 // Server is a running server.
 type Server struct {
-	options   Options
-	log       *slog.Logger
-	engine    *flow.Engine
-	mutations *rpc.Mutations
-	ids       *ids.Generator
-	locks     *locks
-	outbox    *notify.Outbox
-	pool      *deliver.Pool     // nil: without a master key
-	senders   *provider.Senders // of pool
-	sends     *pgxpool.Pool     // of pool
-	batches   *pgxpool.Pool     // of the engine
-	reads     *pgxpool.Pool
-	registry  *prometheus.Registry
-	services  []string // full names
-	http      *http.Server
-	metrics   *http.Server
-	listener  net.Listener
-	closing   chan struct{} // closed when shutdown begins
-	once      sync.Once
-	work      sync.WaitGroup
-	stop      context.CancelFunc
-	readiness readiness
+	options    Options
+	log        *slog.Logger
+	engine     *flow.Engine
+	mutations  *rpc.Mutations
+	ids        *ids.Generator
+	locks      *locks
+	outbox     *notify.Outbox
+	pool       *deliver.Pool     // nil: without a master key
+	senders    *provider.Senders // of pool
+	sends      *pgxpool.Pool     // of pool
+	gateways   *gateway.Set
+	dispatcher *dispatch.Dispatcher
+	payments   *paymentMetrics
+	batches    *pgxpool.Pool // of the engine
+	reads      *pgxpool.Pool
+	registry   *prometheus.Registry
+	services   []string // full names
+	http       *http.Server
+	metrics    *http.Server
+	listener   net.Listener
+	closing    chan struct{} // closed when shutdown begins
+	once       sync.Once
+	work       sync.WaitGroup
+	stop       context.CancelFunc
+	readiness  readiness
 }
 
 // Start opens the pools, refuses a role with too many privileges, and listens.
@@ -138,6 +147,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	host, _ := os.Hostname()
 	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
 	if err := s.openOutbox(ctx, instance); err != nil {
+		s.closePools()
+		return nil, err
+	}
+	if err := s.openPayments(ctx); err != nil {
 		s.closePools()
 		return nil, err
 	}
@@ -215,10 +228,11 @@ func (s *Server) closePools() {
 // Addr returns the listen address.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// routes returns the handler of all paths. Only health, and reports of providers, need no API key.
+// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no API key.
 func (s *Server) routes() http.Handler {
 	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry),
-		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, OrderNo: s.ids.OrderNo}
+		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, OrderNo: s.ids.OrderNo,
+		Gateway: s.gateway}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -258,6 +272,8 @@ func (s *Server) routes() http.Handler {
 		Machines: machine.NewReader(s.reads)}, options...))
 	serve(salev1connect.NewSaleServiceHandler(&rpc.Sales{Mutations: mutations, Reader: sale.NewReader(s.reads),
 		Stock: stock.NewReader(s.reads), Coupons: coupon.NewReader(s.reads)}, options...))
+	serve(paymentv1connect.NewPaymentServiceHandler(&rpc.Payments{Mutations: mutations,
+		Reader: payment.NewReader(s.reads), Dispatcher: s.dispatcher, Take: s.takeCallback}, options...))
 	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
 		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,
@@ -268,6 +284,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/", rpc.NotFound)
 	s.health(mux)
 	s.reports(mux)
+	s.callbacks(mux)
 	mux.Handle("GET /metrics", gate.RequireKey(metricsHandler(s.registry)))
 	handler := crossOrigin(s.options.Origins, rpc.Named(logPanics(s.log, rpc.NewAdmission(s.registry).Bounded(mux))))
 	if s.options.Anyone != nil {

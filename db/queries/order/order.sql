@@ -35,3 +35,20 @@ from (
         unnest(@sale_units::smallint[]) as sale_unit, unnest(@once::boolean[]) as once,
         unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u;
+
+-- name: OrderOfPayment :many
+-- Orders by the numbers of their payments. Neither changes.
+select u.n::integer as n, p.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
+    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
+    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
+from (
+    select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@out_trade_nos::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.order_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
+) p
+cross join lateral (
+    select l.* from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
+) o;

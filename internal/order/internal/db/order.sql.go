@@ -187,3 +187,100 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 	}
 	return items, nil
 }
+
+const orderOfPayment = `-- name: OrderOfPayment :many
+select u.n::integer as n, p.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
+    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
+    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
+from (
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.order_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
+) p
+cross join lateral (
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at, l.coupon, l.sale, l.sale_unit, l.once from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
+) o
+`
+
+type OrderOfPaymentParams struct {
+	OutTradeNos []string
+	Tenants     []int32
+}
+
+type OrderOfPaymentRow struct {
+	N                int32
+	OrderNo          string
+	OrderID          int64
+	Machine          string
+	Subject          string
+	Asset            string
+	Scale            int16
+	Amount           amount.Int
+	Lines            []byte
+	Payee            *string
+	PayWithinMs      *int64
+	LifeMs           *int64
+	Reserve          bool
+	BalanceAccount   *string
+	BalanceAmount    *amount.Int
+	PurchaseParts    []byte
+	PurchaseWindowMs *int64
+	Metadata         []byte
+	Coupon           *string
+	Sale             *string
+	SaleUnit         *int16
+	Once             bool
+	Principal        string
+	RequestID        string
+	CreatedAt        time.Time
+}
+
+// Orders by the numbers of their payments. Neither changes.
+func (q *Queries) OrderOfPayment(ctx context.Context, db DBTX, arg OrderOfPaymentParams) ([]OrderOfPaymentRow, error) {
+	rows, err := db.Query(ctx, orderOfPayment, arg.OutTradeNos, arg.Tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrderOfPaymentRow
+	for rows.Next() {
+		var i OrderOfPaymentRow
+		if err := rows.Scan(
+			&i.N,
+			&i.OrderNo,
+			&i.OrderID,
+			&i.Machine,
+			&i.Subject,
+			&i.Asset,
+			&i.Scale,
+			&i.Amount,
+			&i.Lines,
+			&i.Payee,
+			&i.PayWithinMs,
+			&i.LifeMs,
+			&i.Reserve,
+			&i.BalanceAccount,
+			&i.BalanceAmount,
+			&i.PurchaseParts,
+			&i.PurchaseWindowMs,
+			&i.Metadata,
+			&i.Coupon,
+			&i.Sale,
+			&i.SaleUnit,
+			&i.Once,
+			&i.Principal,
+			&i.RequestID,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

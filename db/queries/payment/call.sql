@@ -1,0 +1,61 @@
+-- Statements of the workers that call gateways, beside the engine.
+
+-- name: CallTake :many
+-- Leases calls of a gateway that are due, the oldest first, skipping locked rows.
+update payment_calls c
+set lease_until = y.lease_until, fence = @fence::bigint, attempts = c.attempts + 1
+from (
+    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_until
+    from payment_calls l
+    where l.tenant_id = @tenant_id::integer and l.gateway = @gateway::text and l.call <> 'flag'
+        and l.next_call_at <= now() and (l.lease_until is null or l.lease_until <= now())
+    order by l.next_call_at
+    limit @count::integer
+    for no key update skip locked
+) y
+where c.ctid = y.tid
+returning c.subject, c.number, c.call, c.attempts;
+
+-- name: CallTakeOne :many
+-- Leases one call, due or not, unless a worker has it.
+update payment_calls c
+set lease_until = y.lease_until, fence = @fence::bigint, attempts = c.attempts + 1
+from (
+    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_until
+    from payment_calls l
+    where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
+        and l.call <> 'flag' and (l.lease_until is null or l.lease_until <= now())
+    for no key update skip locked
+) y
+where c.ctid = y.tid
+returning c.subject, c.number, c.call, c.attempts;
+
+-- name: CallAgain :execrows
+-- Asks for a leased call again, or for another one: the last try had no result.
+update payment_calls c
+set call = @call::text, next_call_at = y.next_call_at, lease_until = null, fence = null,
+    last_code = nullif(@code::text, ''), last_text = nullif(@message::text, '')
+from (select now() + make_interval(secs => @wait_s::float8) as next_call_at) y
+where c.tenant_id = @tenant_id::integer and c.subject = @subject::text and c.number = @number::text
+    and c.fence = @fence::bigint;
+
+-- name: CallFlagDue :many
+-- Payments that gateways say are paid, and that were not created in time, after a given one.
+select c.tenant_id, c.number, c.next_call_at
+from payment_calls c
+where c.call = 'flag' and c.next_call_at <= now()
+    and (c.next_call_at, c.tenant_id, c.number) > (@after::timestamptz, @after_tenant::integer, @after_number::text)
+order by c.next_call_at, c.tenant_id, c.number
+limit @batch::integer;
+
+-- name: CallStats :many
+-- Calls that are due, by tenant and gateway, with the age of the oldest in seconds: no server may have the settings.
+select c.tenant_id, c.gateway, count(*)::bigint as calls,
+    extract(epoch from now() - min(c.next_call_at))::double precision as age
+from payment_calls c
+where c.next_call_at <= now() and c.call <> 'flag'
+group by c.tenant_id, c.gateway;
+
+-- name: FlagStats :one
+-- Open flags.
+select count(*)::bigint as open from payment_flags f where f.state = 'open';

@@ -1,0 +1,400 @@
+-- Statements on payments, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls:
+-- 0, the empty text and the zero time mean null. Rows are guarded by instances: those of a payment by its own, those of
+-- an order by the order's. So no statement but those on gateways locks them.
+
+-- name: GatewayLock :many
+-- Locks the gateways that are changed, in the order of the arrays, which callers sort by tenant and gateway.
+select u.n::integer as n, g.clearing, g.suspense, g.payee
+from (
+    select generate_subscripts(@gateways::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@gateways::text[]) as gateway
+) u
+cross join lateral (
+    select l.* from payment_gateways l where l.tenant_id = u.tenant_id and l.gateway = u.gateway
+    offset 0 for no key update
+) g;
+
+-- name: GatewayLookup :many
+-- Reads gateways as they are committed: payments need no more than that.
+select u.n::integer as n, g.clearing, g.suspense, g.payee
+from (
+    select generate_subscripts(@gateways::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@gateways::text[]) as gateway
+) u
+cross join lateral (
+    select l.* from payment_gateways l where l.tenant_id = u.tenant_id and l.gateway = u.gateway offset 0
+) g;
+
+-- name: GatewayPut :exec
+-- Creates or changes a gateway, which is locked if it exists.
+insert into payment_gateways (tenant_id, gateway, clearing, suspense, payee, principal, request_id, created_at,
+    changed_at)
+select @tenant_id::integer, @gateway::text, @clearing::text, nullif(@suspense::text, ''), nullif(@payee::text, ''),
+    @principal::text, @request_id::text, @now::timestamptz, @now::timestamptz
+on conflict (tenant_id, gateway) do update
+set clearing = excluded.clearing, suspense = excluded.suspense, payee = excluded.payee, principal = excluded.principal,
+    request_id = excluded.request_id, changed_at = excluded.changed_at;
+
+-- name: PaymentLookup :many
+-- Payments by number.
+select u.n::integer as n, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount,
+    p.payee, p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.token_hash, p.principal, p.request_id,
+    p.created_at, p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text
+from (
+    select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@out_trade_nos::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.* from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
+) p;
+
+-- name: PaymentOfOrder :many
+-- Numbers of the payments of orders, the newest attempt of each gateway and pay type only, and whether money came.
+select u.n::integer as n, p.out_trade_no, p.gateway, p.pay_type, p.attempt, coalesce(x.paid, false)::boolean as paid
+from (
+    select generate_subscripts(@order_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@order_nos::text[]) as order_no
+) u
+cross join lateral (
+    select distinct on (l.gateway, l.pay_type) l.out_trade_no, l.gateway, l.pay_type, l.attempt, l.transaction_id
+    from payment_payments l
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
+    order by l.gateway, l.pay_type, l.attempt desc
+    offset 0
+) p
+left join lateral (
+    select true as paid from payment_transactions t
+    where t.tenant_id = u.tenant_id and t.gateway = p.gateway and t.transaction_id = p.transaction_id offset 0
+) x on true;
+
+-- name: PaymentInsert :exec
+-- Inserts payments in the order of the arrays, which callers sort.
+insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
+    amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, principal, request_id, created_at,
+    transaction_id, paid_at)
+select u.tenant_id, u.out_trade_no, u.payment_id, u.order_no, u.gateway, u.pay_type, u.attempt, u.asset, u.scale,
+    u.amount, u.payee, nullif(u.description, ''), nullif(u.payer, ''), nullif(u.payer_ip, ''),
+    nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.principal,
+    u.request_id, @now::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00')
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+        unnest(@payment_ids::bigint[]) as payment_id, unnest(@order_nos::text[]) as order_no,
+        unnest(@gateways::text[]) as gateway, unnest(@pay_types::text[]) as pay_type,
+        unnest(@attempts::smallint[]) as attempt, unnest(@assets::text[]) as asset,
+        unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+        unnest(@payees::text[]) as payee, unnest(@descriptions::text[]) as description,
+        unnest(@payers::text[]) as payer, unnest(@payer_ips::text[]) as payer_ip,
+        unnest(@return_urls::text[]) as return_url, unnest(@expires_at::timestamptz[]) as expires_at,
+        unnest(@token_hashes::bytea[]) as token_hash, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id, unnest(@transaction_ids::text[]) as transaction_id,
+        unnest(@paid_at::timestamptz[]) as paid_at
+) u;
+
+-- name: PaymentUpdate :one
+-- Updates what changes of payments, found by their keys.
+with changed as (
+    update payment_payments p
+    set transaction_id = nullif(y.transaction_id, ''), paid_at = nullif(y.paid_at, '0001-01-01 00:00:00+00'),
+        credential = y.credential, failure_code = nullif(y.failure_code, ''), failure_text = nullif(y.failure_text, '')
+    from (
+        select l.ctid as tid, u.*
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+                unnest(@transaction_ids::text[]) as transaction_id, unnest(@paid_at::timestamptz[]) as paid_at,
+                unnest(@credentials::jsonb[]) as credential, unnest(@failure_codes::text[]) as failure_code,
+                unnest(@failure_texts::text[]) as failure_text
+        ) u
+        cross join lateral (
+            select x.ctid from payment_payments x
+            where x.tenant_id = u.tenant_id and x.out_trade_no = u.out_trade_no
+            offset 0
+        ) l
+    ) y
+    where p.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@out_trade_nos::text[]))::text from changed;
+
+-- name: TransactionLookup :many
+select u.n::integer as n, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding,
+    x.refunded
+from (
+    select generate_subscripts(@transaction_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@gateways::text[]) as gateway, unnest(@transaction_ids::text[]) as transaction_id
+) u
+cross join lateral (
+    select l.* from payment_transactions l
+    where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.transaction_id = u.transaction_id offset 0
+) x;
+
+-- name: TransactionInsert :exec
+-- Inserts transactions in the order of the arrays, which callers sort.
+insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
+    amount, account, recorded_at)
+select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
+    u.amount, nullif(u.account, ''), @now::timestamptz
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
+        unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+        unnest(@notice_ids::bigint[]) as notice_id, unnest(@currencies::text[]) as currency,
+        unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+        unnest(@accounts::text[]) as account
+) u;
+
+-- name: TransactionUpdate :one
+-- Updates where transactions stand, and their refunds. They are found by their keys.
+with changed as (
+    update payment_transactions t
+    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
+    from (
+        select l.ctid as tid, u.*
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
+                unnest(@transaction_ids::text[]) as transaction_id, unnest(@accounts::text[]) as account,
+                unnest(@refunding::numeric[]) as refunding, unnest(@refunded::numeric[]) as refunded
+        ) u
+        cross join lateral (
+            select x.ctid from payment_transactions x
+            where x.tenant_id = u.tenant_id and x.gateway = u.gateway and x.transaction_id = u.transaction_id
+            offset 0
+        ) l
+    ) y
+    where t.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@transaction_ids::text[]))::text from changed;
+
+-- name: NoticeLookup :many
+-- Notices that were recorded before, with what became of them.
+select u.n::integer as n, i.notice_id, i.verdict
+from (
+    select generate_subscripts(@notify_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@gateways::text[]) as gateway, unnest(@notify_ids::text[]) as notify_id
+) u
+cross join lateral (
+    select x.notice_id, x.verdict
+    from payment_notice_names l
+    cross join lateral (
+        select y.notice_id, y.verdict from payment_notices y
+        where y.tenant_id = l.tenant_id and y.notice_id = l.notice_id offset 0
+    ) x
+    where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.notify_id = u.notify_id
+    offset 0
+) i;
+
+-- name: NoticeUnknown :many
+-- Notices that came before their payments, the oldest first, at most 20 for each.
+select u.n::integer as n, i.notice_id, i.notify_id, i.gateway, i.asset, i.fields
+from (
+    select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@out_trade_nos::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.notice_id, l.notify_id, l.gateway, l.asset, l.fields from payment_notices l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
+        and l.verdict = 'unknown'
+    order by l.tenant_id, l.out_trade_no, l.notice_id
+    limit 20
+) i;
+
+-- name: NoticeNameInsert :exec
+-- Inserts names of notices in the order of the arrays, which callers sort.
+insert into payment_notice_names (tenant_id, gateway, notify_id, notice_id)
+select unnest(@tenants::integer[]), unnest(@gateways::text[]), unnest(@notify_ids::text[]),
+    unnest(@notice_ids::bigint[]);
+
+-- name: NoticeInsert :exec
+insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, transaction_id,
+    refund_no, amount, currency, asset, fields, verdict, detail, headers, body, request_id, occurred_at, recorded_at)
+select u.tenant_id, u.notice_id, u.gateway, u.notify_id, u.callback, u.kind, u.out_trade_no,
+    nullif(u.transaction_id, ''), nullif(u.refund_no, ''), nullif(u.amount, ''), nullif(u.currency, ''),
+    nullif(u.asset, ''), u.fields, u.verdict, nullif(u.detail, ''), u.headers, u.body, u.request_id,
+    nullif(u.occurred_at, '0001-01-01 00:00:00+00'), @now::timestamptz
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@notice_ids::bigint[]) as notice_id,
+        unnest(@gateways::text[]) as gateway, unnest(@notify_ids::text[]) as notify_id,
+        unnest(@callbacks::boolean[]) as callback, unnest(@kinds::text[]) as kind,
+        unnest(@out_trade_nos::text[]) as out_trade_no, unnest(@transaction_ids::text[]) as transaction_id,
+        unnest(@refund_nos::text[]) as refund_no, unnest(@amounts::text[]) as amount,
+        unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset, unnest(@fields::jsonb[]) as fields,
+        unnest(@verdicts::text[]) as verdict, unnest(@details::text[]) as detail,
+        unnest(@headers::jsonb[]) as headers, unnest(@bodies::bytea[]) as body,
+        unnest(@request_ids::text[]) as request_id, unnest(@occurred_at::timestamptz[]) as occurred_at
+) u;
+
+-- name: RefundLookup :many
+-- Refunds by number.
+select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
+    r.amount, r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id,
+    r.failure_code, r.failure_text
+from (
+    select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@refund_nos::text[]) as refund_no
+) u
+cross join lateral (
+    select l.* from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+) r;
+
+-- name: RefundInsert :exec
+-- Inserts refunds in the order of the arrays, which callers sort.
+insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency, asset,
+    scale, amount, account, moves_order, reason, principal, request_id, created_at)
+select u.tenant_id, u.refund_no, u.refund_id, u.out_trade_no, u.gateway, u.transaction_id, u.currency,
+    nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.moves_order, nullif(u.reason, ''), u.principal,
+    u.request_id, @now::timestamptz
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@refund_nos::text[]) as refund_no,
+        unnest(@refund_ids::bigint[]) as refund_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+        unnest(@gateways::text[]) as gateway, unnest(@transaction_ids::text[]) as transaction_id,
+        unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset,
+        unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+        unnest(@accounts::text[]) as account, unnest(@moves_order::boolean[]) as moves_order,
+        unnest(@reasons::text[]) as reason, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id
+) u;
+
+-- name: RefundUpdate :one
+-- Updates what changes of refunds, found by their keys.
+with changed as (
+    update payment_refunds r
+    set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
+        failure_text = nullif(y.failure_text, '')
+    from (
+        select l.ctid as tid, u.*
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@refund_nos::text[]) as refund_no,
+                unnest(@gateway_refund_ids::text[]) as gateway_refund_id,
+                unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text
+        ) u
+        cross join lateral (
+            select x.ctid from payment_refunds x
+            where x.tenant_id = u.tenant_id and x.refund_no = u.refund_no
+            offset 0
+        ) l
+    ) y
+    where r.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from changed;
+
+-- name: FlagLookup :many
+-- Flags by id. What concerns their money never changes; their state is guarded by the instance of the payment.
+select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
+    f.asset, f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no,
+    f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
+from (
+    select generate_subscripts(@flag_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@flag_ids::bigint[]) as flag_id
+) u
+cross join lateral (
+    select l.* from payment_flags l where l.tenant_id = u.tenant_id and l.flag_id = u.flag_id offset 0
+) f;
+
+-- name: FlagInsert :exec
+insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency,
+    asset, scale, amount, account, request_id, created_at)
+select u.tenant_id, u.flag_id, u.kind, u.detail, u.gateway, u.transaction_id, u.out_trade_no, nullif(u.order_no, ''),
+    u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.request_id, @now::timestamptz
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@flag_ids::bigint[]) as flag_id,
+        unnest(@kinds::text[]) as kind, unnest(@details::text[]) as detail, unnest(@gateways::text[]) as gateway,
+        unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+        unnest(@order_nos::text[]) as order_no, unnest(@currencies::text[]) as currency,
+        unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+        unnest(@accounts::text[]) as account, unnest(@request_ids::text[]) as request_id
+) u;
+
+-- name: FlagResolve :one
+-- Resolves flags, found by their keys. Fails unless all were open.
+with resolved as (
+    update payment_flags f
+    set state = 'resolved', resolution = y.resolution, target = nullif(y.target, ''),
+        refund_no = nullif(y.refund_no, ''), note = nullif(y.note, ''), resolved_by = y.resolved_by,
+        resolved_request_id = y.resolved_request_id, resolved_at = @now::timestamptz
+    from (
+        select l.ctid as tid, u.*
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@flag_ids::bigint[]) as flag_id,
+                unnest(@resolutions::text[]) as resolution, unnest(@targets::text[]) as target,
+                unnest(@refund_nos::text[]) as refund_no, unnest(@notes::text[]) as note,
+                unnest(@resolved_by::text[]) as resolved_by,
+                unnest(@resolved_request_ids::text[]) as resolved_request_id
+        ) u
+        cross join lateral (
+            select x.ctid from payment_flags x
+            where x.tenant_id = u.tenant_id and x.flag_id = u.flag_id
+            offset 0
+        ) l
+    ) y
+    where f.ctid = y.tid and f.state = 'open'
+    returning 1
+)
+select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from resolved;
+
+-- name: CallPut :exec
+-- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease.
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
+select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
+        unnest(@numbers::text[]) as number, unnest(@gateways::text[]) as gateway, unnest(@calls::text[]) as call,
+        unnest(@next_call_at::timestamptz[]) as next_call_at
+) u
+on conflict (tenant_id, subject, number) do update
+set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, lease_until = null, fence = null,
+    last_code = null, last_text = null;
+
+-- name: CallDelete :execrows
+-- Ends calls: nothing is left to ask. Some may have none.
+delete from payment_calls
+where ctid = any(array(
+    select l.ctid
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
+            unnest(@numbers::text[]) as number
+    ) u
+    cross join lateral (
+        select x.ctid from payment_calls x
+        where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+        offset 0
+    ) l
+));
+
+-- name: CallClose :execrows
+-- Asks the gateways to close the open payments of orders that ended, but for those that are named. Orders may have none.
+update payment_calls c
+set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
+    last_code = null, last_text = null
+from (
+    select x.ctid as tid
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no,
+            unnest(@except_numbers::text[]) as except_number
+    ) u
+    cross join lateral (
+        select l.out_trade_no from payment_payments l
+        where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+    ) p
+    cross join lateral (
+        select y.ctid from payment_calls y
+        where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
+            and y.number <> u.except_number and y.call in ('submit', 'query') offset 0
+    ) x
+) y
+where c.ctid = y.tid;
+
+-- name: TransactionOfPayment :many
+-- Transactions of payments, the first first, at most 20 for each.
+select u.n::integer as n, x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale,
+    x.amount, x.account, x.refunding, x.refunded
+from (
+    select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@out_trade_nos::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.* from payment_transactions l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
+    order by l.notice_id
+    limit 20
+) x
+order by u.n, x.notice_id;

@@ -1,0 +1,144 @@
+-- Reads of payments, beside the engine: one tenant, planned with their actual values.
+
+-- name: GatewayGet :one
+select g.clearing, g.suspense, g.payee
+from payment_gateways g
+where g.tenant_id = @tenant_id::integer and g.gateway = @gateway::text;
+
+-- name: GatewayPage :many
+-- Gateways after a name.
+select g.gateway, g.clearing, g.suspense, g.payee
+from payment_gateways g
+where g.tenant_id = @tenant_id::integer and g.gateway > @after::text
+order by g.gateway
+limit @count::integer;
+
+-- name: PaymentGet :one
+select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
+    p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
+    p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
+    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+from payment_payments p
+join machine_instances i on i.tenant_id = p.tenant_id and i.machine = 'payment' and i.key = p.out_trade_no
+left join payment_transactions x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
+    and x.transaction_id = p.transaction_id
+where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text;
+
+-- name: PaymentPage :many
+-- The newest payments before an id, of an order or of all.
+select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
+    p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
+    p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
+    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+from (
+    (
+        select l.* from payment_payments l
+        where @order_no::text = '' and l.tenant_id = @tenant_id::integer and l.payment_id > 0
+            and l.payment_id < @before_id::bigint
+        order by l.payment_id desc
+        limit @count::integer
+    )
+    union all
+    (
+        select l.* from payment_payments l
+        where @order_no::text <> '' and l.tenant_id = @tenant_id::integer and l.order_no = @order_no::text
+            and l.order_no <> '' and l.payment_id < @before_id::bigint
+    )
+) p
+cross join lateral (
+    select y.* from machine_instances y
+    where y.tenant_id = p.tenant_id and y.machine = 'payment' and y.key = p.out_trade_no offset 0
+) i
+left join lateral (
+    select y.* from payment_transactions y
+    where y.tenant_id = p.tenant_id and y.gateway = p.gateway and y.transaction_id = p.transaction_id offset 0
+) x on true
+order by p.payment_id desc
+limit @count::integer;
+
+-- name: NoticePage :many
+-- The newest notices before an id, of a payment or of all.
+select n.notice_id, n.gateway, n.notify_id, n.callback, n.kind, n.out_trade_no, n.transaction_id, n.refund_no,
+    n.amount, n.currency, n.verdict, n.detail, n.headers, n.body, n.request_id, n.occurred_at, n.recorded_at
+from (
+    (
+        select l.* from payment_notices l
+        where @out_trade_no::text = '' and l.tenant_id = @tenant_id::integer and l.notice_id < @before_id::bigint
+        order by l.notice_id desc
+        limit @count::integer
+    )
+    union all
+    (
+        select l.* from payment_notices l
+        where @out_trade_no::text <> '' and l.tenant_id = @tenant_id::integer and l.out_trade_no = @out_trade_no::text
+            and l.out_trade_no <> '' and l.notice_id < @before_id::bigint
+        order by l.notice_id desc
+        limit @count::integer
+    )
+) n
+order by n.notice_id desc;
+
+-- name: RefundGet :one
+select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,
+    r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
+    r.failure_text, i.state, i.revision, i.changed_at
+from payment_refunds r
+join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
+where r.tenant_id = @tenant_id::integer and r.refund_no = @refund_no::text;
+
+-- name: RefundPage :many
+-- The newest refunds before an id, of a payment or of all.
+select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,
+    r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
+    r.failure_text, i.state, i.revision, i.changed_at
+from (
+    (
+        select l.* from payment_refunds l
+        where @out_trade_no::text = '' and l.tenant_id = @tenant_id::integer and l.refund_id > 0
+            and l.refund_id < @before_id::bigint
+        order by l.refund_id desc
+        limit @count::integer
+    )
+    union all
+    (
+        select l.* from payment_refunds l
+        where @out_trade_no::text <> '' and l.tenant_id = @tenant_id::integer and l.out_trade_no = @out_trade_no::text
+            and l.out_trade_no <> '' and l.refund_id < @before_id::bigint
+        order by l.refund_id desc
+        limit @count::integer
+    )
+) r
+cross join lateral (
+    select y.* from machine_instances y
+    where y.tenant_id = r.tenant_id and y.machine = 'refund' and y.key = r.refund_no offset 0
+) i
+order by r.refund_id desc;
+
+-- name: TransactionGet :one
+select x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding, x.refunded
+from payment_transactions x
+where x.tenant_id = @tenant_id::integer and x.gateway = @gateway::text and x.transaction_id = @transaction_id::text;
+
+-- name: FlagPage :many
+-- Flags after an id, open ones or all.
+select f.flag_id, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency, f.asset,
+    f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no, f.note,
+    f.resolved_by, f.resolved_request_id, f.resolved_at
+from (
+    (
+        select l.* from payment_flags l
+        where @state::text = 'open' and l.tenant_id = @tenant_id::integer and l.state = 'open'
+            and l.flag_id > @after_id::bigint
+        order by l.flag_id
+        limit @count::integer
+    )
+    union all
+    (
+        select l.* from payment_flags l
+        where @state::text <> 'open' and l.tenant_id = @tenant_id::integer
+            and (@state::text = '' or l.state = @state::text) and l.flag_id > @after_id::bigint
+        order by l.flag_id
+        limit @count::integer
+    )
+) f
+order by f.flag_id;

@@ -1,0 +1,297 @@
+package flow
+
+import (
+	"slices"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// paymentTransfer and refundTransfer are the types of the transfers that payments and refunds make.
+const (
+	paymentTransfer = "payment"
+	refundTransfer  = "refund"
+)
+
+// PutGateway says where the money of a gateway stands. Its answer is the gateway, or a commit.Repeat of it.
+type PutGateway struct {
+	commit.Caller
+	Name    string
+	Gateway payment.Gateway
+
+	row *payment.GatewayRow
+}
+
+// Need names the gateway.
+func (c *PutGateway) Need(tx *Tx) {
+	c.row = tx.Payments().WantPut(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Name})
+}
+
+// Apply creates or changes the gateway.
+func (c *PutGateway) Apply(tx *Tx) (any, error) {
+	if !tx.Payments().Put(c.row, c.Caller, c.Gateway) {
+		return commit.Repeat{First: c.Gateway}, nil
+	}
+	return c.Gateway, nil
+}
+
+// CreatePayment starts the payment of an order. Its answer is a payment.View, or a commit.Repeat of the open payment of
+// the same order, gateway and pay type, or of the one that has paid the order.
+type CreatePayment struct {
+	commit.Caller
+	OrderNo, Gateway, PayType string
+	OutTradeNo                string
+	payment.Details
+	TokenHash []byte // of the submit token that the call spends; nil: none
+	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.
+	Renumber func() (string, error)
+	// Unnumbered is why no number could be made; nil: one was.
+	Unnumbered error
+	// Check checks the payment by the rules of the gateway. Nil: this server does not know them.
+	Check func(*payment.Payment) error
+
+	entailed
+	order    *order.Row
+	row      *payment.Row
+	gateway  *payment.GatewayRow
+	birth    machine.CreateCommand
+	follow   string   // machine of the order, as an earlier run found it
+	siblings []string // payments of the order that an earlier run wanted to see
+}
+
+// Need names the order, the payment, and what earlier runs found.
+func (c *CreatePayment) Need(tx *Tx) {
+	k, pk := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}, payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
+	c.order = tx.Orders().Want(k)
+	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
+		Key: c.OutTradeNo, Owner: c.OrderNo}
+	c.birth.Need(tx.Machines())
+	payments := tx.Payments()
+	c.row = payments.Want(pk)
+	payments.WantOfOrder(payment.OrderKey(k))
+	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
+	if tx.loaded {
+		return // an operation of an Execute whose references are resolved
+	}
+	tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: machine.OrderMachine, Key: c.OrderNo})
+	if c.follow != "" {
+		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
+	}
+	for _, number := range c.siblings {
+		k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
+		payments.Want(k)
+		payments.WantMoney(k)
+		tx.Machines().Want(k.Instance())
+	}
+	c.need(tx)
+}
+
+// Apply creates the payment, or returns the one that there is. Returns faults ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
+// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, and FIELD_INVALID.
+func (c *CreatePayment) Apply(tx *Tx) (any, error) {
+	if c.Unnumbered != nil {
+		return nil, c.Unnumbered
+	}
+	o, err := order.MustExist(c.order)
+	if err != nil {
+		return nil, err
+	}
+	if !tx.instanceRead(o) {
+		c.follow = o.Machine
+		return nil, commit.ErrMoreRows
+	}
+	g, err := payment.GatewayMustExist(c.gateway)
+	if err != nil {
+		return nil, err
+	}
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	all := tx.Payments().OfOrder(payment.OrderKey(o.Key))
+	if tx.payTarget(o) == "" {
+		return c.paid(tx, &v, all)
+	}
+	attempt := int16(1)
+	for i := range all {
+		if s := &all[i]; s.Gateway == c.Gateway && s.PayType == c.PayType {
+			first, err := c.open(tx, s.OutTradeNo)
+			if first != nil || err != nil {
+				return first, err
+			}
+			attempt = s.Attempt + 1
+		}
+	}
+	return c.create(tx, o, &v, g, attempt)
+}
+
+// payTarget returns the state to which an order moves when it is paid, or "" if it cannot be paid.
+func (tx *Tx) payTarget(o *order.Order) string {
+	to := tx.Machines().Targets(instanceOf(o), machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
+	if len(to) != 1 {
+		return ""
+	}
+	return to[0]
+}
+
+// paid answers for an order that cannot be paid: with the payment that has paid it.
+func (c *CreatePayment) paid(tx *Tx, v *order.View, all []payment.Sibling) (any, error) {
+	for i := range all {
+		if !all[i].Paid {
+			continue
+		}
+		p, err := c.sibling(tx, all[i].OutTradeNo)
+		if err != nil {
+			return nil, err
+		}
+		if p.State.State == machine.PaymentSucceeded {
+			return commit.Repeat{First: p}, nil
+		}
+	}
+	return nil, payment.NotPayable.New("order %s is %s: it cannot be paid", v.OrderNo, v.State.State).
+		With("order_no", v.OrderNo).With("state", v.State.State)
+}
+
+// open answers with a payment that is still open, or with nothing.
+func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
+	p, err := c.sibling(tx, number)
+	if err != nil || !payment.IsOpen(p.State.State) {
+		return nil, err
+	}
+	if c.Renumber == nil && c.OutTradeNo != number {
+		return nil, payment.ExistsDifferent.New("order %s has an open payment %s already", c.OrderNo, number).
+			With("order_no", c.OrderNo).With("first_id", p.ID).With("out_trade_no", number).
+			With("differs", "out_trade_no").WithField("out_trade_no", "differs from that of the open payment")
+	}
+	return commit.Repeat{First: p}, nil
+}
+
+// sibling returns a payment of the order with its state.
+func (c *CreatePayment) sibling(tx *Tx, number string) (v payment.View, err error) {
+	k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
+	if tx.Payments().Known(k) == nil || tx.Machines().Known(k.Instance()) == nil || tx.Payments().Money(k) == nil &&
+		!slices.Contains(c.siblings, number) {
+		c.siblings = append(c.siblings, number)
+		return v, commit.ErrMoreRows
+	}
+	return tx.viewPayment(k)
+}
+
+// viewPayment returns a named payment with its state and its money, as far as that is named.
+func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
+	row := tx.Payments().Known(k)
+	p, err := payment.MustExist(row)
+	if err != nil {
+		return v, err
+	}
+	i, err := tx.Machines().StateOf(k.Instance(), commit.Caller{Tenant: k.Tenant})
+	if err != nil {
+		return v, err
+	}
+	v = payment.View{Payment: *p, State: payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}}
+	for _, m := range tx.Payments().Money(k) {
+		if m.Key.Gateway == p.Gateway && m.Key.ID == p.TransactionID {
+			v.Refunding, v.Refunded = m.Value.Refunding, m.Value.Refunded
+		}
+	}
+	return v, nil
+}
+
+// create makes the payment. If the gateway has told of it before, it is asked at once.
+func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment.Gateway, attempt int16) (any, error) {
+	p, err := c.describe(o, v, g, attempt)
+	if err != nil {
+		return nil, err
+	}
+	if c.row.Exists {
+		return nil, c.taken()
+	}
+	k := c.row.Key
+	call, move := payment.Submit, c.birth.Apply
+	if tx.Machines().Known(k.Instance()).Exists { // the gateway has told of it before
+		i, err := tx.Machines().StateOf(k.Instance(), c.Caller)
+		if err != nil {
+			return nil, err
+		}
+		if i.State != machine.PaymentUnexpected || c.Renumber != nil {
+			return nil, c.taken()
+		}
+		m := movePayment(c.Caller, k.Instance(), machine.PaymentCreated, causeCreate)
+		m.Need(tx.Machines()) // named by the birth
+		call, move = payment.Query, m.Apply
+	}
+	answer, err := c.run(tx, move)
+	if err != nil {
+		return nil, err
+	}
+	p.ID = answer.(machine.Instance).ID
+	tx.Payments().Create(c.row, *p)
+	tx.Payments().CallPayment(k, c.Gateway, call, 0)
+	return tx.viewPayment(k)
+}
+
+// causeCreate is the cause of the move of a payment of which the gateway has told before.
+const causeCreate = "create"
+
+// taken answers that the number is in use, or asks for another one.
+func (c *CreatePayment) taken() error {
+	if c.Renumber == nil {
+		return payment.NumberTaken.New("out_trade_no %s is taken", c.OutTradeNo).With("out_trade_no", c.OutTradeNo).
+			WithField("out_trade_no", "is the number of another payment")
+	}
+	no, err := c.Renumber()
+	if err != nil {
+		return err
+	}
+	c.OutTradeNo = no
+	return commit.ErrMoreRows
+}
+
+// describe returns the payment as it will be stored. Returns faults ORDER_NOT_PAYABLE and FIELD_INVALID.
+func (c *CreatePayment) describe(o *order.Order, v *order.View, g *payment.Gateway, attempt int16) (*payment.Payment,
+	error) {
+	total, err := o.Amount.Minor(o.Scale)
+	if err != nil {
+		return nil, err
+	}
+	if o.Balance != nil {
+		paid, err := o.Balance.Amount.Minor(o.Scale)
+		if err != nil {
+			return nil, err
+		}
+		total, _ = total.Sub(paid)
+	}
+	if total.Sign() <= 0 {
+		return nil, payment.NotPayable.New("nothing remains to be paid of order %s", o.OrderNo).
+			With("order_no", o.OrderNo).With("state", v.State.State)
+	}
+	p := &payment.Payment{Key: c.row.Key, OrderNo: o.OrderNo, Gateway: c.Gateway, PayType: c.PayType, Attempt: attempt,
+		Asset: o.Asset, Scale: o.Scale, Amount: total, Payee: o.Payee, Details: c.Details, ExpiresAt: v.PayBefore(),
+		TokenHash: c.TokenHash, Principal: c.Principal, RequestID: c.RequestID}
+	if p.Payee == "" {
+		p.Payee = g.Payee
+	}
+	if p.Payee == "" {
+		const problem = "must have a payee, because the order has none"
+		return nil, fault.FieldInvalid.New("gateway: %s", problem).WithField("gateway", problem)
+	}
+	if c.Check != nil {
+		if err := c.Check(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// movePayment is a move of a payment or refund, which only flows make.
+func movePayment(c commit.Caller, k machine.Key, to, cause string) *machine.MoveCommand {
+	return &machine.MoveCommand{Caller: c, MoveParams: machine.MoveParams{Machine: k.Machine, Key: k.Key, To: to,
+		Cause: cause, Flow: true}}
+}
+
+// decimalOf returns an amount in major units.
+func decimalOf(n amount.Int, scale uint8) amount.Decimal { return amount.NewDecimal(n, scale) }

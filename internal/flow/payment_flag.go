@@ -1,0 +1,200 @@
+package flow
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// ResolveFlag ends a flag, and moves its money as a person has decided. Its answer is a payment.FlagView, or a
+// commit.Repeat of one.
+type ResolveFlag struct {
+	commit.Caller
+	ID         int64
+	Resolution payment.Resolution
+	Target     string // account that gets the money, of WriteOff
+	RefundNo   string // of GiveBack
+	Note       string
+
+	entailed
+	row      *payment.FlagRow
+	flag     *payment.Flag // as an earlier run found it
+	payment  *payment.Row
+	money    *payment.TransactionRow
+	gateway  *payment.GatewayRow
+	order    *order.Row
+	payee    string // account that the transfer names, of Accept
+	clearing string // of the gateway, as an earlier run found it
+	transfer *ledger.TransferCommand
+	refund   *RefundPayment
+}
+
+// Need names the flag, and what an earlier run found of it.
+func (c *ResolveFlag) Need(tx *Tx) {
+	payments := tx.Payments()
+	c.row = payments.WantFlag(payment.FlagKey{Tenant: c.Tenant, ID: c.ID})
+	if c.flag == nil || tx.loaded {
+		return
+	}
+	f, k := c.flag, payment.Key{Tenant: c.Tenant, OutTradeNo: c.flag.OutTradeNo}
+	c.payment = payments.Want(k)
+	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
+	if c.money = nil; f.TransactionID != "" {
+		c.money = payments.WantTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway,
+			ID: f.TransactionID})
+	}
+	tx.Machines().Want(k.Instance())
+	tx.Ledger()
+	tx.Stock()
+	tx.Claims()
+	tx.Coupons()
+	c.order, c.transfer = nil, nil
+	switch c.Resolution {
+	case payment.GiveBack:
+		if c.refund == nil {
+			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
+				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Reason: c.Note, account: f.Account}
+		}
+		c.refund.Need(tx)
+		return
+	case payment.WriteOff:
+		c.needTransfer(tx, c.Target)
+	case payment.Accept:
+		tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
+			c.order = tx.Orders().Known(o.Key)
+			tx.Machines().Want(instanceOf(o))
+			tx.nameParts(o)
+			c.expectOrder(o.Key)
+			c.orders[o.Key] = *o // as in SettlePayment
+		})
+		if c.payee != "" {
+			c.needTransfer(tx, c.payee)
+		}
+	}
+	c.need(tx)
+}
+
+// needTransfer names the accounts of the transfer that moves the money.
+func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
+	f, from := c.flag, c.flag.Account
+	if from == "" { // it was not posted: it comes from the gateway, or, given back, it goes there
+		g, _ := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
+		if from = g.Clearing; f.Kind == payment.UnknownRefund {
+			from, to = to, from
+		}
+	}
+	if f.Asset == "" || from == "" || to == "" || from == to {
+		return
+	}
+	c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{
+		BizNo: "flag/" + strconv.FormatInt(c.ID, 10), Type: paymentTransfer, Postings: []ledger.Posting{{From: from,
+			To: to, Asset: f.Asset, Amount: decimalOf(f.Amount, f.Scale)}}}}
+	c.transfer.Need(tx.Ledger())
+}
+
+// Apply resolves the flag. Returns faults FLAG_NOT_FOUND, FLAG_RESOLVED, ORDER_NOT_PAYABLE, FIELD_INVALID, and those of
+// the ledger and of RefundPayment.
+func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
+	if !c.row.Exists {
+		return nil, payment.FlagNotFound.New("there is no flag %d", c.ID).With("flag_id", c.ID)
+	}
+	f := &c.row.Value
+	if f.Resolution != "" {
+		return c.repeat(f)
+	}
+	if f.Kind == payment.UnknownRefund && c.Resolution != payment.WriteOff {
+		const problem = "must be RESOLUTION_WRITE_OFF: the money has left already"
+		return nil, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+	}
+	if c.flag == nil {
+		found := *f
+		c.flag = &found
+		return nil, commit.ErrMoreRows
+	}
+	var err error
+	switch c.Resolution {
+	case payment.GiveBack:
+		_, err = c.refund.Apply(tx)
+	case payment.WriteOff:
+		err = c.writeOff(tx)
+	case payment.Accept:
+		err = c.accept(tx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x := payment.Resolved{Resolution: c.Resolution, Target: c.Target, RefundNo: c.RefundNo, Note: c.Note,
+		Principal: c.Principal, RequestID: c.RequestID}
+	return payment.FlagView{ID: c.ID, Flag: *tx.Payments().ResolveFlag(c.row, x)}, nil
+}
+
+func (c *ResolveFlag) repeat(f *payment.Flag) (any, error) {
+	if f.Resolution == c.Resolution && f.Target == c.Target && f.RefundNo == c.RefundNo {
+		return commit.Repeat{First: payment.FlagView{ID: c.ID, Flag: *f}}, nil
+	}
+	return nil, payment.FlagResolved.New("flag %d is resolved already: %s", c.ID, f.Resolution).With("flag_id", c.ID).
+		With("resolution", string(f.Resolution)).With("principal", f.Principal).
+		With("first_time", f.At.Format(time.RFC3339Nano)).With("first_request_id", f.Resolved.RequestID)
+}
+
+// move moves the money to an account, if the ledger has its asset.
+func (c *ResolveFlag) move(tx *Tx, to string) error {
+	if g, ok := payment.KnownGateway(c.gateway.Key); c.transfer == nil && ok && c.clearing != g.Clearing {
+		c.clearing = g.Clearing // the next run names the accounts
+		return commit.ErrMoreRows
+	}
+	if c.transfer == nil {
+		if c.flag.Asset == "" {
+			const problem = "must be RESOLUTION_REFUND: the ledger has no asset for its currency"
+			return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+		}
+		const problem = "must be another account than the one on which the money stands"
+		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
+	}
+	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
+		return inFields(err, func(string) string { return "account" })
+	}
+	if c.money != nil && c.money.Exists && c.flag.Kind != payment.UnknownRefund {
+		tx.Payments().ChangeMoney(c.money).Account = to
+	}
+	return nil
+}
+
+func (c *ResolveFlag) writeOff(tx *Tx) error { return c.move(tx, c.Target) }
+
+// accept pays the order of the flag.
+func (c *ResolveFlag) accept(tx *Tx) error {
+	if !c.payment.Exists || c.order == nil {
+		return payment.NotPayable.New("the flag is of no order").With("out_trade_no", c.flag.OutTradeNo).
+			With("state", "")
+	}
+	o, p := &c.order.Value, &c.payment.Value
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	if err != nil {
+		return err
+	}
+	to := tx.payTarget(o)
+	if to == "" || !tx.Machines().Allows(p.Instance(), machine.PaymentSucceeded, machine.ByFlow) {
+		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
+			With("order_no", o.OrderNo).With("state", v.State.State)
+	}
+	if c.payee != p.Payee {
+		c.payee = p.Payee
+		return commit.ErrMoreRows
+	}
+	for _, m := range []*machine.MoveCommand{
+		movePayment(c.Caller, p.Instance(), machine.PaymentSucceeded, c.flag.TransactionID),
+		movePayment(c.Caller, instanceOf(o), to, p.OutTradeNo)} {
+		m.Need(tx.Machines())
+		if _, err := c.run(tx, m.Apply); err != nil {
+			return err
+		}
+	}
+	return c.move(tx, p.Payee)
+}

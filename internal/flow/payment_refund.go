@@ -1,0 +1,357 @@
+package flow
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// States of the shipped machine of orders that refunds of everything lead to.
+const (
+	orderRefunding = "refunding"
+	orderRefunded  = "refunded"
+)
+
+// refundLife is how long the money of a refund is held: the longest life of a hold.
+const refundLife = 400 * 24 * time.Hour
+
+// RefundPayment asks for a refund. Its answer is a payment.RefundView, or a commit.Repeat of one.
+type RefundPayment struct {
+	commit.Caller
+	payment.RefundKey
+	OutTradeNo string
+	Amount     *amount.Decimal // nil: all that remains
+	Reason     string
+	// Transaction is the one to refund. Empty: the one that paid the order.
+	Transaction string
+
+	entailed
+	row     *payment.Row
+	refund  *payment.RefundRow
+	birth   machine.CreateCommand
+	order   *order.Row
+	account string // on which the money is held, as an earlier run found it
+	hold    *ledger.HoldCommand
+}
+
+// Need names the refund, the payment with its money, and its order.
+func (c *RefundPayment) Need(tx *Tx) {
+	c.RefundKey.Tenant = c.Caller.Tenant
+	k := payment.Key{Tenant: c.Caller.Tenant, OutTradeNo: c.OutTradeNo}
+	payments := tx.Payments()
+	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
+	payments.WantMoney(k)
+	tx.Machines().Want(k.Instance())
+	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
+		Key: c.RefundNo, Owner: c.OutTradeNo}
+	c.birth.Need(tx.Machines())
+	tx.Ledger()
+	tx.Stock()
+	tx.Claims()
+	tx.Coupons()
+	c.order, c.hold = nil, nil
+	if tx.loaded {
+		return
+	}
+	tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
+		c.order = tx.Orders().Known(o.Key)
+		tx.Machines().Want(instanceOf(o))
+		account := c.account
+		if account == "" {
+			account = o.Payee
+		}
+		c.needHold(tx, account, o.Asset)
+	})
+	c.need(tx)
+}
+
+// needHold names the hold on the money.
+func (c *RefundPayment) needHold(tx *Tx, account, asset string) {
+	if account == "" || asset == "" {
+		return
+	}
+	c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: c.HoldNo(), From: account,
+		Asset: asset, Life: refundLife}}
+	c.hold.Need(tx.Ledger())
+}
+
+// Apply asks for the refund. Returns faults PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT,
+// REFUND_EXCEEDS_PAID, and those of the hold.
+func (c *RefundPayment) Apply(tx *Tx) (any, error) {
+	if c.refund.Exists {
+		return c.repeat(tx)
+	}
+	p, err := payment.MustExist(c.row)
+	if err != nil {
+		return nil, err
+	}
+	money := c.money(tx, p)
+	if money == nil {
+		i, err := tx.Machines().StateOf(p.Instance(), c.Caller)
+		if err != nil {
+			return nil, err
+		}
+		return nil, payment.NotPaid.New("payment %s is %s: nothing can be given back", c.OutTradeNo, i.State).
+			With("out_trade_no", c.OutTradeNo).With("state", i.State)
+	}
+	n, err := c.amount(&money.Value)
+	if err != nil {
+		return nil, err
+	}
+	t := &money.Value
+	if t.Account != "" && (c.hold == nil || c.hold.From != t.Account || c.hold.Asset != t.Asset) {
+		c.account = t.Account
+		return nil, commit.ErrMoreRows
+	}
+	answer, err := c.run(tx, c.birth.Apply)
+	if err != nil {
+		return nil, err
+	}
+	i := answer.(machine.Instance)
+	if t.Account != "" {
+		c.hold.Amount = decimalOf(n, t.Scale)
+		if err := makePart(order.Key{Tenant: p.Tenant, OrderNo: p.OrderNo}, "hold", c.hold.BizNo, c.hold,
+			tx.Ledger()); err != nil {
+			return nil, inFields(err, func(string) string { return "amount" })
+		}
+	}
+	changed := tx.Payments().ChangeMoney(money)
+	changed.Refunding, _ = changed.Refunding.Add(n)
+	x := payment.Refund{ID: i.ID, OutTradeNo: c.OutTradeNo, Gateway: money.Key.Gateway,
+		TransactionID: money.Key.ID, Currency: t.Currency, Asset: t.Asset, Scale: t.Scale, Amount: n,
+		Account: t.Account, Reason: c.Reason, Principal: c.Principal, RequestID: c.RequestID}
+	if x.MovesOrder, err = c.moveOrder(tx, p, money); err != nil {
+		return nil, err
+	}
+	stored := tx.Payments().Ask(c.refund, x)
+	tx.Payments().CallRefund(c.RefundKey, x.Gateway, payment.Submit, 0)
+	return payment.RefundView{Refund: *stored, State: stateOf(i)}, nil
+}
+
+func stateOf(i machine.Instance) payment.State {
+	return payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}
+}
+
+// money returns the transaction to refund, or nil.
+func (c *RefundPayment) money(tx *Tx, p *payment.Payment) *payment.TransactionRow {
+	id := c.Transaction
+	if id == "" {
+		id = p.TransactionID
+	}
+	all := tx.Payments().Money(p.Key)
+	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool { return r.Key.ID == id && r.Key.Gateway == p.Gateway })
+	if i < 0 {
+		return nil
+	}
+	return all[i]
+}
+
+// amount returns what is given back, in the minor units of the transaction.
+func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
+	rest := t.Remaining()
+	n := rest
+	if c.Amount != nil {
+		var err error
+		if n, err = c.Amount.Minor(t.Scale); err != nil {
+			const problem = "must not have more decimals than the payment"
+			return n, fault.FieldInvalid.New("amount: %s", problem).WithField("amount", problem)
+		}
+	}
+	if n.Cmp(rest) > 0 || n.Sign() <= 0 {
+		return n, payment.RefundExceedsPaid.New("of payment %s only %s %s can still be given back", c.OutTradeNo,
+			decimalOf(rest, t.Scale), t.Currency).With("out_trade_no", c.OutTradeNo).
+			With("remaining", amount.Format(rest, t.Scale))
+	}
+	return n, nil
+}
+
+// moveOrder moves an order of the shipped machine of which everything is given back.
+func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.TransactionRow) (bool, error) {
+	o := c.order
+	if o == nil || o.Value.Machine != machine.OrderMachine || money.Key.ID != p.TransactionID ||
+		!money.Value.Remaining().IsZero() || money.Value.Account != p.Payee {
+		return false, nil
+	}
+	k := instanceOf(&o.Value)
+	if _, err := tx.viewOrder(&c.entailed, o, c.Caller); err != nil {
+		return false, err
+	}
+	if !tx.Machines().Allows(k, orderRefunding, machine.ByCaller, machine.ByFlow) {
+		return false, nil
+	}
+	m := movePayment(c.Caller, k, orderRefunding, c.RefundNo)
+	m.Need(tx.Machines())
+	_, err := c.run(tx, m.Apply)
+	return err == nil, err
+}
+
+// repeat answers with the refund that there is.
+func (c *RefundPayment) repeat(tx *Tx) (any, error) {
+	x := &c.refund.Value
+	var differs []string
+	if x.OutTradeNo != c.OutTradeNo {
+		differs = append(differs, "out_trade_no")
+	}
+	if c.Amount != nil {
+		if n, err := c.Amount.Minor(x.Scale); err != nil || n != x.Amount {
+			differs = append(differs, "amount")
+		}
+	}
+	if x.Reason != c.Reason {
+		differs = append(differs, "reason")
+	}
+	if len(differs) > 0 {
+		return nil, x.Differs(differs)
+	}
+	i, err := tx.Machines().StateOf(x.Instance(), c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	return commit.Repeat{First: payment.RefundView{Refund: *x, State: stateOf(i)}}, nil
+}
+
+// refundRows are the rows of a notice about a refund.
+type refundRows struct {
+	row     *payment.RefundRow
+	capture *ledger.CaptureCommand
+	release *ledger.ReleaseCommand
+}
+
+func (r *refundRows) need(tx *Tx, k payment.RefundKey, p payment.Key) {
+	tx.Payments().WantMoney(p)
+	if r.row, r.capture, r.release = nil, nil, nil; k.RefundNo == "" {
+		return
+	}
+	r.row = tx.Payments().WantRefund(k)
+	tx.Machines().Want(k.Instance())
+}
+
+// needHold names the hold of a refund, and the account that gets its money. A notice that may end the refund names them
+// at once.
+func (c *SettlePayment) needHold(tx *Tx) {
+	k := payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}
+	g, ok := payment.KnownGateway(c.gateway.Key)
+	if c.RefundNo == "" || !ok || c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed {
+		return
+	}
+	c.heldFor = g.Clearing
+	if c.Kind == gateway.Refunded {
+		c.refund.capture = &ledger.CaptureCommand{Caller: c.Caller, CaptureParams: ledger.CaptureOf(0, k.HoldNo())}
+		c.refund.capture.BizNo, c.refund.capture.Type, c.refund.capture.To = k.PayNo(), refundTransfer, g.Clearing
+		c.refund.capture.Need(tx.Ledger())
+		return
+	}
+	c.refund.release = ledger.ReleaseOf(c.Caller, 0, k.HoldNo())
+	c.refund.release.Need(tx.Ledger())
+}
+
+// refunded applies a notice about a refund.
+func (c *SettlePayment) refunded(tx *Tx) (any, error) {
+	r := c.refund.row
+	if r == nil || !r.Exists {
+		return c.unknownRefund(tx)
+	}
+	x := &r.Value
+	i, err := tx.Machines().StateOf(x.Instance(), c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
+		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
+	if !tx.Machines().Allows(x.Instance(), to, machine.ByFlow) {
+		return c.record(tx, payment.Known, "the refund is "+i.State), nil
+	}
+	if c.Kind == gateway.Refunded && c.Amount != (amount.Decimal{}) && c.Amount != decimalOf(x.Amount, x.Scale) {
+		return c.unknownRefund(tx)
+	}
+	m := movePayment(c.Caller, x.Instance(), to, causeOf(&c.Said))
+	m.Need(tx.Machines())
+	if _, err := c.run(tx, m.Apply); err != nil {
+		return nil, err
+	}
+	changed := tx.Payments().ChangeRefund(r)
+	if c.GatewayRefundID != "" {
+		changed.GatewayRefundID = c.GatewayRefundID
+	}
+	changed.FailureCode, changed.FailureText = c.Code, c.Text
+	switch c.Kind {
+	case gateway.RefundPending:
+		tx.Payments().CallRefund(r.Key, c.Gateway, payment.Query, pollAfter)
+	case gateway.RefundAbnormal:
+		tx.Payments().CallRefund(r.Key, c.Gateway, payment.Query, time.Hour)
+	default:
+		if err := c.endRefund(tx, x); err != nil {
+			return nil, err
+		}
+	}
+	return c.record(tx, payment.Applied, ""), nil
+}
+
+// endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
+func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
+	tx.Payments().EndRefundCalls(x.RefundKey)
+	money := tx.Payments().WantTransaction(x.Transaction())
+	t := tx.Payments().ChangeMoney(money)
+	t.Refunding, _ = t.Refunding.Sub(x.Amount)
+	back := c.Kind == gateway.Refunded
+	if back {
+		t.Refunded, _ = t.Refunded.Add(x.Amount)
+	}
+	if x.Account != "" {
+		if err := c.endHold(tx, x, back); err != nil {
+			return err
+		}
+	}
+	if !x.MovesOrder {
+		return nil
+	}
+	o := &c.order.Value
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	if err != nil || v.State.State != orderRefunding || v.Cause != x.RefundNo {
+		return err
+	}
+	m := movePayment(c.Caller, instanceOf(o), orderRefunded, x.RefundNo)
+	if !back {
+		k, _ := tx.Machines().StateOf(instanceOf(o), c.Caller)
+		m.To, m.From = k.CameFrom, orderRefunding
+	}
+	m.Need(tx.Machines())
+	_, err = c.run(tx, m.Apply)
+	return err
+}
+
+// endHold captures the hold of a refund for the clearing account, or releases it.
+func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
+	if c.heldFor != c.gateway.Value.Clearing { // the gateway is known now: the next run names the right accounts
+		return commit.ErrMoreRows
+	}
+	if back {
+		_, err := c.refund.capture.Apply(tx.Ledger())
+		return err
+	}
+	_, err := c.refund.release.Apply(tx.Ledger())
+	return err
+}
+
+// unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
+func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
+	if c.Kind != gateway.Refunded {
+		return c.record(tx, payment.Known, "there is no such refund"), nil
+	}
+	n, scale := c.minor()
+	detail := "the gateway gave it back, and no refund asked for it"
+	if c.refund.row != nil && c.refund.row.Exists {
+		detail = "the gateway gave it back for refund " + c.RefundNo + ", which asked for another amount"
+	}
+	s := c.record(tx, payment.Flagged, detail)
+	c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: scale, Amount: n})
+	return s, nil
+}

@@ -1,0 +1,379 @@
+package flow
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// SettlePayment applies what a gateway said: in a callback, in the answer to a question, or in the answer to a call. All
+// three take this one way. Its answer is a Settled. Everything that it does is named by the gateway's ids, so that
+// repeats, and the three ways at the same time, take effect once.
+type SettlePayment struct {
+	commit.Caller
+	Gateway string
+	payment.Said
+	Credential gateway.Credential // of the answer to a submission
+	// Refused is why an earlier run could not pay the order: its money is put into suspense instead. Nil: it can.
+	Refused *fault.Fault
+	// Unposted: the suspense account cannot take the money either, so that it is only flagged.
+	Unposted bool
+
+	entailed
+	notice   *payment.NoticeRow
+	row      *payment.Row
+	gateway  *payment.GatewayRow
+	money    *payment.TransactionRow // nil: the gateway has not named the transaction
+	birth    machine.CreateCommand   // of an unexpected payment
+	order    *order.Row              // nil: not found yet
+	payee    string                  // account that the transfer names; empty: none yet
+	transfer *ledger.TransferCommand
+	suspend  bool // the money goes to suspense: its account is named
+	others   bool // the other payments of the order are named
+	refund   refundRows
+	heldFor  string // clearing account that the capture of the refund's hold names; empty: none
+}
+
+// Settled is what became of a notice.
+type Settled struct {
+	// Done: the gateway need not say it again.
+	Done    bool
+	Verdict payment.Verdict
+	Existed bool // it was recorded before
+}
+
+// pollAfter are the times after which a payment is asked for that its gateway has not decided.
+const pollAfter = 15 * time.Second
+
+// Need names what the notice is about. The order and its parts are found by the number of the payment.
+func (c *SettlePayment) Need(tx *Tx) {
+	payments, k := tx.Payments(), payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
+	c.notice = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Said.ID})
+	c.row = payments.Want(k)
+	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
+	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
+		Key: c.OutTradeNo}
+	c.birth.Need(tx.Machines())
+	if c.money = nil; c.TransactionID != "" {
+		c.money = payments.WantTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway,
+			ID: c.TransactionID})
+	}
+	if c.Kind.Refund() {
+		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}, k)
+		c.needHold(tx)
+	}
+	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer
+		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
+	}
+	tx.Ledger()
+	tx.Stock()
+	tx.Claims()
+	tx.Coupons()
+	c.order, c.transfer = nil, nil
+	if c.suspend {
+		c.needTransfer(tx, c.gateway.Key, "")
+	}
+	tx.Orders().WantOfPayment(c.Tenant, c.OutTradeNo, func(o *order.Order) { c.found(tx, o) })
+	c.need(tx)
+}
+
+// found names what the order needs, before rows are locked.
+func (c *SettlePayment) found(tx *Tx, o *order.Order) {
+	c.order = tx.Orders().Known(o.Key)
+	tx.Machines().Want(instanceOf(o))
+	if c.others {
+		tx.Payments().WantOfOrder(payment.OrderKey(o.Key))
+	}
+	if c.Kind != gateway.Paid {
+		return
+	}
+	tx.nameParts(o)
+	c.expectOrder(o.Key)
+	c.orders[o.Key] = *o // another run names its parts earlier: the account of a hold has to be found first
+	if !c.suspend {
+		payee := c.payee
+		if payee == "" {
+			payee = o.Payee
+		}
+		c.needTransfer(tx, c.gateway.Key, payee)
+	}
+}
+
+// needTransfer names the accounts of the posting, as far as the gateway is known: to a payee, or else to suspense.
+func (c *SettlePayment) needTransfer(tx *Tx, k payment.GatewayKey, payee string) {
+	g, ok := payment.KnownGateway(k)
+	if !ok || c.Asset == "" || c.TransactionID == "" {
+		return
+	}
+	if payee == "" {
+		if payee = g.Payee; c.suspend {
+			payee = g.Suspense
+		}
+	}
+	if payee == "" || payee == g.Clearing {
+		return
+	}
+	t := payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.TransactionID}
+	c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: t.BizNo(),
+		Type: paymentTransfer, Postings: []ledger.Posting{{From: g.Clearing, To: payee, Asset: c.Asset,
+			Amount: c.Amount}}}}
+	c.transfer.Need(tx.Ledger())
+}
+
+// Apply applies the notice. Returns faults GATEWAY_NOT_FOUND, and those of the order and the ledger, for which the
+// caller runs the command again with Refused, and then with Unposted.
+func (c *SettlePayment) Apply(tx *Tx) (any, error) {
+	if _, err := payment.GatewayMustExist(c.gateway); err != nil {
+		return nil, err
+	}
+	if c.notice.Exists && (c.notice.Value.Verdict != payment.Unknown || !c.row.Exists) {
+		v := c.notice.Value.Verdict
+		return Settled{Done: v != payment.Unknown, Verdict: v, Existed: true}, nil
+	}
+	if !c.row.Exists {
+		return c.unknown(tx)
+	}
+	if c.order == nil {
+		return nil, commit.ErrMoreRows // another call of this batch, or another server, has just made the payment
+	}
+	if c.Credential != nil {
+		tx.Payments().Change(c.row).Credential = c.Credential
+	}
+	switch c.Kind {
+	case gateway.Paid:
+		return c.paid(tx)
+	case gateway.Declined:
+		return c.declined(tx)
+	case gateway.Closed:
+		return c.closed(tx)
+	case gateway.Pending:
+		return c.pending(tx)
+	}
+	return c.refunded(tx)
+}
+
+// record keeps the notice, and answers with what became of it.
+func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled {
+	if !c.notice.Exists {
+		tx.Payments().Record(c.notice, &c.Said, v, detail, c.RequestID)
+	}
+	return Settled{Done: v != payment.Unknown, Verdict: v}
+}
+
+// state returns the state of the payment.
+func (c *SettlePayment) state(tx *Tx) (string, error) {
+	i, err := tx.Machines().StateOf(c.row.Key.Instance(), c.Caller)
+	return i.State, err
+}
+
+// move moves the payment, and publishes the event of that.
+func (c *SettlePayment) move(tx *Tx, to string) error {
+	m := movePayment(c.Caller, c.row.Key.Instance(), to, causeOf(&c.Said))
+	m.Need(tx.Machines())
+	_, err := c.run(tx, m.Apply)
+	return err
+}
+
+// causeOf is the cause of the moves that a notice makes.
+func causeOf(s *payment.Said) string {
+	if s.TransactionID != "" {
+		return s.TransactionID
+	}
+	if len(s.ID) > machine.MaxCause {
+		return s.ID[:machine.MaxCause]
+	}
+	return s.ID
+}
+
+// paid takes the money of a payment: for its order, or else for suspense.
+func (c *SettlePayment) paid(tx *Tx) (any, error) {
+	if c.money == nil {
+		return nil, fault.FieldInvalid.New("transaction_id: is missing in a notice of a payment").
+			WithField("transaction_id", "is missing")
+	}
+	if c.money.Exists {
+		return c.record(tx, payment.Known, "the transaction is known"), nil
+	}
+	kind, detail, err := c.problem(tx)
+	if err != nil {
+		return nil, err
+	}
+	if kind != "" {
+		return c.toSuspense(tx, kind, detail)
+	}
+	p := &c.row.Value
+	if c.transfer == nil || c.payee != "" && c.payee != p.Payee || c.transfer.Postings[0].To != p.Payee {
+		if c.payee == p.Payee && c.transfer == nil && c.known() {
+			return nil, fault.FieldInvalid.New("clearing: account %s cannot pay itself", p.Payee)
+		}
+		c.payee = p.Payee // the next run names the right account
+		return nil, commit.ErrMoreRows
+	}
+	if err := c.pay(tx); err != nil {
+		return nil, err
+	}
+	s := c.record(tx, payment.Applied, "")
+	tx.Payments().Receive(c.money, c.transaction(p.Payee))
+	return s, nil
+}
+
+// known reports whether this process knows the gateway as the batch has read it.
+func (c *SettlePayment) known() bool {
+	g, ok := payment.KnownGateway(c.gateway.Key)
+	return ok && g == c.gateway.Value
+}
+
+// transaction describes the money, posted to an account.
+func (c *SettlePayment) transaction(account string) payment.Transaction {
+	n, scale := c.minor()
+	return payment.Transaction{OutTradeNo: c.OutTradeNo, NoticeID: c.notice.Value.ID, Currency: c.Currency,
+		Asset: c.Asset, Scale: scale, Amount: n, Account: account}
+}
+
+// minor returns the amount in the minor units of the payment's asset, or else with its own decimals.
+func (c *SettlePayment) minor() (amount.Int, uint8) {
+	if p := &c.row.Value; c.row.Exists && c.Asset == p.Asset {
+		if n, err := c.Amount.Minor(p.Scale); err == nil {
+			return n, p.Scale
+		}
+	}
+	return c.Amount.Coef, c.Amount.Scale
+}
+
+// problem is why the money does not pay the order. Empty: it does.
+func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
+	p := &c.row.Value
+	switch n, scale := c.minor(); {
+	case c.Foreign != "":
+		return payment.WrongMerchant, "the notice names another " + c.Foreign, nil
+	case c.Asset != p.Asset:
+		return payment.WrongAsset, fmt.Sprintf("%s were paid, and %s are due", c.Currency, p.Asset), nil
+	case scale != p.Scale || n.Cmp(p.Amount) != 0:
+		return payment.WrongAmount, fmt.Sprintf("%s was paid, and %s is due", c.Amount,
+			decimalOf(p.Amount, p.Scale)), nil
+	}
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	if err != nil {
+		return "", "", err
+	}
+	state, err := c.state(tx)
+	switch {
+	case err != nil:
+		return "", "", err
+	case !payment.IsOpen(state) && state != machine.PaymentClosed:
+		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
+	case tx.payTarget(&c.order.Value) == "" || state == machine.PaymentClosed:
+		return c.late(tx, v.State.State)
+	case c.Refused != nil:
+		return payment.OrderRefused, c.Refused.Reason.Name + ": " + c.Refused.Message, nil
+	}
+	return "", "", nil
+}
+
+// late tells money that came after the end from money that came twice.
+func (c *SettlePayment) late(tx *Tx, state string) (payment.FlagKind, string, error) {
+	if !c.others {
+		c.others = true
+		return "", "", commit.ErrMoreRows
+	}
+	for _, s := range tx.Payments().OfOrder(payment.OrderKey(c.order.Key)) {
+		if s.OutTradeNo != c.OutTradeNo && s.Paid {
+			return payment.SecondTransaction, "the order has payment " + s.OutTradeNo + " already", nil
+		}
+	}
+	return payment.Late, "the order is " + state, nil
+}
+
+// pay moves the payment and its order, and posts the money.
+func (c *SettlePayment) pay(tx *Tx) error {
+	if err := c.move(tx, machine.PaymentSucceeded); err != nil {
+		return err
+	}
+	k := instanceOf(&c.order.Value)
+	m := movePayment(c.Caller, k, tx.payTarget(&c.order.Value), c.OutTradeNo)
+	m.Need(tx.Machines())
+	if _, err := c.run(tx, m.Apply); err != nil {
+		return err
+	}
+	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
+		return err
+	}
+	c.ended(tx)
+	return nil
+}
+
+// ended notes that the payment has its money.
+func (c *SettlePayment) ended(tx *Tx) {
+	p := tx.Payments().Change(c.row)
+	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
+	tx.Payments().EndCalls(c.row.Key)
+}
+
+// declined notes a decline: the payer may try again, with the submit token too.
+func (c *SettlePayment) declined(tx *Tx) (any, error) {
+	state, err := c.state(tx)
+	if err != nil {
+		return nil, err
+	}
+	if state == machine.PaymentDeclined || !payment.IsOpen(state) {
+		return c.record(tx, payment.Known, "the payment is "+state), nil
+	}
+	if err := c.move(tx, machine.PaymentDeclined); err != nil {
+		return nil, err
+	}
+	c.failure(tx)
+	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, 4*pollAfter)
+	return c.record(tx, payment.Applied, ""), nil
+}
+
+func (c *SettlePayment) failure(tx *Tx) {
+	p := tx.Payments().Change(c.row)
+	p.FailureCode, p.FailureText = c.Code, c.Text
+}
+
+// closed notes that nobody can pay any more.
+func (c *SettlePayment) closed(tx *Tx) (any, error) {
+	state, err := c.state(tx)
+	if err != nil {
+		return nil, err
+	}
+	if !payment.IsOpen(state) {
+		return c.record(tx, payment.Known, "the payment is "+state), nil
+	}
+	if err := c.move(tx, machine.PaymentClosed); err != nil {
+		return nil, err
+	}
+	if c.Code != "" {
+		c.failure(tx)
+	}
+	tx.Payments().EndCalls(c.row.Key)
+	return c.record(tx, payment.Applied, ""), nil
+}
+
+// pending notes that the gateway knows the payment.
+func (c *SettlePayment) pending(tx *Tx) (any, error) {
+	state, err := c.state(tx)
+	if err != nil {
+		return nil, err
+	}
+	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
+		return c.record(tx, payment.Known, "the payment is "+state), nil
+	}
+	if err := c.move(tx, machine.PaymentSubmitted); err != nil {
+		return nil, err
+	}
+	p := tx.Payments().Change(c.row)
+	if p.TransactionID == "" {
+		p.TransactionID = c.TransactionID
+	}
+	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, pollAfter)
+	return c.record(tx, payment.Applied, ""), nil
+}

@@ -1,0 +1,154 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// unknownFor is how long the money of a payment that was not created waits for that.
+const unknownFor = 24 * time.Hour
+
+// toSuspense takes money that does not pay the order: it is flagged, and stands on the suspense account.
+func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
+	account := ""
+	if g := &c.gateway.Value; g.Suspense != "" && c.Asset != "" && !c.Unposted {
+		if !c.suspend || c.transfer == nil && !c.known() {
+			c.suspend = true // the next run names the account
+			return nil, commit.ErrMoreRows
+		}
+		if c.transfer != nil {
+			if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
+				return nil, err
+			}
+			account = g.Suspense
+		}
+	}
+	if err := c.leave(tx, kind); err != nil {
+		return nil, err
+	}
+	s := c.record(tx, payment.Flagged, detail)
+	t := c.transaction(account)
+	tx.Payments().Receive(c.money, t)
+	c.raise(tx, kind, detail, &t)
+	return s, nil
+}
+
+// leave moves the payment to the state in which its money does not pay its order. One that has paid stays.
+func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
+	state, err := c.state(tx)
+	if err != nil {
+		return err
+	}
+	to := machine.PaymentSuspended
+	if kind == payment.Late || kind == payment.SecondTransaction || kind == payment.UnknownNumber ||
+		state == machine.PaymentClosed {
+		to = machine.PaymentLate
+	}
+	if !tx.Machines().Allows(c.row.Key.Instance(), to, machine.ByFlow) {
+		return nil
+	}
+	if err := c.move(tx, to); err != nil {
+		return err
+	}
+	if c.row.Exists {
+		c.ended(tx)
+	} else {
+		tx.Payments().EndCalls(c.row.Key)
+	}
+	return nil
+}
+
+// raise raises a flag about money.
+func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail string, t *payment.Transaction) {
+	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: c.TransactionID,
+		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.Asset, Scale: t.Scale, Amount: t.Amount,
+		Account: t.Account, RequestID: c.RequestID}
+	if c.row.Exists {
+		f.OrderNo = c.row.Value.OrderNo
+	}
+	tx.Payments().Raise(c.Tenant, f)
+}
+
+// unknown keeps what a gateway says of a payment that is not there. It may be created yet.
+func (c *SettlePayment) unknown(tx *Tx) (any, error) {
+	if c.Kind.Refund() {
+		return c.unknownRefund(tx)
+	}
+	if c.Kind != gateway.Paid || c.money == nil {
+		return c.record(tx, payment.Known, "there is no such payment"), nil
+	}
+	if c.money.Exists {
+		return c.record(tx, payment.Known, "the transaction is known"), nil
+	}
+	if c.notice.Exists { // it was recorded before, and its time is not over
+		return Settled{Verdict: payment.Unknown, Existed: true}, nil
+	}
+	k := c.row.Key.Instance()
+	if !tx.Machines().Known(k).Exists {
+		if _, err := c.run(tx, c.birth.Apply); err != nil {
+			return nil, err
+		}
+		if err := c.move(tx, machine.PaymentUnexpected); err != nil {
+			return nil, err
+		}
+		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.FlagUnknown, unknownFor)
+		return c.record(tx, payment.Unknown, "there is no such payment"), nil
+	}
+	if state, err := c.state(tx); err != nil || state == machine.PaymentUnexpected {
+		return c.record(tx, payment.Unknown, "there is no such payment"), err
+	}
+	return c.toSuspense(tx, payment.UnknownNumber, "there is no such payment") // its time is over
+}
+
+// FlagUnknown flags the money of a payment that was not created in time. Its answer reports whether it did.
+type FlagUnknown struct {
+	commit.Caller
+	Key payment.Key
+
+	row   *payment.Row
+	parts []*SettlePayment // of its notices, as an earlier run found them
+	found bool
+}
+
+// Need names the payment and its notices.
+func (c *FlagUnknown) Need(tx *Tx) {
+	c.row = tx.Payments().Want(c.Key)
+	tx.Machines().Want(c.Key.Instance())
+	tx.Payments().WantUnknown(c.Key)
+	for _, p := range c.parts {
+		p.Need(tx)
+	}
+}
+
+// Apply flags the money of each notice.
+func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
+	k := c.Key.Instance()
+	if r := tx.Machines().Known(k); c.row.Exists || !r.Exists {
+		return false, nil
+	}
+	i, err := tx.Machines().StateOf(k, c.Caller)
+	if err != nil || i.State != machine.PaymentUnexpected {
+		return false, err
+	}
+	if !c.found {
+		for _, s := range tx.Payments().Unknown(c.Key) {
+			c.parts = append(c.parts, &SettlePayment{Caller: c.Caller, Gateway: s.Gateway, Said: s.Said, suspend: true})
+		}
+		c.found = true
+		return nil, commit.ErrMoreRows
+	}
+	for _, p := range c.parts {
+		if p.money == nil || p.money.Exists {
+			continue
+		}
+		if _, err := p.toSuspense(tx, payment.UnknownNumber, "it was not created within 24 hours"); err != nil {
+			return nil, err
+		}
+	}
+	tx.Payments().EndCalls(c.Key)
+	return true, nil
+}

@@ -1,0 +1,53 @@
+package flow
+
+import (
+	"context"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// settleRows is about what a notice writes: itself, the payment, two instances with their history, the transfer, and a
+// line of the order.
+const settleRows = 12
+
+// Settle commits what a gateway said. If the order or the ledger refuses the money, it goes to suspense, and if that
+// cannot take it either, it is flagged only: nothing that is verified is lost. Each of these is a commit of its own, so
+// that no refusal rests on an attempt that was rolled back.
+func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, cred gateway.Credential,
+	requestID string) (Settled, error) {
+	caller := commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
+	var refused *fault.Fault
+	for unposted := false; ; {
+		out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: settleRows,
+			Bytes: 2048 + len(said.Body), Command: &SettlePayment{Caller: caller, Gateway: k.Gateway, Said: said,
+				Credential: cred, Refused: refused, Unposted: unposted}})
+		if err == nil {
+			return out.Answer.(Settled), nil
+		}
+		f := fault.Of(err)
+		switch {
+		case f == nil, f.Reason.Class == fault.System, f.Reason.Class == fault.Conflict,
+			f.Reason == payment.GatewayNotFound, said.Kind != gateway.Paid:
+			return Settled{}, err
+		case refused == nil:
+			refused = f
+		case !unposted:
+			unposted = true
+		default:
+			return Settled{}, err
+		}
+	}
+}
+
+// FlagUnknowns returns the submissions that flag the money of payments that were not created in time.
+func FlagUnknowns(due []payment.DueFlag, requestID string) (commands []Submission) {
+	for _, d := range due {
+		caller := commit.Caller{Tenant: d.Tenant, Principal: requestID, RequestID: requestID}
+		commands = append(commands, Submission{Tenant: d.Tenant, Rows: settleRows,
+			Command: &FlagUnknown{Caller: caller, Key: d.Key}})
+	}
+	return commands
+}

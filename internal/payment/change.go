@@ -1,0 +1,94 @@
+package payment
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Put creates or changes a gateway named with WantPut. It returns false if the gateway is like this already.
+func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
+	if r.Exists && r.Value == g {
+		return false
+	}
+	*tx.gateways.Change(r) = g
+	tx.writer[r.Key] = c
+	return true
+}
+
+// Create makes a payment, in a row that does not exist.
+func (tx *Tx) Create(r *Row, p Payment) *Payment {
+	p.Key, p.CreatedAt = r.Key, tx.Now
+	v := tx.payments.Change(r)
+	*v = p
+	return v
+}
+
+// Change returns what changes of a payment, for modification.
+func (tx *Tx) Change(r *Row) *Progress { return &tx.payments.Change(r).Progress }
+
+// Record keeps a notice with what became of it, under a new id.
+func (tx *Tx) Record(r *NoticeRow, s *Said, v Verdict, detail, requestID string) (id int64) {
+	id = tx.newID()
+	*tx.notices.Change(r) = Recorded{id, v, s, detail, requestID}
+	return id
+}
+
+// Receive records money that came.
+func (tx *Tx) Receive(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
+
+// ChangeMoney returns a transaction for modification of what refunds give back.
+func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.transactions.Change(r) }
+
+// Ask records a refund, in a row that does not exist.
+func (tx *Tx) Ask(r *RefundRow, x Refund) *Refund {
+	x.RefundKey, x.CreatedAt = r.Key, tx.Now
+	v := tx.refunds.Change(r)
+	*v = x
+	return v
+}
+
+// ChangeRefund returns a refund for modification of its gateway's number and its failure.
+func (tx *Tx) ChangeRefund(r *RefundRow) *Refund { return tx.refunds.Change(r) }
+
+// Raise raises a flag, and returns its id.
+func (tx *Tx) Raise(tenant int32, f Flag) int64 {
+	id := tx.newID()
+	f.CreatedAt = tx.Now
+	tx.flags.Add(FlagKey{tenant, id}, f)
+	return id
+}
+
+// ResolveFlag resolves an open flag.
+func (tx *Tx) ResolveFlag(r *FlagRow, x Resolved) *Flag {
+	x.At = tx.Now
+	v := tx.flags.Change(r)
+	v.Resolved = x
+	return v
+}
+
+// CallPayment asks for a call about a payment, after a time.
+func (tx *Tx) CallPayment(k Key, gateway string, kind CallKind, after time.Duration) {
+	tx.calls = append(tx.calls, dueCall{k.Tenant, OfPayment, k.OutTradeNo, gateway, kind, tx.Now.Add(after)})
+}
+
+// CallRefund asks for a call about a refund, after a time.
+func (tx *Tx) CallRefund(k RefundKey, gateway string, kind CallKind, after time.Duration) {
+	tx.calls = append(tx.calls, dueCall{k.Tenant, OfRefund, k.RefundNo, gateway, kind, tx.Now.Add(after)})
+}
+
+// EndCalls ends the calls about a payment: it is decided.
+func (tx *Tx) EndCalls(k Key) {
+	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
+}
+
+// EndRefundCalls ends the calls about a refund.
+func (tx *Tx) EndRefundCalls(k RefundKey) {
+	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfRefund, number: k.RefundNo})
+}
+
+// CloseOthers asks the gateways to close the open payments of an order that ended, but for one. The command holds the
+// instance of the order.
+func (tx *Tx) CloseOthers(k OrderKey, except string) {
+	tx.closes = append(tx.closes, closing{k, except})
+}

@@ -1,0 +1,176 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// run makes one leased call, commits the answer, and says when to ask again.
+func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	n, c, err := d.call(ctx, g, l)
+	if err == nil {
+		if err := d.settle(ctx, g, n, c); err != nil {
+			return errors.Join(err, d.Queue.Again(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
+		}
+		// What has been decided has no call any more, and what has moved has another one: then this changes nothing.
+		return d.Queue.Again(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")
+	}
+	var failed *gateway.CallError
+	if !errors.As(err, &failed) {
+		failed = &gateway.CallError{Outcome: gateway.Unknown, Code: "error", Text: err.Error()}
+	}
+	next := l.Kind
+	if failed.Outcome == gateway.Unknown && l.Kind == payment.Submit {
+		next = payment.Query
+	}
+	wait := max(pauseAfter(l.Attempts), failed.RetryAfter)
+	return errors.Join(err, d.Queue.Again(ctx, l, next, wait, failed.Code, failed.Text))
+}
+
+// again is the call that follows one with an answer that decided nothing.
+func again(k payment.CallKind) payment.CallKind {
+	if k == payment.Submit {
+		return payment.Query
+	}
+	return k
+}
+
+// call makes a call, and returns what the gateway said.
+func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.Leased) (gateway.Notice,
+	gateway.Credential, error) {
+	if l.Subject == payment.OfRefund {
+		n, err := d.refund(ctx, g, l)
+		return n, nil, err
+	}
+	v, err := d.Reader.Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
+	if err != nil {
+		return gateway.Notice{}, nil, err
+	}
+	p, err := requestOf(g, &v)
+	if err != nil {
+		return refusedPayment(l.Number, &gateway.CallError{Code: "currency", Text: err.Error()}), nil, nil
+	}
+	switch l.Kind {
+	case payment.Close:
+		n, err := g.Close(ctx, p)
+		if errors.Is(err, gateway.ErrNoTrade) { // nothing was submitted, or the payer never went there
+			return gateway.Notice{ID: "close/none/" + l.Number, Kind: gateway.Closed, OutTradeNo: l.Number}, nil, nil
+		}
+		return n, nil, err
+	case payment.Query:
+		n, err := g.Query(ctx, p)
+		if !errors.Is(err, gateway.ErrNoTrade) {
+			return n, nil, err
+		}
+		if v.State.State != machine.PaymentCreated {
+			return n, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "no_trade",
+				Text: "the payer has not gone to the gateway yet"}
+		}
+	}
+	c, n, err := g.Create(ctx, p)
+	if failed := refusal(err); failed != nil {
+		return refusedPayment(l.Number, failed), nil, nil
+	}
+	return n, c, err
+}
+
+// refusal returns the error of a call that the gateway refuses for good, or nil.
+func refusal(err error) *gateway.CallError {
+	var failed *gateway.CallError
+	if errors.As(err, &failed) && failed.Outcome == gateway.Refused {
+		return failed
+	}
+	return nil
+}
+
+// refusedPayment says that a payment cannot be made: the gateway refused to create it.
+func refusedPayment(number string, e *gateway.CallError) gateway.Notice {
+	return gateway.Notice{ID: "refused/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code, Text: e.Text}
+}
+
+// requestOf describes a payment for its gateway.
+func requestOf(g *gateway.Configured, v *payment.View) (*gateway.Payment, error) {
+	currency, ok := g.Currency(v.Asset)
+	if !ok {
+		return nil, fmt.Errorf("gateway %s takes no currency for asset %s", g.Name, v.Asset)
+	}
+	p := Describe(&v.Payment)
+	p.Currency = currency
+	return p, nil
+}
+
+// Describe describes a payment, but for its currency.
+func Describe(p *payment.Payment) *gateway.Payment {
+	description := p.Description
+	if description == "" {
+		description = p.OrderNo
+	}
+	return &gateway.Payment{OutTradeNo: p.OutTradeNo, TransactionID: p.TransactionID, PayType: p.PayType,
+		Amount: p.Due(), Description: description, Payer: p.Payer, PayerIP: p.PayerIP, ReturnURL: p.ReturnURL,
+		ExpiresAt: p.ExpiresAt}
+}
+
+// Check checks a payment by the rules of its gateway. Returns fault FIELD_INVALID.
+func Check(g *gateway.Configured, p *payment.Payment) error {
+	currency, ok := g.Currency(p.Asset)
+	if !ok {
+		const problem = "does not take the asset of the order"
+		return fault.FieldInvalid.New("gateway: %s", problem).WithField("gateway", problem)
+	}
+	r := Describe(p)
+	r.Currency = currency
+	if g.Dialect.Check == nil {
+		return nil
+	}
+	if err := g.Dialect.Check(r); err != nil {
+		return invalid(err)
+	}
+	return nil
+}
+
+// refund makes a call about a refund.
+func (d *Dispatcher) refund(ctx context.Context, g *gateway.Configured, l payment.Leased) (gateway.Notice, error) {
+	v, err := d.Reader.Refund(ctx, payment.RefundKey{Tenant: g.Tenant, RefundNo: l.Number})
+	if err != nil {
+		return gateway.Notice{}, err
+	}
+	paid, err := d.Reader.Paid(ctx, v.Transaction())
+	if err != nil {
+		return gateway.Notice{}, err
+	}
+	r := &gateway.Refund{RefundNo: v.RefundNo, GatewayRefundID: v.GatewayRefundID, OutTradeNo: v.OutTradeNo,
+		TransactionID: v.TransactionID, Amount: v.Given(), Paid: paid, Currency: v.Currency, Reason: v.Reason}
+	if l.Kind == payment.Query {
+		n, err := g.QueryRefund(ctx, r)
+		if !errors.Is(err, gateway.ErrNoTrade) {
+			return about(n, &v), err
+		}
+	}
+	n, err := g.Refund(ctx, r)
+	if failed := refusal(err); failed != nil {
+		return about(gateway.Notice{ID: "refused/" + l.Number, Kind: gateway.RefundFailed, RefundNo: l.Number,
+			Code: failed.Code, Text: failed.Text}, &v), nil
+	}
+	return about(n, &v), err
+}
+
+// about completes the numbers of an answer: we know what we asked about.
+func about(n gateway.Notice, v *payment.RefundView) gateway.Notice {
+	n.OutTradeNo, n.RefundNo = v.OutTradeNo, v.RefundNo
+	if n.TransactionID == "" {
+		n.TransactionID = v.TransactionID
+	}
+	return n
+}
+
+// timeout bounds a call with its commit, so that it ends within its lease.
+const timeout = payment.Lease - 20*time.Second

@@ -1,0 +1,98 @@
+package payment
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// DueFlag is a payment that its gateway says is paid, and that was not created in time.
+type DueFlag struct {
+	Key
+	At time.Time
+}
+
+// DueFlags finds such payments, the oldest first, after the given one.
+func DueFlags(ctx context.Context, pool *pgxpool.Pool, after DueFlag, limit int32) ([]DueFlag, error) {
+	rows, err := q.CallFlagDue(ctx, pg.Planned{DB: pool}, db.CallFlagDueParams{After: after.At,
+		AfterTenant: after.Tenant, AfterNumber: after.OutTradeNo, Batch: limit})
+	due := make([]DueFlag, len(rows))
+	for i, r := range rows {
+		due[i] = DueFlag{Key{r.TenantID, r.Number}, r.NextCallAt}
+	}
+	return due, err
+}
+
+// Leased is a call that a worker has taken.
+type Leased struct {
+	Subject  Subject
+	Number   string
+	Kind     CallKind
+	Attempts int // this one included
+	tenant   int32
+	fence    int64
+}
+
+// Queue leases calls to workers. It is safe for concurrent use.
+type Queue struct{ Pool *pgxpool.Pool }
+
+// Lease is how long a worker has a call: longer than the call may take.
+const Lease = 90 * time.Second
+
+// Take leases calls of a gateway that are due.
+func (u *Queue) Take(ctx context.Context, k GatewayKey, n int) ([]Leased, error) {
+	fence := rand.Int64()
+	rows, err := q.CallTake(ctx, pg.Planned{DB: u.Pool}, db.CallTakeParams{TenantID: k.Tenant, Gateway: k.Gateway,
+		Fence: fence, LeaseS: Lease.Seconds(), Count: int32(n)})
+	list := make([]Leased, len(rows))
+	for i, r := range rows {
+		list[i] = Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), k.Tenant, fence}
+	}
+	return list, err
+}
+
+// TakeOne leases one call, due or not. ok is false if there is none, or a worker has it.
+func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string) (l Leased, ok bool, err error) {
+	fence := rand.Int64()
+	rows, err := q.CallTakeOne(ctx, pg.Planned{DB: u.Pool}, db.CallTakeOneParams{TenantID: tenant, Subject: string(s),
+		Number: number, Fence: fence, LeaseS: Lease.Seconds()})
+	if err != nil || len(rows) == 0 {
+		return l, false, err
+	}
+	r := rows[0]
+	return Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), tenant, fence}, true, nil
+}
+
+// Again asks for a call after a wait, unless the payment has been decided meanwhile, or another worker has it. code and
+// text say why the last try had no result; empty: it had one.
+func (u *Queue) Again(ctx context.Context, l Leased, kind CallKind, wait time.Duration, code, text string) error {
+	_, err := q.CallAgain(ctx, pg.Planned{DB: u.Pool}, db.CallAgainParams{TenantID: l.tenant,
+		Subject: string(l.Subject), Number: l.Number, Fence: l.fence, Call: string(kind), WaitS: wait.Seconds(),
+		Code: code, Message: text})
+	return err
+}
+
+// Stat is the state of the calls of one gateway.
+type Stat struct {
+	GatewayKey
+	Calls int64
+	Age   float64 // of the oldest, in seconds
+}
+
+// Stats returns the calls that are due, and the number of open flags, of all tenants.
+func (u *Queue) Stats(ctx context.Context) (stats []Stat, flags int64, err error) {
+	rows, err := q.CallStats(ctx, pg.Planned{DB: u.Pool})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, r := range rows {
+		stats = append(stats, Stat{GatewayKey{r.TenantID, r.Gateway}, r.Calls, r.Age})
+	}
+	flags, err = q.FlagStats(ctx, pg.Planned{DB: u.Pool})
+	return stats, flags, err
+}

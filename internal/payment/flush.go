@@ -1,0 +1,275 @@
+package payment
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+)
+
+// Flush writes the changes, table by table.
+func (tx *Tx) Flush(p *commit.Pipe) {
+	tx.flushGateways(p)
+	tx.flushPayments(p)
+	tx.flushTransactions(p)
+	tx.flushNotices(p)
+	tx.flushRefunds(p)
+	tx.flushFlags(p)
+	tx.flushCalls(p)
+}
+
+func (tx *Tx) flushGateways(p *commit.Pipe) {
+	for _, rows := range [][]*GatewayRow{tx.gateways.Fresh(compareGateways), tx.gateways.Changed(compareGateways)} {
+		for _, r := range rows {
+			c := tx.writer[r.Key]
+			arg := db.GatewayPutParams{TenantID: r.Key.Tenant, Gateway: r.Key.Gateway, Clearing: r.Value.Clearing,
+				Suspense: r.Value.Suspense, Payee: r.Value.Payee, Principal: c.Principal, RequestID: c.RequestID,
+				Now: tx.Now}
+			p.Queue(func(d commit.DB) error { return q.GatewayPut(p.Context(), d, arg) })
+		}
+	}
+}
+
+func (tx *Tx) flushPayments(p *commit.Pipe) {
+	if rows := tx.payments.Fresh(comparePayments); len(rows) > 0 {
+		arg := db.PaymentInsertParams{Now: tx.Now}
+		for _, r := range rows {
+			x := &r.Value
+			arg.Tenants, arg.OutTradeNos = append(arg.Tenants, r.Key.Tenant), append(arg.OutTradeNos, r.Key.OutTradeNo)
+			arg.PaymentIds, arg.OrderNos = append(arg.PaymentIds, x.ID), append(arg.OrderNos, x.OrderNo)
+			arg.Gateways, arg.PayTypes = append(arg.Gateways, x.Gateway), append(arg.PayTypes, x.PayType)
+			arg.Attempts, arg.Assets = append(arg.Attempts, x.Attempt), append(arg.Assets, x.Asset)
+			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+			arg.Payees, arg.Descriptions = append(arg.Payees, x.Payee), append(arg.Descriptions, x.Description)
+			arg.Payers, arg.PayerIps = append(arg.Payers, x.Payer), append(arg.PayerIps, x.PayerIP)
+			arg.ReturnUrls, arg.ExpiresAt = append(arg.ReturnUrls, x.ReturnURL), append(arg.ExpiresAt, x.ExpiresAt)
+			arg.TokenHashes = append(arg.TokenHashes, orEmpty(x.TokenHash))
+			arg.Principals, arg.RequestIds = append(arg.Principals, x.Principal), append(arg.RequestIds, x.RequestID)
+			arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
+		}
+		p.Queue(func(d commit.DB) error { return q.PaymentInsert(p.Context(), d, arg) })
+	}
+	rows := tx.payments.Changed(comparePayments)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.PaymentUpdateParams
+	for _, r := range rows {
+		x := &r.Value.Progress
+		arg.Tenants, arg.OutTradeNos = append(arg.Tenants, r.Key.Tenant), append(arg.OutTradeNos, r.Key.OutTradeNo)
+		arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
+		arg.Credentials = append(arg.Credentials, encode(x.Credential))
+		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
+		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.PaymentUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+func (tx *Tx) flushTransactions(p *commit.Pipe) {
+	if rows := tx.transactions.Fresh(compareTransactions); len(rows) > 0 {
+		arg := db.TransactionInsertParams{Now: tx.Now}
+		for _, r := range rows {
+			x := &r.Value
+			arg.Tenants, arg.Gateways = append(arg.Tenants, r.Key.Tenant), append(arg.Gateways, r.Key.Gateway)
+			arg.TransactionIds = append(arg.TransactionIds, r.Key.ID)
+			arg.OutTradeNos, arg.NoticeIds = append(arg.OutTradeNos, x.OutTradeNo), append(arg.NoticeIds, x.NoticeID)
+			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
+			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+			arg.Accounts = append(arg.Accounts, x.Account)
+		}
+		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
+	}
+	rows := tx.transactions.Changed(compareTransactions)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.TransactionUpdateParams
+	for _, r := range rows {
+		arg.Tenants, arg.Gateways = append(arg.Tenants, r.Key.Tenant), append(arg.Gateways, r.Key.Gateway)
+		arg.TransactionIds = append(arg.TransactionIds, r.Key.ID)
+		arg.Accounts = append(arg.Accounts, r.Value.Account)
+		arg.Refunding = append(arg.Refunding, r.Value.Refunding)
+		arg.Refunded = append(arg.Refunded, r.Value.Refunded)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.TransactionUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+func (tx *Tx) flushNotices(p *commit.Pipe) {
+	rows := tx.notices.Fresh(compareNotices)
+	if len(rows) == 0 {
+		return
+	}
+	var names db.NoticeNameInsertParams
+	arg := db.NoticeInsertParams{Now: tx.Now}
+	for _, r := range rows {
+		v, s := &r.Value, r.Value.said
+		names.Tenants, names.Gateways = append(names.Tenants, r.Key.Tenant), append(names.Gateways, r.Key.Gateway)
+		names.NotifyIds, names.NoticeIds = append(names.NotifyIds, r.Key.ID), append(names.NoticeIds, v.ID)
+		arg.Callbacks, arg.Kinds = append(arg.Callbacks, s.Callback), append(arg.Kinds, string(s.Kind))
+		arg.OutTradeNos = append(arg.OutTradeNos, s.OutTradeNo)
+		arg.TransactionIds = append(arg.TransactionIds, s.TransactionID)
+		arg.RefundNos, arg.Currencies = append(arg.RefundNos, s.RefundNo), append(arg.Currencies, s.Currency)
+		text := ""
+		if s.Amount != (amount.Decimal{}) {
+			text = s.Amount.String()
+		}
+		arg.Amounts, arg.Assets = append(arg.Amounts, text), append(arg.Assets, s.Asset)
+		fields, err := json.Marshal(s.Notice)
+		if err != nil {
+			panic(err) // texts, times and numbers always encode
+		}
+		arg.Fields, arg.Verdicts = append(arg.Fields, fields), append(arg.Verdicts, string(v.Verdict))
+		arg.Details, arg.Headers = append(arg.Details, v.detail), append(arg.Headers, encode(s.Header))
+		arg.Bodies, arg.RequestIds = append(arg.Bodies, orEmpty(s.Body)), append(arg.RequestIds, v.request)
+		arg.OccurredAt = append(arg.OccurredAt, s.At)
+	}
+	arg.Tenants, arg.NoticeIds, arg.Gateways, arg.NotifyIds = names.Tenants, names.NoticeIds, names.Gateways,
+		names.NotifyIds
+	p.Queue(func(d commit.DB) error { return q.NoticeNameInsert(p.Context(), d, names) })
+	p.Queue(func(d commit.DB) error { return q.NoticeInsert(p.Context(), d, arg) })
+}
+
+func (tx *Tx) flushRefunds(p *commit.Pipe) {
+	if rows := tx.refunds.Fresh(compareRefunds); len(rows) > 0 {
+		arg := db.RefundInsertParams{Now: tx.Now}
+		for _, r := range rows {
+			x := &r.Value
+			arg.Tenants, arg.RefundNos = append(arg.Tenants, r.Key.Tenant), append(arg.RefundNos, r.Key.RefundNo)
+			arg.RefundIds, arg.OutTradeNos = append(arg.RefundIds, x.ID), append(arg.OutTradeNos, x.OutTradeNo)
+			arg.Gateways = append(arg.Gateways, x.Gateway)
+			arg.TransactionIds = append(arg.TransactionIds, x.TransactionID)
+			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
+			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+			arg.Accounts, arg.MovesOrder = append(arg.Accounts, x.Account), append(arg.MovesOrder, x.MovesOrder)
+			arg.Reasons, arg.Principals = append(arg.Reasons, x.Reason), append(arg.Principals, x.Principal)
+			arg.RequestIds = append(arg.RequestIds, x.RequestID)
+		}
+		p.Queue(func(d commit.DB) error { return q.RefundInsert(p.Context(), d, arg) })
+	}
+	rows := tx.refunds.Changed(compareRefunds)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.RefundUpdateParams
+	for _, r := range rows {
+		x := &r.Value
+		arg.Tenants, arg.RefundNos = append(arg.Tenants, r.Key.Tenant), append(arg.RefundNos, r.Key.RefundNo)
+		arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
+		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
+		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.RefundUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+func (tx *Tx) flushFlags(p *commit.Pipe) {
+	if rows := tx.flags.Fresh(compareFlags); len(rows) > 0 {
+		arg := db.FlagInsertParams{Now: tx.Now}
+		for _, r := range rows {
+			x := &r.Value
+			arg.Tenants, arg.FlagIds = append(arg.Tenants, r.Key.Tenant), append(arg.FlagIds, r.Key.ID)
+			arg.Kinds, arg.Details = append(arg.Kinds, string(x.Kind)), append(arg.Details, x.Detail)
+			arg.Gateways = append(arg.Gateways, x.Gateway)
+			arg.TransactionIds = append(arg.TransactionIds, x.TransactionID)
+			arg.OutTradeNos, arg.OrderNos = append(arg.OutTradeNos, x.OutTradeNo), append(arg.OrderNos, x.OrderNo)
+			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
+			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+			arg.Accounts, arg.RequestIds = append(arg.Accounts, x.Account), append(arg.RequestIds, x.RequestID)
+		}
+		p.Queue(func(d commit.DB) error { return q.FlagInsert(p.Context(), d, arg) })
+	}
+	rows := tx.flags.Changed(compareFlags)
+	if len(rows) == 0 {
+		return
+	}
+	arg := db.FlagResolveParams{Now: tx.Now}
+	for _, r := range rows {
+		x := &r.Value.Resolved
+		arg.Tenants, arg.FlagIds = append(arg.Tenants, r.Key.Tenant), append(arg.FlagIds, r.Key.ID)
+		arg.Resolutions = append(arg.Resolutions, string(x.Resolution))
+		arg.Targets, arg.RefundNos = append(arg.Targets, x.Target), append(arg.RefundNos, x.RefundNo)
+		arg.Notes, arg.ResolvedBy = append(arg.Notes, x.Note), append(arg.ResolvedBy, x.Principal)
+		arg.ResolvedRequestIds = append(arg.ResolvedRequestIds, x.RequestID)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.FlagResolve(p.Context(), d, arg)
+		return err
+	})
+}
+
+// flushCalls writes the last word on the calls of each payment and refund. Closes come first: they are about payments
+// that no command of the batch decides.
+func (tx *Tx) flushCalls(p *commit.Pipe) {
+	if len(tx.closes) > 0 {
+		arg := db.CallCloseParams{Now: tx.Now}
+		for _, c := range tx.closes {
+			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.order.Tenant), append(arg.OrderNos, c.order.OrderNo)
+			arg.ExceptNumbers = append(arg.ExceptNumbers, c.except)
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallClose(p.Context(), d, arg)
+			return err
+		})
+	}
+	calls := slices.Clone(tx.calls)
+	slices.SortStableFunc(calls, func(a, b dueCall) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
+			cmp.Compare(a.number, b.number))
+	})
+	var puts db.CallPutParams
+	var ends db.CallDeleteParams
+	for i, c := range calls {
+		if i+1 < len(calls) && calls[i+1].tenant == c.tenant && calls[i+1].subject == c.subject &&
+			calls[i+1].number == c.number {
+			continue // a later command knows better
+		}
+		if c.kind == "" {
+			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))
+			ends.Numbers = append(ends.Numbers, c.number)
+			continue
+		}
+		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
+		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
+		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
+	}
+	if len(puts.Numbers) > 0 {
+		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })
+	}
+	if len(ends.Numbers) > 0 {
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallDelete(p.Context(), d, ends)
+			return err
+		})
+	}
+}
+
+// orEmpty returns bytes that are not null.
+func orEmpty(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// encode is the stored form of names and values. None is null.
+func encode(m map[string]string) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // texts always encode
+	}
+	return text
+}

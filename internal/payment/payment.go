@@ -1,0 +1,267 @@
+package payment
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/machine"
+)
+
+// Key identifies a payment.
+type Key struct {
+	Tenant     int32
+	OutTradeNo string
+}
+
+// Instance is the key of the instance that has the payment's state.
+func (k Key) Instance() machine.Key {
+	return machine.Key{Tenant: k.Tenant, Machine: machine.PaymentMachine, Key: k.OutTradeNo}
+}
+
+// Payment is a stored payment.
+type Payment struct {
+	Key
+	ID      int64 // that of its instance too
+	OrderNo string
+	Gateway string
+	PayType string // empty: the gateway's default
+	Attempt int16  // from 1, of one order, gateway and pay type
+	Asset   string
+	Scale   uint8 // decimals of the asset
+	Amount  amount.Int
+	Payee   string
+	Details
+	ExpiresAt time.Time // zero: the order stays unpaid for ever
+	TokenHash []byte    // of the submit token that the call spent; nil: none
+	Principal string
+	RequestID string
+	CreatedAt time.Time
+	Progress
+}
+
+// Details are what the gateway is told about a payment.
+type Details struct{ Description, Payer, PayerIP, ReturnURL string }
+
+// IsOpen reports whether a payment in a state is not decided.
+func IsOpen(state string) bool {
+	return state == machine.PaymentCreated || state == machine.PaymentSubmitted || state == machine.PaymentDeclined
+}
+
+// Progress is what changes of a payment, besides its state.
+type Progress struct {
+	TransactionID            string // empty: not known
+	PaidAt                   time.Time
+	Credential               gateway.Credential // nil: the gateway does not know the payment yet
+	FailureCode, FailureText string             // of the last decline or refusal
+}
+
+// GatewayKey identifies a gateway of a tenant.
+type GatewayKey struct {
+	Tenant  int32
+	Gateway string
+}
+
+// Gateway says where the money of a gateway stands.
+type Gateway struct {
+	Clearing string
+	Suspense string // empty: money that fits no order is flagged only
+	Payee    string // of orders without one; empty: none
+}
+
+// TransactionKey identifies a transaction.
+type TransactionKey struct {
+	Tenant  int32
+	Gateway string
+	ID      string
+}
+
+// BizNo is the number of the transfer that posts the transaction.
+func (k TransactionKey) BizNo() string { return "pay/" + k.Gateway + "/" + k.ID }
+
+// Transaction is money that came through a gateway.
+type Transaction struct {
+	OutTradeNo string
+	NoticeID   int64
+	Currency   string
+	Asset      string // empty: none for the currency
+	Scale      uint8  // decimals of the amounts
+	Amount     amount.Int
+	Account    string // to which it was posted; empty: it was not
+	Refunding  amount.Int
+	Refunded   amount.Int
+}
+
+// Remaining is what can still be given back.
+func (t *Transaction) Remaining() amount.Int {
+	n, _ := t.Amount.Sub(t.Refunding)
+	n, _ = n.Sub(t.Refunded)
+	return n
+}
+
+// RefundKey identifies a refund.
+type RefundKey struct {
+	Tenant   int32
+	RefundNo string
+}
+
+// Instance is the key of the instance that has the refund's state.
+func (k RefundKey) Instance() machine.Key {
+	return machine.Key{Tenant: k.Tenant, Machine: machine.RefundMachine, Key: k.RefundNo}
+}
+
+// HoldNo is the biz_no of the hold on the money until the gateway has decided.
+func (k RefundKey) HoldNo() string { return "refund/" + k.RefundNo }
+
+// PayNo is the biz_no of the transfer that gives the money back.
+func (k RefundKey) PayNo() string { return "refund/" + k.RefundNo + "/paid" }
+
+// Refund is a stored refund of a transaction.
+type Refund struct {
+	RefundKey
+	ID              int64 // that of its instance too
+	OutTradeNo      string
+	Gateway         string
+	TransactionID   string
+	Currency        string
+	Asset           string // empty: none for the currency
+	Scale           uint8
+	Amount          amount.Int
+	Account         string // on which the money is held; empty: it was not posted
+	MovesOrder      bool   // the order is refunding because of it
+	Reason          string
+	Principal       string
+	RequestID       string
+	CreatedAt       time.Time
+	GatewayRefundID string
+	FailureCode     string
+	FailureText     string
+}
+
+// Transaction is the key of the refunded transaction.
+func (r *Refund) Transaction() TransactionKey {
+	return TransactionKey{r.Tenant, r.Gateway, r.TransactionID}
+}
+
+// FlagKind is why money was flagged.
+type FlagKind string
+
+// Kinds of flags.
+const (
+	UnknownNumber     FlagKind = "unknown_number"
+	WrongAmount       FlagKind = "wrong_amount"
+	WrongAsset        FlagKind = "wrong_asset"
+	WrongMerchant     FlagKind = "wrong_merchant"
+	Late              FlagKind = "late"
+	SecondTransaction FlagKind = "second_transaction"
+	OrderRefused      FlagKind = "order_refused"
+	UnknownRefund     FlagKind = "unknown_refund"
+)
+
+// Resolution is what a person decided about flagged money.
+type Resolution string
+
+// Resolutions.
+const (
+	Accept   Resolution = "accept"
+	GiveBack Resolution = "refund"
+	WriteOff Resolution = "write_off"
+)
+
+// FlagKey identifies a flag.
+type FlagKey struct {
+	Tenant int32
+	ID     int64
+}
+
+// Flag is flagged money.
+type Flag struct {
+	Kind          FlagKind
+	Detail        string
+	Gateway       string
+	TransactionID string
+	OutTradeNo    string
+	OrderNo       string // empty: none is known
+	Currency      string
+	Asset         string // empty: none for the currency
+	Scale         uint8
+	Amount        amount.Int
+	Account       string // on which the money stands; empty: not posted
+	RequestID     string
+	CreatedAt     time.Time
+	Resolved
+}
+
+// Resolved is how a flag ended. Its zero value is that of an open flag.
+type Resolved struct {
+	Resolution Resolution
+	Target     string // account to which it was written off
+	RefundNo   string
+	Note       string
+	Principal  string
+	RequestID  string
+	At         time.Time
+}
+
+// Verdict is what became of a notice.
+type Verdict string
+
+// Verdicts.
+const (
+	Applied Verdict = "applied" // it took effect
+	Known   Verdict = "known"   // it changed nothing
+	Flagged Verdict = "flagged"
+	Unknown Verdict = "unknown" // its payment is not there yet
+)
+
+// NoticeKey identifies a notice by the gateway's own id.
+type NoticeKey struct {
+	Tenant  int32
+	Gateway string
+	ID      string
+}
+
+// Said is a notice with its origin.
+type Said struct {
+	gateway.Notice
+	Asset    string // of the currency, by the settings; empty: none
+	Callback bool   // false: an answer to a call
+	Header   map[string]string
+	Body     []byte
+}
+
+// Recorded is a notice in the database.
+type Recorded struct {
+	ID      int64
+	Verdict Verdict
+	said    *Said // of one that the batch records
+	detail  string
+	request string
+}
+
+// CallKind is a call that is due at a gateway.
+type CallKind string
+
+// Calls.
+const (
+	Submit CallKind = "submit"
+	Query  CallKind = "query"
+	Close  CallKind = "close"
+	// FlagUnknown is no call: the money of a payment that was not created in time is flagged then.
+	FlagUnknown CallKind = "flag"
+)
+
+// Subject is what a call is about.
+type Subject string
+
+// Subjects of calls.
+const (
+	OfPayment Subject = "payment"
+	OfRefund  Subject = "refund"
+)
+
+// Due is the amount of a payment in major units.
+func (p *Payment) Due() amount.Decimal { return amount.NewDecimal(p.Amount, p.Scale) }
+
+// Given is the amount of a refund in major units.
+func (r *Refund) Given() amount.Decimal { return amount.NewDecimal(r.Amount, r.Scale) }

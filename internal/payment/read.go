@@ -1,0 +1,283 @@
+package payment
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// State is the state of a payment or refund: what its instance says.
+type State struct {
+	State     string
+	Revision  int64
+	ChangedAt time.Time
+}
+
+// View is a payment with its state and its refunds.
+type View struct {
+	Payment
+	State
+	Refunding, Refunded amount.Int
+}
+
+// RefundView is a refund with its state.
+type RefundView struct {
+	Refund
+	State
+}
+
+// NamedGateway is a gateway with its name.
+type NamedGateway struct {
+	Name string
+	Gateway
+}
+
+// NoticeView is a notice as it was kept.
+type NoticeView struct {
+	ID      int64
+	Gateway string
+	Said
+	Amount     string // as it was read
+	Verdict    Verdict
+	Detail     string
+	RequestID  string
+	RecordedAt time.Time
+}
+
+// FlagView is a flag with its id.
+type FlagView struct {
+	ID int64
+	Flag
+}
+
+// Reader reads committed payments, outside the engine. It is safe for concurrent use.
+type Reader struct{ pool *pgxpool.Pool }
+
+// NewReader reads over a pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+// Payment returns a payment. Returns fault PAYMENT_NOT_FOUND.
+func (r *Reader) Payment(ctx context.Context, k Key) (View, error) {
+	row, err := q.PaymentGet(ctx, pg.Planned{DB: r.pool}, db.PaymentGetParams{TenantID: k.Tenant, OutTradeNo: k.OutTradeNo})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return View{}, notFound(k)
+	}
+	if err != nil {
+		return View{}, err
+	}
+	return viewOf(k.Tenant, db.PaymentPageRow(row))
+}
+
+func viewOf(tenant int32, f db.PaymentPageRow) (View, error) {
+	v := View{Payment: Payment{Key: Key{tenant, f.OutTradeNo}, ID: f.PaymentID, OrderNo: f.OrderNo, Gateway: f.Gateway,
+		PayType: f.PayType, Attempt: f.Attempt, Asset: f.Asset, Scale: uint8(f.Scale), Amount: f.Amount,
+		Payee: f.Payee, Details: Details{pg.OrZero(f.Description), pg.OrZero(f.Payer), pg.OrZero(f.PayerIp),
+			pg.OrZero(f.ReturnUrl)},
+		ExpiresAt: pg.OrZero(f.ExpiresAt).UTC(), Principal: f.Principal, RequestID: f.RequestID,
+		CreatedAt: f.CreatedAt.UTC(),
+		Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt).UTC(),
+			FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}},
+		State:     State{f.State, f.Revision, f.ChangedAt.UTC()},
+		Refunding: f.Refunding, Refunded: f.Refunded}
+	return v, decode(f.Credential, &v.Credential)
+}
+
+const defaultPage = 100
+
+// page reads one page of a list by descending ids: fetch returns at most n rows before an id.
+func page[R, V any](pages paging.List, size int, token string, fetch func(before int64, n int32) ([]R, error),
+	id func(*R) int64, convert func(R) (V, error)) (list []V, next string, err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	at, err := pages.After(token, 1)
+	if err != nil {
+		return nil, "", err
+	}
+	before := int64(math.MaxInt64)
+	if at != nil {
+		if before, err = strconv.ParseInt(at[0], 10, 64); err != nil {
+			return nil, "", err // the token is bound to its text, which is ours
+		}
+	}
+	rows, err := fetch(before, int32(size)+1)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.Token(strconv.FormatInt(id(&rows[size-1]), 10))
+	}
+	for _, row := range rows {
+		v, err := convert(row)
+		if err != nil {
+			return nil, "", err
+		}
+		list = append(list, v)
+	}
+	return list, next, nil
+}
+
+// Payments lists payments of an order, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Payments(ctx context.Context, tenant int32, orderNo string, size int, token string) ([]View, string,
+	error) {
+	return page(paging.Of("payments", tenant, orderNo), size, token,
+		func(before int64, n int32) ([]db.PaymentPageRow, error) {
+			return q.PaymentPage(ctx, pg.Planned{DB: r.pool}, db.PaymentPageParams{TenantID: tenant, OrderNo: orderNo,
+				BeforeID: before, Count: n})
+		}, func(x *db.PaymentPageRow) int64 { return x.PaymentID },
+		func(x db.PaymentPageRow) (View, error) { return viewOf(tenant, x) })
+}
+
+// Refund returns a refund. Returns fault REFUND_NOT_FOUND.
+func (r *Reader) Refund(ctx context.Context, k RefundKey) (RefundView, error) {
+	row, err := q.RefundGet(ctx, pg.Planned{DB: r.pool}, db.RefundGetParams{TenantID: k.Tenant, RefundNo: k.RefundNo})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return RefundView{}, RefundNotFound.New("there is no refund %s", k.RefundNo).With("refund_no", k.RefundNo)
+	}
+	return refundOf(k.Tenant, db.RefundPageRow(row)), err
+}
+
+func refundOf(tenant int32, f db.RefundPageRow) RefundView {
+	return RefundView{Refund: Refund{RefundKey: RefundKey{tenant, f.RefundNo}, ID: f.RefundID, OutTradeNo: f.OutTradeNo,
+		Gateway: f.Gateway, TransactionID: f.TransactionID, Currency: f.Currency, Asset: pg.OrZero(f.Asset),
+		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
+		Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
+		GatewayRefundID: pg.OrZero(f.GatewayRefundID), FailureCode: pg.OrZero(f.FailureCode),
+		FailureText: pg.OrZero(f.FailureText)}, State: State{f.State, f.Revision, f.ChangedAt.UTC()}}
+}
+
+// Refunds lists refunds of a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Refunds(ctx context.Context, tenant int32, outTradeNo string, size int, token string) ([]RefundView,
+	string, error) {
+	return page(paging.Of("refunds", tenant, outTradeNo), size, token,
+		func(before int64, n int32) ([]db.RefundPageRow, error) {
+			return q.RefundPage(ctx, pg.Planned{DB: r.pool}, db.RefundPageParams{TenantID: tenant,
+				OutTradeNo: outTradeNo, BeforeID: before, Count: n})
+		}, func(x *db.RefundPageRow) int64 { return x.RefundID },
+		func(x db.RefundPageRow) (RefundView, error) { return refundOf(tenant, x), nil })
+}
+
+// Notices lists what gateways said about a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, size int, token string) ([]NoticeView,
+	string, error) {
+	return page(paging.Of("notices", tenant, outTradeNo), size, token,
+		func(before int64, n int32) ([]db.NoticePageRow, error) {
+			return q.NoticePage(ctx, pg.Planned{DB: r.pool}, db.NoticePageParams{TenantID: tenant,
+				OutTradeNo: outTradeNo, BeforeID: before, Count: n})
+		}, func(x *db.NoticePageRow) int64 { return x.NoticeID },
+		func(f db.NoticePageRow) (NoticeView, error) {
+			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount), Verdict: Verdict(f.Verdict),
+				Detail: pg.OrZero(f.Detail), RequestID: f.RequestID, RecordedAt: f.RecordedAt.UTC(),
+				Said: Said{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
+					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),
+					RefundNo: pg.OrZero(f.RefundNo), Currency: pg.OrZero(f.Currency),
+					At: pg.OrZero(f.OccurredAt).UTC()}}}
+			return v, decode(f.Headers, &v.Header)
+		})
+}
+
+// Flags lists flags in a state, or all if it is empty, the oldest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Flags(ctx context.Context, tenant int32, state string, size int, token string) (list []FlagView,
+	next string, err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	pages, after := paging.Of("flags", tenant, state), int64(0)
+	at, err := pages.After(token, 1)
+	if err == nil && at != nil {
+		after, err = strconv.ParseInt(at[0], 10, 64)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := q.FlagPage(ctx, pg.Planned{DB: r.pool}, db.FlagPageParams{TenantID: tenant, State: state,
+		AfterID: after, Count: int32(size) + 1})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.Token(strconv.FormatInt(rows[size-1].FlagID, 10))
+	}
+	for i := range rows {
+		f := &rows[i]
+		list = append(list, FlagView{f.FlagID, flagOf(&db.FlagLookupRow{Kind: f.Kind, Detail: f.Detail,
+			Gateway: f.Gateway, TransactionID: f.TransactionID, OutTradeNo: f.OutTradeNo, OrderNo: f.OrderNo,
+			Currency: f.Currency, Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Account: f.Account,
+			RequestID: f.RequestID, CreatedAt: f.CreatedAt, State: f.State, Resolution: f.Resolution,
+			Target: f.Target, RefundNo: f.RefundNo, Note: f.Note, ResolvedBy: f.ResolvedBy,
+			ResolvedRequestID: f.ResolvedRequestID, ResolvedAt: f.ResolvedAt})})
+	}
+	return list, next, nil
+}
+
+// Gateways lists gateways by name. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Gateways(ctx context.Context, tenant int32, size int, token string) (list []NamedGateway, next string,
+	err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	pages, after := paging.Of("gateways", tenant), ""
+	at, err := pages.After(token, 1)
+	if err != nil {
+		return nil, "", err
+	}
+	if at != nil {
+		after = at[0]
+	}
+	rows, err := q.GatewayPage(ctx, pg.Planned{DB: r.pool},
+		db.GatewayPageParams{TenantID: tenant, After: after, Count: int32(size) + 1})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.Token(rows[size-1].Gateway)
+	}
+	for _, f := range rows {
+		list = append(list, NamedGateway{f.Gateway, gatewayOf(f.Clearing, f.Suspense, f.Payee)})
+	}
+	return list, next, nil
+}
+
+// NumberOf returns the number of the payment that a refund or a transaction belongs to, or "": some notices name only
+// those.
+func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, transactionID string) (string, error) {
+	if refundNo != "" {
+		row, err := q.RefundGet(ctx, pg.Planned{DB: r.pool}, db.RefundGetParams{TenantID: k.Tenant, RefundNo: refundNo})
+		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
+			return row.OutTradeNo, err
+		}
+	}
+	if transactionID == "" {
+		return "", nil
+	}
+	row, err := q.TransactionGet(ctx, pg.Planned{DB: r.pool},
+		db.TransactionGetParams{TenantID: k.Tenant, Gateway: k.Gateway, TransactionID: transactionID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", nil
+	}
+	return row.OutTradeNo, err
+}
+
+// Paid is the amount of a transaction, in major units, or zero.
+func (r *Reader) Paid(ctx context.Context, k TransactionKey) (amount.Decimal, error) {
+	row, err := q.TransactionGet(ctx, pg.Planned{DB: r.pool},
+		db.TransactionGetParams{TenantID: k.Tenant, Gateway: k.Gateway, TransactionID: k.ID})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return amount.Decimal{}, nil
+	}
+	return amount.NewDecimal(row.Amount, uint8(row.Scale)), err
+}

@@ -1,0 +1,87 @@
+package payment
+
+import (
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Reasons of payments.
+var (
+	NotFound = fault.Define(fault.Reason{Name: "PAYMENT_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no payment of this out_trade_no."})
+	ExistsDifferent = fault.Define(fault.Reason{Name: "PAYMENT_EXISTS_DIFFERENT", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The order has an open payment with this gateway and pay type, under another out_trade_no: the metadata has it. It has to be closed first, or used."})
+	NumberTaken = fault.Define(fault.Reason{Name: "OUT_TRADE_NO_TAKEN", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "Another payment has this out_trade_no. Choose another one."})
+	NotPayable = fault.Define(fault.Reason{Name: "ORDER_NOT_PAYABLE", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
+		Doc: "The order is in a state in which it cannot be paid, such as cancelled, or nothing remains to be paid: the metadata has its state."})
+	GatewayNotFound = fault.Define(fault.Reason{Name: "GATEWAY_NOT_FOUND", Class: fault.BadRequest,
+		Code: fault.NotFound, Step: fault.Fix,
+		Doc: "There is no such gateway: create it with PutGateway."})
+	GatewayNotConfigured = fault.Define(fault.Reason{Name: "GATEWAY_NOT_CONFIGURED", Class: fault.BadRequest,
+		Code: fault.FailedPrecondition, Step: fault.Fix,
+		Doc: "This server has no settings of the gateway for this tenant: start it with --pay."})
+	GatewayUnavailable = fault.Define(fault.Reason{Name: "GATEWAY_UNAVAILABLE", Class: fault.System,
+		Code: fault.Unavailable, Step: fault.RetrySameKey,
+		Doc: "The gateway did not answer in time, or refused the call: the metadata has the code. The state of the payment is unchanged."})
+	Forged = fault.Define(fault.Reason{Name: "CALLBACK_FORGED", Class: fault.BadRequest, Code: fault.PermissionDenied,
+		Step: fault.Fix,
+		Doc:  "The callback has no valid signature of the gateway, or is too old. Nothing was kept of it."})
+	Unreadable = fault.Define(fault.Reason{Name: "CALLBACK_UNREADABLE", Class: fault.BadRequest,
+		Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "The callback is signed by the gateway, but it is not in its format."})
+	RefundNotFound = fault.Define(fault.Reason{Name: "REFUND_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no refund of this refund_no."})
+	NotPaid = fault.Define(fault.Reason{Name: "PAYMENT_NOT_PAID", Class: fault.Refusal, Code: fault.FailedPrecondition,
+		Step: fault.NewKey,
+		Doc:  "The payment is not paid, so that nothing can be given back: the metadata has its state."})
+	RefundExistsDifferent = fault.Define(fault.Reason{Name: "REFUND_EXISTS_DIFFERENT", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ."})
+	RefundExceedsPaid = fault.Define(fault.Reason{Name: "REFUND_EXCEEDS_PAID", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The refund is more than what was paid and is not given back, or about to be: the metadata has what remains."})
+	FlagNotFound = fault.Define(fault.Reason{Name: "FLAG_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no such flag."})
+	FlagResolved = fault.Define(fault.Reason{Name: "FLAG_RESOLVED", Class: fault.Duplicate, Code: fault.AlreadyExists,
+		Step: fault.Ignore,
+		Doc:  "The flag was resolved before, otherwise: the metadata has how, by whom and when."})
+)
+
+// MustExist returns the payment of a row. Returns fault PAYMENT_NOT_FOUND.
+func MustExist(r *Row) (*Payment, error) {
+	if !r.Exists {
+		return nil, notFound(r.Key)
+	}
+	return &r.Value, nil
+}
+
+func notFound(k Key) error {
+	return NotFound.New("there is no payment %s", k.OutTradeNo).With("out_trade_no", k.OutTradeNo)
+}
+
+// GatewayMustExist returns the gateway of a row. Returns fault GATEWAY_NOT_FOUND.
+func GatewayMustExist(r *GatewayRow) (*Gateway, error) {
+	if !r.Exists {
+		return nil, GatewayNotFound.New("there is no gateway %s", r.Key.Gateway).With("gateway", r.Key.Gateway)
+	}
+	return &r.Value, nil
+}
+
+// Differs is the fault for a number that is used with other content.
+func (r *Refund) Differs(fields []string) error {
+	f := RefundExistsDifferent.New("the refund_no %s is already used, with another %s", r.RefundNo,
+		strings.Join(fields, " and ")).With("refund_no", r.RefundNo).With("first_id", r.ID).
+		With("differs", strings.Join(fields, ","))
+	for _, name := range fields {
+		f = f.WithField(name, "differs from the first request with this refund_no")
+	}
+	return f
+}

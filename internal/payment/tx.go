@@ -1,0 +1,249 @@
+package payment
+
+import (
+	"cmp"
+	"hash/maphash"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+)
+
+// Tx holds the payments of one batch's transaction, with all that belongs to them.
+type Tx struct {
+	commit.Base
+	Now time.Time // of the batch
+
+	payments     commit.Rows[Key, Payment]
+	refunds      commit.Rows[RefundKey, Refund]
+	transactions commit.Rows[TransactionKey, Transaction]
+	notices      commit.Rows[NoticeKey, Recorded]
+	flags        commit.Rows[FlagKey, Flag]
+	gateways     commit.Rows[GatewayKey, Gateway]
+	puts         map[GatewayKey]bool // gateways to change: locked
+	newID        func() int64
+
+	ofOrder map[OrderKey][]Sibling
+	moneyOf map[Key][]TransactionKey
+	unknown map[Key][]Stored
+	writer  map[GatewayKey]commit.Caller // of a changed gateway
+	calls   []dueCall
+	closes  []closing
+	marks   struct{ calls, closes int }
+}
+
+// Rows of a batch, and handles of commands.
+type (
+	Row            = commit.Row[Key, Payment]
+	RefundRow      = commit.Row[RefundKey, Refund]
+	TransactionRow = commit.Row[TransactionKey, Transaction]
+	NoticeRow      = commit.Row[NoticeKey, Recorded]
+	FlagRow        = commit.Row[FlagKey, Flag]
+	GatewayRow     = commit.Row[GatewayKey, Gateway]
+)
+
+// OrderKey identifies an order.
+type OrderKey struct {
+	Tenant  int32
+	OrderNo string
+}
+
+// Sibling is the newest payment of an order with one gateway and pay type.
+type Sibling struct {
+	OutTradeNo, Gateway, PayType string
+	Paid                         bool // money came, for the order or for suspense
+	Attempt                      int16
+}
+
+// Stored is a notice that came before its payment.
+type Stored struct {
+	NoticeID int64
+	Gateway  string
+	Said
+}
+
+// dueCall asks for a call, or, without a kind, ends the one that there is.
+type dueCall struct {
+	tenant  int32
+	subject Subject
+	number  string
+	gateway string
+	kind    CallKind
+	at      time.Time
+}
+
+// closing asks for the end of the open payments of an order, but for one.
+type closing struct {
+	order  OrderKey
+	except string
+}
+
+var (
+	q     db.Queries
+	seeds [6]maphash.Seed
+)
+
+func init() {
+	for i := range seeds {
+		seeds[i] = maphash.MakeSeed()
+	}
+}
+
+var _ commit.Participant = (*Tx)(nil)
+
+// NewTx returns an empty transaction.
+func NewTx() *Tx {
+	return &Tx{
+		payments:     commit.NewRows[Key, Payment](seeds[0]),
+		refunds:      commit.NewRows[RefundKey, Refund](seeds[1]),
+		transactions: commit.NewRows[TransactionKey, Transaction](seeds[2]),
+		notices:      commit.NewRows[NoticeKey, Recorded](seeds[3]),
+		flags:        commit.NewRows[FlagKey, Flag](seeds[4]),
+		gateways:     commit.NewRows[GatewayKey, Gateway](seeds[5]),
+		puts:         map[GatewayKey]bool{},
+		ofOrder:      map[OrderKey][]Sibling{},
+		moneyOf:      map[Key][]TransactionKey{},
+		unknown:      map[Key][]Stored{},
+		writer:       map[GatewayKey]commit.Caller{},
+	}
+}
+
+// NameConstraints returns the unique constraints on names that callers and gateways choose.
+func NameConstraints() []string {
+	return []string{"payment_payments_pkey", "payment_refunds_pkey", "payment_transactions_pkey",
+		"payment_notice_names_pkey", "payment_gateways_pkey"}
+}
+
+func comparePayments(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.OutTradeNo, b.OutTradeNo))
+}
+
+func compareRefunds(a, b RefundKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.RefundNo, b.RefundNo))
+}
+
+func compareTransactions(a, b TransactionKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Gateway, b.Gateway), cmp.Compare(a.ID, b.ID))
+}
+
+func compareNotices(a, b NoticeKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Gateway, b.Gateway), cmp.Compare(a.ID, b.ID))
+}
+
+func compareFlags(a, b FlagKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
+}
+
+func compareGateways(a, b GatewayKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Gateway, b.Gateway))
+}
+
+// Want names a payment.
+func (tx *Tx) Want(k Key) *Row { return tx.payments.Want(k) }
+
+// Known returns a payment that is named, or nil.
+func (tx *Tx) Known(k Key) *Row { return tx.payments.Known(k) }
+
+// WantMoney names a payment's transactions too.
+func (tx *Tx) WantMoney(k Key) {
+	if tx.newID == nil {
+		tx.moneyOf[k] = nil
+	}
+}
+
+// Money returns the transactions of a payment whose money is named, the first first.
+func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
+	for _, t := range tx.moneyOf[k] {
+		rows = append(rows, tx.transactions.Known(t))
+	}
+	return rows
+}
+
+// WantUnknown names the notices that came before a payment.
+func (tx *Tx) WantUnknown(k Key) { tx.unknown[k] = nil }
+
+// Unknown returns the notices that came before a payment, the oldest first.
+func (tx *Tx) Unknown(k Key) []Stored { return tx.unknown[k] }
+
+// WantOfOrder names the payments of an order. The command must name the instance of the order too.
+func (tx *Tx) WantOfOrder(k OrderKey) {
+	if tx.newID == nil {
+		tx.ofOrder[k] = nil
+	}
+}
+
+// OfOrder returns the newest payment of a named order for each gateway and pay type.
+func (tx *Tx) OfOrder(k OrderKey) []Sibling { return tx.ofOrder[k] }
+
+// WantRefund names a refund.
+func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.refunds.Want(k) }
+
+// WantTransaction names a transaction.
+func (tx *Tx) WantTransaction(k TransactionKey) *TransactionRow { return tx.transactions.Want(k) }
+
+// WantNotice names a notice.
+func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.notices.Want(k) }
+
+// WantFlag names a flag.
+func (tx *Tx) WantFlag(k FlagKey) *FlagRow { return tx.flags.Want(k) }
+
+// WantGateway names a gateway to read.
+func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.gateways.Want(k) }
+
+// KnownGateway returns a gateway that is named, or nil.
+func (tx *Tx) KnownGateway(k GatewayKey) *GatewayRow { return tx.gateways.Known(k) }
+
+// WantPut names a gateway to change.
+func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
+	tx.puts[k] = true
+	return tx.gateways.Want(k)
+}
+
+// Latch owns all named rows, but for gateways that are only read: all payments of a gateway would wait for each other.
+func (tx *Tx) Latch(l *commit.Latches) {
+	tx.payments.Latch(l)
+	tx.refunds.Latch(l)
+	tx.transactions.Latch(l)
+	tx.notices.Latch(l)
+	tx.flags.Latch(l)
+	for k := range tx.puts {
+		l.Own(maphash.Comparable(seeds[5], k))
+	}
+}
+
+// CanOverlap is true for batches that only read gateways. Everything else is guarded by instances, which are locked, or
+// is a name.
+func (tx *Tx) CanOverlap() bool { return len(tx.puts) == 0 }
+
+// Start keeps the times of the batch and its source of row ids.
+func (tx *Tx) Start(at commit.Times, newID func() int64) {
+	tx.Now, tx.newID = at.Now, newID
+	tx.payments.Start(at, newID)
+	tx.refunds.Start(at, newID)
+	tx.transactions.Start(at, newID)
+	tx.notices.Start(at, newID)
+	tx.flags.Start(at, newID)
+	tx.gateways.Start(at, newID)
+}
+
+// Mark sets the point to which Undo reverts.
+func (tx *Tx) Mark() {
+	tx.payments.Mark()
+	tx.refunds.Mark()
+	tx.transactions.Mark()
+	tx.notices.Mark()
+	tx.flags.Mark()
+	tx.gateways.Mark()
+	tx.marks.calls, tx.marks.closes = len(tx.calls), len(tx.closes)
+}
+
+// Undo reverts all changes since Mark.
+func (tx *Tx) Undo() {
+	tx.payments.Undo()
+	tx.refunds.Undo()
+	tx.transactions.Undo()
+	tx.notices.Undo()
+	tx.flags.Undo()
+	tx.gateways.Undo()
+	tx.calls, tx.closes = tx.calls[:tx.marks.calls], tx.closes[:tx.marks.closes]
+}

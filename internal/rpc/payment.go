@@ -1,0 +1,322 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
+)
+
+// Payments serves PaymentService.
+type Payments struct {
+	*Mutations
+	Reader     *payment.Reader
+	Dispatcher *dispatch.Dispatcher
+	// Take commits a callback, as the route of callbacks does.
+	Take func(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice, raw gateway.Raw) (ok bool,
+		err error)
+}
+
+func (s *Payments) PutGateway(ctx context.Context, r *pb.PutGatewayRequest) (*pb.PutGatewayResponse, error) {
+	return run(ctx, s.Mutations, putGatewayCall, r)
+}
+
+var putGatewayCall = register("payment.put_gateway",
+	func(c *call, d *decoder, r *pb.PutGatewayRequest) mutation[*pb.PutGatewayResponse] {
+		x := r.GetGateway()
+		g := payment.Gateway{Clearing: d.code("gateway.clearing", x.GetClearing()), Suspense: x.GetSuspense(),
+			Payee: x.GetPayee()}
+		for path, code := range map[string]string{"gateway.suspense": g.Suspense, "gateway.payee": g.Payee} {
+			if code != "" {
+				d.code(path, code)
+			}
+			if code == g.Clearing {
+				d.bad(path, "must not be the clearing account")
+			}
+		}
+		return newMutation(&flow.PutGateway{Caller: c.caller(), Name: x.GetGateway(), Gateway: g}, 1,
+			func(g payment.Gateway, existed bool) *pb.PutGatewayResponse {
+				return &pb.PutGatewayResponse{Gateway: renderGateway(&payment.NamedGateway{Name: x.GetGateway(),
+					Gateway: g}), Existed: existed}
+			})
+	})
+
+func (s *Payments) ListGateways(ctx context.Context, r *pb.ListGatewaysRequest) (*pb.ListGatewaysResponse, error) {
+	list, next, err := s.Reader.Gateways(ctx, callOf(ctx).identity.Tenant, int(r.GetPageSize()), r.GetPageToken())
+	return &pb.ListGatewaysResponse{Gateways: eachOf(list, renderGateway), NextPageToken: next}, err
+}
+
+// CreatePayment creates the payment, and then waits for the gateway's first answer, as long as the caller does.
+func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest) (*pb.CreatePaymentResponse, error) {
+	noStore(ctx)
+	res, err := run(ctx, s.Mutations, createPaymentCall, r)
+	if err != nil || res.GetPayment().GetState() != pb.PaymentState_PAYMENT_STATE_CREATED {
+		return res, err
+	}
+	tenant, p := callOf(ctx).identity.Tenant, res.GetPayment()
+	k := payment.GatewayKey{Tenant: tenant, Gateway: p.GetGateway()}
+	ctx, cancel := context.WithTimeout(ctx, submitWithin)
+	defer cancel()
+	// A failure is not one of this call: the payment is there, and the call at the gateway is made again.
+	_ = s.Dispatcher.Submit(ctx, k, payment.OfPayment, p.GetOutTradeNo())
+	v, err := s.Reader.Payment(ctx, payment.Key{Tenant: tenant, OutTradeNo: p.GetOutTradeNo()})
+	if err != nil {
+		return res, nil
+	}
+	return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: res.GetExisted()}, nil
+}
+
+// submitWithin bounds the wait of a caller for the gateway.
+const submitWithin = 15 * time.Second
+
+// paymentRows is what a payment writes: itself, its instance with its history, and the call.
+const paymentRows = 4
+
+var createPaymentCall = register("payment.create",
+	func(c *call, d *decoder, r *pb.CreatePaymentRequest) mutation[*pb.CreatePaymentResponse] {
+		cmd := &flow.CreatePayment{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
+			Gateway: r.GetGateway(), PayType: r.GetPayType(), OutTradeNo: r.GetOutTradeNo(),
+			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
+				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
+				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
+		if cmd.OutTradeNo == "" {
+			cmd.Renumber = c.gate.OrderNo
+			cmd.OutTradeNo, cmd.Unnumbered = c.orderNo()
+		}
+		if g := c.gate.Gateway(payment.GatewayKey{Tenant: cmd.Tenant, Gateway: cmd.Gateway}); g != nil {
+			cmd.Check = func(p *payment.Payment) error { return dispatch.Check(g, p) }
+		}
+		return newMutation(cmd, paymentRows, func(v payment.View, existed bool) *pb.CreatePaymentResponse {
+			return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: existed}
+		})
+	})
+
+func (s *Payments) GetPayment(ctx context.Context, r *pb.GetPaymentRequest) (*pb.GetPaymentResponse, error) {
+	noStore(ctx)
+	v, err := s.Reader.Payment(ctx, paymentKey(ctx, r.GetOutTradeNo()))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetPaymentResponse{Payment: renderPayment(&v)}, nil
+}
+
+func paymentKey(ctx context.Context, no string) payment.Key {
+	return payment.Key{Tenant: callOf(ctx).identity.Tenant, OutTradeNo: no}
+}
+
+func (s *Payments) ListPayments(ctx context.Context, r *pb.ListPaymentsRequest) (*pb.ListPaymentsResponse, error) {
+	noStore(ctx)
+	list, next, err := s.Reader.Payments(ctx, callOf(ctx).identity.Tenant, r.GetOrderNo(), int(r.GetPageSize()),
+		r.GetPageToken())
+	return &pb.ListPaymentsResponse{Payments: eachOf(list, renderPayment), NextPageToken: next}, err
+}
+
+// AskGateway asks the gateway, and answers with the payment as it is then.
+func (s *Payments) AskGateway(ctx context.Context, r *pb.AskGatewayRequest) (*pb.AskGatewayResponse, error) {
+	noStore(ctx)
+	k := paymentKey(ctx, r.GetOutTradeNo())
+	v, err := s.Reader.Payment(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Dispatcher.Ask(ctx, &v); err != nil {
+		return nil, gatewayFault(err, v.Gateway)
+	}
+	if v, err = s.Reader.Payment(ctx, k); err != nil {
+		return nil, err
+	}
+	return &pb.AskGatewayResponse{Payment: renderPayment(&v)}, nil
+}
+
+// gatewayFault returns the fault for a failed call at a gateway.
+func gatewayFault(err error, name string) error {
+	if errors.Is(err, dispatch.ErrNotConfigured) {
+		return notConfigured(name)
+	}
+	var failed *gateway.CallError
+	if errors.As(err, &failed) {
+		return payment.GatewayUnavailable.New("gateway %s: %s", name, failed.Text).With("gateway", name).
+			With("code", failed.Code)
+	}
+	return err
+}
+
+func notConfigured(name string) error {
+	return payment.GatewayNotConfigured.New("this server has no settings of gateway %s", name).With("gateway", name)
+}
+
+// HandleCallback takes a callback that another server has received.
+func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse, error) {
+	c := callOf(ctx)
+	g := s.Dispatcher.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: r.GetGateway()})
+	if g == nil {
+		return nil, notConfigured(r.GetGateway())
+	}
+	raw := gateway.Raw{Header: http.Header{}, Body: r.GetBody(), At: time.Now()}
+	for name, value := range r.GetHeaders() {
+		raw.Header.Set(name, value)
+	}
+	n, err := g.Notice(raw.Header, raw.Body, raw.At)
+	switch {
+	case errors.Is(err, gateway.ErrForged):
+		return nil, payment.Forged.New("the callback is not signed by gateway %s", r.GetGateway())
+	case err != nil:
+		return nil, payment.Unreadable.New("the callback is not in the format of gateway %s", r.GetGateway())
+	}
+	ok := true
+	if n.Kind != gateway.Other {
+		if ok, err = s.Take(ctx, c.requestID, g, &n, raw); err != nil {
+			return nil, err
+		}
+	}
+	a := g.Acknowledge(ok)
+	return &pb.HandleCallbackResponse{Status: int32(a.Status), ContentType: a.ContentType, Body: a.Body}, nil
+}
+
+func (s *Payments) ListNotices(ctx context.Context, r *pb.ListNoticesRequest) (*pb.ListNoticesResponse, error) {
+	list, next, err := s.Reader.Notices(ctx, callOf(ctx).identity.Tenant, r.GetOutTradeNo(), int(r.GetPageSize()),
+		r.GetPageToken())
+	return &pb.ListNoticesResponse{Notices: eachOf(list, renderGatewayNotice), NextPageToken: next}, err
+}
+
+func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest) (*pb.RefundPaymentResponse, error) {
+	res, err := run(ctx, s.Mutations, refundPaymentCall, r)
+	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_ASKED {
+		return res, err
+	}
+	tenant, x := callOf(ctx).identity.Tenant, res.GetRefund()
+	ctx, cancel := context.WithTimeout(ctx, submitWithin)
+	defer cancel()
+	_ = s.Dispatcher.Submit(ctx, payment.GatewayKey{Tenant: tenant, Gateway: x.GetGateway()}, payment.OfRefund,
+		x.GetRefundNo()) // as in CreatePayment
+	v, err := s.Reader.Refund(ctx, payment.RefundKey{Tenant: tenant, RefundNo: x.GetRefundNo()})
+	if err != nil {
+		return res, nil
+	}
+	return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: res.GetExisted()}, nil
+}
+
+var refundPaymentCall = register("payment.refund",
+	func(c *call, d *decoder, r *pb.RefundPaymentRequest) mutation[*pb.RefundPaymentResponse] {
+		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
+			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason())}
+		if r.GetAmount() != "" {
+			n := d.positive("amount", r.GetAmount(), ledger.Exact)
+			cmd.Amount = &n
+		}
+		return newMutation(cmd, 2*paymentRows, func(v payment.RefundView, existed bool) *pb.RefundPaymentResponse {
+			return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: existed}
+		})
+	})
+
+func (s *Payments) GetRefund(ctx context.Context, r *pb.GetRefundRequest) (*pb.GetRefundResponse, error) {
+	v, err := s.Reader.Refund(ctx, payment.RefundKey{Tenant: callOf(ctx).identity.Tenant, RefundNo: r.GetRefundNo()})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetRefundResponse{Refund: renderRefund(&v)}, nil
+}
+
+func (s *Payments) ListRefunds(ctx context.Context, r *pb.ListRefundsRequest) (*pb.ListRefundsResponse, error) {
+	list, next, err := s.Reader.Refunds(ctx, callOf(ctx).identity.Tenant, r.GetOutTradeNo(), int(r.GetPageSize()),
+		r.GetPageToken())
+	return &pb.ListRefundsResponse{Refunds: eachOf(list, renderRefund), NextPageToken: next}, err
+}
+
+func (s *Payments) ListFlags(ctx context.Context, r *pb.ListFlagsRequest) (*pb.ListFlagsResponse, error) {
+	state := ""
+	if r.GetState() != pb.FlagState_FLAG_STATE_UNSPECIFIED {
+		state = strings.ToLower(strings.TrimPrefix(r.GetState().String(), "FLAG_STATE_"))
+	}
+	list, next, err := s.Reader.Flags(ctx, callOf(ctx).identity.Tenant, state, int(r.GetPageSize()), r.GetPageToken())
+	return &pb.ListFlagsResponse{Flags: eachOf(list, renderFlag), NextPageToken: next}, err
+}
+
+func (s *Payments) ResolveFlag(ctx context.Context, r *pb.ResolveFlagRequest) (*pb.ResolveFlagResponse, error) {
+	return run(ctx, s.Mutations, resolveFlagCall, r)
+}
+
+var resolveFlagCall = register("payment.resolve_flag",
+	func(c *call, d *decoder, r *pb.ResolveFlagRequest) mutation[*pb.ResolveFlagResponse] {
+		cmd := &flow.ResolveFlag{Caller: c.caller(), ID: r.GetFlagId(), Resolution: flagResolutions[r.GetResolution()],
+			Target: r.GetAccount(), RefundNo: r.GetRefundNo(), Note: d.printable("note", r.GetNote())}
+		if (cmd.Target != "") != (cmd.Resolution == payment.WriteOff) {
+			d.bad("account", "must be set to write off, and only then")
+		} else if cmd.Target != "" {
+			d.code("account", cmd.Target)
+		}
+		if (cmd.RefundNo != "") != (cmd.Resolution == payment.GiveBack) {
+			d.bad("refund_no", "must be set to refund, and only then")
+		}
+		return newMutation(cmd, 3*paymentRows, func(v payment.FlagView, existed bool) *pb.ResolveFlagResponse {
+			return &pb.ResolveFlagResponse{Flag: renderFlag(&v), Existed: existed}
+		})
+	})
+
+var flagResolutions = map[pb.Resolution]payment.Resolution{
+	pb.Resolution_RESOLUTION_ACCEPT:    payment.Accept,
+	pb.Resolution_RESOLUTION_REFUND:    payment.GiveBack,
+	pb.Resolution_RESOLUTION_WRITE_OFF: payment.WriteOff,
+}
+
+func renderGateway(g *payment.NamedGateway) *pb.Gateway {
+	return &pb.Gateway{Gateway: g.Name, Clearing: g.Clearing, Suspense: g.Suspense, Payee: g.Payee}
+}
+
+func renderPayment(v *payment.View) *pb.Payment {
+	return &pb.Payment{Id: v.ID, OutTradeNo: v.OutTradeNo, OrderNo: v.OrderNo, Gateway: v.Gateway, PayType: v.PayType,
+		Attempt: int32(v.Attempt), State: pb.PaymentState(enum(pb.PaymentState_value, "PAYMENT_STATE_", v.State.State)),
+		Revision: v.Revision, Asset: v.Asset, Amount: amount.Format(v.Amount, v.Scale), Payee: v.Payee,
+		TransactionId: v.TransactionID, PaidTime: timestamp(v.PaidAt),
+		RefundingAmount: amount.Format(v.Refunding, v.Scale), RefundedAmount: amount.Format(v.Refunded, v.Scale),
+		Credential: v.Credential, FailureCode: v.FailureCode, FailureText: v.FailureText,
+		ExpireTime: timestamp(v.ExpiresAt), CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt),
+		Principal: v.Principal, RequestId: v.RequestID}
+}
+
+// enum returns the value of an enum for a stored text.
+func enum(values map[string]int32, prefix, text string) int32 {
+	return values[prefix+strings.ToUpper(text)]
+}
+
+func renderRefund(v *payment.RefundView) *pb.Refund {
+	return &pb.Refund{Id: v.ID, RefundNo: v.RefundNo, OutTradeNo: v.OutTradeNo, Gateway: v.Gateway,
+		TransactionId: v.TransactionID, State: pb.RefundState(enum(pb.RefundState_value, "REFUND_STATE_", v.State.State)),
+		Asset: cmp.Or(v.Asset, v.Currency), Amount: amount.Format(v.Amount, v.Scale), Reason: v.Reason,
+		Account: v.Account, GatewayRefundId: v.GatewayRefundID, FailureCode: v.FailureCode, FailureText: v.FailureText,
+		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,
+		RequestId: v.RequestID}
+}
+
+func renderGatewayNotice(n *payment.NoticeView) *pb.Notice {
+	return &pb.Notice{Id: n.ID, Gateway: n.Gateway, NotifyId: n.Said.ID, Callback: n.Callback,
+		Kind:       pb.NoticeKind(enum(pb.NoticeKind_value, "NOTICE_KIND_", string(n.Kind))),
+		OutTradeNo: n.OutTradeNo, TransactionId: n.TransactionID, RefundNo: n.RefundNo, Amount: n.Amount,
+		Currency: n.Currency, OccurTime: timestamp(n.At),
+		Verdict: pb.NoticeVerdict(enum(pb.NoticeVerdict_value, "NOTICE_VERDICT_", string(n.Verdict))), Detail: n.Detail,
+		Headers: n.Header, Body: n.Body, RecordTime: timestamp(n.RecordedAt), RequestId: n.RequestID}
+}
+
+func renderFlag(f *payment.FlagView) *pb.Flag {
+	x := &pb.Flag{Id: f.ID, Kind: pb.FlagKind(enum(pb.FlagKind_value, "FLAG_KIND_", string(f.Kind))), Detail: f.Detail,
+		Gateway: f.Gateway, TransactionId: f.TransactionID, OutTradeNo: f.OutTradeNo, OrderNo: f.OrderNo,
+		Asset: f.Asset, Currency: f.Currency, Amount: amount.Format(f.Amount, f.Scale), Account: f.Account,
+		State:      pb.FlagState_FLAG_STATE_OPEN,
+		Resolution: pb.Resolution(enum(pb.Resolution_value, "RESOLUTION_", string(f.Resolution))), Note: f.Note,
+		RefundNo: f.RefundNo, CreateTime: timestamp(f.CreatedAt), ResolveTime: timestamp(f.Resolved.At),
+		Principal: f.Principal, RequestId: cmp.Or(f.Resolved.RequestID, f.Flag.RequestID)}
+	if f.Resolution != "" {
+		x.State = pb.FlagState_FLAG_STATE_RESOLVED
+	}
+	return x
+}

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
+)
+
+// openPayments builds the gateways of the settings, if there are any. An unknown tenant is an error.
+func (s *Server) openPayments(ctx context.Context) error {
+	s.gateways = &gateway.Set{}
+	if s.options.Pay != nil {
+		var err error
+		if s.gateways, err = s.options.Pay.Build(&gateway.Env{Registerer: s.registry,
+			Tenant: func(name string) (int32, error) { return access.Tenant(ctx, s.reads, name) }}); err != nil {
+			return err
+		}
+	}
+	s.dispatcher = dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: s.batches},
+		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, Settle: s.settle, Log: s.log})
+	s.payments = newPaymentMetrics(s.registry)
+	return nil
+}
+
+// settle commits what a gateway said in answer to a call.
+func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
+	requestID string) error {
+	_, err := s.settled(ctx, k, said, c, requestID)
+	return err
+}
+
+func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
+	requestID string) (flow.Settled, error) {
+	if said.OutTradeNo == "" {
+		no, err := payment.NewReader(s.reads).NumberOf(ctx, k, said.RefundNo, said.TransactionID)
+		if err != nil {
+			return flow.Settled{}, err
+		}
+		said.OutTradeNo = no
+	}
+	if said.OutTradeNo == "" { // about a payment that was not made here, and that has no number of ours
+		return flow.Settled{Done: true, Verdict: payment.Known}, nil
+	}
+	out, err := flow.Settle(ctx, s.engine, k, said, c, requestID)
+	if err == nil && !out.Existed {
+		s.payments.notices.WithLabelValues(k.Gateway, string(said.Kind), string(out.Verdict)).Inc()
+	}
+	return out, err
+}
+
+// takeCallback commits a verified callback. It returns false if the gateway is to send it again.
+func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
+	raw gateway.Raw) (bool, error) {
+	asset, _ := g.Asset(n.Currency)
+	said := payment.Said{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
+	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}, said, nil, requestID)
+	return out.Done, err
+}
+
+// flatten joins the values of headers.
+func flatten(h http.Header) map[string]string {
+	m := make(map[string]string, len(h))
+	for name, values := range h {
+		m[name] = strings.Join(values, ", ")
+	}
+	return m
+}
+
+// callbacks serves the route of callbacks, if any gateway is configured.
+func (s *Server) callbacks(mux *http.ServeMux) {
+	if len(s.gateways.ByName) > 0 {
+		(&gateway.Handler{Set: s.gateways, Take: s.takeCallback, Log: s.log}).Register(mux)
+	}
+}
+
+// pay makes the calls at gateways that are due, until shutdown begins.
+func (s *Server) pay(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer stop()
+		select {
+		case <-s.closing:
+		case <-ctx.Done():
+		}
+	}()
+	s.dispatcher.Run(ctx)
+	if s.options.Pay != nil {
+		s.gateways.Close()
+	}
+}
+
+// gateway returns a gateway that is configured for a tenant, or nil.
+func (s *Server) gateway(k payment.GatewayKey) *gateway.Configured { return s.dispatcher.Gateway(k) }
+
+// paymentMetrics are the metrics of payments that need the database.
+type paymentMetrics struct {
+	notices *prometheus.CounterVec
+	due     *prometheus.GaugeVec
+	flags   prometheus.Gauge
+}
+
+func newPaymentMetrics(r prometheus.Registerer) *paymentMetrics {
+	m := &paymentMetrics{
+		notices: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ledgerd_payment_notices_total",
+			Help: "Notices of payment gateways, in callbacks and answers, by kind and verdict, without repeats."},
+			[]string{"gateway", "kind", "verdict"}),
+		due: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ledgerd_payment_calls_due_seconds",
+			Help: "How long the oldest call at a gateway has been due, in seconds."}, []string{"gateway"}),
+		flags: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ledgerd_payment_flags_open",
+			Help: "Flagged payments that wait for a person, of all tenants."}),
+	}
+	r.MustRegister(m.notices, m.due, m.flags)
+	return m
+}
+
+// measurePayments updates the gauges.
+func (s *Server) measurePayments(ctx context.Context) error {
+	stats, flags, err := (&payment.Queue{Pool: s.reads}).Stats(ctx)
+	if err != nil {
+		return err
+	}
+	s.payments.due.Reset()
+	for name := range s.gateways.ByName {
+		s.payments.due.WithLabelValues(name).Set(0)
+	}
+	for _, x := range stats {
+		s.payments.due.WithLabelValues(x.Gateway).Set(max(x.Age, 0))
+	}
+	s.payments.flags.Set(float64(flags))
+	return nil
+}
+
+// flagUnknowns flags the money of payments that were not created in time.
+func flagUnknowns(due []payment.DueFlag) []flow.Submission { return flow.FlagUnknowns(due, scheduler) }
