@@ -72,11 +72,11 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 		body = said["error_response"]
 	}
 	var r result
-	if err := json.Unmarshal(body, &r); err != nil {
+	if err := json.Unmarshal(body, &r); err != nil || r.Code == "" {
 		return gateway.Unreadable("alipay", "the answer has no result")
 	}
 	// Refusals of the request itself, such as an unknown app, come without a signature.
-	if !g.verifies(body, signature) && (r.Code == "10000" || r.Code == "40004" || r.Code == "") {
+	if !g.verifies(body, signature) && (r.Code == "10000" || r.Code == "40004") {
 		return gateway.Unreadable("alipay", "the answer is not signed by one of public_keys")
 	}
 	if r.Code == "10000" {
