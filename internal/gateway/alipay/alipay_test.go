@@ -395,9 +395,14 @@ func TestCheckAndSettings(t *testing.T) {
 	}
 	_, private, public := gatewaytest.Key(t)
 	_, _, other := gatewaytest.Key(t)
-	for want, change := range map[string]map[string]any{"seller_id: is missing": {"seller_id": ""}, "public_keys[0]: is the key of the app": {"public_keys": []string{public}},
-		"private_key: is neither": {"private_key": "pencil!"}, "public_keys: is missing": {"public_keys": []string{}}, "public_keys[0]: is a private key": {"public_keys": []string{private}},
-		"unknown setting": {"colour": "pencil"}} {
+	for want, change := range map[string]map[string]any{
+		"seller_id: is missing":                 {"seller_id": ""},
+		"public_keys[0]: is the key of the app": {"public_keys": []string{public}},
+		"private_key: is neither":               {"private_key": "pencil!"},
+		"public_keys: is missing":               {"public_keys": []string{}},
+		"public_keys[0]: is a private key":      {"public_keys": []string{private}},
+		"unknown setting":                       {"colour": "pencil"},
+	} {
 		settings := map[string]any{"app_id": "1", "seller_id": "2", "private_key": private, "public_keys": []string{other}}
 		for name, value := range change {
 			settings[name] = value

@@ -22,7 +22,8 @@ func (g *account) signed(method string, biz any, extra map[string]string, now ti
 		return nil, gateway.Invalid(err)
 	}
 	form := map[string]string{"app_id": g.app, "method": method, "format": "JSON", "charset": "utf-8",
-		"sign_type": "RSA2", "timestamp": now.In(china).Format(timeLayout), "version": "1.0", "biz_content": string(text)}
+		"sign_type": "RSA2", "timestamp": now.In(china).Format(timeLayout), "version": "1.0",
+		"biz_content": string(text)}
 	for name, value := range extra {
 		if value != "" {
 			form[name] = value

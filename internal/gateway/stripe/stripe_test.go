@@ -248,7 +248,7 @@ func TestPaymentCalls(t *testing.T) {
 	if say(n, err) != "closed P1 pi_1  12.3 USD " {
 		t.Error(say(n, err))
 	}
-	a.want(t, "POST /v1/payment_intents/pi_1/cancel cancellation_reason=abandoned close_P1")
+	a.want(t, "POST /v1/payment_intents/pi_1/cancel cancellation_reason=abandoned")
 	a.script(`400 {"error":{"code":"payment_intent_unexpected_state"}}`, "200 "+paid)
 	if n, err = g.Close(t.Context(), &known); say(n, err) != "paid P1 pi_1  12.3 USD " {
 		t.Error(say(n, err))
