@@ -172,7 +172,8 @@ func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice
 	}
 	var got intent
 	// Without an idempotency key: cancelling twice is harmless, and a repeat must not get an old refusal.
-	refused, err := g.ask(ctx, http.MethodPost, "/v1/payment_intents/"+url.PathEscape(id)+"/cancel", "", url.Values{"cancellation_reason": {"abandoned"}}, &got)
+	refused, err := g.ask(ctx, http.MethodPost, "/v1/payment_intents/"+url.PathEscape(id)+"/cancel", "",
+		url.Values{"cancellation_reason": {"abandoned"}}, &got)
 	if err != nil && refused != nil && refused.Code == "payment_intent_unexpected_state" {
 		// It is paid, cancelled or processing.
 		known := *p

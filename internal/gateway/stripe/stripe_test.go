@@ -216,7 +216,7 @@ func TestPaymentCalls(t *testing.T) {
 	}
 	a.want(t, "POST /v1/payment_intents amount=1230&automatic_payment_methods[enabled]=true&currency=usd&description=tea&metadata[out_trade_no]=P1 pay_P1")
 	a.script("200 " + intentText)
-	if _, n, err = g.Create(t.Context(), &known); err != nil {
+	if _, _, err = g.Create(t.Context(), &known); err != nil {
 		t.Error(err)
 	}
 	a.want(t, "GET /v1/payment_intents/pi_1")
