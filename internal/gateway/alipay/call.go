@@ -22,7 +22,8 @@ func (g *account) signed(method string, biz any, extra map[string]string, now ti
 		return nil, gateway.Invalid(err)
 	}
 	form := map[string]string{"app_id": g.app, "method": method, "format": "JSON", "charset": "utf-8",
-		"sign_type": "RSA2", "timestamp": now.In(china).Format(timeLayout), "version": "1.0", "biz_content": string(text)}
+		"sign_type": "RSA2", "timestamp": now.In(china).Format(timeLayout), "version": "1.0",
+		"biz_content": string(text)}
 	for name, value := range extra {
 		if value != "" {
 			form[name] = value
@@ -72,11 +73,11 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 		body = said["error_response"]
 	}
 	var r result
-	if err := json.Unmarshal(body, &r); err != nil {
+	if err := json.Unmarshal(body, &r); err != nil || r.Code == "" {
 		return gateway.Unreadable("alipay", "the answer has no result")
 	}
 	// Refusals of the request itself, such as an unknown app, come without a signature.
-	if !g.verifies(body, signature) && (r.Code == "10000" || r.Code == "40004" || r.Code == "") {
+	if !g.verifies(body, signature) && (r.Code == "10000" || r.Code == "40004") {
 		return gateway.Unreadable("alipay", "the answer is not signed by one of public_keys")
 	}
 	if r.Code == "10000" {

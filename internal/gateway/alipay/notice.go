@@ -102,8 +102,8 @@ func (g *account) read(form map[string]string) (gateway.Notice, error) {
 	return n, nil
 }
 
-// refunded turns the notice of a refund, whose trade_status is that of a payment, into one that says: ask. refund_fee is
-// the sum of all refunds of the payment, not the amount of this one.
+// refunded turns the notice of a refund, whose trade_status is that of a payment, into one that says: ask. refund_fee
+// is the sum of all refunds of the payment, not the amount of this one.
 func refunded(n gateway.Notice, form map[string]string) gateway.Notice {
 	n.Kind, n.RefundNo, n.Amount, n.Currency = gateway.RefundPending, form["out_biz_no"], amount.Decimal{}, ""
 	n.At, _ = time.ParseInLocation(timeLayout, strings.SplitN(form["gmt_refund"], ".", 2)[0], china)

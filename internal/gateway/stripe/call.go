@@ -21,7 +21,8 @@ type apiError struct {
 	Message string `json:"message"`
 }
 
-// ask makes a request and decodes its answer. key is the idempotency key of a POST.
+// ask makes a request and decodes its answer. key is the idempotency key of a
+// POST, or empty.
 func (g *account) ask(ctx context.Context, method, path, key string, form url.Values, into any) (*apiError, error) {
 	r := &httpsend.Request{Method: method, URL: g.URL + path, Header: http.Header{
 		"Authorization": {"Bearer " + g.key}, "Stripe-Version": {version}}}
@@ -32,7 +33,9 @@ func (g *account) ask(ctx context.Context, method, path, key string, form url.Va
 	case method == http.MethodPost:
 		r.Body = []byte(form.Encode())
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		r.Header.Set("Idempotency-Key", key)
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
 	case len(form) > 0:
 		r.URL += "?" + form.Encode()
 	}
@@ -168,10 +171,11 @@ func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice
 		id = found.ID
 	}
 	var got intent
-	refused, err := g.ask(ctx, http.MethodPost, "/v1/payment_intents/"+url.PathEscape(id)+"/cancel",
-		"close_"+p.OutTradeNo, url.Values{"cancellation_reason": {"abandoned"}}, &got)
+	// Without an idempotency key: cancelling twice is harmless, and a repeat must not get an old refusal.
+	refused, err := g.ask(ctx, http.MethodPost, "/v1/payment_intents/"+url.PathEscape(id)+"/cancel", "",
+		url.Values{"cancellation_reason": {"abandoned"}}, &got)
 	if err != nil && refused != nil && refused.Code == "payment_intent_unexpected_state" {
-		// It is paid, cancelled or processing. A repeat with the same key gets the state of the first time: read it anew.
+		// It is paid, cancelled or processing.
 		known := *p
 		known.TransactionID = id
 		now, err := g.find(ctx, &known)

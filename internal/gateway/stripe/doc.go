@@ -72,8 +72,9 @@ func build(a *gateway.Account) (gateway.Gateway, error) {
 
 // decimals of currencies in Stripe's API, where they differ from 2: https://docs.stripe.com/currencies. ISK has 2
 // there, always 00. UGX is missing: the page lists it with 0 and with 2.
-var decimals = map[string]uint8{"BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "JPY": 0, "KMF": 0, "KRW": 0, "MGA": 0, "PYG": 0,
-	"RWF": 0, "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0, "BHD": 3, "JOD": 3, "KWD": 3, "OMR": 3, "TND": 3}
+var decimals = map[string]uint8{"BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "JPY": 0, "KMF": 0, "KRW": 0, "MGA": 0,
+	"PYG": 0, "RWF": 0, "VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
+	"BHD": 3, "JOD": 3, "KWD": 3, "OMR": 3, "TND": 3}
 
 // decimalsOf returns the decimals of a currency, by its upper-case code.
 func decimalsOf(currency string) (uint8, bool) {

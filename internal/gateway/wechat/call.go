@@ -46,8 +46,8 @@ var (
 	later = map[string]bool{"NOT_ENOUGH": true, "FREQUENCY_LIMITED": true, "FREQUENCY_LIMIT_EXCEED": true,
 		"RATELIMIT_EXCEEDED": true}
 	// unsure are errors after which the state has to be asked for, whatever the status.
-	unsure = map[string]bool{"SYSTEM_ERROR": true, "SYSTEMERROR": true, "BIZERR_NEED_RETRY": true, "BIZ_ERR_NEED_RETRY": true,
-		"TRADE_ERROR": true}
+	unsure = map[string]bool{"SYSTEM_ERROR": true, "SYSTEMERROR": true, "BIZERR_NEED_RETRY": true,
+		"BIZ_ERR_NEED_RETRY": true, "TRADE_ERROR": true}
 )
 
 // ask makes a request, verifies its answer, and decodes it. It returns the provider's error code too.
@@ -64,7 +64,8 @@ func (g *account) ask(ctx context.Context, method, path string, query url.Values
 		return "", gateway.Invalid(errors.New("the URL cannot be built"))
 	}
 	u.RawQuery = query.Encode()
-	authorization, err := g.authorize(method, u.RequestURI(), strconv.FormatInt(time.Now().Unix(), 10), rand.Text(), text)
+	stamp := strconv.FormatInt(time.Now().Unix(), 10)
+	authorization, err := g.authorize(method, u.RequestURI(), stamp, rand.Text(), text)
 	if err != nil {
 		return "", gateway.Invalid(errors.New("the request cannot be signed"))
 	}
@@ -246,7 +247,8 @@ func (g *account) state(ctx context.Context, call string, p *gateway.Payment) (g
 
 // Close closes an order.
 func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice, error) {
-	_, err := g.ask(ctx, http.MethodPost, "/v3/pay/transactions/out-trade-no/"+url.PathEscape(p.OutTradeNo)+"/close", nil,
+	path := "/v3/pay/transactions/out-trade-no/" + url.PathEscape(p.OutTradeNo) + "/close"
+	_, err := g.ask(ctx, http.MethodPost, path, nil,
 		map[string]string{"mchid": g.mchid}, nil)
 	if err == nil {
 		return gateway.Notice{ID: gateway.AnswerID("close", gateway.Closed, p.OutTradeNo), Kind: gateway.Closed,

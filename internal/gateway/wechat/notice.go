@@ -150,7 +150,8 @@ var states = map[string]gateway.Kind{"SUCCESS": gateway.Paid, "REFUND": gateway.
 
 func (g *account) transaction(t *transaction) (gateway.Notice, error) {
 	n := gateway.Notice{Kind: states[t.TradeState], OutTradeNo: t.OutTradeNo, TransactionID: t.TransactionID,
-		Amount: gateway.Major(t.Amount.Total, decimals), Currency: currency(t.Amount.Currency), At: timeOf(t.SuccessTime)}
+		Amount: gateway.Major(t.Amount.Total, decimals), Currency: currency(t.Amount.Currency),
+		At: timeOf(t.SuccessTime)}
 	switch {
 	case n.Kind == "":
 		return n, fmt.Errorf("%w: trade_state is unknown", gateway.ErrFormat)
