@@ -34,9 +34,9 @@ func (b *Book) Act(gateway, key string, a Act) (after *Payment, err error) {
 
 func (b *Book) act(c *changes, p *Payment, a Act) error {
 	may := map[string][]Status{
-		"open": {Unopened}, "pay": {Unopened, Open, Declined, Processing}, "decline": {Unopened, Open, Declined, Processing},
-		"pending": {Unopened, Open, Declined}, "second": {Paid}, "finish": {Paid},
-		"close": {Open, Declined, Unopened},
+		"open": {Unopened}, "pay": {Unopened, Payable, Declined, Processing}, "decline": {Unopened, Payable, Declined, Processing},
+		"pending": {Unopened, Payable, Declined}, "second": {Paid}, "finish": {Paid},
+		"close": {Payable, Declined, Unopened},
 	}
 	states, known := may[a.Do]
 	if !known {
@@ -47,7 +47,7 @@ func (b *Book) act(c *changes, p *Payment, a Act) error {
 	}
 	switch a.Do {
 	case "open":
-		p.Status = Open
+		p.Status = Payable
 	case "pay", "second":
 		if err := b.pay(c, p, a); err != nil {
 			return err
@@ -169,33 +169,29 @@ func (b *Book) perform(p *Payment) {
 	if len(p.Script) == 0 {
 		return
 	}
-	wait, left := time.Until(p.NextAt), len(p.Script)
+	wait, left, gateway, key := time.Until(p.NextAt), len(p.Script), p.Gateway, p.Key
 	b.running.Go(func() {
-		if !b.sleep(wait) {
-			return
-		}
-		b.mu.Lock()
-		same := len(p.Script) == left
-		b.mu.Unlock()
-		if same {
-			b.step(p.Gateway, p.Key)
+		if b.sleep(wait) {
+			b.step(gateway, key, left, false)
 		}
 	})
 }
 
-// step does the next act of the script. It returns whether there was one.
-func (b *Book) step(gateway, key string) (done bool) {
+const anyLeft = -1
+
+// step does the next act of the script if left acts are left, so that two who perform the same script do each act once.
+// It returns whether it did one.
+func (b *Book) step(gateway, key string, left int, quietly bool) (done bool) {
 	_ = b.change(func(c *changes) error {
 		p, err := b.payment(c, gateway, key)
-		if err != nil || len(p.Script) == 0 {
+		if err != nil || len(p.Script) == 0 || (left != anyLeft && len(p.Script) != left) {
 			return err
 		}
-		plan := b.plans.of(p.Number)
-		done, c.quietly = true, plan.BeforeAnswer
+		done, c.quietly = true, quietly
 		act := p.Script[0]
-		p.Script, p.NextAt = p.Script[1:], c.now.Add(time.Duration(plan.After))
+		p.Script, p.NextAt = p.Script[1:], c.now.Add(time.Duration(b.plans.of(p.Number).After))
 		if err := b.act(c, p, Act{Do: act}); err != nil {
-			p.Script = nil // somebody else paid or closed it
+			p.Script = nil // paid or closed meanwhile
 			c.payments = append(c.payments, p)
 		}
 		return nil

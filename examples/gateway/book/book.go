@@ -49,6 +49,8 @@ type Book struct {
 
 	counts map[string]int // calls of the API, by gateway/operation/number
 	faults map[string]int // of them, those that went wrong by plan
+
+	accepted int // forgeries that were sent by hand and acknowledged
 }
 
 // Settings of a Book.
@@ -126,9 +128,7 @@ func (b *Book) change(f func(c *changes) error) error {
 	err := f(c)
 	b.write(c)
 	for _, n := range c.notices {
-		if len(n.Attempts) == 0 {
-			b.begin(n)
-		}
+		b.begin(n)
 	}
 	if !c.quietly {
 		for _, p := range c.payments {

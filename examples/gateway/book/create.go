@@ -30,7 +30,7 @@ func (b *Book) Create(p Payment, once string) (made *Payment, existed bool, err 
 		n := &p
 		n.CreatedAt = c.now
 		if n.Status == "" {
-			n.Status = Open
+			n.Status = Payable
 		}
 		if once != "" {
 			n.Details = with(n.Details, onceDetail, once)
@@ -66,7 +66,7 @@ func (b *Book) Play(ctx context.Context, p *Payment) *Payment {
 	if !before {
 		return p
 	}
-	for b.step(p.Gateway, p.Key) {
+	for b.step(p.Gateway, p.Key, anyLeft, true) {
 	}
 	b.attempted(ctx, p.Gateway, p.Key)
 	if now, err := b.Payment(p.Gateway, p.Key); err == nil {

@@ -23,12 +23,14 @@ type Notice struct {
 	Behind   string    `json:"behind,omitempty"` // sent after the first attempt of this notice
 	Copies   int       `json:"copies,omitempty"` // sent at the same moment as the first attempt
 	Repeats  int       `json:"repeats,omitempty"`
-	Forge    []string  `json:"forge,omitempty"` // sent before the first attempt
+	Forge    []Forgery `json:"forge,omitempty"` // sent before the first attempt
 	Attempts []Attempt `json:"attempts,omitempty"`
 
 	AcknowledgedAt time.Time `json:"acknowledged_at,omitzero"`
 	GaveUp         bool      `json:"gave_up,omitempty"`
 	Never          bool      `json:"never,omitempty"` // lost by plan
+
+	begun bool // its sender runs
 }
 
 // Attempt is one request with a notice, and what came back.

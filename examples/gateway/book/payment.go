@@ -11,7 +11,7 @@ type Status string
 const (
 	// Unopened is a payment of which the gateway's API says nothing until the payer opens it.
 	Unopened   Status = "unopened"
-	Open       Status = "open"
+	Payable    Status = "payable"
 	Processing Status = "processing"
 	Declined   Status = "declined" // the payer may try again
 	Paid       Status = "paid"
@@ -92,7 +92,7 @@ func (p *Payment) clone() *Payment {
 // lapse closes a payment whose time is over.
 func (p *Payment) lapse(now time.Time) bool {
 	switch p.Status {
-	case Unopened, Open, Declined:
+	case Unopened, Payable, Declined:
 		if !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt) {
 			p.Status, p.ClosedAt, p.Script = Closed, p.ExpiresAt, nil
 			return true

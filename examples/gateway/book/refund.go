@@ -3,11 +3,9 @@ package book
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
-
-// usual is what refunds do at a vendor if the plan says nothing.
-type usual = []RefundStatus
 
 // Refund makes a refund, or returns the one with its key. instant: this vendor's refunds usually succeed at once.
 func (b *Book) Refund(r Refund, once string, instant bool) (made *Refund, existed bool, err error) {
@@ -47,22 +45,16 @@ func (b *Book) Refund(r Refund, once string, instant bool) (made *Refund, existe
 		b.addRefund(n)
 		c.refunds = append(c.refunds, n)
 		c.quietly = plan.BeforeAnswer
-		script := refunds[plan.Refund]
-		if plan.Refund == "" {
-			script = usual{RefundSucceeded}
-		}
 		n.NextAt = c.now.Add(time.Duration(plan.After))
-		switch {
-		case instant && len(script) > 0 && script[0] != RefundProcessing:
-			b.settle(c, p, n, script[0])
-			n.Script = script[1:]
-		case script[0] == RefundProcessing:
-			b.settle(c, p, n, RefundProcessing)
-			n.Script = script[1:]
-		default:
-			b.settle(c, p, n, RefundProcessing)
-			n.Script = script
+		first := RefundProcessing
+		n.Script = slices.Clone(refunds[plan.Refund])
+		if plan.Refund == "" {
+			n.Script = []RefundStatus{RefundSucceeded}
 		}
+		if instant || n.Script[0] == RefundProcessing {
+			first, n.Script = n.Script[0], n.Script[1:]
+		}
+		b.settle(c, p, n, first)
 		made = n.clone()
 		return nil
 	})
@@ -78,7 +70,7 @@ func (b *Book) PlayRefund(ctx context.Context, r *Refund) *Refund {
 	if !before {
 		return r
 	}
-	for b.stepRefund(r.Gateway, r.Key) {
+	for b.stepRefund(r.Gateway, r.Key, anyLeft, true) {
 	}
 	b.attempted(ctx, r.Gateway, r.Payment)
 	if now, err := b.FindRefund(r.Gateway, r.Key); err == nil {
@@ -167,34 +159,27 @@ func (b *Book) proceed(r *Refund) {
 	if len(r.Script) == 0 {
 		return
 	}
-	wait, left := time.Until(r.NextAt), len(r.Script)
+	wait, left, gateway, key := time.Until(r.NextAt), len(r.Script), r.Gateway, r.Key
 	b.running.Go(func() {
-		if !b.sleep(wait) {
-			return
-		}
-		b.mu.Lock()
-		same := len(r.Script) == left
-		b.mu.Unlock()
-		if same {
-			b.stepRefund(r.Gateway, r.Key)
+		if b.sleep(wait) {
+			b.stepRefund(gateway, key, left, false)
 		}
 	})
 }
 
-func (b *Book) stepRefund(gateway, key string) (done bool) {
+func (b *Book) stepRefund(gateway, key string, left int, quietly bool) (done bool) {
 	_ = b.change(func(c *changes) error {
 		r := b.refunds[id{gateway, key}]
-		if r == nil || len(r.Script) == 0 {
+		if r == nil || len(r.Script) == 0 || (left != anyLeft && len(r.Script) != left) {
 			return nil
 		}
 		p, err := b.payment(c, r.Gateway, r.Payment)
 		if err != nil {
 			return err
 		}
-		plan := b.plans.of(p.Number)
-		done, c.quietly = true, plan.BeforeAnswer
+		done, c.quietly = true, quietly
 		next := r.Script[0]
-		r.Script, r.NextAt = r.Script[1:], c.now.Add(time.Duration(plan.After))
+		r.Script, r.NextAt = r.Script[1:], c.now.Add(time.Duration(b.plans.of(p.Number).After))
 		b.settle(c, p, r, next)
 		c.refunds = append(c.refunds, r)
 		return nil
