@@ -260,7 +260,7 @@ func (g *Gateway) precreate(q *request) (any, *failure) {
 		return nil, fail
 	}
 	g.Book.Play(q.r.Context(), p)
-	return node{"out_trade_no": p.Number, "qr_code": g.URL + "/pay/alipay/" + p.Secret}, nil
+	return node{"out_trade_no": p.Number, "qr_code": g.URL + "/pay/alipay?qr=" + p.Secret}, nil
 }
 
 // openForm is the payer's browser or app with a signed form: now there is a trade.
@@ -281,7 +281,7 @@ func (g *Gateway) openForm(q *request) book.Answer {
 	} else {
 		p = g.Book.Play(q.r.Context(), p)
 		_ = page.Execute(&text, map[string]string{"Number": p.Number, "Amount": book.Format(p.Amount, 2) + " CNY",
-			"For": p.Description, "Status": string(p.Status), "Pay": "/pay/alipay/" + p.Secret})
+			"For": p.Description, "Status": string(p.Status), "Pay": "/pay/alipay?qr=" + p.Secret})
 	}
 	a.Body = text.Bytes()
 	return a

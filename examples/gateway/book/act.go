@@ -16,6 +16,29 @@ type Act struct {
 	Code     string   `json:"code,omitempty"`  // of a decline
 }
 
+// may has the statuses in which an act is possible.
+var may = map[string][]Status{
+	"open":    {Unopened},
+	"pay":     {Unopened, Payable, Declined, Processing},
+	"decline": {Unopened, Payable, Declined, Processing},
+	"pending": {Unopened, Payable, Declined},
+	"close":   {Unopened, Payable, Declined},
+	"second":  {Paid},
+	"finish":  {Paid},
+}
+
+// Acts returns what is possible with a payment now.
+func (p *Payment) Acts() []string {
+	var acts []string
+	for do, states := range may {
+		if slices.Contains(states, p.Status) {
+			acts = append(acts, do)
+		}
+	}
+	slices.Sort(acts)
+	return acts
+}
+
 // Act does it, and makes the notices.
 func (b *Book) Act(gateway, key string, a Act) (after *Payment, err error) {
 	err = b.change(func(c *changes) error {
@@ -33,11 +56,6 @@ func (b *Book) Act(gateway, key string, a Act) (after *Payment, err error) {
 }
 
 func (b *Book) act(c *changes, p *Payment, a Act) error {
-	may := map[string][]Status{
-		"open": {Unopened}, "pay": {Unopened, Payable, Declined, Processing}, "decline": {Unopened, Payable, Declined, Processing},
-		"pending": {Unopened, Payable, Declined}, "second": {Paid}, "finish": {Paid},
-		"close": {Payable, Declined, Unopened},
-	}
 	states, known := may[a.Do]
 	if !known {
 		return fmt.Errorf("do: %q is none of %s", a.Do, names(may))

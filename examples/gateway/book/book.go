@@ -45,7 +45,8 @@ type Book struct {
 	notices  map[id]*Notice
 	order    []*Notice
 	plans    Plans
-	address  string // base of the merchant's callbacks
+	address  string // base of the merchant's callbacks, if it was set by SetCallbacks
+	fallback string // else
 
 	counts map[string]int // calls of the API, by gateway/operation/number
 	faults map[string]int // of them, those that went wrong by plan
@@ -81,9 +82,7 @@ func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
 			return nil, err
 		}
 	}
-	if s.Callbacks != "" {
-		b.address = s.Callbacks
-	}
+	b.fallback = s.Callbacks
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, n := range b.order {
@@ -237,4 +236,21 @@ func (b *Book) Search(gateway, number string) []*Payment {
 	}
 	sortPayments(found)
 	return found
+}
+
+// Resolve returns the payment with a number or key. Of several with a number, the newest that is not closed.
+func (b *Book) Resolve(gateway, number string) (*Payment, error) {
+	if p, err := b.Payment(gateway, number); err == nil {
+		return p, nil
+	}
+	all := b.Search(gateway, number)
+	if number == "" || len(all) == 0 {
+		return nil, fmt.Errorf("payment %s/%s: %w", gateway, number, ErrNotFound)
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Status != Closed {
+			return all[i], nil
+		}
+	}
+	return all[len(all)-1], nil
 }

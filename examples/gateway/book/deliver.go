@@ -1,6 +1,7 @@
 package book
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -106,8 +107,8 @@ func (b *Book) Send(n *Notice, f Forgery) (Attempt, bool) {
 	d := b.dialects[n.Gateway]
 	b.mu.Lock()
 	n, address := n.clone(), n.URL
-	if address == "" && b.address != "" {
-		address = strings.TrimSuffix(b.address, "/") + "/" + n.Gateway
+	if base := cmp.Or(b.address, b.fallback); address == "" && base != "" {
+		address = strings.TrimSuffix(base, "/") + "/" + n.Gateway
 	}
 	b.mu.Unlock()
 	a := Attempt{At: time.Now().Truncate(time.Millisecond), Forgery: f}

@@ -146,14 +146,7 @@ func (b *Book) SetPlan(number string, p Plan) error {
 	})
 }
 
-// Callbacks returns the base URL for notices of vendors that have it from their console.
-func (b *Book) Callbacks() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.address
-}
-
-// SetCallbacks sets it.
+// SetCallbacks sets the base URL for notices of vendors that have it from their console. It outlasts a restart.
 func (b *Book) SetCallbacks(address string) error {
 	return b.change(func(c *changes) error {
 		b.address, c.plans = address, true

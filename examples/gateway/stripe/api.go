@@ -333,8 +333,11 @@ func (g *Gateway) refund(c *call) book.Answer {
 			return *bad
 		}
 	}
-	key := "re_" + book.Alnum(24)
-	made, _, err := g.Book.Refund(book.Refund{Gateway: name, Key: key, ID: key, Number: c.once, Payment: p.Key,
+	key, number := "re_"+book.Alnum(24), details["metadata.refund_no"]
+	if number == "" {
+		number = key
+	}
+	made, _, err := g.Book.Refund(book.Refund{Gateway: name, Key: key, ID: key, Number: number, Payment: p.Key,
 		Transaction: t.ID, Amount: amount, Reason: c.form.Get("reason"), Details: details}, c.once, true)
 	switch {
 	case errors.Is(err, book.ErrTooMuch) && left == 0:
