@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -109,21 +110,25 @@ func newVendor(t *testing.T, flags ...string) *vendor {
 	t.Helper()
 	v := &vendor{t: t, dir: t.TempDir(), shop: newShop(t)}
 	copyKeys(t, v.dir)
-	o := &options{listen: freeAddress(t), dir: v.dir, notify: v.shop.url, tenant: "shop", speed: 1e5}
+	o := &options{listen: "127.0.0.1:0", dir: v.dir, notify: v.shop.url, tenant: "shop", speed: 1e5}
 	for _, f := range flags {
 		o.certificates = o.certificates || f == "certificates"
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, o) }()
+	out, in := io.Pipe()
+	go func() {
+		err := run(ctx, o, in)
+		_ = in.CloseWithError(err)
+		done <- err
+	}()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	v.url = "http://" + o.listen
-	v.ready()
+	v.ready(out)
 	return v
 }
 
@@ -157,35 +162,21 @@ func copyKeys(t *testing.T, dir string) {
 	}
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
-// ready waits until the simulator answers.
-func (v *vendor) ready() {
+// ready reads the URL from the simulator's output.
+func (v *vendor) ready(out io.Reader) {
 	v.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		c, err := net.DialTimeout("tcp", strings.TrimPrefix(v.url, "http://"), time.Second)
-		if err == nil {
-			_ = c.Close()
-			break
-		}
-		if time.Now().After(deadline) {
-			v.t.Fatal(err)
-		}
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
+	if err == nil {
+		v.url = strings.TrimSpace(line)
+		_, err = lines.ReadString('\n')
 	}
-	k, err := openKeys(v.dir)
+	if err == nil {
+		v.keys, err = openKeys(v.dir)
+	}
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.keys = k
 }
 
 type response struct {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log"
 	"net"
 	"net/http"
@@ -46,13 +47,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	if err := run(ctx, o, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run serves until ctx ends. It writes the settings before it says its URL, on the first line of standard output.
-func run(ctx context.Context, o *options) error {
+// run serves until ctx ends. It writes the settings, and then two lines: its URL, and where the settings are.
+func run(ctx context.Context, o *options, out io.Writer) error {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {
 		return err
@@ -83,8 +84,9 @@ func run(ctx context.Context, o *options) error {
 	if err := k.write("pay.yaml", text); err != nil {
 		return err
 	}
-	fmt.Println(url)
-	fmt.Fprintf(os.Stderr, "Settings: ledgerd serve --pay %s\n", k.path("pay.yaml"))
+	if _, err := fmt.Fprintf(out, "%s\nledgerd serve --pay %s\n", url, k.path("pay.yaml")); err != nil {
+		return err
+	}
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: log.New(os.Stderr, "", log.LstdFlags)}
 	served := make(chan error, 1)
