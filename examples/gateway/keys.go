@@ -105,8 +105,8 @@ func (k *keys) certificate(name string, key *rsa.PrivateKey) (*x509.Certificate,
 		}
 		serial.SetBit(serial, 158, 1) // 40 digits, as the vendor's
 		now := time.Now()
-		c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
-			NotAfter: now.AddDate(5, 0, 0)}
+		c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name},
+			NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(5, 0, 0)}
 		if der, err = x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key); err != nil {
 			return nil, err
 		}

@@ -18,8 +18,8 @@ func (k *keys) settings(o *options, url string, w *wechat.Keys) ([]byte, error) 
 	gateways := []entry{
 		{"kind": "stripe", "url": url, "api_keys": []string{k.Stripe.Secret}, "webhook_secrets": k.Stripe.Signing},
 		{"kind": "alipay", "url": url + "/gateway.do", "app_id": k.Alipay.AppID, "seller_id": k.Alipay.SellerID,
-			"private_keys": []string{file("alipay_app_private.pem")},
-			"public_keys":  []string{file("alipay_public.pem")}},
+			"private_key": file("alipay_app_private.pem"),
+			"public_keys": []string{file("alipay_public.pem")}},
 		{"kind": "wechat", "url": url, "mchid": w.MchID, "appid": w.AppID, "serial_no": w.MerchantSerial,
 			"private_key": file("wechat_merchant_private.pem"), "api_v3_keys": []string{w.APIv3},
 			"public_keys": platform},

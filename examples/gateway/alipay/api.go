@@ -62,7 +62,8 @@ func (g *Gateway) gateway(w http.ResponseWriter, r *http.Request) {
 		"alipay.trade.page.pay": {"create", nil}, "alipay.trade.wap.pay": {"create", nil},
 		"alipay.trade.app.pay": {"create", nil}, "alipay.trade.precreate": {"create", g.precreate},
 		"alipay.trade.query": {"query", g.query}, "alipay.trade.close": {"close", g.close},
-		"alipay.trade.refund": {"refund", g.refund}, "alipay.trade.fastpay.refund.query": {"query_refund", g.refundQuery},
+		"alipay.trade.refund":               {"refund", g.refund},
+		"alipay.trade.fastpay.refund.query": {"query_refund", g.refundQuery},
 	}
 	op, known := operations[q.method]
 	if !known && q.err == nil {
@@ -76,9 +77,11 @@ func (g *Gateway) gateway(w http.ResponseWriter, r *http.Request) {
 		number = ""
 	}
 	var result any
-	call := book.Call{Gateway: name, Operation: op.name, Number: number, Fail: func(status int) book.Answer {
-		return book.Answer{Status: status, Header: http.Header{"Content-Type": {"text/html"}}, Body: []byte("Service Unavailable")}
-	}}
+	call := book.Call{Gateway: name, Operation: op.name, Number: number}
+	call.Fail = func(status int) book.Answer {
+		return book.Answer{Status: status, Body: []byte("Unavailable"),
+			Header: http.Header{"Content-Type": {"text/html"}}}
+	}
 	call.Effect = func() book.Answer {
 		fail := q.err
 		if fail == nil && op.do == nil {
@@ -122,7 +125,7 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) *request {
 	case q.form["sign_type"] != "RSA2":
 		q.err = invalid("isv.invalid-signature-type", "无效签名类型")
 	case !verified(&g.Keys.App.PublicKey, Content(q.form, "sign"), q.form["sign"]):
-		q.err = invalid("isv.invalid-signature", "验签出错，请确认charset参数放在了URL查询字符串中且各参数值使用charset参数指示的字符集编码")
+		q.err = invalid("isv.invalid-signature", "验签出错，请确认各参数值使用charset参数指示的字符集编码")
 	case q.form["version"] != "1.0":
 		q.err = invalid("isv.invalid-parameter", "version")
 	case clockErr != nil:

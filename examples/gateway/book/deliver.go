@@ -136,7 +136,7 @@ func (b *Book) Send(n *Notice, f Forgery) (Attempt, bool) {
 	return a, true
 }
 
-// Forge sends the last notice of a payment once more, forged (or honest: then it is a repeat), and waits for the answer.
+// Forge sends the last notice of a payment once more, forged (or honest: a repeat), and waits for the answer.
 // A payment of which there is no notice gets one made up, which says that it was paid.
 func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 	b.mu.Lock()
@@ -152,11 +152,11 @@ func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 		}
 	}
 	if n == nil {
-		t := Transaction{ID: b.dialects[gateway].TransactionID(p), Amount: p.Amount, Scale: p.Scale, Currency: p.Currency,
-			At: time.Now()}
+		d := b.dialects[gateway]
+		t := Transaction{ID: d.TransactionID(p), Amount: p.Amount, Scale: p.Scale, Currency: p.Currency, At: time.Now()}
 		lie := p.clone()
 		lie.Status, lie.Transactions = Paid, []Transaction{t}
-		for _, content := range b.dialects[gateway].Compose(&Event{Kind: EventPaid, Payment: lie, Transaction: &t, At: t.At}) {
+		for _, content := range d.Compose(&Event{Kind: EventPaid, Payment: lie, Transaction: &t, At: t.At}) {
 			n = &Notice{ID: content.ID, Gateway: gateway, Payment: key, Number: p.Number, Type: content.Type,
 				URL: content.URL, Content: encode(content.Body)}
 		}

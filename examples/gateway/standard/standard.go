@@ -164,8 +164,8 @@ func (*Gateway) Acknowledged(status int, _ []byte) bool { return status >= 200 &
 
 // Schedule is the one that Standard Webhooks suggests.
 func (*Gateway) Schedule() []time.Duration {
-	const h = time.Hour
-	return []time.Duration{5 * time.Second, 5 * time.Minute, 30 * time.Minute, 2 * h, 5 * h, 10 * h, 14 * h, 20 * h, 24 * h}
+	const m, h = time.Minute, time.Hour
+	return []time.Duration{5 * time.Second, 5 * m, 30 * m, 2 * h, 5 * h, 10 * h, 14 * h, 20 * h, 24 * h}
 }
 
 func (*Gateway) Patience() time.Duration { return 15 * time.Second }

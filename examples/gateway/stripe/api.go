@@ -115,13 +115,14 @@ func (g *Gateway) handle(operation string, f func(*call) book.Answer) http.Handl
 		if err == nil {
 			c.form, err = url.ParseQuery(string(body))
 		}
-		b := book.Call{Gateway: name, Operation: operation, Fail: overloaded, Effect: func() book.Answer { return f(c) }}
+		b := book.Call{Gateway: name, Operation: operation, Fail: overloaded,
+			Effect: func() book.Answer { return f(c) }}
 		switch {
 		case err != nil:
 			b.Effect = func() book.Answer { return invalid("", "", "The request body is not a form: %v", err) }
 		case !g.authorized(r):
 			b.Effect = func() book.Answer {
-				return fail(http.StatusUnauthorized, "invalid_request_error", "", "", "Invalid API Key provided: sk_test_***")
+				return fail(http.StatusUnauthorized, "invalid_request_error", "", "", "Invalid API Key provided.")
 			}
 		case len(c.once) > 255:
 			b.Effect = func() book.Answer { return invalid("", "", "Idempotency-Key is longer than 255 characters.") }

@@ -139,7 +139,8 @@ func (g *Gateway) intent(p *book.Payment, t *book.Transaction, secret bool) obje
 	if t == nil {
 		t = p.First()
 	}
-	o := object{"id": p.Key, "object": "payment_intent", "amount": p.Amount, "amount_capturable": 0, "amount_received": 0,
+	o := object{"id": p.Key, "object": "payment_intent", "amount": p.Amount,
+		"amount_capturable": 0, "amount_received": 0,
 		"automatic_payment_methods": object{"allow_redirects": "always", "enabled": true}, "canceled_at": nil,
 		"cancellation_reason": nil, "capture_method": "automatic_async", "confirmation_method": "automatic",
 		"created": p.CreatedAt.Unix(), "currency": strings.ToLower(p.Currency), "description": orNull(p.Description),
@@ -170,9 +171,9 @@ func (g *Gateway) intent(p *book.Payment, t *book.Transaction, secret bool) obje
 func (g *Gateway) charge(e *book.Event) object {
 	t := e.Transaction
 	return object{"id": chargeID(t.ID), "object": "charge", "amount": t.Amount, "amount_captured": t.Amount,
-		"amount_refunded": e.GivenBack, "captured": true, "created": t.At.Unix(), "currency": strings.ToLower(t.Currency),
-		"livemode": t.OtherMode, "metadata": metadata(e.Payment.Details), "paid": true, "payment_intent": t.ID,
-		"refunded": e.GivenBack >= t.Amount, "status": "succeeded"}
+		"amount_refunded": e.GivenBack, "captured": true, "created": t.At.Unix(),
+		"currency": strings.ToLower(t.Currency), "livemode": t.OtherMode,
+		"metadata": metadata(e.Payment.Details), "paid": true, "payment_intent": t.ID, "refunded": e.GivenBack >= t.Amount, "status": "succeeded"}
 }
 
 func chargeID(intent string) string { return "ch_" + strings.TrimPrefix(intent, "pi_") }

@@ -205,7 +205,8 @@ func (g *Gateway) create(c *call, payType string) book.Answer {
 	case "native":
 		return answer(http.StatusOK, object{"code_url": "weixin://wxpay/bizpayurl?pr=" + p.Secret})
 	case "h5":
-		return answer(http.StatusOK, object{"h5_url": g.URL + "/pay/wechat?prepay_id=" + p.Secret + "&package=" + book.Digits(10)})
+		link := g.URL + "/pay/wechat?prepay_id=" + p.Secret + "&package=" + book.Digits(10)
+		return answer(http.StatusOK, object{"h5_url": link})
 	}
 	return answer(http.StatusOK, object{"prepay_id": p.Secret})
 }

@@ -62,7 +62,8 @@ func (g *Gateway) authorize(r *http.Request, body []byte) error {
 	case err != nil || age > window || age < -window:
 		return fmt.Errorf("timestamp 已过期")
 	}
-	text := r.Method + "\n" + r.URL.RequestURI() + "\n" + has["timestamp"] + "\n" + has["nonce_str"] + "\n" + string(body) + "\n"
+	lines := []string{r.Method, r.URL.RequestURI(), has["timestamp"], has["nonce_str"], string(body), ""}
+	text := strings.Join(lines, "\n")
 	if !verified(&g.Keys.Merchant.PublicKey, text, has["signature"]) {
 		return fmt.Errorf("签名错误")
 	}

@@ -1,5 +1,5 @@
-// Package wechat speaks WeChat Pay's API v3: payments by native, JSAPI, app and H5, refunds, signed answers, and notices
-// with an encrypted resource; with the platform's public key, or with its certificates.
+// Package wechat speaks WeChat Pay's API v3: payments by native, JSAPI, app and H5, refunds, signed answers, and
+// notices with an encrypted resource; with the platform's public key, or with its certificates.
 //
 // As with the vendor, declines make no notice, a refund ends later than its call, and a refund's notice names neither
 // currency nor application.
@@ -96,8 +96,8 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 
 func (g *Gateway) refundNotice(e *book.Event, status string) object {
 	r, t := e.Refund, e.Transaction
-	o := object{"mchid": g.mchID(t), "out_trade_no": e.Payment.Number, "transaction_id": t.ID, "out_refund_no": r.Number,
-		"refund_id": r.ID, "refund_status": status, "user_received_account": "招商银行信用卡0403",
+	o := object{"mchid": g.mchID(t), "out_trade_no": e.Payment.Number, "transaction_id": t.ID,
+		"out_refund_no": r.Number, "refund_id": r.ID, "refund_status": status, "user_received_account": "招商银行信用卡0403",
 		"amount": object{"total": t.Amount, "refund": r.Amount, "payer_total": t.Amount, "payer_refund": r.Amount}}
 	if status == "SUCCESS" {
 		o["success_time"] = clock(r.EndedAt)
@@ -135,7 +135,8 @@ func (g *Gateway) transaction(p *book.Payment, t *book.Transaction) object {
 		o["payer"] = object{"openid": payer}
 		// A part may be paid by a coupon of the vendor: what counts is the total.
 		paid := t.Amount - t.Amount/10
-		o["amount"] = object{"total": t.Amount, "payer_total": paid, "currency": t.Currency, "payer_currency": t.Currency}
+		o["amount"] = object{"total": t.Amount, "payer_total": paid, "currency": t.Currency,
+			"payer_currency": t.Currency}
 	case book.Unopened, book.Payable, book.Declined:
 	}
 	return o
@@ -238,8 +239,8 @@ func (*Gateway) Acknowledged(status int, _ []byte) bool {
 // Schedule: 24 hours and 4 minutes.
 func (*Gateway) Schedule() []time.Duration {
 	const s, m, h = time.Second, time.Minute, time.Hour
-	return []time.Duration{15 * s, 15 * s, 30 * s, 3 * m, 10 * m, 20 * m, 30 * m, 30 * m, 30 * m, h, 3 * h, 3 * h, 3 * h,
-		6 * h, 6 * h}
+	return []time.Duration{15 * s, 15 * s, 30 * s, 3 * m, 10 * m, 20 * m, 30 * m, 30 * m, 30 * m, h,
+		3 * h, 3 * h, 3 * h, 6 * h, 6 * h}
 }
 
 func (*Gateway) Patience() time.Duration { return 5 * time.Second }
