@@ -214,7 +214,7 @@ func (g *Gateway) create(q *request, payType string, s book.Status) (*book.Payme
 		return nil, business("ACQ.INVALID_PARAMETER", "参数无效: out_trade_no")
 	case err != nil || amount > 100000000_00:
 		return nil, business("ACQ.INVALID_PARAMETER", "参数无效: total_amount")
-	case q.has("subject") == "" || len(q.has("subject")) > 256:
+	case q.has("subject") == "" || len(q.has("subject")) > 256 || strings.ContainsAny(q.has("subject"), "/=&"):
 		return nil, business("ACQ.INVALID_PARAMETER", "参数无效: subject")
 	case expiryErr != nil:
 		return nil, business("ACQ.INVALID_PARAMETER", "参数无效: time_expire")

@@ -137,6 +137,7 @@ func (b *Book) pay(c *changes, p *Payment, a Act) error {
 	for range times {
 		t.ID = b.dialects[p.Gateway].TransactionID(p)
 		p.Transactions = append(p.Transactions, t)
+		b.index(p)
 		b.tell(c, &Event{Kind: EventPaid, Payment: p, Transaction: &t})
 	}
 	return nil
@@ -171,8 +172,7 @@ func (b *Book) tell(c *changes, e *Event) {
 		for _, f := range plan.Forge {
 			n.Forge = append(n.Forge, Forgery(f))
 		}
-		b.notices[id{n.Gateway, n.ID}] = n
-		b.order = append(b.order, n)
+		b.addNotice(n)
 		c.notices = append(c.notices, n)
 	}
 	if plan.Hold > 0 {

@@ -39,11 +39,13 @@ type Book struct {
 
 	payments map[id]*Payment
 	byNumber map[id][]*Payment
+	byMoney  map[id]*Payment // by transaction, and by the gateway's number
 	once     map[id]any // *Payment or *Refund, by the key of the request that made it
 	refunds  map[id]*Refund
 	ofTrade  map[id][]*Refund // by payment
 	notices  map[id]*Notice
 	order    []*Notice
+	told     map[id][]*Notice // by payment
 	plans    Plans
 	address  string // base of the merchant's callbacks, if it was set by SetCallbacks
 	fallback string // else
@@ -68,8 +70,9 @@ type Settings struct {
 // Open reads the book, and begins to send what is due until ctx ends.
 func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
 	b := &Book{ctx: ctx, speed: max(s.Speed, 1e-3), senders: make(chan struct{}, 64), changed: make(chan struct{}),
-		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{}, once: map[id]any{},
-		refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{}, notices: map[id]*Notice{},
+		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{}, byMoney: map[id]*Payment{},
+		once: map[id]any{},
+		refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{}, notices: map[id]*Notice{}, told: map[id][]*Notice{},
 		counts: map[string]int{}, faults: map[string]int{}}
 	// Vendors do not follow redirects, and each attempt may meet another server.
 	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second},
@@ -176,6 +179,24 @@ func (b *Book) addPayment(p *Payment) {
 	b.payments[id{p.Gateway, p.Key}] = p
 	number := id{p.Gateway, p.Number}
 	b.byNumber[number] = append(b.byNumber[number], p)
+	b.index(p)
+}
+
+// index makes a payment known by the money that came for it.
+func (b *Book) index(p *Payment) {
+	if p.ID != "" {
+		b.byMoney[id{p.Gateway, p.ID}] = p
+	}
+	for i := range p.Transactions {
+		b.byMoney[id{p.Gateway, p.Transactions[i].ID}] = p
+	}
+}
+
+func (b *Book) addNotice(n *Notice) {
+	b.notices[id{n.Gateway, n.ID}] = n
+	b.order = append(b.order, n)
+	payment := id{n.Gateway, n.Payment}
+	b.told[payment] = append(b.told[payment], n)
 }
 
 func (b *Book) addRefund(r *Refund) {
@@ -211,14 +232,15 @@ func (b *Book) Payment(gateway, key string) (found *Payment, err error) {
 // ByTransaction returns the payment for which a transaction came.
 func (b *Book) ByTransaction(gateway, transaction string) (found *Payment, err error) {
 	err = b.change(func(c *changes) error {
-		for _, p := range b.payments {
-			if p.Gateway == gateway && (p.ID == transaction || p.Transaction(transaction) != nil) {
-				p.lapse(c.now)
-				found = p.clone()
-				return nil
-			}
+		p := b.byMoney[id{gateway, transaction}]
+		if p == nil {
+			return fmt.Errorf("transaction %s/%s: %w", gateway, transaction, ErrNotFound)
 		}
-		return fmt.Errorf("transaction %s/%s: %w", gateway, transaction, ErrNotFound)
+		p, err := b.payment(c, gateway, p.Key)
+		if err == nil {
+			found = p.clone()
+		}
+		return err
 	})
 	return found, err
 }

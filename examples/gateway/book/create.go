@@ -80,8 +80,8 @@ func (b *Book) attempted(ctx context.Context, gateway, key string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	b.until(ctx, func() bool {
-		return !slices.ContainsFunc(b.order, func(n *Notice) bool {
-			return n.Gateway == gateway && n.Payment == key && len(n.Attempts) == 0 && !n.Held && !n.Never
+		return !slices.ContainsFunc(b.told[id{gateway, key}], func(n *Notice) bool {
+			return len(n.Attempts) == 0 && !n.Held && !n.Never
 		})
 	})
 }

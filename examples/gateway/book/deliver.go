@@ -146,10 +146,8 @@ func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 		return Attempt{}, fmt.Errorf("payment %s/%s: %w", gateway, key, ErrNotFound)
 	}
 	var n *Notice
-	for _, known := range b.order {
-		if known.Gateway == gateway && known.Payment == key {
-			n = known
-		}
+	if told := b.told[id{gateway, key}]; len(told) > 0 {
+		n = told[len(told)-1]
 	}
 	if n == nil {
 		d := b.dialects[gateway]

@@ -104,6 +104,7 @@ func (b *Book) replay(l *line) {
 	for _, p := range l.Payments {
 		if old := b.payments[id{p.Gateway, p.Key}]; old != nil {
 			*old = *p
+			b.index(old)
 		} else {
 			b.addPayment(p)
 		}
@@ -125,8 +126,7 @@ func (b *Book) replay(l *line) {
 		if old := b.notices[id{n.Gateway, n.ID}]; old != nil {
 			*old = *n
 		} else {
-			b.notices[id{n.Gateway, n.ID}] = n
-			b.order = append(b.order, n)
+			b.addNotice(n)
 		}
 	}
 	if l.Plans != nil {
