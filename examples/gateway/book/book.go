@@ -40,7 +40,7 @@ type Book struct {
 	payments map[id]*Payment
 	byNumber map[id][]*Payment
 	byMoney  map[id]*Payment // by transaction, and by the gateway's number
-	once     map[id]any // *Payment or *Refund, by the key of the request that made it
+	once     map[id]any      // *Payment or *Refund, by the key of the request that made it
 	refunds  map[id]*Refund
 	ofTrade  map[id][]*Refund // by payment
 	notices  map[id]*Notice
@@ -70,10 +70,9 @@ type Settings struct {
 // Open reads the book, and begins to send what is due until ctx ends.
 func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
 	b := &Book{ctx: ctx, speed: max(s.Speed, 1e-3), senders: make(chan struct{}, 64), changed: make(chan struct{}),
-		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{}, byMoney: map[id]*Payment{},
-		once: map[id]any{},
-		refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{}, notices: map[id]*Notice{}, told: map[id][]*Notice{},
-		counts: map[string]int{}, faults: map[string]int{}}
+		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{},
+		byMoney: map[id]*Payment{}, once: map[id]any{}, refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{},
+		notices: map[id]*Notice{}, told: map[id][]*Notice{}, counts: map[string]int{}, faults: map[string]int{}}
 	// Vendors do not follow redirects, and each attempt may meet another server.
 	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -145,8 +144,8 @@ func (b *Book) change(f func(c *changes) error) error {
 	return err
 }
 
-// until waits for a condition, which is looked at under the lock after every change.
-func (b *Book) until(ctx context.Context, met func() bool) bool {
+// until waits for a condition, which is looked at under the lock after a change, and a pause.
+func (b *Book) until(ctx context.Context, pause time.Duration, met func() bool) bool {
 	for {
 		b.mu.Lock()
 		ok, changed := met(), b.changed
@@ -156,6 +155,7 @@ func (b *Book) until(ctx context.Context, met func() bool) bool {
 		}
 		select {
 		case <-changed:
+			b.sleep(pause)
 		case <-ctx.Done():
 			return false
 		case <-b.ctx.Done():

@@ -79,7 +79,7 @@ func (b *Book) Play(ctx context.Context, p *Payment) *Payment {
 func (b *Book) attempted(ctx context.Context, gateway, key string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	b.until(ctx, func() bool {
+	b.until(ctx, 0, func() bool {
 		return !slices.ContainsFunc(b.told[id{gateway, key}], func(n *Notice) bool {
 			return len(n.Attempts) == 0 && !n.Held && !n.Never
 		})

@@ -38,7 +38,7 @@ func (b *Book) attempt(n *Notice) bool {
 	if !b.sleep(wait) {
 		return false
 	}
-	if behind != nil && !b.until(b.ctx, func() bool { return len(behind.Attempts) > 0 || behind.done() }) {
+	if behind != nil && !b.until(b.ctx, 0, func() bool { return len(behind.Attempts) > 0 || behind.done() }) {
 		return false
 	}
 	var results []Attempt
@@ -231,7 +231,7 @@ func (b *Book) Notices(number string) []*Notice {
 // Quiet waits until no payer and no refund has anything left to do, and each notice was acknowledged, given up, lost or
 // is held.
 func (b *Book) Quiet(ctx context.Context) bool {
-	return b.until(ctx, func() bool {
+	return b.until(ctx, 5*time.Millisecond, func() bool {
 		for _, p := range b.payments {
 			if len(p.Script) > 0 {
 				return false

@@ -172,8 +172,8 @@ func (g *Gateway) charge(e *book.Event) object {
 	t := e.Transaction
 	return object{"id": chargeID(t.ID), "object": "charge", "amount": t.Amount, "amount_captured": t.Amount,
 		"amount_refunded": e.GivenBack, "captured": true, "created": t.At.Unix(),
-		"currency": strings.ToLower(t.Currency), "livemode": t.OtherMode,
-		"metadata": metadata(e.Payment.Details), "paid": true, "payment_intent": t.ID, "refunded": e.GivenBack >= t.Amount, "status": "succeeded"}
+		"currency": strings.ToLower(t.Currency), "livemode": t.OtherMode, "metadata": metadata(e.Payment.Details),
+		"paid": true, "payment_intent": t.ID, "refunded": e.GivenBack >= t.Amount, "status": "succeeded"}
 }
 
 func chargeID(intent string) string { return "ch_" + strings.TrimPrefix(intent, "pi_") }
