@@ -100,13 +100,13 @@ func TestNoticesGoAstrayAsPlanned(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 	})
-	t.Run("twice at once, and once more", func(t *testing.T) {
+	t.Run("twice at once, and twice more", func(t *testing.T) {
 		v := newVendor(t)
-		v.plan("N1", book.Plan{Payer: "pay", Copies: 1, Repeats: 1})
+		v.plan("N1", book.Plan{Payer: "pay", Copies: 1, Repeats: 2})
 		v.order("N1")
 		v.quiet()
 		got := v.shop.callbacks()
-		if len(got) != 3 || got[0].header.Get("Webhook-Id") != got[2].header.Get("Webhook-Id") {
+		if len(got) != 4 || got[0].header.Get("Webhook-Id") != got[3].header.Get("Webhook-Id") {
 			t.Errorf("%d callbacks", len(got))
 		}
 	})
@@ -316,5 +316,28 @@ func TestThePageHasTheButtons(t *testing.T) {
 	v.order("N1")
 	if a := v.must("GET", "/", "", nil); !strings.Contains(string(a.body), `data-to="/control/payments/standard/N1" data-do="pay"`) {
 		t.Errorf("%s", a.body)
+	}
+}
+
+// A payment whose time is over is closed, and cannot be paid but by force.
+func TestPaymentsExpire(t *testing.T) {
+	t.Parallel()
+	v := newVendor(t)
+	body := `{"out_trade_no":"N1","amount":"12.30","currency":"EUR","expire_time":"2020-01-01T00:00:00Z"}`
+	if _, err := v.standard("create", body); err != nil {
+		t.Fatal(err)
+	}
+	if got := v.state("N1"); got != "payment.closed" {
+		t.Error(got)
+	}
+	json := http.Header{"Content-Type": {"application/json"}}
+	if a := v.must("POST", "/control/payments/standard/N1", `{"do":"pay"}`, json); a.StatusCode != 409 {
+		t.Errorf("%s", a.body)
+	}
+	if a := v.must("POST", "/control/payments/standard/N1", `{"do":"pay","force":true}`, json); a.StatusCode != 200 {
+		t.Errorf("%s", a.body)
+	}
+	if got := v.money("standard", "N1", "EUR"); got != "12.30-0.00 in 1" {
+		t.Error(got)
 	}
 }

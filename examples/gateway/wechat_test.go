@@ -152,6 +152,9 @@ func TestWeChatIsPaidToldAndRefunded(t *testing.T) {
 		if a := v.wechat("POST", "/v3/pay/transactions/out-trade-no/W00001/close", `{"mchid":"`+v.keys.WeChat.MchID+`"}`); a.StatusCode != 400 {
 			t.Errorf("a paid payment was closed: %s", a.body)
 		}
+		if a := v.wechat("POST", "/v3/pay/transactions/native", v.wechatOrder("W00001", "")); a.json(t)["code"] != "ORDERPAID" {
+			t.Errorf("a paid number again: %s", a.body)
+		}
 		kinds := map[string]map[string]any{}
 		for _, c := range v.shop.callbacks() {
 			if !v.verifyWechat(c.header, c.body) {
