@@ -1,0 +1,278 @@
+package book
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+var (
+	ErrNotFound  = errors.New("not found")
+	ErrDifferent = errors.New("the same number with other content")
+	ErrTooMuch   = errors.New("more than is left of the transaction")
+	ErrRefused   = errors.New("refused by plan")
+)
+
+// StateError means that a payment's status forbids what was asked.
+type StateError struct{ Status Status }
+
+func (e *StateError) Error() string { return "the payment is " + string(e.Status) }
+
+// id names a thing of a gateway.
+type id struct{ gateway, key string }
+
+// Book is the memory of all gateways. Safe for concurrent use. What its methods return are copies.
+type Book struct {
+	ctx     context.Context
+	speed   float64
+	client  *http.Client
+	senders chan struct{}
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	journal  *journal
+	dialects map[string]Dialect
+	changed  chan struct{} // closed with every change
+
+	payments map[id]*Payment
+	byNumber map[id][]*Payment
+	byMoney  map[id]*Payment // by transaction, and by the gateway's number
+	once     map[id]any      // *Payment or *Refund, by the key of the request that made it
+	refunds  map[id]*Refund
+	ofTrade  map[id][]*Refund // by payment
+	notices  map[id]*Notice
+	order    []*Notice
+	told     map[id][]*Notice // by payment
+	plans    Plans
+	address  string // base of the merchant's callbacks, if it was set by SetCallbacks
+	fallback string // else
+
+	counts map[string]int // calls of the API, by gateway/operation/number
+	faults map[string]int // of them, those that went wrong by plan
+
+	accepted int // forgeries that were sent by hand and acknowledged
+}
+
+// Settings of a Book.
+type Settings struct {
+	// File keeps the book; empty: in memory.
+	File string
+	// Speed divides the waits between the attempts of a notice.
+	Speed float64
+	// Callbacks is the base URL of the merchant's callbacks where the vendor has it from its console: its gateway's
+	// name is appended.
+	Callbacks string
+}
+
+// Open reads the book, and begins to send what is due until ctx ends.
+func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
+	b := &Book{ctx: ctx, speed: max(s.Speed, 1e-3), senders: make(chan struct{}, 64), changed: make(chan struct{}),
+		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{},
+		byMoney: map[id]*Payment{}, once: map[id]any{}, refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{},
+		notices: map[id]*Notice{}, told: map[id][]*Notice{}, counts: map[string]int{}, faults: map[string]int{}}
+	// Vendors do not follow redirects, and each attempt may meet another server.
+	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for _, d := range dialects {
+		b.dialects[d.Name()] = d
+	}
+	if s.File != "" {
+		if err := b.load(s.File); err != nil {
+			return nil, err
+		}
+	}
+	b.fallback = s.Callbacks
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.order {
+		b.begin(n)
+	}
+	for _, p := range b.payments {
+		b.perform(p)
+	}
+	for _, r := range b.refunds {
+		b.proceed(r)
+	}
+	return b, nil
+}
+
+// Close waits for what runs, after the end of Open's context, and closes the journal.
+func (b *Book) Close() error {
+	b.running.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.journal == nil {
+		return nil
+	}
+	return b.journal.file.Close()
+}
+
+// changes are the things that one change touched.
+type changes struct {
+	now      time.Time
+	payments []*Payment
+	refunds  []*Refund
+	notices  []*Notice
+	plans    bool
+	quietly  bool // whoever asked plays the payer itself
+}
+
+// change runs f under the lock, and journals what it touched before anybody sees it. An error of f means that it
+// changed nothing but what it listed.
+func (b *Book) change(f func(c *changes) error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := &changes{now: time.Now().Truncate(time.Millisecond)}
+	err := f(c)
+	b.write(c)
+	for _, n := range c.notices {
+		b.begin(n)
+	}
+	if !c.quietly {
+		for _, p := range c.payments {
+			b.perform(p)
+		}
+		for _, r := range c.refunds {
+			b.proceed(r)
+		}
+	}
+	close(b.changed)
+	b.changed = make(chan struct{})
+	return err
+}
+
+// until waits for a condition, which is looked at under the lock after a change, and a pause.
+func (b *Book) until(ctx context.Context, pause time.Duration, met func() bool) bool {
+	for {
+		b.mu.Lock()
+		ok, changed := met(), b.changed
+		b.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-changed:
+			b.sleep(pause)
+		case <-ctx.Done():
+			return false
+		case <-b.ctx.Done():
+			return false
+		}
+	}
+}
+
+func (b *Book) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return b.ctx.Err() == nil
+	case <-b.ctx.Done():
+		return false
+	}
+}
+
+func (b *Book) addPayment(p *Payment) {
+	b.payments[id{p.Gateway, p.Key}] = p
+	number := id{p.Gateway, p.Number}
+	b.byNumber[number] = append(b.byNumber[number], p)
+	b.index(p)
+}
+
+// index makes a payment known by the money that came for it.
+func (b *Book) index(p *Payment) {
+	if p.ID != "" {
+		b.byMoney[id{p.Gateway, p.ID}] = p
+	}
+	for i := range p.Transactions {
+		b.byMoney[id{p.Gateway, p.Transactions[i].ID}] = p
+	}
+}
+
+func (b *Book) addNotice(n *Notice) {
+	b.notices[id{n.Gateway, n.ID}] = n
+	b.order = append(b.order, n)
+	payment := id{n.Gateway, n.Payment}
+	b.told[payment] = append(b.told[payment], n)
+}
+
+func (b *Book) addRefund(r *Refund) {
+	b.refunds[id{r.Gateway, r.Key}] = r
+	trade := id{r.Gateway, r.Payment}
+	b.ofTrade[trade] = append(b.ofTrade[trade], r)
+}
+
+// payment finds one, and closes it if its time is over.
+func (b *Book) payment(c *changes, gateway, key string) (*Payment, error) {
+	p := b.payments[id{gateway, key}]
+	if p == nil {
+		return nil, fmt.Errorf("payment %s/%s: %w", gateway, key, ErrNotFound)
+	}
+	if p.lapse(c.now) {
+		c.payments = append(c.payments, p)
+	}
+	return p, nil
+}
+
+// Payment returns a payment by its key.
+func (b *Book) Payment(gateway, key string) (found *Payment, err error) {
+	err = b.change(func(c *changes) error {
+		p, err := b.payment(c, gateway, key)
+		if err == nil {
+			found = p.clone()
+		}
+		return err
+	})
+	return found, err
+}
+
+// ByTransaction returns the payment for which a transaction came.
+func (b *Book) ByTransaction(gateway, transaction string) (found *Payment, err error) {
+	err = b.change(func(c *changes) error {
+		p := b.byMoney[id{gateway, transaction}]
+		if p == nil {
+			return fmt.Errorf("transaction %s/%s: %w", gateway, transaction, ErrNotFound)
+		}
+		p, err := b.payment(c, gateway, p.Key)
+		if err == nil {
+			found = p.clone()
+		}
+		return err
+	})
+	return found, err
+}
+
+// Search returns payments: of a gateway, of a number, or all; the newest last.
+func (b *Book) Search(gateway, number string) []*Payment {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var found []*Payment
+	for _, p := range b.payments {
+		if (gateway == "" || p.Gateway == gateway) && (number == "" || p.Number == number) {
+			p.lapse(time.Now())
+			found = append(found, p.clone())
+		}
+	}
+	sortPayments(found)
+	return found
+}
+
+// Resolve returns the payment with a number or key. Of several with a number, the newest that is not closed.
+func (b *Book) Resolve(gateway, number string) (*Payment, error) {
+	if p, err := b.Payment(gateway, number); err == nil {
+		return p, nil
+	}
+	all := b.Search(gateway, number)
+	if number == "" || len(all) == 0 {
+		return nil, fmt.Errorf("payment %s/%s: %w", gateway, number, ErrNotFound)
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Status != Closed {
+			return all[i], nil
+		}
+	}
+	return all[len(all)-1], nil
+}
