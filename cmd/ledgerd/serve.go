@@ -89,7 +89,8 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		MetricsListen: f.MetricsListen,
 		Anyone:        anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout,
 		Traces:  f.TraceURL != "",
-		Consume: consumers, Notify: senders, Pay: gateways, Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
+		Consume: consumers, Notify: senders, Pay: gateways,
+		Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)

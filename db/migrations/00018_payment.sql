@@ -89,7 +89,8 @@ comment on column payment_payments.asset is 'Asset of the amount.';
 comment on column payment_payments.scale is 'Decimals of the asset.';
 comment on column payment_payments.amount is 'What is to be paid, in minor units.';
 comment on column payment_payments.payee is 'Code of the account that is paid.';
-comment on column payment_payments.description is 'What the payer reads at the gateway; null: the number of the order.';
+comment on column payment_payments.description is
+    'What the payer reads at the gateway; null: the number of the order.';
 comment on column payment_payments.payer is 'Who pays, as the gateway knows the payer; null: not said.';
 comment on column payment_payments.payer_ip is 'IP address of the payer; null: not said.';
 comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: not said.';
@@ -105,7 +106,8 @@ comment on column payment_payments.transaction_id is
 comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or not said.';
 comment on column payment_payments.credential is
     'What the payer''s client needs to pay: names and values; null: the gateway does not know it yet.';
-comment on column payment_payments.failure_code is 'Why it was last declined or refused, as the gateway says; null: it was not.';
+comment on column payment_payments.failure_code is
+    'Why it was last declined or refused, as the gateway says; null: it was not.';
 comment on column payment_payments.failure_text is 'The same for people.';
 grant select, insert on payment_payments to ledgerd_app;
 grant update (transaction_id, paid_at, credential, failure_code, failure_text) on payment_payments to ledgerd_app;
@@ -149,8 +151,8 @@ comment on column payment_transactions.asset is 'Asset of the currency; null: th
 comment on column payment_transactions.scale is 'Decimals of the amount.';
 comment on column payment_transactions.amount is 'Amount, in 10^-scale of the currency.';
 comment on column payment_transactions.account is
-    'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or where the resolution '
-    'of a flag has moved it; null: not posted.';
+    'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
+    'resolution of a flag; null: not posted.';
 comment on column payment_transactions.refunding is 'What refunds that are not decided give back.';
 comment on column payment_transactions.refunded is 'What was given back.';
 comment on column payment_transactions.recorded_at is 'When it was recorded: time of its batch.';
@@ -226,9 +228,11 @@ comment on column payment_notices.refund_no is 'Number of the refund; null: it i
 comment on column payment_notices.amount is 'Amount in major units; null: not said.';
 comment on column payment_notices.currency is 'Currency; null: not said.';
 comment on column payment_notices.asset is 'Asset of the currency by the settings; null: none.';
-comment on column payment_notices.fields is 'The whole notice as it was read, from which one that was unknown applies later.';
+comment on column payment_notices.fields is
+    'The whole notice as it was read, from which one that was unknown applies later.';
 comment on column payment_notices.verdict is
-    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: its payment was not there.';
+    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: its payment was not '
+    'there.';
 comment on column payment_notices.detail is 'Why, for people; null: nothing to say.';
 comment on column payment_notices.headers is 'Headers of the callback, without secrets; null: an answer.';
 comment on column payment_notices.body is 'Body as it came.';
@@ -264,7 +268,8 @@ create table payment_refunds (
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
     constraint payment_refunds_amount_check check (amount > 0)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
-create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id) where out_trade_no <> '';
+create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id)
+    where out_trade_no <> '';
 create index payment_refunds_id_idx on payment_refunds (tenant_id, refund_id) where refund_id > 0;
 comment on table payment_refunds is
     'Refunds of transactions. The state is that of the instance of the machine "refund" with the same number.';
@@ -334,7 +339,8 @@ comment on table payment_flags is 'Money that came, or went, and fits no order: 
 comment on column payment_flags.tenant_id is 'Tenant.';
 comment on column payment_flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
 comment on column payment_flags.kind is
-    'unknown_number, wrong_amount, wrong_asset, wrong_merchant, late, second_transaction, order_refused, unknown_refund.';
+    'unknown_number, wrong_amount, wrong_asset, wrong_merchant, late, second_transaction, order_refused, '
+    'unknown_refund.';
 comment on column payment_flags.detail is 'Why, for people.';
 comment on column payment_flags.gateway is 'Gateway.';
 comment on column payment_flags.transaction_id is 'The gateway''s number of the transaction.';
@@ -344,11 +350,13 @@ comment on column payment_flags.currency is 'Currency, as the gateway says.';
 comment on column payment_flags.asset is 'Asset of the currency; null: the ledger has none.';
 comment on column payment_flags.scale is 'Decimals of the amount.';
 comment on column payment_flags.amount is 'Amount, in 10^-scale.';
-comment on column payment_flags.account is 'Code of the suspense account on which the money stands; null: not posted.';
+comment on column payment_flags.account is
+    'Code of the suspense account on which the money stands; null: not posted.';
 comment on column payment_flags.request_id is 'X-Request-ID under which it was raised.';
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
-comment on column payment_flags.resolution is 'accept: it paid its order. refund: it is given back. write_off: it went to target.';
+comment on column payment_flags.resolution is
+    'accept: it paid its order. refund: it is given back. write_off: it went to target.';
 comment on column payment_flags.target is 'Code of the account to which it was written off.';
 comment on column payment_flags.refund_no is 'Refund that gives it back.';
 comment on column payment_flags.note is 'Note of the person who decided.';
@@ -380,14 +388,15 @@ create table payment_calls (
 create index payment_calls_due_idx on payment_calls (tenant_id, gateway, next_call_at) where call <> 'flag';
 create index payment_calls_flag_idx on payment_calls (next_call_at, tenant_id, number) where call = 'flag';
 comment on table payment_calls is
-    'Calls that are due at gateways: one row for each payment and refund that is not decided. Changed under the lock of '
-    'its instance, or by the worker whose fence it has.';
+    'Calls that are due at gateways: one row for each payment and refund that is not decided. Changed under the lock '
+    'of its instance, or by the worker whose fence it has.';
 comment on column payment_calls.tenant_id is 'Tenant.';
 comment on column payment_calls.subject is 'payment; refund.';
 comment on column payment_calls.number is 'Number of the payment or refund.';
 comment on column payment_calls.gateway is 'Gateway.';
 comment on column payment_calls.call is
-    'submit; query: ask for the state; close: so that it cannot be paid any more; flag: no call, its money is flagged then.';
+    'submit; query: ask for the state; close: so that it cannot be paid any more; flag: no call, its money is flagged '
+    'then.';
 comment on column payment_calls.attempts is 'Number of tries since the call was asked for.';
 comment on column payment_calls.next_call_at is 'When it is due.';
 comment on column payment_calls.lease_until is 'Until when a worker has it; null: none.';

@@ -17,6 +17,16 @@ const (
 	refundTransfer  = "refund"
 )
 
+// paymentInstance is the key of the instance that has a payment's state.
+func paymentInstance(k payment.Key) machine.Key {
+	return machine.Key{Tenant: k.Tenant, Machine: machine.PaymentMachine, Key: k.OutTradeNo}
+}
+
+// refundInstance is the key of the instance that has a refund's state.
+func refundInstance(k payment.RefundKey) machine.Key {
+	return machine.Key{Tenant: k.Tenant, Machine: machine.RefundMachine, Key: k.RefundNo}
+}
+
 // PutGateway says where the money of a gateway stands. Its answer is the gateway, or a commit.Repeat of it.
 type PutGateway struct {
 	commit.Caller
@@ -85,7 +95,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 		k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
 		payments.Want(k)
 		payments.WantMoney(k)
-		tx.Machines().Want(k.Instance())
+		tx.Machines().Want(paymentInstance(k))
 	}
 	c.need(tx)
 }
@@ -173,8 +183,7 @@ func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 // sibling returns a payment of the order with its state.
 func (c *CreatePayment) sibling(tx *Tx, number string) (v payment.View, err error) {
 	k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
-	if tx.Payments().Known(k) == nil || tx.Machines().Known(k.Instance()) == nil || tx.Payments().Money(k) == nil &&
-		!slices.Contains(c.siblings, number) {
+	if !slices.Contains(c.siblings, number) {
 		c.siblings = append(c.siblings, number)
 		return v, commit.ErrMoreRows
 	}
@@ -188,7 +197,7 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 	if err != nil {
 		return v, err
 	}
-	i, err := tx.Machines().StateOf(k.Instance(), commit.Caller{Tenant: k.Tenant})
+	i, err := tx.Machines().StateOf(paymentInstance(k), commit.Caller{Tenant: k.Tenant})
 	if err != nil {
 		return v, err
 	}
@@ -212,15 +221,15 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 	}
 	k := c.row.Key
 	call, move := payment.Submit, c.birth.Apply
-	if tx.Machines().Known(k.Instance()).Exists { // the gateway has told of it before
-		i, err := tx.Machines().StateOf(k.Instance(), c.Caller)
+	if tx.Machines().Known(paymentInstance(k)).Exists { // the gateway has told of it before
+		i, err := tx.Machines().StateOf(paymentInstance(k), c.Caller)
 		if err != nil {
 			return nil, err
 		}
 		if i.State != machine.PaymentUnexpected || c.Renumber != nil {
 			return nil, c.taken()
 		}
-		m := movePayment(c.Caller, k.Instance(), machine.PaymentCreated, causeCreate)
+		m := movePayment(c.Caller, paymentInstance(k), machine.PaymentCreated, causeCreate)
 		m.Need(tx.Machines()) // named by the birth
 		call, move = payment.Query, m.Apply
 	}

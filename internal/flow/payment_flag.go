@@ -49,7 +49,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 		c.money = payments.WantTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway,
 			ID: f.TransactionID})
 	}
-	tx.Machines().Want(k.Instance())
+	tx.Machines().Want(paymentInstance(k))
 	tx.Ledger()
 	tx.Stock()
 	tx.Claims()
@@ -180,7 +180,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return err
 	}
 	to := tx.payTarget(o)
-	if to == "" || !tx.Machines().Allows(p.Instance(), machine.PaymentSucceeded, machine.ByFlow) {
+	if to == "" || !tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
 		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
 			With("order_no", o.OrderNo).With("state", v.State.State)
 	}
@@ -189,7 +189,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return commit.ErrMoreRows
 	}
 	for _, m := range []*machine.MoveCommand{
-		movePayment(c.Caller, p.Instance(), machine.PaymentSucceeded, c.flag.TransactionID),
+		movePayment(c.Caller, paymentInstance(p.Key), machine.PaymentSucceeded, c.flag.TransactionID),
 		movePayment(c.Caller, instanceOf(o), to, p.OutTradeNo)} {
 		m.Need(tx.Machines())
 		if _, err := c.run(tx, m.Apply); err != nil {

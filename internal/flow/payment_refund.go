@@ -49,7 +49,7 @@ func (c *RefundPayment) Need(tx *Tx) {
 	payments := tx.Payments()
 	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
 	payments.WantMoney(k)
-	tx.Machines().Want(k.Instance())
+	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
 		Key: c.RefundNo, Owner: c.OutTradeNo}
 	c.birth.Need(tx.Machines())
@@ -95,7 +95,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	}
 	money := c.money(tx, p)
 	if money == nil {
-		i, err := tx.Machines().StateOf(p.Instance(), c.Caller)
+		i, err := tx.Machines().StateOf(paymentInstance(p.Key), c.Caller)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +147,9 @@ func (c *RefundPayment) money(tx *Tx, p *payment.Payment) *payment.TransactionRo
 		id = p.TransactionID
 	}
 	all := tx.Payments().Money(p.Key)
-	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool { return r.Key.ID == id && r.Key.Gateway == p.Gateway })
+	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool {
+		return r.Key.ID == id && r.Key.Gateway == p.Gateway
+	})
 	if i < 0 {
 		return nil
 	}
@@ -211,7 +213,7 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	if len(differs) > 0 {
 		return nil, x.Differs(differs)
 	}
-	i, err := tx.Machines().StateOf(x.Instance(), c.Caller)
+	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +233,7 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey, p payment.Key) {
 		return
 	}
 	r.row = tx.Payments().WantRefund(k)
-	tx.Machines().Want(k.Instance())
+	tx.Machines().Want(refundInstance(k))
 }
 
 // needHold names the hold of a refund, and the account that gets its money. A notice that may end the refund names them
@@ -260,19 +262,19 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	x := &r.Value
-	i, err := tx.Machines().StateOf(x.Instance(), c.Caller)
+	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	if !tx.Machines().Allows(x.Instance(), to, machine.ByFlow) {
+	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
 	}
 	if c.Kind == gateway.Refunded && c.Amount != (amount.Decimal{}) && c.Amount != decimalOf(x.Amount, x.Scale) {
 		return c.unknownRefund(tx)
 	}
-	m := movePayment(c.Caller, x.Instance(), to, causeOf(&c.Said))
+	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Said))
 	m.Need(tx.Machines())
 	if _, err := c.run(tx, m.Apply); err != nil {
 		return nil, err

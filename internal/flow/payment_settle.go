@@ -14,9 +14,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// SettlePayment applies what a gateway said: in a callback, in the answer to a question, or in the answer to a call. All
-// three take this one way. Its answer is a Settled. Everything that it does is named by the gateway's ids, so that
-// repeats, and the three ways at the same time, take effect once.
+// SettlePayment applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
+// call. Its answer is a Settled. The ids of the gateway name everything that it does, so that repeats, and notices that
+// come several ways at the same time, take effect once.
 type SettlePayment struct {
 	commit.Caller
 	Gateway string
@@ -170,13 +170,13 @@ func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled
 
 // state returns the state of the payment.
 func (c *SettlePayment) state(tx *Tx) (string, error) {
-	i, err := tx.Machines().StateOf(c.row.Key.Instance(), c.Caller)
+	i, err := tx.Machines().StateOf(paymentInstance(c.row.Key), c.Caller)
 	return i.State, err
 }
 
 // move moves the payment, and publishes the event of that.
 func (c *SettlePayment) move(tx *Tx, to string) error {
-	m := movePayment(c.Caller, c.row.Key.Instance(), to, causeOf(&c.Said))
+	m := movePayment(c.Caller, paymentInstance(c.row.Key), to, causeOf(&c.Said))
 	m.Need(tx.Machines())
 	_, err := c.run(tx, m.Apply)
 	return err

@@ -48,7 +48,7 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 		state == machine.PaymentClosed {
 		to = machine.PaymentLate
 	}
-	if !tx.Machines().Allows(c.row.Key.Instance(), to, machine.ByFlow) {
+	if !tx.Machines().Allows(paymentInstance(c.row.Key), to, machine.ByFlow) {
 		return nil
 	}
 	if err := c.move(tx, to); err != nil {
@@ -87,7 +87,7 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 	if c.notice.Exists { // it was recorded before, and its time is not over
 		return Settled{Verdict: payment.Unknown, Existed: true}, nil
 	}
-	k := c.row.Key.Instance()
+	k := paymentInstance(c.row.Key)
 	if !tx.Machines().Known(k).Exists {
 		if _, err := c.run(tx, c.birth.Apply); err != nil {
 			return nil, err
@@ -117,7 +117,7 @@ type FlagUnknown struct {
 // Need names the payment and its notices.
 func (c *FlagUnknown) Need(tx *Tx) {
 	c.row = tx.Payments().Want(c.Key)
-	tx.Machines().Want(c.Key.Instance())
+	tx.Machines().Want(paymentInstance(c.Key))
 	tx.Payments().WantUnknown(c.Key)
 	for _, p := range c.parts {
 		p.Need(tx)
@@ -126,7 +126,7 @@ func (c *FlagUnknown) Need(tx *Tx) {
 
 // Apply flags the money of each notice.
 func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
-	k := c.Key.Instance()
+	k := paymentInstance(c.Key)
 	if r := tx.Machines().Known(k); c.row.Exists || !r.Exists {
 		return false, nil
 	}

@@ -53,8 +53,8 @@ func compare(a, b Key) int {
 // detects an order that another process inserts.
 func (tx *Tx) CanOverlap() bool { return true }
 
-// WantOfPayment names the order of a payment. If there is one, found is called with it before any row is locked, so that
-// it can name further rows. An order that is committed later makes the command run again.
+// WantOfPayment names the order of a payment. If there is one, found is called with it before any row is locked, and
+// may name further rows. An order that is committed later makes the command run again.
 func (tx *Tx) WantOfPayment(tenant int32, outTradeNo string, found func(*Order)) {
 	tx.ofPayments = append(tx.ofPayments, ofPayment{tenant, outTradeNo, found})
 }

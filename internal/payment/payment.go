@@ -5,18 +5,12 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/gateway"
-	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
 // Key identifies a payment.
 type Key struct {
 	Tenant     int32
 	OutTradeNo string
-}
-
-// Instance is the key of the instance that has the payment's state.
-func (k Key) Instance() machine.Key {
-	return machine.Key{Tenant: k.Tenant, Machine: machine.PaymentMachine, Key: k.OutTradeNo}
 }
 
 // Payment is a stored payment.
@@ -43,10 +37,15 @@ type Payment struct {
 // Details are what the gateway is told about a payment.
 type Details struct{ Description, Payer, PayerIP, ReturnURL string }
 
+// States of payments that are not decided. All states are those of the shipped machine.
+const (
+	Created   = "created"
+	Submitted = "submitted"
+	Declined  = "declined"
+)
+
 // IsOpen reports whether a payment in a state is not decided.
-func IsOpen(state string) bool {
-	return state == machine.PaymentCreated || state == machine.PaymentSubmitted || state == machine.PaymentDeclined
-}
+func IsOpen(state string) bool { return state == Created || state == Submitted || state == Declined }
 
 // Progress is what changes of a payment, besides its state.
 type Progress struct {
@@ -103,11 +102,6 @@ func (t *Transaction) Remaining() amount.Int {
 type RefundKey struct {
 	Tenant   int32
 	RefundNo string
-}
-
-// Instance is the key of the instance that has the refund's state.
-func (k RefundKey) Instance() machine.Key {
-	return machine.Key{Tenant: k.Tenant, Machine: machine.RefundMachine, Key: k.RefundNo}
 }
 
 // HoldNo is the biz_no of the hold on the money until the gateway has decided.

@@ -69,7 +69,8 @@ func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
 // Payment returns a payment. Returns fault PAYMENT_NOT_FOUND.
 func (r *Reader) Payment(ctx context.Context, k Key) (View, error) {
-	row, err := q.PaymentGet(ctx, pg.Planned{DB: r.pool}, db.PaymentGetParams{TenantID: k.Tenant, OutTradeNo: k.OutTradeNo})
+	row, err := q.PaymentGet(ctx, pg.Planned{DB: r.pool},
+		db.PaymentGetParams{TenantID: k.Tenant, OutTradeNo: k.OutTradeNo})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return View{}, notFound(k)
 	}
@@ -178,8 +179,9 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 				OutTradeNo: outTradeNo, BeforeID: before, Count: n})
 		}, func(x *db.NoticePageRow) int64 { return x.NoticeID },
 		func(f db.NoticePageRow) (NoticeView, error) {
-			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount), Verdict: Verdict(f.Verdict),
-				Detail: pg.OrZero(f.Detail), RequestID: f.RequestID, RecordedAt: f.RecordedAt.UTC(),
+			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount),
+				Verdict: Verdict(f.Verdict), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
+				RecordedAt: f.RecordedAt.UTC(),
 				Said: Said{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
 					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),
 					RefundNo: pg.OrZero(f.RefundNo), Currency: pg.OrZero(f.Currency),

@@ -23,8 +23,8 @@ type Payments struct {
 	Reader     *payment.Reader
 	Dispatcher *dispatch.Dispatcher
 	// Take commits a callback, as the route of callbacks does.
-	Take func(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice, raw gateway.Raw) (ok bool,
-		err error)
+	Take func(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
+		raw gateway.Raw) (ok bool, err error)
 }
 
 func (s *Payments) PutGateway(ctx context.Context, r *pb.PutGatewayRequest) (*pb.PutGatewayResponse, error) {
@@ -156,7 +156,8 @@ func notConfigured(name string) error {
 }
 
 // HandleCallback takes a callback that another server has received.
-func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse, error) {
+func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse,
+	error) {
 	c := callOf(ctx)
 	g := s.Dispatcher.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: r.GetGateway()})
 	if g == nil {
@@ -291,8 +292,9 @@ func enum(values map[string]int32, prefix, text string) int32 {
 
 func renderRefund(v *payment.RefundView) *pb.Refund {
 	return &pb.Refund{Id: v.ID, RefundNo: v.RefundNo, OutTradeNo: v.OutTradeNo, Gateway: v.Gateway,
-		TransactionId: v.TransactionID, State: pb.RefundState(enum(pb.RefundState_value, "REFUND_STATE_", v.State.State)),
-		Asset: cmp.Or(v.Asset, v.Currency), Amount: amount.Format(v.Amount, v.Scale), Reason: v.Reason,
+		TransactionId: v.TransactionID,
+		State:         pb.RefundState(enum(pb.RefundState_value, "REFUND_STATE_", v.State.State)),
+		Asset:         cmp.Or(v.Asset, v.Currency), Amount: amount.Format(v.Amount, v.Scale), Reason: v.Reason,
 		Account: v.Account, GatewayRefundId: v.GatewayRefundID, FailureCode: v.FailureCode, FailureText: v.FailureText,
 		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,
 		RequestId: v.RequestID}

@@ -278,7 +278,7 @@ with changed as (
 select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from changed;
 
 -- name: FlagLookup :many
--- Flags by id. What concerns their money never changes; their state is guarded by the instance of the payment.
+-- Flags by id. Their money never changes; their state is guarded by the instance of the payment.
 select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
     f.asset, f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no,
     f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
@@ -361,7 +361,8 @@ where ctid = any(array(
 ));
 
 -- name: CallClose :execrows
--- Asks the gateways to close the open payments of orders that ended, but for those that are named. Orders may have none.
+-- Asks the gateways to close the open payments of orders that ended, but for those that are named. An order may have
+-- none.
 update payment_calls c
 set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/gateway"
-	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
@@ -71,7 +70,7 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 		if !errors.Is(err, gateway.ErrNoTrade) {
 			return n, nil, err
 		}
-		if v.State.State != machine.PaymentCreated {
+		if v.State.State != payment.Created {
 			return n, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "no_trade",
 				Text: "the payer has not gone to the gateway yet"}
 		}

@@ -1,9 +1,9 @@
 // Package dispatch makes the calls at gateways that are due: it submits payments and refunds, asks for those that are
 // not decided, and closes those whose order has ended. It owns no tables.
 //
-// Promises: a call is leased to one worker of all processes, and its outcome is written under the fence of the lease. It
-// names our number, so that the gateway knows a repeat. An unknown outcome leads to a question, never to another number.
-// What the gateway answers takes effect as a callback does.
+// Promises: a call is leased to one worker of all processes, and its outcome is written under the fence of the lease.
+// Each call has our number, so that the gateway recognizes a repeat. An unknown outcome leads to a query, never to
+// another number. An answer takes effect as a callback does.
 package dispatch
 
 import (
@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/gateway"
-	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
@@ -117,7 +116,7 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	if g == nil {
 		return ErrNotConfigured
 	}
-	if v.State.State == machine.PaymentCreated {
+	if v.State.State == payment.Created {
 		if l, ok, err := d.Queue.TakeOne(ctx, v.Tenant, payment.OfPayment, v.OutTradeNo); err != nil || ok {
 			if err == nil {
 				err = d.run(context.WithoutCancel(ctx), g, l)
@@ -146,6 +145,7 @@ func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gatewa
 }
 
 // pauses are the times between tries, and between questions.
-var pauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour}
+var pauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute,
+	time.Hour}
 
 func pauseAfter(attempts int) time.Duration { return pauses[min(max(attempts, 1), len(pauses))-1] }

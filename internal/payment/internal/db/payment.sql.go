@@ -42,7 +42,8 @@ type CallCloseParams struct {
 	ExceptNumbers []string
 }
 
-// Asks the gateways to close the open payments of orders that ended, but for those that are named. Orders may have none.
+// Asks the gateways to close the open payments of orders that ended, but for those that are named. An order may have
+// none.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
 	result, err := db.Exec(ctx, callClose,
 		arg.Now,
@@ -219,7 +220,7 @@ type FlagLookupRow struct {
 	ResolvedAt        *time.Time
 }
 
-// Flags by id. What concerns their money never changes; their state is guarded by the instance of the payment.
+// Flags by id. Their money never changes; their state is guarded by the instance of the payment.
 func (q *Queries) FlagLookup(ctx context.Context, db DBTX, arg FlagLookupParams) ([]FlagLookupRow, error) {
 	rows, err := db.Query(ctx, flagLookup, arg.FlagIds, arg.Tenants)
 	if err != nil {
