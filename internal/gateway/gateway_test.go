@@ -268,7 +268,11 @@ func TestAnswersAboutSomethingElseAreUnknown(t *testing.T) {
 	_, refund := g.QueryRefund(t.Context(), &gateway.Refund{OutTradeNo: "P1", RefundNo: "R1"})
 	p.notice.Kind, p.notice.RefundNo = gateway.RefundPending, "R2"
 	_, another := g.QueryRefund(t.Context(), &gateway.Refund{OutTradeNo: "P1", RefundNo: "R1"})
-	for _, err := range []error{other, refund, another} {
+	p.notice.RefundNo = ""
+	_, ofRefund := g.Query(t.Context(), &gateway.Payment{OutTradeNo: "P1"})
+	p.notice.Kind = gateway.Other
+	_, ofNothing := g.Query(t.Context(), &gateway.Payment{OutTradeNo: "P1"})
+	for _, err := range []error{other, refund, another, ofRefund, ofNothing} {
 		var e *gateway.CallError
 		if !errors.As(err, &e) || e.Outcome != gateway.Unknown {
 			t.Error(err)
@@ -280,7 +284,7 @@ func TestAnswersAboutSomethingElseAreUnknown(t *testing.T) {
 	}
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP ledgerd_payment_calls_total Calls to payment gateways by outcome: ok, no_trade, not_sent, refused, unknown.
 # TYPE ledgerd_payment_calls_total counter
-`+calls("close", 0, 0, 0)+calls("create", 0, 0, 0)+calls("query", 1, 1, 1)+calls("query_refund", 0, 0, 2)+calls("refund", 0, 0, 0)), "ledgerd_payment_calls_total"); err != nil {
+`+calls("close", 0, 0, 0)+calls("create", 0, 0, 0)+calls("query", 1, 1, 3)+calls("query_refund", 0, 0, 2)+calls("refund", 0, 0, 0)), "ledgerd_payment_calls_total"); err != nil {
 		t.Error(err)
 	}
 }

@@ -68,7 +68,9 @@ func (g *account) Notice(h http.Header, body []byte, now time.Time) (gateway.Not
 		return gateway.Notice{}, fmt.Errorf("%w: it is not the JSON of an event", gateway.ErrFormat)
 	}
 	n, err := g.about(&e)
-	n.ID, n.At = e.ID, time.Unix(e.Created, 0)
+	if n.ID = e.ID; e.Created > 0 {
+		n.At = time.Unix(e.Created, 0)
+	}
 	switch {
 	case e.Account != g.connected:
 		n.Foreign = "account " + e.Account
