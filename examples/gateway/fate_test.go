@@ -33,6 +33,16 @@ func TestCallsGoWrongAsPlanned(t *testing.T) {
 		}
 		v.order(number) // the fault happens once
 	}
+	v.plan("N-hang", book.Plan{API: map[string]book.Fault{"create": {Do: book.Hang}}})
+	body := `{"out_trade_no":"N-hang","amount":"12.30","currency":"EUR"}`
+	r, err := http.NewRequestWithContext(t.Context(), "POST", v.url+"/standard/create", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = v.standardHeader(body, time.Now())
+	if a, err := (&http.Client{Timeout: 200 * time.Millisecond}).Do(r); err == nil || v.state("N-hang") != "payment.pending" {
+		t.Errorf("hang: %v, %v", a, err)
+	}
 	if calls := tell[map[string]int](v, "GET", "calls", nil); calls["standard/create/N-lost"] != 2 {
 		t.Errorf("%v", calls)
 	}

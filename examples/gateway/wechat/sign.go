@@ -40,13 +40,13 @@ var pair = regexp.MustCompile(`^([a-z_]+)="([^"]*)"$`)
 func (g *Gateway) authorize(r *http.Request, body []byte) error {
 	rest, ok := strings.CutPrefix(r.Header.Get("Authorization"), scheme+" ")
 	if !ok {
-		return fmt.Errorf("Authorization 不是 %s", scheme)
+		return fmt.Errorf("认证类型不是 %s", scheme)
 	}
 	has := map[string]string{}
 	for part := range strings.SplitSeq(rest, ",") {
 		m := pair.FindStringSubmatch(strings.TrimSpace(part))
 		if m == nil || has[m[1]] != "" {
-			return fmt.Errorf("Authorization 格式错误: %q", part)
+			return fmt.Errorf("认证信息格式错误: %q", part)
 		}
 		has[m[1]] = m[2]
 	}
