@@ -164,12 +164,12 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 		sale.Learn(c.row.Key, *s)
 		return nil, commit.ErrMoreRows
 	}
+	if won, err := c.already(tx); won != nil || err != nil {
+		return won, err
+	}
 	if c.Unit > s.PerBuyer {
 		problem := fmt.Sprintf("must be at most %d, the sale's per_buyer", s.PerBuyer)
 		return nil, fault.FieldInvalid.New("grab.unit: %s", problem).WithField("grab.unit", problem)
-	}
-	if won, err := c.already(tx); won != nil || err != nil {
-		return won, err
 	}
 	if o := s.Opening(tx.Claims().Now); o != 0 {
 		return Grabbed{Outcome: o}, nil

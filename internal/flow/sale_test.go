@@ -12,6 +12,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
@@ -199,4 +200,43 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 	if got := m.text("select state from audit.coupons"); got != "claimed" {
 		t.Error(got)
 	}
+}
+
+// A winner of a unit that the sale no longer gives is still told the order.
+func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("two", 5, func(s *sale.Sale) { s.PerBuyer = 2 })
+	ask := func(no string) *flow.Grab {
+		return &flow.Grab{Caller: caller, Sale: "two", Buyer: "ann", Unit: 2, OrderNo: no}
+	}
+	m.wants(ask("o-1"), "won o-1 awaiting_payment in time")
+	m.putSale("two", 5)
+	m.wants(ask("o-2"), "already o-1 awaiting_payment in time")
+	other := ask("o-3")
+	other.Buyer = "bob"
+	m.wants(other, "FIELD_INVALID")
+}
+
+// describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
+func describeFair(answer any) string {
+	switch a := answer.(type) {
+	case flow.Grabbed:
+		text := map[sale.Outcome]string{sale.Won: "won", sale.Already: "already", sale.SoldOut: "sold out", sale.NotOpen: "not open",
+			sale.Over: "over"}[a.Outcome]
+		for _, s := range []string{a.OrderNo, a.State, a.Coupon} {
+			if s != "" {
+				text += " " + s
+			}
+		}
+		if !a.PayBefore.IsZero() {
+			text += " in time"
+		}
+		return text
+	case coupon.View:
+		return strings.Join([]string{a.Code, a.State.State, a.Owner, a.Cause}, " ")
+	case []string:
+		return "issued " + strings.Join(a, ",")
+	}
+	return ""
 }
