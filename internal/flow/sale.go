@@ -76,6 +76,8 @@ type Grab struct {
 	entailed
 	row  *sale.Row
 	sale sale.Sale // as Need presumed it
+	// found is the sale as an earlier run found it: perhaps changed by another command of the batch.
+	found *sale.Sale
 	item *stock.Look
 	// mayWin: the rows that a winner needs are named. While nothing is left, grabs do without them.
 	mayWin  bool
@@ -102,6 +104,9 @@ func (c *Grab) Need(tx *Tx) {
 	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
 	c.row = tx.Sales().Want(k)
 	known, empty, ok := sale.Known(k)
+	if c.found != nil {
+		known, ok = *c.found, true
+	}
 	if !ok {
 		c.item = nil
 		return
@@ -161,7 +166,8 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if c.item == nil || !s.Equal(&c.sale) {
-		sale.Learn(c.row.Key, *s)
+		found := *s
+		c.found = &found
 		return nil, commit.ErrMoreRows
 	}
 	if won, err := c.already(tx); won != nil || err != nil {

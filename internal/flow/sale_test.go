@@ -218,6 +218,26 @@ func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
 	m.wants(other, "FIELD_INVALID")
 }
 
+// Grabs before and after a change of their sale, in one batch, see it as it is at their turn.
+func TestSaleChangesBetweenGrabs(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("tv", 5)
+	m.putSale("radio", 5)
+	ask := func(buyer, no string) *flow.Grab {
+		return &flow.Grab{Caller: caller, Sale: "tv", Buyer: buyer, Unit: 1, OrderNo: no}
+	}
+	change := &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "tv"}, Sale: sale.Sale{Item: "radio", PerBuyer: 1,
+		Order: &sale.Order{Asset: "CNY", Amount: "1", Machine: machine.OrderMachine}}}}
+	ends := m.batch(0, ask("ann", "o-1"), change, ask("bob", "o-2"))
+	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, won o-2 awaiting_payment in time" {
+		t.Error(got)
+	}
+	if got := m.text("select string_agg(item || ' ' || units_left, ', ' order by sale) from audit.sales"); got != "radio 4, radio 4" {
+		t.Error(got)
+	}
+}
+
 // describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
 func describeFair(answer any) string {
 	switch a := answer.(type) {
