@@ -62,7 +62,7 @@ func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams)
 }
 
 // useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
-// COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if another cause has locked or used it.
+// COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if an order has locked it, or another cause has used it.
 func (tx *Tx) useCoupon(row *coupon.Row, c commit.Caller, owner, to, cause string) (any, error) {
 	x, i, err := tx.couponState(row, c)
 	if err != nil {
@@ -75,7 +75,7 @@ func (tx *Tx) useCoupon(row *coupon.Row, c commit.Caller, owner, to, cause strin
 		return nil, x.HasExpired()
 	case i.State == machine.CouponUnclaimed:
 		return nil, x.IsUnclaimed()
-	case (i.State == machine.CouponLocked || i.State == machine.CouponUsed) && i.Cause != cause:
+	case i.State == machine.CouponLocked, i.State == machine.CouponUsed && (to != i.State || i.Cause != cause):
 		return nil, machine.StateTaken.New("coupon %s is %s already, because of %s", x.Code, i.State, i.Cause).
 			With("code", x.Code).With("state", i.State).With("cause", i.Cause)
 	}

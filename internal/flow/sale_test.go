@@ -238,6 +238,24 @@ func TestSaleChangesBetweenGrabs(t *testing.T) {
 	}
 }
 
+// The number of an order as the cause of a RedeemCoupon neither opens the order's lock nor passes for the order.
+func TestOnlyItsOrderUsesALockedCoupon(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring", Codes: []string{"A"}}, "issued A")
+	m.wants(&flow.ClaimCoupon{Caller: caller, Code: "A", Owner: "ann"}, "A claimed ann claim")
+	withCoupon := func(c *flow.CreateOrder) { plain(c); c.Coupon = "A" }
+	redeem := func(cause string) *flow.RedeemCoupon {
+		return &flow.RedeemCoupon{Caller: caller, Code: "A", Owner: "ann", Cause: cause}
+	}
+	m.wants(newOrder("a", withCoupon), "a awaiting_payment")
+	m.wants(redeem("a"), "STATE_TAKEN")
+	m.wants(&flow.MoveOrder{Caller: caller, OrderNo: "a", Cancel: true, Params: machine.MoveParams{Cause: "c"}}, "a cancelled")
+	m.wants(redeem("b"), "A used ann b")
+	m.wants(redeem("b"), "A used ann b existed")
+	m.wants(newOrder("b", withCoupon), "STATE_TAKEN")
+}
+
 // describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
 func describeFair(answer any) string {
 	switch a := answer.(type) {
