@@ -256,6 +256,32 @@ func TestOnlyItsOrderUsesALockedCoupon(t *testing.T) {
 	m.wants(newOrder("b", withCoupon), "STATE_TAKEN")
 }
 
+// A coupon is free from the moment at which the time of its order is over, whether or not that is recorded.
+func TestCouponIsFreeWhenItsOrderHasTimedOut(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	withCoupon := func(code string) func(c *flow.CreateOrder) {
+		return func(c *flow.CreateOrder) {
+			plain(c)
+			c.Coupon, c.Machine, c.PayWithin = code, "simple_order", time.Minute
+		}
+	}
+	codes := []string{"A", "B", "C"}
+	for _, code := range codes {
+		m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring-" + strings.ToLower(code), Codes: []string{code}}, "issued "+code)
+		m.wants(&flow.ClaimCoupon{Caller: caller, Code: code, Owner: "ann"}, code+" claimed ann claim")
+		m.wants(newOrder("first-"+code, withCoupon(code)), "first-"+code+" pending")
+	}
+	m.clock.Set(t, 2*time.Minute)
+	m.wants(&flow.RedeemCoupon{Caller: caller, Code: "A", Owner: "ann", Cause: "till"}, "A used ann till")
+	m.wants(newOrder("second", withCoupon("B")), "second pending")
+	m.wants(&flow.ClaimCoupon{Caller: caller, Code: "C", Owner: "ann"}, "C claimed ann first-C existed")
+	if got := m.text("select string_agg(code || ' ' || state || ' ' || cause, ', ' order by code) from audit.coupons"); got !=
+		"A used till, B locked second, C claimed first-C" {
+		t.Error(got)
+	}
+}
+
 // describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
 func describeFair(answer any) string {
 	switch a := answer.(type) {
