@@ -282,6 +282,29 @@ func TestCouponIsFreeWhenItsOrderHasTimedOut(t *testing.T) {
 	}
 }
 
+// A dry run of a grab finds the order that its buyer has won.
+func TestDryRunOfAWinnersGrab(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("tv", 5, func(s *sale.Sale) { s.Order.Machine = "simple_order" })
+	ask := func(no string) flow.Command {
+		return together{&flow.Grab{Caller: caller, Sale: "tv", Buyer: "ann", Unit: 1, OrderNo: no}}
+	}
+	m.wants(ask("o-1"), "won o-1 pending in time")
+	dry := func(want string) {
+		t.Helper()
+		c := ask("o-2")
+		out, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
+		if got := describeOrder(out.Answer, err); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	dry("already o-1 pending in time")
+	m.clock.Set(t, 31*time.Minute)
+	dry("won o-2 pending in time")
+	m.wants(ask("o-3"), "won o-3 pending in time")
+}
+
 // describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
 func describeFair(answer any) string {
 	switch a := answer.(type) {
