@@ -164,6 +164,7 @@ cross join lateral (
         select v.biz_no, v.message_id from notify_names v
         where v.tenant_id = o.tenant_id and v.biz_no >= o.order_no || '/message/'
             and v.biz_no < o.order_no || '/message0'
+            and substr(v.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
         offset 0
     ) n
     join notify_messages m on m.tenant_id = o.tenant_id and m.message_id = n.message_id
@@ -177,7 +178,7 @@ comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
 comment on column audit.order_story.what is
     'move: of the order, or its creation; reservation; reservation ended; hold; hold ended; transfer; message: '
-    'accepted, with a biz_no that begins with order_no/message/.';
+    'accepted, with the biz_no order_no/message/1, 2 and so on.';
 comment on column audit.order_story.name is
     'State that the order entered; item and number of the reservation; biz_no of the hold, transfer or message.';
 comment on column audit.order_story.detail is

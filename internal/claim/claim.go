@@ -75,7 +75,7 @@ const (
 	PageScope     = "page"
 	PageLife      = 10 * time.Minute
 	PurchaseScope = "purchase"
-	// Callers cannot claim in the scopes of orders, sales and campaigns.
+	// Callers cannot claim or drop in the scopes of orders, sales and campaigns.
 	OrderScope    = "order.purchase"
 	SaleScope     = "sale.unit"
 	CampaignScope = "coupon.campaign"

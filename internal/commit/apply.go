@@ -45,18 +45,16 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 	switch {
 	case a.full:
 		return
-	case errors.Is(j.err, ErrMoreRows):
+	case errors.Is(j.err, ErrMoreRows), j.DryRun && errors.Is(j.err, ErrLater):
+		// A dry run has no commit to be deferred behind. Its next attempt may name the rows, or read them anew.
 		if j.more++; j.more < maxMore+j.Rows {
 			a.again = true
 			return
 		}
-		j.err = fault.RowsLocked.New("other transactions kept changing the rows of the call")
+		j.err = rowsLocked(j.err)
 	case errors.Is(j.err, ErrLater):
-		if !j.DryRun { // a dry run has no commit to be deferred behind
-			j.err, j.later = nil, true
-			return
-		}
-		j.err = rowsLocked(ErrLater)
+		j.err, j.later = nil, true
+		return
 	}
 	a.keepSurvivors(j, passed && keepsGuard(j.err), counted)
 }

@@ -53,7 +53,7 @@ type Repeat struct{ First any }
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
 // ErrLater is returned by Apply if its rows need more updates first than a participant makes in one batch. The batch
-// commits without the command, which runs in a later batch.
+// commits without the command, which runs in a later batch. A dry run is rerun instead, as after ErrMoreRows.
 var ErrLater = errors.New("commit: the command's rows are not up to date")
 
 // Key is a request key.

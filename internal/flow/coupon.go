@@ -8,6 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
 )
 
 // causeClaim is the cause of the move that gives a coupon to its owner.
@@ -47,6 +48,20 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 	return x, i, err
 }
 
+// couponNow is couponState, but first cancels an order that locks the coupon and whose time is over: that gives the
+// coupon back.
+func (tx *Tx) couponNow(row *coupon.Row, lock *lookup, e *entailed, c commit.Caller) (*coupon.Coupon, machine.Instance,
+	error) {
+	x, i, err := tx.couponState(row, c)
+	if err != nil || i.State != machine.CouponLocked {
+		return x, i, err
+	}
+	if _, err := lock.view(tx, e, order.Key{Tenant: row.Key.Tenant, OrderNo: i.Cause}, c); err != nil {
+		return nil, i, err
+	}
+	return tx.couponState(row, c)
+}
+
 func couponView(c *coupon.Coupon, i machine.Instance) coupon.View {
 	return coupon.View{Coupon: *c, State: coupon.State{State: i.State, Owner: i.Owner, Cause: i.Cause,
 		ChangedAt: i.ChangedAt}}
@@ -62,9 +77,10 @@ func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams)
 }
 
 // useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
-// COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if another cause has locked or used it.
-func (tx *Tx) useCoupon(row *coupon.Row, c commit.Caller, owner, to, cause string) (any, error) {
-	x, i, err := tx.couponState(row, c)
+// COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if an order has locked it, or another cause has used it.
+func (tx *Tx) useCoupon(row *coupon.Row, lock *lookup, e *entailed, c commit.Caller, owner, to, cause string) (any,
+	error) {
+	x, i, err := tx.couponNow(row, lock, e, c)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +91,7 @@ func (tx *Tx) useCoupon(row *coupon.Row, c commit.Caller, owner, to, cause strin
 		return nil, x.HasExpired()
 	case i.State == machine.CouponUnclaimed:
 		return nil, x.IsUnclaimed()
-	case (i.State == machine.CouponLocked || i.State == machine.CouponUsed) && i.Cause != cause:
+	case i.State == machine.CouponLocked, i.State == machine.CouponUsed && (to != i.State || i.Cause != cause):
 		return nil, machine.StateTaken.New("coupon %s is %s already, because of %s", x.Code, i.State, i.Cause).
 			With("code", x.Code).With("state", i.State).With("cause", i.Cause)
 	}
@@ -180,13 +196,17 @@ type ClaimCoupon struct {
 	commit.Caller
 	Code, Owner string
 
+	entailed
 	row      *coupon.Row
+	lock     lookup // the order that locks it
 	campaign string // of the coupon, as an earlier run found it
 }
 
 // Need names the coupon, its instance, and the claim on its campaign.
 func (c *ClaimCoupon) Need(tx *Tx) {
 	c.row = tx.needCoupon(c.Tenant, c.Code)
+	c.lock.need(tx)
+	c.need(tx)
 	claims := tx.Claims()
 	if c.campaign != "" {
 		p := campaignClaim(c.campaign, c.Owner, c.Code)
@@ -196,7 +216,7 @@ func (c *ClaimCoupon) Need(tx *Tx) {
 
 // Apply claims the coupon. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_OWNED, COUPON_EXPIRED.
 func (c *ClaimCoupon) Apply(tx *Tx) (any, error) {
-	x, i, err := tx.couponState(c.row, c.Caller)
+	x, i, err := tx.couponNow(c.row, &c.lock, &c.entailed, c.Caller)
 	switch {
 	case err != nil:
 		return nil, err
@@ -239,15 +259,21 @@ type RedeemCoupon struct {
 	commit.Caller
 	Code, Owner, Cause string
 
-	row *coupon.Row
+	entailed
+	row  *coupon.Row
+	lock lookup // the order that locks it
 }
 
-// Need names the coupon and its instance.
-func (c *RedeemCoupon) Need(tx *Tx) { c.row = tx.needCoupon(c.Tenant, c.Code) }
+// Need names the coupon, its instance, and what earlier runs found.
+func (c *RedeemCoupon) Need(tx *Tx) {
+	c.row = tx.needCoupon(c.Tenant, c.Code)
+	c.lock.need(tx)
+	c.need(tx)
+}
 
 // Apply uses the coupon. Returns the faults of useCoupon.
 func (c *RedeemCoupon) Apply(tx *Tx) (any, error) {
-	answer, err := tx.useCoupon(c.row, c.Caller, c.Owner, machine.CouponUsed, c.Cause)
+	answer, err := tx.useCoupon(c.row, &c.lock, &c.entailed, c.Caller, c.Owner, machine.CouponUsed, c.Cause)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,7 @@ type CreateOrder struct {
 	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
 	pay      *machine.MoveCommand    // nil: something remains to be paid
 	coupon   *coupon.Row             // nil: none
+	lock     lookup                  // the order that locks it
 	purchase *claim.Row
 	same     lookup // the order of the same purchase
 }
@@ -82,6 +83,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 	}
 	if c.Coupon != "" {
 		c.coupon = tx.needCoupon(c.Tenant, c.Coupon)
+		c.lock.need(tx)
 	}
 	c.sends = needMessages(tx, c.Messages, k)
 	if c.PaidAtOnce() && !tx.loaded {
@@ -151,7 +153,8 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.coupon != nil {
-		if _, err := tx.useCoupon(c.coupon, c.Caller, c.Subject, machine.CouponLocked, c.OrderNo); err != nil {
+		if _, err := tx.useCoupon(c.coupon, &c.lock, &c.entailed, c.Caller, c.Subject, machine.CouponLocked,
+			c.OrderNo); err != nil {
 			return nil, err
 		}
 	}

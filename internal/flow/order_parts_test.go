@@ -281,6 +281,7 @@ func TestOrdersSendOnce(t *testing.T) {
 		join notify_messages m using (tenant_id, message_id) left join notify_names n using (tenant_id, message_id)`),
 		"ann@example.com made a/message/1, ann@example.com made b/message/1, ann@example.com made b3/message/1, "+
 			"all order.cancelled, all order.paid, all order.paid, paid order.paid, paid order.paid, ann@example.com thanks")
+	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // its messages are not those of a
 	story := m.text("select string_agg(what || ' ' || name || ' ' || regexp_replace(detail, '[.]0+ ', '.00 '), ', ' order by at, what, name) from audit.order_story where order_no = 'a'")
 	m.equal("story", story, "hold a/hold 4.00 CNY held, message a/message/1 email made, move awaiting_payment birth, reservation tea a/1 3 reserved, "+
 		"hold ended a/hold 4.00 CNY captured, move paid pay, reservation ended tea a/1 3 sold, transfer a/pay order")

@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -168,6 +169,8 @@ func rowsOf(c flow.Command) int {
 		return x.Rows()
 	case *flow.MoveOrder:
 		return 3
+	case *flow.Grab:
+		return 6
 	case together:
 		n := 0
 		for _, c := range x {
@@ -195,7 +198,7 @@ func describeOrder(answer any, err error) string {
 	case bool, string:
 		return fmt.Sprint(a)
 	}
-	return "ok" + existed
+	return cmp.Or(describeFair(answer), "ok") + existed
 }
 
 func ordered(r commit.Result) string {

@@ -76,7 +76,9 @@ type Grab struct {
 	entailed
 	row  *sale.Row
 	sale sale.Sale // as Need presumed it
-	item *stock.Look
+	// found is the sale as an earlier run found it: perhaps changed by another command of the batch.
+	found *sale.Sale
+	item  *stock.Look
 	// mayWin: the rows that a winner needs are named. While nothing is left, grabs do without them.
 	mayWin  bool
 	order   *CreateOrder
@@ -102,6 +104,9 @@ func (c *Grab) Need(tx *Tx) {
 	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
 	c.row = tx.Sales().Want(k)
 	known, empty, ok := sale.Known(k)
+	if c.found != nil {
+		known, ok = *c.found, true
+	}
 	if !ok {
 		c.item = nil
 		return
@@ -161,15 +166,16 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if c.item == nil || !s.Equal(&c.sale) {
-		sale.Learn(c.row.Key, *s)
+		found := *s
+		c.found = &found
 		return nil, commit.ErrMoreRows
+	}
+	if won, err := c.already(tx); won != nil || err != nil {
+		return won, err
 	}
 	if c.Unit > s.PerBuyer {
 		problem := fmt.Sprintf("must be at most %d, the sale's per_buyer", s.PerBuyer)
 		return nil, fault.FieldInvalid.New("grab.unit: %s", problem).WithField("grab.unit", problem)
-	}
-	if won, err := c.already(tx); won != nil || err != nil {
-		return won, err
 	}
 	if o := s.Opening(tx.Claims().Now); o != 0 {
 		return Grabbed{Outcome: o}, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
@@ -199,4 +200,130 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 	if got := m.text("select state from audit.coupons"); got != "claimed" {
 		t.Error(got)
 	}
+}
+
+// A winner of a unit that the sale no longer gives is still told the order.
+func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("two", 5, func(s *sale.Sale) { s.PerBuyer = 2 })
+	ask := func(no string) *flow.Grab {
+		return &flow.Grab{Caller: caller, Sale: "two", Buyer: "ann", Unit: 2, OrderNo: no}
+	}
+	m.wants(ask("o-1"), "won o-1 awaiting_payment in time")
+	m.putSale("two", 5)
+	m.wants(ask("o-2"), "already o-1 awaiting_payment in time")
+	other := ask("o-3")
+	other.Buyer = "bob"
+	m.wants(other, "FIELD_INVALID")
+}
+
+// Grabs before and after a change of their sale, in one batch, see it as it is at their turn.
+func TestSaleChangesBetweenGrabs(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("tv", 5)
+	m.putSale("radio", 5)
+	ask := func(buyer, no string) *flow.Grab {
+		return &flow.Grab{Caller: caller, Sale: "tv", Buyer: buyer, Unit: 1, OrderNo: no}
+	}
+	change := &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "tv"}, Sale: sale.Sale{Item: "radio", PerBuyer: 1,
+		Order: &sale.Order{Asset: "CNY", Amount: "1", Machine: machine.OrderMachine}}}}
+	ends := m.batch(0, ask("ann", "o-1"), change, ask("bob", "o-2"))
+	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, won o-2 awaiting_payment in time" {
+		t.Error(got)
+	}
+	if got := m.text("select string_agg(item || ' ' || units_left, ', ' order by sale) from audit.sales"); got != "radio 4, radio 4" {
+		t.Error(got)
+	}
+}
+
+// The number of an order as the cause of a RedeemCoupon neither opens the order's lock nor passes for the order.
+func TestOnlyItsOrderUsesALockedCoupon(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring", Codes: []string{"A"}}, "issued A")
+	m.wants(&flow.ClaimCoupon{Caller: caller, Code: "A", Owner: "ann"}, "A claimed ann claim")
+	withCoupon := func(c *flow.CreateOrder) { plain(c); c.Coupon = "A" }
+	redeem := func(cause string) *flow.RedeemCoupon {
+		return &flow.RedeemCoupon{Caller: caller, Code: "A", Owner: "ann", Cause: cause}
+	}
+	m.wants(newOrder("a", withCoupon), "a awaiting_payment")
+	m.wants(redeem("a"), "STATE_TAKEN")
+	m.wants(&flow.MoveOrder{Caller: caller, OrderNo: "a", Cancel: true, Params: machine.MoveParams{Cause: "c"}}, "a cancelled")
+	m.wants(redeem("b"), "A used ann b")
+	m.wants(redeem("b"), "A used ann b existed")
+	m.wants(newOrder("b", withCoupon), "STATE_TAKEN")
+}
+
+// A coupon is free from the moment at which the time of its order is over, whether or not that is recorded.
+func TestCouponIsFreeWhenItsOrderHasTimedOut(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	withCoupon := func(code string) func(c *flow.CreateOrder) {
+		return func(c *flow.CreateOrder) {
+			plain(c)
+			c.Coupon, c.Machine, c.PayWithin = code, "simple_order", time.Minute
+		}
+	}
+	codes := []string{"A", "B", "C"}
+	for _, code := range codes {
+		m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring-" + strings.ToLower(code), Codes: []string{code}}, "issued "+code)
+		m.wants(&flow.ClaimCoupon{Caller: caller, Code: code, Owner: "ann"}, code+" claimed ann claim")
+		m.wants(newOrder("first-"+code, withCoupon(code)), "first-"+code+" pending")
+	}
+	m.clock.Set(t, 2*time.Minute)
+	m.wants(&flow.RedeemCoupon{Caller: caller, Code: "A", Owner: "ann", Cause: "till"}, "A used ann till")
+	m.wants(newOrder("second", withCoupon("B")), "second pending")
+	m.wants(&flow.ClaimCoupon{Caller: caller, Code: "C", Owner: "ann"}, "C claimed ann first-C existed")
+	if got := m.text("select string_agg(code || ' ' || state || ' ' || cause, ', ' order by code) from audit.coupons"); got !=
+		"A used till, B locked second, C claimed first-C" {
+		t.Error(got)
+	}
+}
+
+// A dry run of a grab finds the order that its buyer has won.
+func TestDryRunOfAWinnersGrab(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.putSale("tv", 5, func(s *sale.Sale) { s.Order.Machine = "simple_order" })
+	ask := func(no string) flow.Command {
+		return together{&flow.Grab{Caller: caller, Sale: "tv", Buyer: "ann", Unit: 1, OrderNo: no}}
+	}
+	m.wants(ask("o-1"), "won o-1 pending in time")
+	dry := func(want string) {
+		t.Helper()
+		c := ask("o-2")
+		out, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
+		if got := describeOrder(out.Answer, err); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	dry("already o-1 pending in time")
+	m.clock.Set(t, 31*time.Minute)
+	dry("won o-2 pending in time")
+	m.wants(ask("o-3"), "won o-3 pending in time")
+}
+
+// describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
+func describeFair(answer any) string {
+	switch a := answer.(type) {
+	case flow.Grabbed:
+		text := map[sale.Outcome]string{sale.Won: "won", sale.Already: "already", sale.SoldOut: "sold out", sale.NotOpen: "not open",
+			sale.Over: "over"}[a.Outcome]
+		for _, s := range []string{a.OrderNo, a.State, a.Coupon} {
+			if s != "" {
+				text += " " + s
+			}
+		}
+		if !a.PayBefore.IsZero() {
+			text += " in time"
+		}
+		return text
+	case coupon.View:
+		return strings.Join([]string{a.Code, a.State.State, a.Owner, a.Cause}, " ")
+	case []string:
+		return "issued " + strings.Join(a, ",")
+	}
+	return ""
 }

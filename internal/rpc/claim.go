@@ -64,6 +64,7 @@ var dropClaimCall = register("idempotency.drop_claim",
 		if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {
 			d.bad("fence", "must be set, or owner")
 		}
+		d.callersScope("", p.Scope)
 		return newMutation(flow.Claim(&claim.DropCommand{Caller: c.caller(), Params: p}), 1,
 			func(dropped, _ bool) *pb.DropClaimResponse { return &pb.DropClaimResponse{Dropped: dropped} })
 	})
@@ -73,6 +74,7 @@ func (d *decoder) claim(path string, r *pb.ClaimKeyRequest) claim.Params {
 	p := claim.Params{Parts: r.GetParts(), Owner: d.printable(path+"owner", r.GetOwner()), FirstOnly: r.GetFirstOnly(),
 		Result: d.printable(path+"result", r.GetResult())}
 	p.Scope, p.Key = d.claimed(path, r)
+	d.callersScope(path, p.Scope)
 	p.Life = lifeOr(r.GetLife(), claim.DefaultLife(p.Scope))
 	return p
 }
@@ -84,9 +86,6 @@ func (d *decoder) claimed(path string, r interface {
 	GetParts() []string
 }) (scope, key string) {
 	scope = cmp.Or(r.GetScope(), claim.PageScope)
-	if scope == claim.OrderScope || scope == claim.SaleScope || scope == claim.CampaignScope {
-		d.bad(path+"scope", "must not be that of orders, sales or campaigns")
-	}
 	if parts := r.GetParts(); len(parts) > 0 {
 		for i, part := range parts {
 			d.printable(fmt.Sprintf("%sparts[%d]", path, i), part)
@@ -100,6 +99,13 @@ func (d *decoder) claimed(path string, r interface {
 		d.bad(path+"key", "must be set, or parts")
 	}
 	return scope, key
+}
+
+// callersScope rejects scopes whose claims only orders, sales and campaigns change.
+func (d *decoder) callersScope(path, scope string) {
+	if scope == claim.OrderScope || scope == claim.SaleScope || scope == claim.CampaignScope {
+		d.bad(path+"scope", "must not be that of orders, sales or campaigns")
+	}
 }
 
 // printable rejects control characters and line separators.

@@ -338,5 +338,13 @@ func TestOrderSpendsItsSubmitToken(t *testing.T) {
 		if a := c.call(connectJSON, "Idempotency.ClaimKey", r); a.Reason(t) != "FIELD_INVALID" {
 			t.Errorf("%s", a.Raw)
 		}
+		drop := &idempotencyv1.DropClaimRequest{Scope: scope, Key: "k", Owner: "o-4"}
+		if a := c.call(connectJSON, "Idempotency.DropClaim", drop); a.Reason(t) != "FIELD_INVALID" {
+			t.Errorf("%s", a.Raw)
+		}
+		get := &idempotencyv1.GetClaimRequest{Scope: scope, Key: "k"}
+		if a := c.call(connectJSON, "Idempotency.GetClaim", get); a.Reason(t) != "CLAIM_NOT_FOUND" {
+			t.Errorf("%s", a.Raw)
+		}
 	}
 }

@@ -15,9 +15,7 @@ type memory struct {
 
 var known = memory{sales: map[Key]Sale{}, empty: map[Key]bool{}}
 
-// Learn corrects what Known returns.
-func Learn(k Key, s Sale) { known.learn(k, s) }
-
+// learn corrects what Known returns.
 func (m *memory) learn(k Key, s Sale) {
 	m.mu.RLock()
 	old, ok := m.sales[k]
