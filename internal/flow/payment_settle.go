@@ -12,6 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // SettlePayment applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
@@ -39,6 +40,8 @@ type SettlePayment struct {
 	suspend  bool // the money goes to suspense: its account is named
 	others   bool // the other payments of the order are named
 	refund   refundRows
+	spent    []byte // hash of the submit token of a declined payment, as an earlier run found it
+	token    *token.Row
 	heldFor  string // clearing account that the capture of the refund's hold names; empty: none
 }
 
@@ -78,6 +81,9 @@ func (c *SettlePayment) Need(tx *Tx) {
 	tx.Claims()
 	tx.Coupons()
 	c.order, c.transfer = nil, nil
+	if c.token = nil; c.spent != nil {
+		c.token = tx.Tokens().WantHash(c.Tenant, c.spent)
+	}
 	if c.suspend {
 		c.needTransfer(tx, c.gateway.Key, "")
 	}
@@ -326,8 +332,15 @@ func (c *SettlePayment) declined(tx *Tx) (any, error) {
 	if state == machine.PaymentDeclined || !payment.IsOpen(state) {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
+	if hash := c.row.Value.TokenHash; hash != nil && c.token == nil {
+		c.spent = hash
+		return nil, commit.ErrMoreRows
+	}
 	if err := c.move(tx, machine.PaymentDeclined); err != nil {
 		return nil, err
+	}
+	if c.token != nil {
+		tx.Tokens().Reopen(c.token)
 	}
 	c.failure(tx)
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, 4*pollAfter)
@@ -339,13 +352,14 @@ func (c *SettlePayment) failure(tx *Tx) {
 	p.FailureCode, p.FailureText = c.Code, c.Text
 }
 
-// closed notes that nobody can pay any more.
+// closed notes that the payment cannot be paid any more.
 func (c *SettlePayment) closed(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
 		return nil, err
 	}
 	if !payment.IsOpen(state) {
+		tx.Payments().EndCalls(c.row.Key) // the gateway may have been asked to close it again
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
 	if err := c.move(tx, machine.PaymentClosed); err != nil {
@@ -364,8 +378,14 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if state == machine.PaymentClosed { // the submission was on its way when the payment was closed
+		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Close, 0)
+	}
 	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
+	}
+	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
+		return nil, err
 	}
 	if err := c.move(tx, machine.PaymentSubmitted); err != nil {
 		return nil, err
@@ -374,6 +394,10 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 	if p.TransactionID == "" {
 		p.TransactionID = c.TransactionID
 	}
-	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, pollAfter)
+	call, after := payment.Query, pollAfter
+	if tx.payTarget(&c.order.Value) == "" {
+		call, after = payment.Close, 0 // the order has ended meanwhile
+	}
+	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
 	return c.record(tx, payment.Applied, ""), nil
 }

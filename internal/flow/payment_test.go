@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // till is a market that is paid through the gateway "g": from the account gw to user:3, or to the suspense account sus.
@@ -442,5 +443,64 @@ func TestAPaymentAndACancellationHaveOneWinner(t *testing.T) {
 		join payment_transactions x on x.out_trade_no = p.out_trade_no
 		where (i.state, j.state, x.account) in (('paid', 'succeeded', 'user:3'), ('cancelled', 'late', 'sus'))`); got != fmt.Sprint(orders) {
 		t.Errorf("%s of %d orders have one end", got, orders)
+	}
+}
+
+func TestADeclineOpensTheSubmitTokenAgain(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	form := token.New()
+	m.wants(flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{form}, Life: time.Minute}), "ok")
+	submit := func(number string) string {
+		return m.pay(0, &flow.Call{
+			Conditions: []flow.Condition{&flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: form, Operation: "payment.create"},
+				Made: func(flow.Answer) map[string]string { return map[string]string{"resource": "payment"} }}},
+			Command: &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: number, TokenHash: token.Hash(form)}})
+	}
+	if got := submit("p1"); !strings.Contains(got, "p1") {
+		t.Fatal(got)
+	}
+	if got := submit("p1"); got != "TOKEN_SPENT" {
+		t.Fatal(got)
+	}
+	m.clock.Set(t, 50*time.Second)
+	m.says(notice("n1", kind(gateway.Declined)), "applied")
+	m.clock.Set(t, 100*time.Second) // past its first life
+	if got := submit("p1"); !strings.Contains(got, "p1") {
+		t.Errorf("after a decline: %s", got)
+	}
+	if got := submit("p1"); got != "TOKEN_SPENT" {
+		t.Error(got)
+	}
+	m.says(notice("n2", kind(gateway.Closed)), "applied")
+	if got := submit("p2"); got != "TOKEN_SPENT" {
+		t.Errorf("after another end: %s", got)
+	}
+}
+
+// The order ends while its payment is on the way to the gateway.
+func TestAPaymentThatTheGatewayLearnsOfTooLateIsClosedThere(t *testing.T) {
+	t.Parallel()
+	call := "select coalesce((select call || ' ' || (next_call_at <= now()) from payment_calls), 'none')"
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	m.wants(cancelOrder("o"), "o cancelled")
+	m.says(notice("n1", kind(gateway.Pending)), "applied")
+	if got := m.text(call); got != "close true" {
+		t.Errorf("of an order that is cancelled: %s", got)
+	}
+	m.says(notice("n2", kind(gateway.Closed)), "applied")
+	if got := m.text(call); got != "none" {
+		t.Errorf("of a closed payment: %s", got)
+	}
+	m.says(notice("n3", kind(gateway.Pending)), "known")
+	if got := m.text(call); got != "close true" {
+		t.Errorf("of a payment that is open at the gateway only: %s", got)
+	}
+	m.says(notice("n4", kind(gateway.Closed)), "known")
+	if got := m.text(call); got != "none" {
+		t.Errorf("of a payment that is closed again: %s", got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Payments serves PaymentService.
@@ -89,6 +90,9 @@ var createPaymentCall = register("payment.create",
 			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
 				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
 				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
+		if c.token != nil {
+			cmd.TokenHash = token.Hash(c.token.Token)
+		}
 		if cmd.OutTradeNo == "" {
 			cmd.Renumber = c.gate.OrderNo
 			cmd.OutTradeNo, cmd.Unnumbered = c.orderNo()
