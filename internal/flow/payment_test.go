@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
@@ -502,5 +503,21 @@ func TestAPaymentThatTheGatewayLearnsOfTooLateIsClosedThere(t *testing.T) {
 	m.says(notice("n4", kind(gateway.Closed)), "known")
 	if got := m.text(call); got != "none" {
 		t.Errorf("of a payment that is closed again: %s", got)
+	}
+}
+
+// All rows of a payment are found before the batch locks any: the order by the number of the payment.
+func TestACallbackCommitsInOneAttempt(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for i := range 3 { // the first one makes the process know the gateway
+		no := fmt.Sprint("o", i)
+		m.payableOrder(no, outside)
+		m.create(no, "q"+no)
+		before := pgtest.Counter(t, m.counts[0], "ledgerd_commit_attempts_total")
+		m.says(notice("n"+no, amountOf("10", "CNY"), of("q"+no, "t"+no)), "applied")
+		if n := pgtest.Counter(t, m.counts[0], "ledgerd_commit_attempts_total") - before; i > 0 && n != 1 {
+			t.Errorf("callback %d: %v attempts", i, n)
+		}
 	}
 }
