@@ -73,6 +73,17 @@ const (
 	ReasonSaleNotFound          Reason = "SALE_NOT_FOUND"
 	ReasonCouponNotFound        Reason = "COUPON_NOT_FOUND"
 	ReasonCouponExistsDifferent Reason = "COUPON_EXISTS_DIFFERENT"
+
+	ReasonPaymentNotFound        Reason = "PAYMENT_NOT_FOUND"
+	ReasonPaymentExistsDifferent Reason = "PAYMENT_EXISTS_DIFFERENT" // State has the out_trade_no of the open payment
+	ReasonOutTradeNoTaken        Reason = "OUT_TRADE_NO_TAKEN"
+	ReasonGatewayNotFound        Reason = "GATEWAY_NOT_FOUND"
+	ReasonGatewayNotConfigured   Reason = "GATEWAY_NOT_CONFIGURED" // the server has no settings of it
+	ReasonCallbackForged         Reason = "CALLBACK_FORGED"        // nothing was kept of it
+	ReasonCallbackUnreadable     Reason = "CALLBACK_UNREADABLE"
+	ReasonRefundNotFound         Reason = "REFUND_NOT_FOUND"
+	ReasonRefundExistsDifferent  Reason = "REFUND_EXISTS_DIFFERENT" // State has the fields that differ
+	ReasonFlagNotFound           Reason = "FLAG_NOT_FOUND"
 )
 
 // Duplicates: done before; State describes the first. Not recorded.
@@ -101,6 +112,9 @@ const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // already processed: 
 
 // Duplicates: not recorded. State has the order of the same purchase.
 const ReasonPurchaseRepeated Reason = "PURCHASE_REPEATED"
+
+// Duplicates: not recorded. State has how, by whom and when the flag was resolved.
+const ReasonFlagResolved Reason = "FLAG_RESOLVED"
 
 // Business refusals: recorded under the key. The same key gets the same refusal during the key's life, so a new
 // decision needs a new key.
@@ -135,6 +149,10 @@ const (
 	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // State has "state": sold, cancelled or lapsed
 	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
 	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // State has "left"
+
+	ReasonOrderNotPayable   Reason = "ORDER_NOT_PAYABLE"   // State has "state"
+	ReasonPaymentNotPaid    Reason = "PAYMENT_NOT_PAID"    // State has "state"
+	ReasonRefundExceedsPaid Reason = "REFUND_EXCEEDS_PAID" // State has "remaining"
 
 	ReasonCouponTaken     Reason = "COUPON_TAKEN" // it has another owner
 	ReasonCouponOwned     Reason = "COUPON_OWNED" // State has the "code" of the owner's other one
@@ -180,6 +198,7 @@ const (
 	ReasonSecretNotConfigured Reason = "SECRET_NOT_CONFIGURED" // the server has no master key
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
+	ReasonGatewayUnavailable  Reason = "GATEWAY_UNAVAILABLE" // State has the gateway's code
 	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"
 	ReasonIDWorkersExhausted  Reason = "ID_WORKERS_EXHAUSTED"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running

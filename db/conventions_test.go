@@ -134,6 +134,7 @@ func TestKeysAndLookUpsBeginWithTheTenant(t *testing.T) {
 		}
 	}
 	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background, "MessageExpired": background,
+		"CallStats": background, "FlagStats": background,
 		"ParkedCount": background, "SentTenant": "see TestNoTenantIsFoundByData",
 	}.hold(t, "reads a table of tenants without a tenant", without)
 }
@@ -156,6 +157,7 @@ func TestNoTenantIsFoundByData(t *testing.T) {
 		}
 	}
 	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background, "MessageExpired": background,
+		"CallStats":  background,
 		"TenantGet":  "tenants are found by name",
 		"SentTenant": "delivery reports of a provider that echoes no reference of ours (Tencent) have its number alone",
 	}.hold(t, "finds a tenant by data", found)
@@ -242,6 +244,9 @@ func TestWritingStatementsHaveOneForm(t *testing.T) {
 		"APIKeyRevoke": ownRead, "PolicyDelete": ownRead, "LimitDelete": ownRead,
 		"QueueTake": ownRead, "AttemptMark": ownRead, "SentDelete": ownRead, "FailedUpdate": ownRead,
 		"WorkerLease": ownRead, "WorkerRenew": ownRead, "WorkerRelease": ownRead, "MessageDelete": ownRead,
+		"CallTake": ownRead, "CallTakeOne": ownRead, "CallAgain": ownRead,
+		"CallDelete":     "a payment or refund may have no call left",
+		"CallClose":      "an order may have no open payment",
 		"LateDelete":     "another process may have settled them",
 		"ContentDrop":    "a message may have no content",
 		"ContentsForget": "a message may have no content",

@@ -112,6 +112,10 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.notify_codes" {
 			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id"
 		}
+		if relation == "public.payment_payments" {
+			columns = "tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee, description, " +
+				"expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text"
+		}
 		if _, err := conn.Exec(t.Context(), "select "+columns+" from "+relation); err != nil {
 			t.Errorf("%s: %v", relation, err)
 		}
@@ -130,6 +134,9 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select fingerprint from commit_keys", noPrivilege, "")
 	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
+	for _, column := range []string{"credential", "payer", "payer_ip", "return_url", "token_hash"} {
+		refused(t, conn, "select "+column+" from payment_payments", noPrivilege, "")
+	}
 	refused(t, conn, "select * from notify_messages_"+time.Now().UTC().Format("200601"), noPrivilege, "")
 	refused(t, conn, "select nextval('commit_batch_seq')", noPrivilege, "")
 	refused(t, conn, "create table public.mine ()", noPrivilege, "")

@@ -124,6 +124,8 @@ func TestARequestOfOneKindIsSearchedInOneTable(t *testing.T) {
 		"item": "stock_item_details", "reservation": "stock_reservations",
 		"reservation ended": "stock_reservations", "stock change": "stock_changes",
 		"order": "order_orders", "coupon": "coupon_coupons", "sale": "sale_sales",
+		"payment": "payment_payments", "refund": "payment_refunds", "notice": "payment_notices", "flag": "payment_flags",
+		"flag resolved": "payment_flags", "gateway": "payment_gateways",
 	} {
 		plan := strings.Join(lines(t, conn,
 			"explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")

@@ -112,8 +112,8 @@ comment on column payment_payments.failure_text is 'The same for people.';
 grant select, insert on payment_payments to ledgerd_app;
 grant update (transaction_id, paid_at, credential, failure_code, failure_text) on payment_payments to ledgerd_app;
 grant select (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee,
-    description, payer, expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code,
-    failure_text) on payment_payments to ledgerd_audit;
+    description, expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text)
+    on payment_payments to ledgerd_audit;
 
 create table payment_transactions (
     tenant_id      integer not null,
@@ -539,9 +539,11 @@ do $$
 declare
     was text := rtrim(pg_get_viewdef('audit.requests'::regclass), ';');
     about text[] := array[
-        'what', ' payment, refund: created. notice: recorded. flag: raised; flag resolved.',
-        'name', ' Of payments, notices and flags: out_trade_no; of refunds: refund_no.',
-        'detail', ' Of payments: order; of refunds: payment; of notices: kind and verdict; of flags: kind.'
+        'what', ' payment, refund: created. notice: recorded. flag: raised; flag resolved. gateway: created or last '
+            'changed.',
+        'name', ' Of payments, notices and flags: out_trade_no; of refunds: refund_no; of gateways: name.',
+        'detail', ' Of payments: order; of refunds: payment; of notices: kind and verdict; of flags: kind, or '
+            'resolution; of gateways: clearing account.'
     ];
 begin
     execute 'create or replace view audit.requests as ' || was || $view$
@@ -563,6 +565,9 @@ from (
     union all
     select tenant_id, resolved_request_id, resolved_at, 'flag resolved', out_trade_no, resolution, resolved_by, flag_id
     from payment_flags where state = 'resolved'
+    union all
+    select tenant_id, request_id, changed_at, 'gateway', gateway, clearing, principal, null
+    from payment_gateways
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id$view$;
     for i in 1 .. 5 by 2 loop
@@ -573,16 +578,86 @@ left join access_tenants t on t.tenant_id = r.tenant_id$view$;
 end
 $$;
 -- +goose StatementEnd
+
+-- Adds payments to audit.order_story likewise.
+-- +goose StatementBegin
+do $$
+declare
+    was text := rtrim(pg_get_viewdef('audit.order_story'::regclass), ';');
+    about text[] := array[
+        'what', ' payment, refund: a move of it, or its creation; notice: of a gateway; flag; flag resolved.',
+        'name', ' Of payments, notices and flags: out_trade_no; of refunds: refund_no.',
+        'detail', ' Of payments: state and cause; of refunds: amount, currency, state and cause; of notices: kind, '
+            'verdict and why; of flags: kind, amount and currency, or resolution and note.'
+    ];
+begin
+    execute 'create or replace view audit.order_story as ' || was || $view$
+union all
+select t.name as tenant, o.order_no, s.at, s.what, s.name, s.detail, s.principal, s.request_id
+from order_orders o
+cross join lateral (
+    select v.payment_id, v.out_trade_no from payment_payments v
+    where v.tenant_id = o.tenant_id and v.order_no = o.order_no and v.order_no <> ''
+    offset 0
+) p
+cross join lateral (
+    select h.recorded_at as at, 'payment'::text as what, p.out_trade_no as name,
+        h.to_state || ' ' || h.cause as detail, h.principal, h.request_id
+    from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = p.payment_id
+    union all
+    select n.recorded_at, 'notice', n.out_trade_no, n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''), null,
+        n.request_id
+    from payment_notices n
+    where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
+    union all
+    select h.recorded_at, 'refund', r.refund_no,
+        audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause, h.principal,
+        h.request_id
+    from (
+        select * from payment_refunds v
+        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+        offset 0
+    ) r
+    join machine_history h on h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
+    union all
+    select x.at, x.what, f.out_trade_no, x.detail, x.principal, x.request_id
+    from (
+        select * from payment_flags v
+        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+        offset 0
+    ) f
+    cross join lateral (
+        values (f.created_at, 'flag', f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency, null,
+                f.request_id),
+            (f.resolved_at, 'flag resolved', f.resolution || coalesce(': ' || f.note, ''), f.resolved_by,
+                f.resolved_request_id)
+    ) x (at, what, detail, principal, request_id)
+    where x.at is not null
+) s
+left join access_tenants t on t.tenant_id = o.tenant_id$view$;
+    for i in 1 .. 5 by 2 loop
+        execute format('comment on column audit.order_story.%I is %L', about[i],
+            (select col_description(attrelid, attnum) from pg_attribute
+            where attrelid = 'audit.order_story'::regclass and attname = about[i]) || about[i + 1]);
+    end loop;
+end
+$$;
+-- +goose StatementEnd
+comment on view audit.order_story is
+    'Everything that happened to an order: its moves, and what became of its reservations, its hold, its transfer, its '
+    'messages, and its payments. Ask for one order, by tenant and order_no, in the order of at.';
 reset role;
 
 -- +goose Down
 -- +goose StatementBegin
 do $$
 begin
-    -- Without its last branch, which Up has added.
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
+    -- Without their last branches, which Up has added.
+    for i in 1 .. 2 loop
+        execute format('create or replace view audit.%I as %s', (array['requests', 'order_story'])[i],
+            regexp_replace(pg_get_viewdef(format('audit.%I', (array['requests', 'order_story'])[i])::regclass),
+                '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1'));
+    end loop;
 end
 $$;
 -- +goose StatementEnd

@@ -208,20 +208,10 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 	})
 }
 
-// flushCalls writes the last word on the calls of each payment and refund. Closes come first: they are about payments
-// that no command of the batch decides.
+// flushCalls writes the last word on the calls of each payment and refund. Closes come after new calls, since an order
+// may end in the batch that asks for a call about its payment; and before the end of calls, since what is decided is not
+// closed.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
-	if len(tx.closes) > 0 {
-		arg := db.CallCloseParams{Now: tx.Now}
-		for _, c := range tx.closes {
-			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.order.Tenant), append(arg.OrderNos, c.order.OrderNo)
-			arg.ExceptNumbers = append(arg.ExceptNumbers, c.except)
-		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallClose(p.Context(), d, arg)
-			return err
-		})
-	}
 	calls := slices.Clone(tx.calls)
 	slices.SortStableFunc(calls, func(a, b dueCall) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
@@ -245,6 +235,17 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	}
 	if len(puts.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })
+	}
+	if len(tx.closes) > 0 {
+		arg := db.CallCloseParams{Now: tx.Now}
+		for _, c := range tx.closes {
+			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.order.Tenant), append(arg.OrderNos, c.order.OrderNo)
+			arg.ExceptNumbers = append(arg.ExceptNumbers, c.except)
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallClose(p.Context(), d, arg)
+			return err
+		})
 	}
 	if len(ends.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error {

@@ -332,7 +332,8 @@ with resolved as (
 select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from resolved;
 
 -- name: CallPut :exec
--- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease.
+-- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
+-- that is to be closed stays so, whatever its gateway says of it: its order has ended.
 insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at
 from (
@@ -342,7 +343,8 @@ from (
 ) u
 on conflict (tenant_id, subject, number) do update
 set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, lease_until = null, fence = null,
-    last_code = null, last_text = null;
+    last_code = null, last_text = null
+where payment_calls.call <> 'close';
 
 -- name: CallDelete :execrows
 -- Ends calls: nothing is left to ask. Some may have none.

@@ -99,6 +99,7 @@ from (
 on conflict (tenant_id, subject, number) do update
 set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null
+where payment_calls.call <> 'close'
 `
 
 type CallPutParams struct {
@@ -110,7 +111,8 @@ type CallPutParams struct {
 	NextCallAt []time.Time
 }
 
-// Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease.
+// Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
+// that is to be closed stays so, whatever its gateway says of it: its order has ended.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
 		arg.Tenants,
