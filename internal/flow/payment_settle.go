@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -40,7 +41,9 @@ type SettlePayment struct {
 	suspend  bool // the money goes to suspense: its account is named
 	others   bool // the other payments of the order are named
 	refund   refundRows
-	spent    []byte // hash of the submit token of a declined payment, as an earlier run found it
+	sends    []*notify.SendCommand // messages of the payment
+	unsent   string                // why some of them are not sent
+	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string // clearing account that the capture of the refund's hold names; empty: none
 }
@@ -88,7 +91,38 @@ func (c *SettlePayment) Need(tx *Tx) {
 		c.needTransfer(tx, c.gateway.Key, "")
 	}
 	tx.Orders().WantOfPayment(c.Tenant, c.OutTradeNo, func(o *order.Order) { c.found(tx, o) })
+	c.sends, c.unsent = nil, ""
+	if c.Kind == gateway.Paid && tx.outbox != nil && tx.outbox.Stored != nil {
+		tx.Messages()
+		tx.Templates()
+		payments.WantMessages(k, func(stored []byte) { c.needMessages(tx, stored) })
+	}
 	c.need(tx)
+}
+
+// needMessages names the rows of the messages that the payment sends when it succeeds.
+func (c *SettlePayment) needMessages(tx *Tx, stored []byte) {
+	messages, err := tx.outbox.Stored(c.Caller, stored)
+	if err != nil {
+		c.unsent = "its messages cannot be read"
+		return
+	}
+	c.sends = needMessages(tx, messages, order.Key{})
+}
+
+// send sends the messages of the payment. One that is refused is not sent: the money counts all the same.
+func (c *SettlePayment) send(tx *Tx) error {
+	for n, m := range c.sends {
+		_, err := m.Apply(tx.Messages())
+		f := fault.Of(err)
+		if err != nil && f == nil {
+			return err
+		}
+		if f != nil {
+			c.unsent = fmt.Sprintf("message %d is not sent: %s", n+1, f.Reason.Name)
+		}
+	}
+	return nil
 }
 
 // found names what the order needs, before rows are locked.
@@ -226,7 +260,10 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	if err := c.pay(tx); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.Applied, "")
+	if err := c.send(tx); err != nil {
+		return nil, err
+	}
+	s := c.record(tx, payment.Applied, c.unsent)
 	tx.Payments().Receive(c.money, c.transaction(p.Payee))
 	return s, nil
 }
@@ -320,6 +357,7 @@ func (c *SettlePayment) pay(tx *Tx) error {
 func (c *SettlePayment) ended(tx *Tx) {
 	p := tx.Payments().Change(c.row)
 	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
+	p.Decided = true
 	tx.Payments().EndCalls(c.row.Key)
 }
 
@@ -368,6 +406,7 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 	if c.Code != "" {
 		c.failure(tx)
 	}
+	tx.Payments().Change(c.row).Decided = true
 	tx.Payments().EndCalls(c.row.Key)
 	return c.record(tx, payment.Applied, ""), nil
 }

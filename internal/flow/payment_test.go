@@ -8,10 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -520,4 +523,33 @@ func TestACallbackCommitsInOneAttempt(t *testing.T) {
 			t.Errorf("callback %d: %v attempts", i, n)
 		}
 	}
+}
+
+// storedTexts reads messages that a test keeps for later: recipients, separated by spaces.
+func storedTexts(c commit.Caller, stored []byte) (list []notify.SendCommand, err error) {
+	for i, to := range strings.Fields(string(stored)) {
+		list = append(list, notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: to, BusinessType: "paid",
+			BizNo: fmt.Sprint("paid/", i), Content: send.Content{Subject: "Paid", Text: "Thank you"}, Priority: notify.Normal}})
+	}
+	return list, nil
+}
+
+func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1", Messages: []byte("ann@example.com nobody")}, "p1 created")
+	state := func() string {
+		return m.text(`select format('%s %s %s', (select string_agg(biz_no, ' ') from notify_names), (select count(*) from payment_payments where messages is not null),
+			(select max(detail) from payment_notices))`)
+	}
+	m.says(notice("n1", kind(gateway.Declined)), "applied")
+	if got := state(); got != " 1 " {
+		t.Errorf("before it is paid: %q", got)
+	}
+	m.says(notice("n2"), "applied")
+	if got := state(); got != "paid/0 0 message 2 is not sent: FIELD_INVALID" {
+		t.Errorf("paid: %q", got)
+	}
+	m.is("o paid, p1 succeeded; gw -6, user:3 10")
 }

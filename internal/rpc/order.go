@@ -159,7 +159,7 @@ func (d *decoder) messages(c *call, list []*notifyv1.SendRequest) []notify.SendC
 	commands := make([]notify.SendCommand, len(list))
 	for i, m := range list {
 		at, inner := fmt.Sprintf("messages[%d].", i), decoder{}
-		commands[i] = *sendCommand(c, &inner, m)
+		commands[i] = *sendCommand(c.caller(), &inner, m)
 		if err := inner.err(); err != nil {
 			d.addProblems(at, err)
 		}
