@@ -57,7 +57,7 @@ func (c *call) orderNo() (string, error) {
 
 // order decodes what a request says of an order.
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
-	f := order.Facts{Machine: cmp.Or(r.GetMachine(), machine.OrderMachine),
+	f := order.Facts{Machine: cmp.Or(d.ownMachine("machine", r.GetMachine()), machine.OrderMachine),
 		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
 		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
 		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()),
