@@ -109,8 +109,8 @@ var dateTokens = []struct{ token, layout string }{
 	{"hh", "15"}, {"mm", "04"}, {"ss", "05"},
 }
 
-// dateLayout converts YYMMDD to Go's layout.
-func dateLayout(format string) (string, error) {
+// DateLayout converts a format such as YYMMDD to Go's layout.
+func DateLayout(format string) (string, error) {
 	const example = "such as YYYY-MM-DD, DD.MM.YYYY, D/M/YY or YYYY-MM-DD hh:mm:ss"
 	if format == "" {
 		return "", fmt.Errorf("is missing, %s", example)
