@@ -76,10 +76,11 @@ func NewShop(t *testing.T) *Shop {
 	t.Cleanup(started.Stop)
 	s.URL = "http://" + started.Addr()
 	s.Client, s.orders = Dial(s.URL), orderv1connect.NewOrderServiceClient(http.DefaultClient, s.URL)
-	OK(s, s.Client.Ledger.CreateAssets, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "USD", Scale: 2},
-		{Code: "CNY", Scale: 2}}})
+	OK(s, s.Client.Ledger.CreateAssets, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{
+		{Code: "USD", Scale: 2}, {Code: "CNY", Scale: 2}}})
 	accounts := []*ledgerv1.NewAccount{{Code: "shop", Asset: "USD"}, {Code: "shop", Asset: "CNY"},
-		{Code: "gateway:stripe", Asset: "USD", Unbounded: true}, {Code: "gateway:alipay", Asset: "CNY", Unbounded: true},
+		{Code: "gateway:stripe", Asset: "USD", Unbounded: true},
+		{Code: "gateway:alipay", Asset: "CNY", Unbounded: true},
 		{Code: "gateway:wechat", Asset: "CNY", Unbounded: true}}
 	OK(s, s.Client.Ledger.CreateAccounts, &ledgerv1.CreateAccountsRequest{Accounts: accounts})
 	for _, name := range []string{"stripe", "alipay", "wechat"} {
@@ -116,8 +117,8 @@ func (s *Shop) Pay(x Said) {
 func (s *Shop) Refund(x Said) {
 	s.Helper()
 	s.tell(x.Refund, x)
-	r := OK(s, s.Client.Payments.RefundPayment, &paymentv1.RefundPaymentRequest{RefundNo: x.Refund, OutTradeNo: x.Number,
-		Amount: x.Amount})
+	r := OK(s, s.Client.Payments.RefundPayment, &paymentv1.RefundPaymentRequest{RefundNo: x.Refund,
+		OutTradeNo: x.Number, Amount: x.Amount})
 	want := paymentv1.RefundState_REFUND_STATE_SUCCEEDED
 	if x.Failed {
 		want = paymentv1.RefundState_REFUND_STATE_FAILED

@@ -22,13 +22,13 @@ const (
 	NotPosted        Result = "not_posted"  // it is not
 	FeeDiffers       Result = "fee_differs" // a fee or payout is in the ledger, with another amount
 	Pending          Result = "pending"     // the gateway has not decided
-	Other            Result = "other"       // a row that the mapping does not name: it moves money that the ledger does not know
+	Other            Result = "other"       // a row that the mapping does not name: money that the ledger does not know
 	TotalsDiffer     Result = "totals_differ"
 )
 
 // results in the order of reports.
-var results = []Result{Matched, MissingInLedgerd, MissingAtGateway, Differs, Posted, NotPosted, FeeDiffers, Pending, Other,
-	TotalsDiffer}
+var results = []Result{Matched, MissingInLedgerd, MissingAtGateway, Differs, Posted, NotPosted, FeeDiffers, Pending,
+	Other, TotalsDiffer}
 
 // mismatch reports whether a result is none that was expected.
 func (r Result) mismatch() bool { return r != Matched && r != Posted && r != Pending }

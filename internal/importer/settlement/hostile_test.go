@@ -60,9 +60,11 @@ func TestBadFilesAreRefusedBeforeAnythingIsCompared(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, name string) string {
+func read(t *testing.T, name string) string { return readPath(t, examples+name) }
+
+func readPath(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(examples + name)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

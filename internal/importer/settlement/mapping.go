@@ -250,7 +250,8 @@ func (c *checker) date(m *Mapping) {
 	if m.periodFmt, err = csvfile.DateLayout(m.Period.Format); err != nil {
 		c.bad("period.format", "%s", err)
 	}
-	if m.period, err = parsePattern(m.Period.Text, func(n string) bool { return n == "start" || n == "end" }); err != nil {
+	isEnd := func(name string) bool { return name == "start" || name == "end" }
+	if m.period, err = parsePattern(m.Period.Text, isEnd); err != nil {
 		c.bad("period.text", "%s", err)
 	}
 }

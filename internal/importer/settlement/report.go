@@ -81,7 +81,9 @@ func (r *report) fill(c *comparison) {
 
 func (r *report) write(o *Options) error {
 	if !o.All {
-		r.Findings = slices.DeleteFunc(r.Findings, func(f *Finding) bool { return f.Result == Matched || f.Result == Posted })
+		r.Findings = slices.DeleteFunc(r.Findings, func(f *Finding) bool {
+			return f.Result == Matched || f.Result == Posted
+		})
 	}
 	if o.JSON {
 		e := json.NewEncoder(o.Out)
@@ -142,8 +144,8 @@ func (r *report) table(out io.Writer) error {
 				place = f.File + ":" + place
 			}
 		}
-		p(strings.ReplaceAll(string(f.Result), "_", " "), f.Subject, place, f.TransactionID, number, f.Currency, f.Gateway,
-			f.Ledgerd, f.Detail)
+		p(strings.ReplaceAll(string(f.Result), "_", " "), f.Subject, place, f.TransactionID, number, f.Currency,
+			f.Gateway, f.Ledgerd, f.Detail)
 	}
 	return w.Flush()
 }

@@ -167,8 +167,8 @@ func readFiles(o *Options, m *Mapping) (*input, error) {
 			case before.same(l):
 				in.repeated++
 			default:
-				problems.Print(importer.Place{Line: l.number}.Problem("%s: is not as in %s, line %d: %s", path, before.file,
-					before.number, l.key()))
+				problems.Print(importer.Place{Line: l.number}.Problem("%s: is not as in %s, line %d: %s", path,
+					before.file, before.number, l.key()))
 			}
 		}
 	}

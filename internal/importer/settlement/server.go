@@ -56,16 +56,17 @@ func openBooks(ctx context.Context, c *importer.Client, gateway string) (*books,
 		return r.GetNextPageToken(), nil
 	})
 	if err == nil && b.gateway == nil {
-		err = fmt.Errorf("the server has no gateway %q: create it with PutGateway, or name another with --gateway", gateway)
+		err = fmt.Errorf("the server has no gateway %q: create it with PutGateway, or name another with --gateway",
+			gateway)
 	}
 	return b, err
 }
 
-// load reads the transactions and refunds of a period. A transaction may be recorded long after it was paid: all that were
-// recorded since the period began are read, and those that were paid in it are kept.
+// load reads the transactions and refunds of a period. A transaction may be recorded long after it was paid: all that
+// were recorded since the period began are read, and those that were paid in it are kept.
 func (b *books) load(ctx context.Context, start, end time.Time, refundsFrom time.Time) error {
-	r := &paymentv1.ListTransactionsRequest{Gateway: b.gateway.GetGateway(), StartTime: timestamppb.New(start.Add(-day)),
-		PageSize: pageSize}
+	r := &paymentv1.ListTransactionsRequest{Gateway: b.gateway.GetGateway(), PageSize: pageSize,
+		StartTime: timestamppb.New(start.Add(-day))}
 	if err := b.list(ctx, r, func(t *paymentv1.Transaction) bool {
 		at := paidAt(t)
 		return !at.Before(start) && at.Before(end)
@@ -135,7 +136,8 @@ func (b *books) complete(ctx context.Context, lines []*line) error {
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), pageSize)
-		r := &paymentv1.ListTransactionsRequest{Gateway: b.gateway.GetGateway(), TransactionIds: ids[:n], PageSize: pageSize}
+		r := &paymentv1.ListTransactionsRequest{Gateway: b.gateway.GetGateway(), TransactionIds: ids[:n],
+			PageSize: pageSize}
 		if err := b.list(ctx, r, func(*paymentv1.Transaction) bool { return true }); err != nil {
 			return err
 		}
@@ -183,7 +185,8 @@ func (b *books) refund(l *line) *paymentv1.Refund {
 type posting struct{ asset, amount string }
 
 // posted reads the transfers of a type on an account, by their biz_no.
-func (b *books) posted(ctx context.Context, account, asset, kind string, from time.Time, into map[string]posting) error {
+func (b *books) posted(ctx context.Context, account, asset, kind string, from time.Time,
+	into map[string]posting) error {
 	return pages(func(token string) (string, error) {
 		r, err := importer.Call(ctx, b.client, "", b.client.Ledger.ListEntries, &ledgerv1.ListEntriesRequest{
 			Account: &ledgerv1.AccountRef{Code: account, Asset: asset}, Type: kind, StartTime: timestamppb.New(from),
