@@ -141,10 +141,12 @@ select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.a
     x.refunding, x.refunded, x.recorded_at, n.occurred_at
 from (
     (
-        select l.* from payment_transactions l
-        where cardinality(@transaction_ids::text[]) > 0 and l.tenant_id = @tenant_id::integer
-            and l.gateway = @gateway::text and l.transaction_id = any(@transaction_ids::text[])
-            and l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
+        select l.* from (select distinct u.id from unnest(@transaction_ids::text[]) u (id)) u
+        cross join lateral (
+            select y.* from payment_transactions y
+            where y.tenant_id = @tenant_id::integer and y.gateway = @gateway::text and y.transaction_id = u.id offset 0
+        ) l
+        where l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
             and (l.recorded_at, l.notice_id) < (@before_at::timestamptz, @before_id::bigint)
     )
     union all

@@ -817,10 +817,12 @@ select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.a
     x.refunding, x.refunded, x.recorded_at, n.occurred_at
 from (
     (
-        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from payment_transactions l
-        where cardinality($1::text[]) > 0 and l.tenant_id = $2::integer
-            and l.gateway = $3::text and l.transaction_id = any($1::text[])
-            and l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from (select distinct u.id from unnest($1::text[]) u (id)) u
+        cross join lateral (
+            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.ctid from payment_transactions y
+            where y.tenant_id = $2::integer and y.gateway = $3::text and y.transaction_id = u.id offset 0
+        ) l
+        where l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
             and (l.recorded_at, l.notice_id) < ($6::timestamptz, $7::bigint)
     )
     union all
