@@ -144,6 +144,8 @@ create table payment_transactions (
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_transactions_number_idx on payment_transactions (tenant_id, out_trade_no)
     where out_trade_no <> '';
+create index payment_transactions_time_idx on payment_transactions (tenant_id, recorded_at, notice_id)
+    where notice_id > 0;
 comment on table payment_transactions is
     'Money that came through gateways, once for each transaction: a payer who paid twice has two.';
 comment on column payment_transactions.tenant_id is 'Tenant.';
@@ -276,6 +278,7 @@ create table payment_refunds (
 create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id)
     where out_trade_no <> '';
 create index payment_refunds_id_idx on payment_refunds (tenant_id, refund_id) where refund_id > 0;
+create index payment_refunds_time_idx on payment_refunds (tenant_id, created_at, refund_id) where refund_id > 0;
 comment on table payment_refunds is
     'Refunds of transactions. The state is that of the instance of the machine "refund" with the same number.';
 comment on column payment_refunds.tenant_id is 'Tenant.';

@@ -273,6 +273,9 @@ func (s *Payments) GetRefund(ctx context.Context, r *pb.GetRefundRequest) (*pb.G
 }
 
 func (s *Payments) ListRefunds(ctx context.Context, r *pb.ListRefundsRequest) (*pb.ListRefundsResponse, error) {
+	if r.GetGateway() != "" || r.GetStartTime() != nil || r.GetEndTime() != nil {
+		return s.refundsOf(ctx, r)
+	}
 	list, next, err := s.Reader.Refunds(ctx, callOf(ctx).identity.Tenant, r.GetOutTradeNo(), int(r.GetPageSize()),
 		r.GetPageToken())
 	return &pb.ListRefundsResponse{Refunds: eachOf(list, renderRefund), NextPageToken: next}, err
