@@ -42,6 +42,8 @@ type cli struct {
 	Notify  notifyCmds `cmd:"" help:"Test providers of messages, and drop old records of messages."`
 	Import  importCmd  `cmd:"" help:"Import books from other systems."`
 	Export  exportCmd  `cmd:"" help:"Export the books."`
+
+	Reconcile reconcileCmd `cmd:"" help:"Compare the books with those of others."`
 }
 
 // env is the environment of subcommands.

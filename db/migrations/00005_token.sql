@@ -57,7 +57,8 @@ comment on column token_submit_tokens.principal is 'Principal that it was issued
 comment on column token_submit_tokens.request_id is
     'X-Request-ID of the call that issued it: IssueTokens, or a submit that asked for the next token.';
 comment on column token_submit_tokens.issued_at is 'When it was issued.';
-comment on column token_submit_tokens.expires_at is 'When it expires, and can no longer be spent.';
+comment on column token_submit_tokens.expires_at is
+    'When it expires, and can no longer be spent. A declined payment opens its token again, with a new life.';
 comment on column token_submit_tokens.forget_at is
     'When the token becomes unknown and the cleaner may delete the row: an hour after expires_at, or a day if it '
     'was spent.';
@@ -71,7 +72,7 @@ comment on column token_submit_tokens.result is
 comment on index token_submit_tokens_forget_idx is 'For the cleaner.';
 
 grant select, insert, delete on token_submit_tokens to ledgerd_app;
-grant update (state, forget_at, spent_at, spent_by, spent_request_id, operation, result)
+grant update (state, expires_at, forget_at, spent_at, spent_by, spent_request_id, operation, result)
     on token_submit_tokens to ledgerd_app;
 grant select on token_submit_tokens to ledgerd_audit;
 

@@ -61,6 +61,7 @@ create table payment_payments (
     credential     jsonb,
     failure_code   text,
     failure_text   text,
+    messages       bytea,
     constraint payment_payments_pkey primary key (tenant_id, out_trade_no),
     constraint payment_payments_out_trade_no_check check (octet_length(out_trade_no) between 1 and 64),
     constraint payment_payments_attempt_check check (attempt >= 1),
@@ -69,6 +70,7 @@ create table payment_payments (
     constraint payment_payments_token_check check (octet_length(token_hash) = 32),
     constraint payment_payments_paid_check check (paid_at is null or transaction_id is not null),
     constraint payment_payments_transaction_check check (octet_length(transaction_id) between 1 and 64),
+    constraint payment_payments_messages_check check (octet_length(messages) <= 65536),
     constraint payment_payments_credential_check check (octet_length(credential::text) <= 65536)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 -- Partial: on an empty table they would look as good as the primary key for a look-up by number. The first is unique
@@ -109,8 +111,11 @@ comment on column payment_payments.credential is
 comment on column payment_payments.failure_code is
     'Why it was last declined or refused, as the gateway says; null: it was not.';
 comment on column payment_payments.failure_text is 'The same for people.';
+comment on column payment_payments.messages is
+    'Messages that the commit sends that pays the order; null: none, or the payment is decided.';
 grant select, insert on payment_payments to ledgerd_app;
-grant update (transaction_id, paid_at, credential, failure_code, failure_text) on payment_payments to ledgerd_app;
+grant update (transaction_id, paid_at, credential, failure_code, failure_text, messages) on payment_payments
+    to ledgerd_app;
 grant select (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee,
     description, expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text)
     on payment_payments to ledgerd_audit;
@@ -139,6 +144,8 @@ create table payment_transactions (
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_transactions_number_idx on payment_transactions (tenant_id, out_trade_no)
     where out_trade_no <> '';
+create index payment_transactions_time_idx on payment_transactions (tenant_id, recorded_at, notice_id)
+    where notice_id > 0;
 comment on table payment_transactions is
     'Money that came through gateways, once for each transaction: a payer who paid twice has two.';
 comment on column payment_transactions.tenant_id is 'Tenant.';
@@ -271,6 +278,7 @@ create table payment_refunds (
 create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id)
     where out_trade_no <> '';
 create index payment_refunds_id_idx on payment_refunds (tenant_id, refund_id) where refund_id > 0;
+create index payment_refunds_time_idx on payment_refunds (tenant_id, created_at, refund_id) where refund_id > 0;
 comment on table payment_refunds is
     'Refunds of transactions. The state is that of the instance of the machine "refund" with the same number.';
 comment on column payment_refunds.tenant_id is 'Tenant.';

@@ -62,7 +62,7 @@ var (
 		Doc: "There is no coupon of this code."})
 	ExistsDifferent = fault.Define(fault.Reason{Name: "COUPON_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "A code is used already: by another campaign, with another expire_time or metadata, or by some of the codes of the call only. The metadata names it. Nothing was issued."})
+		Doc: "A code is used already: by another campaign, with another expire_time or metadata, or by some of the codes of the call only. The metadata has it, and the fields that differ. Nothing was issued."})
 	Taken = fault.Define(fault.Reason{Name: "COUPON_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The coupon has another owner."})
@@ -99,9 +99,10 @@ func (c *Coupon) HasExpired() error {
 		With("expire_time", c.ExpiresAt.Format(time.RFC3339Nano))
 }
 
-// IsUsedElsewhere is the fault for a code that was issued with other content.
-func (k Key) IsUsedElsewhere() error {
-	return ExistsDifferent.New("coupon %s is issued already", k.Code).With("code", k.Code)
+// IsIssued is the fault for a code of a call of which only some were issued before.
+func (k Key) IsIssued() error {
+	return ExistsDifferent.New("coupon %s is issued already, and other codes of the request are not: leave it out", k.Code).
+		With("code", k.Code)
 }
 
 func notFound(k Key) error { return NotFound.New("there is no coupon %s", k.Code).With("code", k.Code) }

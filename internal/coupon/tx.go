@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -88,10 +89,27 @@ func (tx *Tx) Issue(r *Row, c Coupon) *Coupon {
 	return &r.Value
 }
 
-// Same reports whether a coupon was issued like this.
-func (c *Coupon) Same(campaign string, expiresAt time.Time, metadata map[string]string) bool {
-	return c.Campaign == campaign && (expiresAt.IsZero() || c.ExpiresAt.Equal(expiresAt)) &&
-		maps.Equal(c.Metadata, metadata)
+// CheckSame checks that a coupon was issued like this. Returns fault COUPON_EXISTS_DIFFERENT.
+func (c *Coupon) CheckSame(campaign string, expiresAt time.Time, metadata map[string]string) error {
+	var differs []string
+	if c.Campaign != campaign {
+		differs = append(differs, "campaign")
+	}
+	if !expiresAt.IsZero() && !c.ExpiresAt.Equal(expiresAt) {
+		differs = append(differs, "expire_time")
+	}
+	if !maps.Equal(c.Metadata, metadata) {
+		differs = append(differs, "metadata")
+	}
+	if len(differs) == 0 {
+		return nil
+	}
+	x := ExistsDifferent.New("coupon %s is issued already, with another %s", c.Code, strings.Join(differs, " and ")).
+		With("code", c.Code).With("first_id", c.ID).With("differs", strings.Join(differs, ","))
+	for _, name := range differs {
+		x = x.WithField(name, "differs from that of coupon "+c.Code)
+	}
+	return x
 }
 
 // Flush inserts the new coupons.

@@ -60,9 +60,10 @@ type world struct {
 	lines   []*line // from the servers to the database; empty: no proxies
 	servers []*server
 	apiKey  string
-	args    []string     // of the servers
-	decided atomic.Int32 // attempts with a definite answer
-	refused atomic.Int32 // answers that refuse
+	args    []string             // of the servers
+	argsOf  func(n int) []string // more of one server; nil: none
+	decided atomic.Int32         // attempts with a definite answer
+	refused atomic.Int32         // answers that refuse
 
 	soldOut, stateTaken atomic.Bool // refusals of baskets
 
@@ -121,7 +122,11 @@ func (w *world) begin() {
 		if len(w.lines) > 0 {
 			dsn = w.lines[i].DSN
 		}
-		w.servers = append(w.servers, startServer(w.t, w.binary, dsn, w.args...))
+		args := w.args
+		if w.argsOf != nil {
+			args = slices.Concat(args, w.argsOf(i))
+		}
+		w.servers = append(w.servers, startServer(w.t, w.binary, dsn, args...))
 	}
 	c := w.client(0)
 	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2},

@@ -14,9 +14,10 @@ import (
 type line struct {
 	*pgtest.Proxy
 
-	mu    sync.Mutex
-	cut   *cut // nil: no cut is requested
-	wires map[int]*wire
+	mu      sync.Mutex
+	cut     *cut               // nil: no cut is requested
+	silence []pgtest.Direction // empty: no silence is requested
+	wires   map[int]*wire
 }
 
 // cut is a request to cut at the next COMMIT of a batch that contains the text.
@@ -58,6 +59,13 @@ func (l *line) cutNext(at cutAt, text string, then func()) <-chan struct{} {
 	return l.cut.done
 }
 
+// silenceNext silences all connections at the next statement of a caller: a batch is in flight.
+func (l *line) silenceNext(directions ...pgtest.Direction) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.silence = directions
+}
+
 func (l *line) wire(conn int) *wire {
 	if l.wires[conn] == nil {
 		l.wires[conn] = &wire{commits: map[string]bool{}}
@@ -87,6 +95,10 @@ func (l *line) request(conn int, data []byte) (pass int, done bool) {
 			}
 		case kind == 'B':
 			w.wanted = w.wanted || l.cut != nil && bytes.Contains(body, []byte(l.cut.text))
+			if len(l.silence) > 0 && bytes.Contains(body, []byte("caller-")) {
+				l.Silence(l.silence...)
+				l.silence = nil
+			}
 		case kind == 'S' && w.sent && w.wanted && l.cut != nil && l.cut.at == afterCommit:
 			pass, done = min(pass, end), true
 		}

@@ -19,7 +19,7 @@ func couponInstance(k coupon.Key) machine.Key {
 	return machine.Key{Tenant: k.Tenant, Machine: machine.CouponMachine, Key: k.Code}
 }
 
-// campaignKey is the claim of an owner on the one coupon of a campaign. Its result is the code.
+// campaignClaim is the claim of an owner on the one coupon of a campaign. Its result is the code.
 func campaignClaim(campaign, owner, code string) claim.Params {
 	return claim.Params{Scope: claim.CampaignScope, Key: claim.Compose([]string{campaign, owner}),
 		Parts: []string{campaign, owner}, Owner: owner, Result: code}
@@ -146,9 +146,10 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 		if !row.Exists {
 			continue
 		}
-		if existed++; !row.Value.Same(c.Campaign, c.ExpiresAt, c.Metadata) {
-			return nil, row.Key.IsUsedElsewhere()
+		if err := row.Value.CheckSame(c.Campaign, c.ExpiresAt, c.Metadata); err != nil {
+			return nil, err
 		}
+		existed++
 	}
 	if existed == len(c.rows) {
 		return commit.Repeat{First: c.Codes}, nil
@@ -164,7 +165,7 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 	}
 	for n, row := range c.rows {
 		if row.Exists {
-			return nil, row.Key.IsUsedElsewhere()
+			return nil, row.Key.IsIssued()
 		}
 		if err := tx.issueCoupon(row, &c.births[n], coupon.Coupon{Campaign: c.Campaign, ExpiresAt: expires,
 			Metadata: c.Metadata}); err != nil {
@@ -183,7 +184,7 @@ func (tx *Tx) issueCoupon(row *coupon.Row, birth *machine.CreateCommand, x coupo
 	}
 	i, made := answer.(machine.Instance)
 	if !made {
-		return row.Key.IsUsedElsewhere()
+		return row.Key.IsIssued()
 	}
 	x.ID, x.Principal, x.RequestID = i.ID, birth.Principal, birth.RequestID
 	tx.Coupons().Issue(row, x)

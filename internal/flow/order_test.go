@@ -47,7 +47,7 @@ func newMarket(t testing.TB) *market {
 		}
 		m.counts[i] = prometheus.NewRegistry()
 		m.engines[i] = flow.NewSendingEngine(pool, fmt.Sprint(t.Name(), i), commit.NewMetrics(m.counts[i]), nil,
-			&notify.Outbox{Master: secret.New(), Instance: "test"})
+			&notify.Outbox{Master: secret.New(), Instance: "test", Stored: storedTexts})
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()

@@ -57,6 +57,7 @@ type CreatePayment struct {
 	OutTradeNo                string
 	payment.Details
 	TokenHash []byte // of the submit token that the call spends; nil: none
+	Messages  []byte // to send in the commit that pays the order, as Outbox.Stored reads them; nil: none
 	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.
 	Renumber func() (string, error)
 	// Unnumbered is why no number could be made; nil: one was.
@@ -280,7 +281,7 @@ func (c *CreatePayment) describe(o *order.Order, v *order.View, g *payment.Gatew
 	}
 	p := &payment.Payment{Key: c.row.Key, OrderNo: o.OrderNo, Gateway: c.Gateway, PayType: c.PayType, Attempt: attempt,
 		Asset: o.Asset, Scale: o.Scale, Amount: total, Payee: o.Payee, Details: c.Details, ExpiresAt: v.PayBefore(),
-		TokenHash: c.TokenHash, Principal: c.Principal, RequestID: c.RequestID}
+		TokenHash: c.TokenHash, Messages: c.Messages, Principal: c.Principal, RequestID: c.RequestID}
 	if p.Payee == "" {
 		p.Payee = g.Payee
 	}

@@ -10,8 +10,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // SettlePayment applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
@@ -39,6 +41,10 @@ type SettlePayment struct {
 	suspend  bool // the money goes to suspense: its account is named
 	others   bool // the other payments of the order are named
 	refund   refundRows
+	sends    []*notify.SendCommand // messages of the payment
+	unsent   string                // why some of them are not sent
+	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
+	token    *token.Row
 	heldFor  string // clearing account that the capture of the refund's hold names; empty: none
 }
 
@@ -78,11 +84,45 @@ func (c *SettlePayment) Need(tx *Tx) {
 	tx.Claims()
 	tx.Coupons()
 	c.order, c.transfer = nil, nil
+	if c.token = nil; c.spent != nil {
+		c.token = tx.Tokens().WantHash(c.Tenant, c.spent)
+	}
 	if c.suspend {
 		c.needTransfer(tx, c.gateway.Key, "")
 	}
 	tx.Orders().WantOfPayment(c.Tenant, c.OutTradeNo, func(o *order.Order) { c.found(tx, o) })
+	c.sends, c.unsent = nil, ""
+	if c.Kind == gateway.Paid && tx.outbox != nil && tx.outbox.Stored != nil {
+		tx.Messages()
+		tx.Templates()
+		payments.WantMessages(k, func(stored []byte) { c.needMessages(tx, stored) })
+	}
 	c.need(tx)
+}
+
+// needMessages names the rows of the messages that the payment sends when it succeeds.
+func (c *SettlePayment) needMessages(tx *Tx, stored []byte) {
+	messages, err := tx.outbox.Stored(c.Caller, stored)
+	if err != nil {
+		c.unsent = "its messages cannot be read"
+		return
+	}
+	c.sends = needMessages(tx, messages, order.Key{})
+}
+
+// send sends the messages of the payment. One that is refused is not sent: the money counts all the same.
+func (c *SettlePayment) send(tx *Tx) error {
+	for n, m := range c.sends {
+		_, err := m.Apply(tx.Messages())
+		f := fault.Of(err)
+		if err != nil && f == nil {
+			return err
+		}
+		if f != nil {
+			c.unsent = fmt.Sprintf("message %d is not sent: %s", n+1, f.Reason.Name)
+		}
+	}
+	return nil
 }
 
 // found names what the order needs, before rows are locked.
@@ -220,7 +260,10 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	if err := c.pay(tx); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.Applied, "")
+	if err := c.send(tx); err != nil {
+		return nil, err
+	}
+	s := c.record(tx, payment.Applied, c.unsent)
 	tx.Payments().Receive(c.money, c.transaction(p.Payee))
 	return s, nil
 }
@@ -314,6 +357,7 @@ func (c *SettlePayment) pay(tx *Tx) error {
 func (c *SettlePayment) ended(tx *Tx) {
 	p := tx.Payments().Change(c.row)
 	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
+	p.Decided = true
 	tx.Payments().EndCalls(c.row.Key)
 }
 
@@ -326,8 +370,15 @@ func (c *SettlePayment) declined(tx *Tx) (any, error) {
 	if state == machine.PaymentDeclined || !payment.IsOpen(state) {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
+	if hash := c.row.Value.TokenHash; hash != nil && c.token == nil {
+		c.spent = hash
+		return nil, commit.ErrMoreRows
+	}
 	if err := c.move(tx, machine.PaymentDeclined); err != nil {
 		return nil, err
+	}
+	if c.token != nil {
+		tx.Tokens().Reopen(c.token)
 	}
 	c.failure(tx)
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, 4*pollAfter)
@@ -339,13 +390,14 @@ func (c *SettlePayment) failure(tx *Tx) {
 	p.FailureCode, p.FailureText = c.Code, c.Text
 }
 
-// closed notes that nobody can pay any more.
+// closed notes that the payment cannot be paid any more.
 func (c *SettlePayment) closed(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
 		return nil, err
 	}
 	if !payment.IsOpen(state) {
+		tx.Payments().EndCalls(c.row.Key) // the gateway may have been asked to close it again
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
 	if err := c.move(tx, machine.PaymentClosed); err != nil {
@@ -354,6 +406,7 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 	if c.Code != "" {
 		c.failure(tx)
 	}
+	tx.Payments().Change(c.row).Decided = true
 	tx.Payments().EndCalls(c.row.Key)
 	return c.record(tx, payment.Applied, ""), nil
 }
@@ -364,8 +417,14 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if state == machine.PaymentClosed { // the submission was on its way when the payment was closed
+		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Close, 0)
+	}
 	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
+	}
+	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
+		return nil, err
 	}
 	if err := c.move(tx, machine.PaymentSubmitted); err != nil {
 		return nil, err
@@ -374,6 +433,10 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 	if p.TransactionID == "" {
 		p.TransactionID = c.TransactionID
 	}
-	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, pollAfter)
+	call, after := payment.Query, pollAfter
+	if tx.payTarget(&c.order.Value) == "" {
+		call, after = payment.Close, 0 // the order has ended meanwhile
+	}
+	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
 	return c.record(tx, payment.Applied, ""), nil
 }

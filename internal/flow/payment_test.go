@@ -8,11 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // till is a market that is paid through the gateway "g": from the account gw to user:3, or to the suspense account sus.
@@ -443,4 +448,108 @@ func TestAPaymentAndACancellationHaveOneWinner(t *testing.T) {
 		where (i.state, j.state, x.account) in (('paid', 'succeeded', 'user:3'), ('cancelled', 'late', 'sus'))`); got != fmt.Sprint(orders) {
 		t.Errorf("%s of %d orders have one end", got, orders)
 	}
+}
+
+func TestADeclineOpensTheSubmitTokenAgain(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	form := token.New()
+	m.wants(flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{form}, Life: time.Minute}), "ok")
+	submit := func(number string) string {
+		return m.pay(0, &flow.Call{
+			Conditions: []flow.Condition{&flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: form, Operation: "payment.create"},
+				Made: func(flow.Answer) map[string]string { return map[string]string{"resource": "payment"} }}},
+			Command: &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: number, TokenHash: token.Hash(form)}})
+	}
+	if got := submit("p1"); !strings.Contains(got, "p1") {
+		t.Fatal(got)
+	}
+	if got := submit("p1"); got != "TOKEN_SPENT" {
+		t.Fatal(got)
+	}
+	m.clock.Set(t, 50*time.Second)
+	m.says(notice("n1", kind(gateway.Declined)), "applied")
+	m.clock.Set(t, 100*time.Second) // past its first life
+	if got := submit("p1"); !strings.Contains(got, "p1") {
+		t.Errorf("after a decline: %s", got)
+	}
+	if got := submit("p1"); got != "TOKEN_SPENT" {
+		t.Error(got)
+	}
+	m.says(notice("n2", kind(gateway.Closed)), "applied")
+	if got := submit("p2"); got != "TOKEN_SPENT" {
+		t.Errorf("after another end: %s", got)
+	}
+}
+
+// The order ends while its payment is on the way to the gateway.
+func TestAPaymentThatTheGatewayLearnsOfTooLateIsClosedThere(t *testing.T) {
+	t.Parallel()
+	call := "select coalesce((select call || ' ' || (next_call_at <= now()) from payment_calls), 'none')"
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	m.wants(cancelOrder("o"), "o cancelled")
+	m.says(notice("n1", kind(gateway.Pending)), "applied")
+	if got := m.text(call); got != "close true" {
+		t.Errorf("of an order that is cancelled: %s", got)
+	}
+	m.says(notice("n2", kind(gateway.Closed)), "applied")
+	if got := m.text(call); got != "none" {
+		t.Errorf("of a closed payment: %s", got)
+	}
+	m.says(notice("n3", kind(gateway.Pending)), "known")
+	if got := m.text(call); got != "close true" {
+		t.Errorf("of a payment that is open at the gateway only: %s", got)
+	}
+	m.says(notice("n4", kind(gateway.Closed)), "known")
+	if got := m.text(call); got != "none" {
+		t.Errorf("of a payment that is closed again: %s", got)
+	}
+}
+
+// All rows of a payment are found before the batch locks any: the order by the number of the payment.
+func TestACallbackCommitsInOneAttempt(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for i := range 3 { // the first one makes the process know the gateway
+		no := fmt.Sprint("o", i)
+		m.payableOrder(no, outside)
+		m.create(no, "q"+no)
+		before := pgtest.Counter(t, m.counts[0], "ledgerd_commit_attempts_total")
+		m.says(notice("n"+no, amountOf("10", "CNY"), of("q"+no, "t"+no)), "applied")
+		if n := pgtest.Counter(t, m.counts[0], "ledgerd_commit_attempts_total") - before; i > 0 && n != 1 {
+			t.Errorf("callback %d: %v attempts", i, n)
+		}
+	}
+}
+
+// storedTexts reads messages that a test keeps for later: recipients, separated by spaces.
+func storedTexts(c commit.Caller, stored []byte) (list []notify.SendCommand, err error) {
+	for i, to := range strings.Fields(string(stored)) {
+		list = append(list, notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: to, BusinessType: "paid",
+			BizNo: fmt.Sprint("paid/", i), Content: send.Content{Subject: "Paid", Text: "Thank you"}, Priority: notify.Normal}})
+	}
+	return list, nil
+}
+
+func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1", Messages: []byte("ann@example.com nobody")}, "p1 created")
+	state := func() string {
+		return m.text(`select format('%s %s %s', (select string_agg(biz_no, ' ') from notify_names), (select count(*) from payment_payments where messages is not null),
+			(select max(detail) from payment_notices))`)
+	}
+	m.says(notice("n1", kind(gateway.Declined)), "applied")
+	if got := state(); got != " 1 " {
+		t.Errorf("before it is paid: %q", got)
+	}
+	m.says(notice("n2"), "applied")
+	if got := state(); got != "paid/0 0 message 2 is not sent: FIELD_INVALID" {
+		t.Errorf("paid: %q", got)
+	}
+	m.is("o paid, p1 succeeded; gw -6, user:3 10")
 }

@@ -22,6 +22,7 @@ import (
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
 )
 
 const (
@@ -34,18 +35,21 @@ const (
 // Client calls the server and retries transient errors. Every call of an import is idempotent: existing assets,
 // accounts and transfers are left unchanged.
 type Client struct {
-	Ledger ledgerv1connect.LedgerServiceClient
-	server string
-	nonce  string // distinguishes this run's calls from other runs'
-	pause  func(ctx context.Context, attempt int) error
+	Ledger   ledgerv1connect.LedgerServiceClient
+	Payments paymentv1connect.PaymentServiceClient
+	server   string
+	nonce    string // distinguishes this run's calls from other runs'
+	pause    func(ctx context.Context, attempt int) error
 }
 
 // Dial makes a client without connecting.
 func Dial(server, apiKey string) *Client {
 	httpClient := &http.Client{Transport: bearer{apiKey, http.DefaultTransport}, Timeout: callTimeout}
 	// Answers are not compressed: the importer usually runs near the server, and answers are large.
-	return &Client{Ledger: ledgerv1connect.NewLedgerServiceClient(httpClient, strings.TrimSuffix(server, "/"),
-		connect.WithAcceptCompression("gzip", nil, nil)), server: server, nonce: rand.Text()[:12], pause: pause}
+	plain, url := connect.WithAcceptCompression("gzip", nil, nil), strings.TrimSuffix(server, "/")
+	return &Client{Ledger: ledgerv1connect.NewLedgerServiceClient(httpClient, url, plain),
+		Payments: paymentv1connect.NewPaymentServiceClient(httpClient, url, plain), server: server,
+		nonce: rand.Text()[:12], pause: pause}
 }
 
 type bearer struct {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -23,7 +24,9 @@ type Outbox struct {
 	// Instance names this process in leases and events.
 	Instance string
 	// Region is the default country of phone numbers without a country code, such as CN. Empty: no default.
-	Region  string
+	Region string
+	// Stored reads messages that a command has kept to send them later. Nil: there are none.
+	Stored  func(c commit.Caller, stored []byte) ([]SendCommand, error)
 	Metrics *Metrics
 
 	limits limitCache

@@ -34,7 +34,7 @@ func notFound(k Key) *fault.Fault {
 
 // PartTaken is the fault for a part whose number another call has taken.
 func PartTaken(k Key, kind, no string) *fault.Fault {
-	return PartExists.New("order %s: there is a %s %s already, which is not of this order", k.OrderNo, kind, no).
+	return PartExists.New("order %s: %s %s exists already and is not part of this order: choose another order_no", k.OrderNo, kind, no).
 		With("order_no", k.OrderNo).With("kind", kind).With("number", no)
 }
 
@@ -45,7 +45,8 @@ func (o *Order) Same(f *Facts) error {
 		return nil
 	}
 	x := ExistsDifferent.New("the order_no %s is already used, with another %s", o.OrderNo,
-		strings.Join(differs, " and ")).With("order_no", o.OrderNo).With("differs", strings.Join(differs, ","))
+		strings.Join(differs, " and ")).With("order_no", o.OrderNo).
+		With("first_id", o.ID).With("differs", strings.Join(differs, ","))
 	for _, name := range differs {
 		x.WithField(name, "differs from the first request with this order_no")
 	}

@@ -47,6 +47,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 			arg.Payers, arg.PayerIps = append(arg.Payers, x.Payer), append(arg.PayerIps, x.PayerIP)
 			arg.ReturnUrls, arg.ExpiresAt = append(arg.ReturnUrls, x.ReturnURL), append(arg.ExpiresAt, x.ExpiresAt)
 			arg.TokenHashes = append(arg.TokenHashes, orEmpty(x.TokenHash))
+			arg.Messages = append(arg.Messages, orEmpty(x.Messages))
 			arg.Principals, arg.RequestIds = append(arg.Principals, x.Principal), append(arg.RequestIds, x.RequestID)
 			arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
 		}
@@ -63,7 +64,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 		arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
 		arg.Credentials = append(arg.Credentials, encode(x.Credential))
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
-		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
+		arg.FailureTexts, arg.Decided = append(arg.FailureTexts, x.FailureText), append(arg.Decided, x.Decided)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.PaymentUpdate(p.Context(), d, arg)
@@ -208,9 +209,9 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 	})
 }
 
-// flushCalls writes the last word on the calls of each payment and refund. Closes come after new calls, since an order
-// may end in the batch that asks for a call about its payment; and before the end of calls, since what is decided is not
-// closed.
+// flushCalls writes the last call that the batch asks for about each payment and refund. Closes come after new calls,
+// since an order may end in the batch that asks for a call about its payment, and before the end of calls, since a
+// decided payment is not closed.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	calls := slices.Clone(tx.calls)
 	slices.SortStableFunc(calls, func(a, b dueCall) int {

@@ -9,6 +9,24 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
+// Discover finds the messages of payments, which do not change until they are sent.
+func (tx *Tx) Discover(p *commit.Pipe) {
+	if len(tx.messages) == 0 {
+		return
+	}
+	var arg db.PaymentMessagesParams
+	for _, x := range tx.messages {
+		arg.Tenants, arg.OutTradeNos = append(arg.Tenants, x.key.Tenant), append(arg.OutTradeNos, x.key.OutTradeNo)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.PaymentMessages(p.Context(), d, arg)
+		for _, r := range rows {
+			tx.messages[r.N-1].found(r.Messages)
+		}
+		return err
+	})
+}
+
 // Lock locks the gateways that are changed.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	rows, arg := tx.gatewayRows(true)

@@ -28,6 +28,7 @@ type Payment struct {
 	Details
 	ExpiresAt time.Time // zero: the order stays unpaid for ever
 	TokenHash []byte    // of the submit token that the call spent; nil: none
+	Messages  []byte    // to send in the commit that pays the order; not read back. Nil: none
 	Principal string
 	RequestID string
 	CreatedAt time.Time
@@ -53,6 +54,7 @@ type Progress struct {
 	PaidAt                   time.Time
 	Credential               gateway.Credential // nil: the gateway does not know the payment yet
 	FailureCode, FailureText string             // of the last decline or refusal
+	Decided                  bool               // by a command of the batch: its messages are forgotten
 }
 
 // GatewayKey identifies a gateway of a tenant.

@@ -23,13 +23,14 @@ type Tx struct {
 	puts         map[GatewayKey]bool // gateways to change: locked
 	newID        func() int64
 
-	ofOrder map[OrderKey][]Sibling
-	moneyOf map[Key][]TransactionKey
-	unknown map[Key][]Stored
-	writer  map[GatewayKey]commit.Caller // of a changed gateway
-	calls   []dueCall
-	closes  []closing
-	marks   struct{ calls, closes int }
+	ofOrder  map[OrderKey][]Sibling
+	moneyOf  map[Key][]TransactionKey
+	unknown  map[Key][]Stored
+	messages []messagesOf
+	writer   map[GatewayKey]commit.Caller // of a changed gateway
+	calls    []dueCall
+	closes   []closing
+	marks    struct{ calls, closes int }
 }
 
 // Rows of a batch, and handles of commands.
@@ -41,6 +42,12 @@ type (
 	FlagRow        = commit.Row[FlagKey, Flag]
 	GatewayRow     = commit.Row[GatewayKey, Gateway]
 )
+
+// messagesOf looks for the messages of a payment.
+type messagesOf struct {
+	key   Key
+	found func(messages []byte)
+}
 
 // OrderKey identifies an order.
 type OrderKey struct {
@@ -174,6 +181,12 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
 func (tx *Tx) OfOrder(k OrderKey) []Sibling { return tx.ofOrder[k] }
+
+// WantMessages names the messages that a payment sends when it succeeds. If it has some, found is called with them
+// before any row is locked.
+func (tx *Tx) WantMessages(k Key, found func(messages []byte)) {
+	tx.messages = append(tx.messages, messagesOf{k, found})
+}
 
 // WantRefund names a refund.
 func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.refunds.Want(k) }

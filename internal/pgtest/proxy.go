@@ -24,7 +24,7 @@ type Proxy struct {
 	network, address string
 	down             bool
 	conns            map[net.Conn]Direction // by the side that is read from
-	holes            map[net.Conn]bool      // data read from these is acknowledged and dropped
+	holes            map[net.Conn]bool      // what comes from these is acknowledged and dropped, even their end
 	accepted         int
 
 	tapMu sync.Mutex
@@ -119,10 +119,9 @@ func (p *Proxy) connect(client net.Conn) {
 	if _, err := server.Write(startup); err != nil {
 		return
 	}
-	go func() {
-		defer client.Close()
-		p.pump(client, server, n, Answers)
-	}()
+	var answers sync.WaitGroup
+	defer answers.Wait()
+	answers.Go(func() { p.pump(client, server, n, Answers) })
 	p.pump(server, client, n, Requests)
 }
 
@@ -142,24 +141,33 @@ func readStartup(from io.Reader) ([]byte, error) {
 	return message, err
 }
 
+// pump copies until either side ends, and ends the other side, unless that is not to hear of it.
 func (p *Proxy) pump(to, from net.Conn, conn int, d Direction) {
 	data := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(data)
 		if err != nil {
+			if !p.isHole(from) {
+				to.Close()
+			}
 			return
 		}
 		pass, cut := p.tap(conn, d, data[:n])
-		p.mu.Lock()
-		hole := p.holes[from]
-		p.mu.Unlock()
-		if !hole {
-			_, err = to.Write(data[:pass])
+		if !p.isHole(from) {
+			_, _ = to.Write(data[:pass]) // if it has ended, its own pump notices
 		}
-		if cut || err != nil {
+		if cut {
+			from.Close()
+			to.Close()
 			return
 		}
 	}
+}
+
+func (p *Proxy) isHole(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holes[c]
 }
 
 func (p *Proxy) tap(conn int, d Direction, data []byte) (pass int, cut bool) {
@@ -212,7 +220,7 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
-// Silence makes the current connections drop all data in the given directions.
+// Silence makes the current connections drop everything in the given directions: data, and the news of an end.
 func (p *Proxy) Silence(directions ...Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

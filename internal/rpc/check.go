@@ -38,11 +38,14 @@ func violationFault(m proto.Message, err error) error {
 	}
 	f := fault.FieldInvalid.New("the request breaks %d rules", len(v.Violations))
 	for _, x := range v.Violations[:min(len(v.Violations), maxFields)] {
-		path, problem := protovalidate.FieldPathString(x.Proto.GetField()), describe(x)
-		if o := m.ProtoReflect().Descriptor().Oneofs().ByName(protoreflect.Name(path)); o != nil {
-			path, problem = string(o.Fields().Get(0).Name()), "must be set, or "+string(o.Fields().Get(1).Name())
+		path := protovalidate.FieldPathString(x.Proto.GetField())
+		field, oneof := target(m.ProtoReflect().Descriptor(), x.Proto.GetField())
+		if oneof != nil { // callers know its members, not its name
+			path = strings.TrimSuffix(path, string(oneof.Name())) + string(oneof.Fields().Get(0).Name())
+			f = f.WithField(path, "must be set, or "+otherMembers(oneof))
+			continue
 		}
-		f = f.WithField(path, problem)
+		f = f.WithField(path, describe(x, field))
 	}
 	if len(f.Fields) == 1 {
 		f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description
@@ -50,18 +53,77 @@ func violationFault(m proto.Message, err error) error {
 	return f
 }
 
-// describe returns the rule that a field breaks. For an enum it lists the allowed names; protovalidate lists numbers.
-func describe(x *protovalidate.Violation) string {
-	f := x.FieldDescriptor
-	if f == nil || f.Enum() == nil || !strings.HasPrefix(x.Proto.GetRuleId(), "enum.") {
-		return x.Proto.GetMessage()
+// target returns the field, or the oneof, to which a path of protovalidate leads.
+func target(in protoreflect.MessageDescriptor, path *validate.FieldPath) (f protoreflect.FieldDescriptor,
+	o protoreflect.OneofDescriptor) {
+	for _, e := range path.GetElements() {
+		if in == nil {
+			return nil, nil
+		}
+		if f = in.Fields().ByNumber(protoreflect.FieldNumber(e.GetFieldNumber())); f == nil {
+			return nil, in.Oneofs().ByName(protoreflect.Name(e.GetFieldName()))
+		}
+		if in = f.Message(); f.IsMap() {
+			in = f.MapValue().Message()
+		}
 	}
+	return f, nil
+}
+
+// otherMembers lists the members of a oneof but the first.
+func otherMembers(o protoreflect.OneofDescriptor) string {
+	var names []string
+	for i := 1; i < o.Fields().Len(); i++ {
+		names = append(names, string(o.Fields().Get(i).Name()))
+	}
+	return strings.Join(names, ", or ")
+}
+
+// namePatterns describes the patterns of names that many requests share. An optional name has "(…)?" around it.
+var namePatterns = map[string]string{
+	"[a-z0-9][a-z0-9._-]{0,63}": "must be 1 to 64 characters of a-z, 0-9, dots, - and _, the first of a-z and 0-9",
+	"[a-z][a-z0-9_]{0,63}":      "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z",
+}
+
+// describe returns the rule that a field breaks, where the text of protovalidate does not help callers: it lists enums
+// as numbers, and calls a missing field too short.
+func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string {
+	switch rule := x.Proto.GetRuleId(); {
+	case rule == "required":
+		return "must be set"
+	case (rule == "string.min_len" || rule == "string.min_bytes") && x.RuleValue.Uint() == 1:
+		return "must not be empty"
+	case rule == "string.not_in":
+		return "must not be " + strings.Join(ruleTexts(x), " or ") + ": reserved"
+	case rule == "repeated.unique":
+		return "must not have an element twice"
+	case rule == "string.pattern":
+		name := strings.TrimSuffix(strings.TrimPrefix(x.RuleValue.String(), "^"), "$")
+		name = strings.TrimSuffix(strings.TrimPrefix(name, "("), ")?")
+		if text := namePatterns[name]; text != "" {
+			return text
+		}
+	case strings.HasPrefix(rule, "enum.") && f != nil && f.Enum() != nil:
+		return "must be one of " + strings.Join(allowedNames(f), ", ")
+	}
+	return x.Proto.GetMessage()
+}
+
+// ruleTexts returns the strings of a rule that is a list.
+func ruleTexts(x *protovalidate.Violation) (texts []string) {
+	for i := range x.RuleValue.List().Len() {
+		texts = append(texts, x.RuleValue.List().Get(i).String())
+	}
+	return texts
+}
+
+// allowedNames returns the names of the values that a field of an enum may have.
+func allowedNames(f protoreflect.FieldDescriptor) (names []string) {
 	rules, _ := proto.GetExtension(f.Options(), validate.E_Field).(*validate.FieldRules)
 	allowed := rules.GetEnum()
 	if f.IsList() {
 		allowed = rules.GetRepeated().GetItems().GetEnum()
 	}
-	var names []string
 	for i := range f.Enum().Values().Len() {
 		v := f.Enum().Values().Get(i)
 		n := int32(v.Number())
@@ -71,7 +133,7 @@ func describe(x *protovalidate.Violation) string {
 		}
 		names = append(names, string(v.Name()))
 	}
-	return "must be one of " + strings.Join(names, ", ")
+	return names
 }
 
 // checkCall validates the request of a call. It leaves the items of a batch that is not all or nothing to the handler,

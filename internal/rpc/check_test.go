@@ -10,7 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -35,6 +38,41 @@ func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%T: %q, want %q", c.request, got, c.want)
+		}
+	}
+}
+
+// The texts of protovalidate are rules of schemas: "value is required", a regex, "must be at least 1 characters".
+func TestBrokenRulesSayWhatToSend(t *testing.T) {
+	t.Parallel()
+	const name = "must be 1 to 64 characters of a-z, 0-9, dots, - and _, the first of a-z and 0-9"
+	for _, c := range []struct {
+		request     proto.Message
+		field, want string
+	}{
+		{&orderv1.GetOrderRequest{}, "order_no", "must not be empty"},
+		{&salev1.GrabRequest{}, "grab", "must be set"},
+		{&salev1.GrabRequest{}, "sale", name},
+		{&orderv1.ListOrdersRequest{Machine: "A"}, "machine", name},
+		{&orderv1.MoveOrderRequest{To: "A"}, "to", "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z"},
+		{&orderv1.CancelOrderRequest{Cause: "birth"}, "cause", "must not be timer or birth: reserved"},
+		{&salev1.IssueCouponsRequest{Codes: []string{"A", "A"}}, "codes", "must not have an element twice"},
+		{&salev1.PutSaleRequest{Sale: new(salev1.Sale)}, "sale.order", "must be set, or coupon"},
+		{&orderv1.CreateOrderRequest{Messages: []*notifyv1.SendRequest{{}}}, "messages[0].content", "must be set, or template"},
+		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{States: []*machinev1.State{
+			{OrderParts: 99}}}}, "definition.states[0].order_parts", "must be one of ORDER_PARTS_CONFIRM, ORDER_PARTS_CANCEL"},
+		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{Moves: []*machinev1.AllowedMove{
+			{By: make([]machinev1.Actor, 1)}}}}, "definition.moves[0].by[0]", "must be one of ACTOR_CALLER, ACTOR_TIMER, ACTOR_FLOW"},
+	} {
+		var got []string
+		for _, f := range fault.Of(check(c.request)).Fields {
+			if got = append(got, f.Path+": "+f.Description); f.Path == c.field && f.Description == c.want {
+				got = nil
+				break
+			}
+		}
+		if got != nil {
+			t.Errorf("%T: no %s: %s, but %q", c.request, c.field, c.want, got)
 		}
 	}
 }

@@ -39,14 +39,20 @@ func explainJSON(body []byte, m proto.Message, err error) error {
 		path, problem = keyProblem(path, key)
 	} else if problem == `missing "@type" field` {
 		problem = typeMissing
+	} else if strings.HasPrefix(problem, "unable to resolve") {
+		problem = "not a type of the API: send one such as " + typeExample
+	} else if path == "" && strings.HasPrefix(problem, "unexpected token") {
+		problem = "the body must be a JSON object"
 	} else if form != "" {
 		problem = "must be " + form
 	}
 	return jsonProblem{path, problem}
 }
 
-const typeMissing = `"@type" is missing: send the type of the request, such as ` +
-	`"type.googleapis.com/ledgerd.ledger.v1.TransferRequest"`
+const (
+	typeExample = `"type.googleapis.com/ledgerd.ledger.v1.TransferRequest"`
+	typeMissing = `"@type" is missing: send the type of the request, such as ` + typeExample
+)
 
 // Errors of protojson that are about a key. The last group is the oneof whose other member is set.
 var jsonKeyProblem = regexp.MustCompile(`^(unknown field|duplicate field|error parsing) (".*?[^\\]")(?:, oneof (\S+) is .*)?$`)

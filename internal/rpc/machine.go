@@ -20,7 +20,7 @@ func (s *Machines) DefineMachine(ctx context.Context, r *pb.DefineMachineRequest
 
 var defineMachineCall = register("machine.define",
 	func(c *call, d *decoder, r *pb.DefineMachineRequest) mutation[*pb.DefineMachineResponse] {
-		d.ownMachine(r.GetMachine())
+		d.ownMachine("machine", r.GetMachine())
 		cmd := machine.NewDefine(c.caller(), r.GetMachine(), d.definition("definition.", r.GetDefinition()))
 		return newMutation(flow.Machine(cmd), cmd.Rows(),
 			func(v machine.Version, existed bool) *pb.DefineMachineResponse {
@@ -28,11 +28,13 @@ var defineMachineCall = register("machine.define",
 			})
 	})
 
-// ownMachine rejects the machines of coupons, payments and refunds, which other services make and move.
-func (d *decoder) ownMachine(name string) {
+// ownMachine returns the name of a machine. It rejects those of coupons, payments and refunds: other services create
+// and move their instances.
+func (d *decoder) ownMachine(field, name string) string {
 	if machine.Own(name) {
-		d.bad("machine", "must not be that of the coupons, payments or refunds of the service")
+		d.bad(field, "must not be coupon, payment or refund: SaleService and PaymentService own these machines")
 	}
+	return name
 }
 
 func (s *Machines) CreateInstance(ctx context.Context, r *pb.CreateInstanceRequest) (*pb.CreateInstanceResponse,
@@ -42,7 +44,7 @@ func (s *Machines) CreateInstance(ctx context.Context, r *pb.CreateInstanceReque
 
 var createInstanceCall = register("machine.create_instance",
 	func(c *call, d *decoder, r *pb.CreateInstanceRequest) mutation[*pb.CreateInstanceResponse] {
-		d.ownMachine(r.GetMachine())
+		d.ownMachine("machine", r.GetMachine())
 		cmd := &machine.CreateCommand{Caller: c.caller(), CreateParams: machine.CreateParams{Machine: r.GetMachine(),
 			Key: d.printable("key", r.GetKey()), Owner: d.printable("owner", r.GetOwner()),
 			Timer: lifeOr(r.GetTimer(), 0)}}

@@ -6,6 +6,7 @@ import (
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
@@ -28,13 +29,13 @@ func (s *Notify) Send(ctx context.Context, r *pb.SendRequest) (*pb.SendResponse,
 }
 
 var sendCall = register(sendOperation, func(c *call, d *decoder, r *pb.SendRequest) mutation[*pb.SendResponse] {
-	return newMutation(flow.Notify(sendCommand(c, d, r)), sendRows,
+	return newMutation(flow.Notify(sendCommand(c.caller(), d, r)), sendRows,
 		func(m *notify.Message, existed bool) *pb.SendResponse {
 			return &pb.SendResponse{Message: renderNotice(m), Existed: existed}
 		})
 })
 
-func sendCommand(c *call, d *decoder, r *pb.SendRequest) *notify.SendCommand {
+func sendCommand(c commit.Caller, d *decoder, r *pb.SendRequest) *notify.SendCommand {
 	p := notify.Params{Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(),
 		Content: contentOf(r.GetContent()), BusinessType: d.printable("business_type", r.GetBusinessType()),
 		BizNo: d.bizNo("biz_no", r.GetBizNo()), Priority: priorities[r.GetPriority()],
@@ -58,7 +59,7 @@ func sendCommand(c *call, d *decoder, r *pb.SendRequest) *notify.SendCommand {
 	} else if problem := emptyContent(p.Channel, &p.Content); problem != "" {
 		d.bad("content", problem)
 	}
-	return &notify.SendCommand{Caller: c.caller(), Params: p}
+	return &notify.SendCommand{Caller: c, Params: p}
 }
 
 func (s *Notify) CancelMessage(ctx context.Context, r *pb.CancelMessageRequest) (*pb.CancelMessageResponse, error) {

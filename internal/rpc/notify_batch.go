@@ -39,7 +39,7 @@ var sendAllCall = operation[*pb.SendBatchRequest, *pb.SendBatchResponse]{name: s
 		cmd := &notify.SendAllCommand{Sends: make([]*notify.SendCommand, len(r.GetItems()))}
 		for i, item := range r.GetItems() {
 			var own decoder
-			cmd.Sends[i] = sendCommand(c, &own, item)
+			cmd.Sends[i] = sendCommand(c.caller(), &own, item)
 			if err := own.err(); err != nil {
 				d.addProblems(fmt.Sprintf("items[%d].", i), err)
 			}

@@ -57,7 +57,7 @@ func (c *call) orderNo() (string, error) {
 
 // order decodes what a request says of an order.
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
-	f := order.Facts{Machine: cmp.Or(r.GetMachine(), machine.OrderMachine),
+	f := order.Facts{Machine: cmp.Or(d.ownMachine("machine", r.GetMachine()), machine.OrderMachine),
 		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
 		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
 		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()),
@@ -159,7 +159,7 @@ func (d *decoder) messages(c *call, list []*notifyv1.SendRequest) []notify.SendC
 	commands := make([]notify.SendCommand, len(list))
 	for i, m := range list {
 		at, inner := fmt.Sprintf("messages[%d].", i), decoder{}
-		commands[i] = *sendCommand(c, &inner, m)
+		commands[i] = *sendCommand(c.caller(), &inner, m)
 		if err := inner.err(); err != nil {
 			d.addProblems(at, err)
 		}

@@ -16,6 +16,7 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
@@ -218,19 +219,22 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
 	for what, change := range map[string]func(r *orderv1.CreateOrderRequest){
-		"amount":                 func(r *orderv1.CreateOrderRequest) { r.Amount = "-1" },
-		"amount ":                func(r *orderv1.CreateOrderRequest) { r.Amount = "11" },
-		"amount  ":               func(r *orderv1.CreateOrderRequest) { r.Amount, r.Lines[0].Amount = "10.001", "10.001" },
-		"balance.amount":         func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "10.01" },
-		"balance.amount ":        func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "0" },
-		"payee":                  func(r *orderv1.CreateOrderRequest) { r.Payee = "" },
-		"payee ":                 func(r *orderv1.CreateOrderRequest) { r.Payee = "u:a" },
-		"lines[0].item":          func(r *orderv1.CreateOrderRequest) { r.Lines[0].Item = "te\na" },
-		"lines[0].quantity":      func(r *orderv1.CreateOrderRequest) { r.Lines[0].Quantity = 0 },
-		"reserve":                func(r *orderv1.CreateOrderRequest) { r.Lines = nil },
-		"orderNo":                func(r *orderv1.CreateOrderRequest) { r.OrderNo = " x" },
-		"purchase.parts[0]":      func(r *orderv1.CreateOrderRequest) { r.Purchase.Parts = []string{"a\x00"} },
-		"purchase.window":        func(r *orderv1.CreateOrderRequest) { r.Purchase.Window = durationpb.New(1) },
+		"amount":            func(r *orderv1.CreateOrderRequest) { r.Amount = "-1" },
+		"amount ":           func(r *orderv1.CreateOrderRequest) { r.Amount = "11" },
+		"amount  ":          func(r *orderv1.CreateOrderRequest) { r.Amount, r.Lines[0].Amount = "10.001", "10.001" },
+		"balance.amount":    func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "10.01" },
+		"balance.amount ":   func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "0" },
+		"payee":             func(r *orderv1.CreateOrderRequest) { r.Payee = "" },
+		"payee ":            func(r *orderv1.CreateOrderRequest) { r.Payee = "u:a" },
+		"lines[0].item":     func(r *orderv1.CreateOrderRequest) { r.Lines[0].Item = "te\na" },
+		"lines[0].quantity": func(r *orderv1.CreateOrderRequest) { r.Lines[0].Quantity = 0 },
+		"reserve":           func(r *orderv1.CreateOrderRequest) { r.Lines = nil },
+		"orderNo":           func(r *orderv1.CreateOrderRequest) { r.OrderNo = " x" },
+		"purchase.parts[0]": func(r *orderv1.CreateOrderRequest) { r.Purchase.Parts = []string{"a\x00"} },
+		"purchase.window":   func(r *orderv1.CreateOrderRequest) { r.Purchase.Window = durationpb.New(1) },
+		"SaleService and Paymen": func(r *orderv1.CreateOrderRequest) {
+			r.Machine, r.Reserve, r.Balance, r.Coupon = machine.CouponMachine, false, nil, ""
+		},
 		"messages[0].businessTy": func(r *orderv1.CreateOrderRequest) { r.Messages = badMessages() },
 	} {
 		r := anOrder("o-1", 3)

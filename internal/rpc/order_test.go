@@ -229,7 +229,7 @@ func TestOtherContentNamesTheFields(t *testing.T) {
 		r := anOrder("o-1", 3)
 		change(r)
 		if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "ORDER_EXISTS_DIFFERENT" ||
-			a.State("differs") != field {
+			a.State("differs") != field || a.State("first_id") == "" {
 			t.Errorf("%s: %s", field, a.Raw)
 		}
 	}

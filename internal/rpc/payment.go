@@ -4,17 +4,23 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Payments serves PaymentService.
@@ -89,6 +95,10 @@ var createPaymentCall = register("payment.create",
 			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
 				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
 				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
+		cmd.Messages = d.storedMessages(c, r)
+		if c.token != nil {
+			cmd.TokenHash = token.Hash(c.token.Token)
+		}
 		if cmd.OutTradeNo == "" {
 			cmd.Renumber = c.gate.OrderNo
 			cmd.OutTradeNo, cmd.Unnumbered = c.orderNo()
@@ -100,6 +110,40 @@ var createPaymentCall = register("payment.create",
 			return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: existed}
 		})
 	})
+
+// maxStored bounds the messages of a payment.
+const maxStored = 64 << 10
+
+// storedMessages checks messages that are sent later, and encodes them.
+func (d *decoder) storedMessages(c *call, r *pb.CreatePaymentRequest) []byte {
+	if len(r.GetMessages()) == 0 {
+		return nil
+	}
+	d.messages(c, r.GetMessages())
+	stored := &pb.CreatePaymentRequest{Messages: proto.CloneOf(r).GetMessages()}
+	for n, m := range stored.GetMessages() {
+		m.BizNo = cmp.Or(m.GetBizNo(), fmt.Sprint(r.GetOrderNo(), "/paid/", n+1))
+	}
+	b, err := marshal.Marshal(stored)
+	if err != nil || len(b) > maxStored {
+		d.bad("messages", "must be at most 64 KiB in all")
+	}
+	return b
+}
+
+// StoredMessages reads messages that storedMessages has encoded.
+func StoredMessages(caller commit.Caller, stored []byte) ([]notify.SendCommand, error) {
+	var r pb.CreatePaymentRequest
+	if err := proto.Unmarshal(stored, &r); err != nil {
+		return nil, fmt.Errorf("read the messages of a payment: %w", err)
+	}
+	var d decoder
+	list := make([]notify.SendCommand, len(r.GetMessages()))
+	for i, m := range r.GetMessages() {
+		list[i] = *sendCommand(caller, &d, m)
+	}
+	return list, d.err()
+}
 
 func (s *Payments) GetPayment(ctx context.Context, r *pb.GetPaymentRequest) (*pb.GetPaymentResponse, error) {
 	noStore(ctx)
@@ -229,6 +273,9 @@ func (s *Payments) GetRefund(ctx context.Context, r *pb.GetRefundRequest) (*pb.G
 }
 
 func (s *Payments) ListRefunds(ctx context.Context, r *pb.ListRefundsRequest) (*pb.ListRefundsResponse, error) {
+	if r.GetGateway() != "" || r.GetStartTime() != nil || r.GetEndTime() != nil {
+		return s.refundsOf(ctx, r)
+	}
 	list, next, err := s.Reader.Refunds(ctx, callOf(ctx).identity.Tenant, r.GetOutTradeNo(), int(r.GetPageSize()),
 		r.GetPageToken())
 	return &pb.ListRefundsResponse{Refunds: eachOf(list, renderRefund), NextPageToken: next}, err

@@ -148,7 +148,8 @@ func (p path) String() string {
 	return b.String()
 }
 
-// parsePath parses a path such as transfer.entries[0].amount for a type of message.
+// parsePath parses a path such as transfer.entries[0].amount for a type of message. Names are those of the proto or of
+// JSON.
 func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem string) {
 	for name := range strings.SplitSeq(s, ".") {
 		if in == nil {
@@ -165,6 +166,9 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 		}
 		name, index, list := strings.Cut(name, "[")
 		if x.field = in.Fields().ByName(protoreflect.Name(name)); x.field == nil {
+			x.field = in.Fields().ByJSONName(name)
+		}
+		if x.field == nil {
 			return nil, fmt.Sprintf("%s has no field %q", in.Name(), name)
 		}
 		if list {

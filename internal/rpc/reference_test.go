@@ -9,6 +9,17 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
+func TestPathsHaveNamesOfProtoOrJSON(t *testing.T) {
+	t.Parallel()
+	const want = "transfer.entries[1].balance_after"
+	for _, s := range []string{want, "transfer.entries[1].balanceAfter"} {
+		p, problem := parsePath(s, (*ledgerv1.CaptureResponse)(nil).ProtoReflect().Descriptor())
+		if problem != "" || p.String() != want {
+			t.Errorf("%s: %s %s", s, p, problem)
+		}
+	}
+}
+
 // FuzzPath checks that a parsed path is stable through String, that it can be set where it can be read, and that get
 // accepts messages without the fields on the way.
 func FuzzPath(f *testing.F) {

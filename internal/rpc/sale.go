@@ -45,7 +45,7 @@ func (d *decoder) sale(r *pb.Sale) sale.Sale {
 	if o := r.GetOrder(); o != nil {
 		s.Order = &sale.Order{Asset: o.GetAsset(), Amount: d.notNegative("sale.order.amount", o.GetAmount()).String(),
 			Payee: o.GetPayee(), PayWithin: lifeOr(o.GetPayWithin(), 0),
-			Machine: cmp.Or(o.GetMachine(), machine.OrderMachine)}
+			Machine: cmp.Or(d.ownMachine("sale.order.machine", o.GetMachine()), machine.OrderMachine)}
 		if o.GetPayee() != "" {
 			d.code("sale.order.payee", o.GetPayee())
 		}

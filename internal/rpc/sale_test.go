@@ -322,9 +322,13 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 	if again := ok(c, "Sale.IssueCoupons", issue("spring", "A", "B"), new(salev1.IssueCouponsResponse)); !again.GetExisted() {
 		t.Errorf("%v", again)
 	}
-	for _, r := range []*salev1.IssueCouponsRequest{issue("autumn", "A", "B"), issue("spring", "A", "C")} {
-		if a := c.call(connectJSON, "Sale.IssueCoupons", r); a.Reason(t) != "COUPON_EXISTS_DIFFERENT" || a.State("code") != "A" {
-			t.Errorf("%s", a.Raw)
+	plain := issue("autumn", "A", "B")
+	plain.Metadata = nil
+	for differs, r := range map[string]*salev1.IssueCouponsRequest{"campaign": issue("autumn", "A", "B"),
+		"campaign,metadata": plain, "": issue("spring", "A", "C")} {
+		if a := c.call(connectJSON, "Sale.IssueCoupons", r); a.Reason(t) != "COUPON_EXISTS_DIFFERENT" || a.State("code") != "A" ||
+			(a.State("first_id") == "") != (differs == "") || a.State("differs") != differs {
+			t.Errorf("%q: %s", differs, a.Raw)
 		}
 	}
 	refused := func(name string, m proto.Message, reason string) answer {
@@ -355,6 +359,11 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 	refused("Sale.GetCoupon", &salev1.GetCouponRequest{Code: "none"}, "COUPON_NOT_FOUND")
 	refused("Machine.Move", &machinev1.MoveRequest{Machine: "coupon", Key: "B", To: "claimed", Cause: "me"}, "MOVE_NOT_YOURS")
 	refused("Machine.DefineMachine", ticket("coupon", ""), "FIELD_INVALID")
+	own := saleOf("own", "tv", "COIN")
+	own.GetOrder().Machine = "payment"
+	if a := refused("Sale.PutSale", putSale(own), "FIELD_INVALID"); !strings.Contains(string(a.Raw), "sale.order.machine") {
+		t.Errorf("%s", a.Raw)
+	}
 	refused("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "coupon", Key: "mine"}, "FIELD_INVALID")
 	got := ok(c, "Sale.ListCoupons", &salev1.ListCouponsRequest{Campaign: "spring",
 		State: usedCoupon}, new(salev1.ListCouponsResponse)).GetCoupons()

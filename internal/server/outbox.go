@@ -12,6 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
 // sendPool is the size of the pool that leases messages and records their outcomes.
@@ -22,7 +23,7 @@ const sendPool = 6
 // the configuration is an error.
 func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	o := &s.options
-	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region,
+	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region, Stored: rpc.StoredMessages,
 		Metrics: notify.NewMetrics(s.registry)}
 	if o.Secret.Check() != nil {
 		return nil

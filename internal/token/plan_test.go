@@ -56,6 +56,16 @@ func spendOf(t string) *token.SpendCommand {
 		Result: "order"}
 }
 
+// reopen opens a spent token again, as a declined payment does.
+type reopen struct {
+	form string
+	row  *token.Row
+}
+
+func (c *reopen) Need(tx *token.Tx) { c.row = tx.WantHash(1, token.Hash(c.form)) }
+
+func (c *reopen) Apply(tx *token.Tx) (any, error) { return tx.Reopen(c.row), nil }
+
 func (p *plans) issue(n int) *token.IssueCommand {
 	c := &token.IssueCommand{Caller: caller, Subject: "user:1", Life: time.Hour}
 	for range n {
@@ -123,7 +133,9 @@ func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 	defer p.engine.Drain(context.Background())
 	p.exec("analyze")
 	for range 12 {
-		p.do(spendOf(p.issue(2).Tokens[0]))
+		form := p.issue(2).Tokens[0]
+		p.do(spendOf(form))
+		p.do(&reopen{form: form})
 		p.clean()
 	}
 	p.prepared()

@@ -87,6 +87,9 @@ func (s *Spend) good(tx *Tx) error {
 	if !s.row.Exists || !tx.Now.Before(r.forgetAt) {
 		return Unknown.New("there is no such submit token")
 	}
+	if r.reopened {
+		return commit.ErrLater
+	}
 	var differs []string
 	if r.subject != "" && r.subject != s.Subject {
 		differs = append(differs, "subject")

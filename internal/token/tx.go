@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -46,6 +47,7 @@ type row struct {
 	expiresAt time.Time
 	forgetAt  time.Time
 	tid       pgtype.TID
+	reopened  bool // by a command of the batch
 
 	// Set by the submission that spent the token.
 	spentAt   time.Time
@@ -138,7 +140,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.TokenInsert(p.Context(), d, arg) })
 	}
-	if used := tx.Changed(compareKeys); len(used) > 0 {
+	tx.flushReopened(p)
+	used := slices.DeleteFunc(tx.Changed(compareKeys), func(r *Row) bool { return r.Value.reopened })
+	if len(used) > 0 {
 		arg := db.TokenSpendParams{Now: tx.Now}
 		for _, r := range used {
 			v := &r.Value
@@ -153,6 +157,22 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error {
 			_, err := q.TokenSpend(p.Context(), d, arg)
+			return err
+		})
+	}
+}
+
+func (tx *Tx) flushReopened(p *commit.Pipe) {
+	var arg db.TokenReopenParams
+	for _, r := range tx.Changed(compareKeys) {
+		if v := &r.Value; v.reopened {
+			arg.Hashes, arg.Tids = append(arg.Hashes, r.Key.hash[:]), append(arg.Tids, v.tid)
+			arg.ExpiresAt, arg.ForgetAt = append(arg.ExpiresAt, v.expiresAt), append(arg.ForgetAt, v.forgetAt)
+		}
+	}
+	if len(arg.Tids) > 0 {
+		p.Queue(func(d commit.DB) error {
+			_, err := q.TokenReopen(p.Context(), d, arg)
 			return err
 		})
 	}

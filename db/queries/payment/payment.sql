@@ -48,6 +48,18 @@ cross join lateral (
     select l.* from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p;
 
+-- name: PaymentMessages :many
+-- Messages to send when payments succeed. They do not change until then.
+select u.n::integer as n, p.messages
+from (
+    select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@out_trade_nos::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.messages from payment_payments l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.messages is not null offset 0
+) p;
+
 -- name: PaymentOfOrder :many
 -- Numbers of the payments of orders, the newest attempt of each gateway and pay type only, and whether money came.
 select u.n::integer as n, p.out_trade_no, p.gateway, p.pay_type, p.attempt, coalesce(x.paid, false)::boolean as paid
@@ -71,11 +83,12 @@ left join lateral (
 -- Inserts payments in the order of the arrays, which callers sort.
 insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
     amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, principal, request_id, created_at,
-    transaction_id, paid_at)
+    transaction_id, paid_at, messages)
 select u.tenant_id, u.out_trade_no, u.payment_id, u.order_no, u.gateway, u.pay_type, u.attempt, u.asset, u.scale,
     u.amount, u.payee, nullif(u.description, ''), nullif(u.payer, ''), nullif(u.payer_ip, ''),
     nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.principal,
-    u.request_id, @now::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00')
+    u.request_id, @now::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00'),
+    nullif(u.messages, '')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@payment_ids::bigint[]) as payment_id, unnest(@order_nos::text[]) as order_no,
@@ -87,7 +100,7 @@ from (
         unnest(@return_urls::text[]) as return_url, unnest(@expires_at::timestamptz[]) as expires_at,
         unnest(@token_hashes::bytea[]) as token_hash, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id, unnest(@transaction_ids::text[]) as transaction_id,
-        unnest(@paid_at::timestamptz[]) as paid_at
+        unnest(@paid_at::timestamptz[]) as paid_at, unnest(@messages::bytea[]) as messages
 ) u;
 
 -- name: PaymentUpdate :one
@@ -95,14 +108,15 @@ from (
 with changed as (
     update payment_payments p
     set transaction_id = nullif(y.transaction_id, ''), paid_at = nullif(y.paid_at, '0001-01-01 00:00:00+00'),
-        credential = y.credential, failure_code = nullif(y.failure_code, ''), failure_text = nullif(y.failure_text, '')
+        credential = y.credential, failure_code = nullif(y.failure_code, ''), failure_text = nullif(y.failure_text, ''),
+        messages = case when not y.decided then p.messages end
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@out_trade_nos::text[]) as out_trade_no,
                 unnest(@transaction_ids::text[]) as transaction_id, unnest(@paid_at::timestamptz[]) as paid_at,
                 unnest(@credentials::jsonb[]) as credential, unnest(@failure_codes::text[]) as failure_code,
-                unnest(@failure_texts::text[]) as failure_text
+                unnest(@failure_texts::text[]) as failure_text, unnest(@decided::boolean[]) as decided
         ) u
         cross join lateral (
             select x.ctid from payment_payments x

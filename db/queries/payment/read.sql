@@ -114,6 +114,59 @@ cross join lateral (
 ) i
 order by r.refund_id desc;
 
+-- name: RefundPeriod :many
+-- The newest refunds of a period before a time and an id, of a gateway or of all.
+select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,
+    r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
+    r.failure_text, i.state, i.revision, i.changed_at
+from (
+    select l.* from payment_refunds l
+    where l.tenant_id = @tenant_id::integer and l.refund_id > 0 and l.created_at >= @start_at::timestamptz
+        and l.created_at < @end_at::timestamptz
+        and (l.created_at, l.refund_id) < (@before_at::timestamptz, @before_id::bigint)
+        and (@gateway::text = '' or l.gateway = @gateway::text)
+    order by l.created_at desc, l.refund_id desc
+    limit @count::integer
+) r
+cross join lateral (
+    select y.* from machine_instances y
+    where y.tenant_id = r.tenant_id and y.machine = 'refund' and y.key = r.refund_no offset 0
+) i
+order by r.created_at desc, r.refund_id desc;
+
+-- name: TransactionPage :many
+-- The newest transactions of a period before a time and an id, of a gateway or of all; or those of a gateway with some
+-- numbers.
+select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account,
+    x.refunding, x.refunded, x.recorded_at, n.occurred_at
+from (
+    (
+        select l.* from (select distinct u.id from unnest(@transaction_ids::text[]) u (id)) u
+        cross join lateral (
+            select y.* from payment_transactions y
+            where y.tenant_id = @tenant_id::integer and y.gateway = @gateway::text and y.transaction_id = u.id offset 0
+        ) l
+        where l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
+            and (l.recorded_at, l.notice_id) < (@before_at::timestamptz, @before_id::bigint)
+    )
+    union all
+    (
+        select l.* from payment_transactions l
+        where cardinality(@transaction_ids::text[]) = 0 and l.tenant_id = @tenant_id::integer and l.notice_id > 0
+            and l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
+            and (l.recorded_at, l.notice_id) < (@before_at::timestamptz, @before_id::bigint)
+            and (@gateway::text = '' or l.gateway = @gateway::text)
+        order by l.recorded_at desc, l.notice_id desc
+        limit @count::integer
+    )
+) x
+cross join lateral (
+    select y.occurred_at from payment_notices y
+    where y.tenant_id = x.tenant_id and y.notice_id = x.notice_id offset 0
+) n
+order by x.recorded_at desc, x.notice_id desc
+limit @count::integer;
+
 -- name: TransactionGet :one
 select x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding, x.refunded
 from payment_transactions x

@@ -54,6 +54,22 @@ with spent as (
 )
 select commit_expect(count(*), cardinality(@hashes::bytea[]))::text from spent;
 
+-- name: TokenReopen :one
+-- Opens locked tokens again, by ctid, as TokenSpend finds them. Fails unless all were spent.
+with opened as (
+    update token_submit_tokens t
+    set state = 'open', expires_at = u.expires_at, forget_at = u.forget_at, spent_at = null, spent_by = null,
+        spent_request_id = null, operation = null, result = null
+    from (
+        select unnest(@tids::tid[]) as tid, unnest(@hashes::bytea[]) as token_hash,
+            unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at
+        offset 0
+    ) u
+    where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'spent'
+    returning 1
+)
+select commit_expect(count(*), cardinality(@hashes::bytea[]))::text from opened;
+
 -- name: TokenKnown :one
 -- Whether a token was issued and has not been deleted.
 select exists (

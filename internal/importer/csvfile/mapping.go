@@ -198,7 +198,7 @@ func (c *checker) date(f *file, m *Mapping) {
 	if f.Date.Column == "" {
 		c.bad("date.column", "is missing")
 	}
-	layout, err := dateLayout(f.Date.Format)
+	layout, err := DateLayout(f.Date.Format)
 	if err != nil {
 		c.bad("date.format", "%s", err)
 	}

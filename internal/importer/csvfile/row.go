@@ -179,8 +179,17 @@ func (r *rowReader) number(column string) amount.Int {
 	return n
 }
 
-// parseNumber also accepts "1.234,50", "+5", "-.50" and "007", which the ledger's own format excludes.
+// parseNumber reads a number in minor units.
 func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
+	d, err := ParseNumber(text, decimal, group)
+	if err != nil {
+		return amount.Int{}, err
+	}
+	return d.Minor(scale)
+}
+
+// ParseNumber also accepts "1.234,50", "+5", "-.50" and "007", which the ledger's own format excludes.
+func ParseNumber(text, decimal, group string) (amount.Decimal, error) {
 	sign := ""
 	switch {
 	case strings.HasPrefix(text, "-"):
@@ -192,14 +201,14 @@ func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	if group != "" {
 		var err error
 		if whole, err = ungroup(whole, group); err != nil {
-			return amount.Int{}, err
+			return amount.Decimal{}, err
 		}
 	}
 	if whole == "" && fraction == "" {
-		return amount.Int{}, fmt.Errorf("%w: no digits", amount.ErrSyntax)
+		return amount.Decimal{}, fmt.Errorf("%w: no digits", amount.ErrSyntax)
 	}
 	if strings.Contains(whole, ".") { // perhaps a thousands separator, but not one in the mapping
-		return amount.Int{}, fmt.Errorf("%w: %q has a point", amount.ErrSyntax, whole)
+		return amount.Decimal{}, fmt.Errorf("%w: %q has a point", amount.ErrSyntax, whole)
 	}
 	if whole = strings.TrimLeft(whole, "0"); whole == "" || whole[0] < '0' || whole[0] > '9' {
 		whole = "0" + whole
@@ -210,11 +219,7 @@ func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	if strings.Trim(whole, "0.") == "" {
 		sign = "" // minus zero is zero
 	}
-	d, err := amount.ParseDecimal(sign + whole)
-	if err != nil {
-		return amount.Int{}, err
-	}
-	return d.Minor(scale)
+	return amount.ParseDecimal(sign + whole)
 }
 
 // ungroup removes thousands separators, but only in valid positions: "1,2" is more likely a wrong decimal mark

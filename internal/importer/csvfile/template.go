@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // template is text with columns: "bank:{account_id}", or "bank:{operation|interest}" with a default for an
@@ -109,8 +110,8 @@ var dateTokens = []struct{ token, layout string }{
 	{"hh", "15"}, {"mm", "04"}, {"ss", "05"},
 }
 
-// dateLayout converts YYMMDD to Go's layout.
-func dateLayout(format string) (string, error) {
+// DateLayout converts a format such as YYMMDD to Go's layout.
+func DateLayout(format string) (string, error) {
 	const example = "such as YYYY-MM-DD, DD.MM.YYYY, D/M/YY or YYYY-MM-DD hh:mm:ss"
 	if format == "" {
 		return "", fmt.Errorf("is missing, %s", example)
@@ -127,11 +128,12 @@ next:
 				continue next
 			}
 		}
-		if c := rest[0]; !strings.ContainsRune(" .-/:T", rune(c)) {
+		c, size := utf8.DecodeRuneInString(rest)
+		if c < utf8.RuneSelf && !strings.ContainsRune(" .-/:T", c) || c == utf8.RuneError {
 			return "", fmt.Errorf("contains %q, which has no meaning: %s", c, example)
 		}
-		b.WriteByte(rest[0])
-		rest = rest[1:]
+		b.WriteRune(c) // beyond ASCII, Go's layout has no elements
+		rest = rest[size:]
 	}
 	if !seen['Y'] || !seen['M'] || !seen['D'] {
 		return "", fmt.Errorf("must contain year, month and day: %s", example)

@@ -159,8 +159,9 @@ func (x *Operation) GetReferences() []*Reference {
 type Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the field, such as "hold_id" or "postings[0].amount": an amount, a number such as an id, a version, a fence
-	// or a quantity, or a reservation_no. Other fields that name rows (codes, biz_no) must be known before. Or a variable
-	// of a message's template, such as "template.variables.order", or a field of one: "template.variables.total.amount".
+	// or a quantity, a reservation_no, or an order_no. Other fields that name rows (codes, biz_no) must be known before.
+	// Or a variable of a message's template, such as "template.variables.order", or a field of one:
+	// "template.variables.total.amount". Names are spelt as in the proto, or as in JSON.
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`

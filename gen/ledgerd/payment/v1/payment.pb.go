@@ -8,6 +8,7 @@ package paymentv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -361,7 +362,10 @@ type CreatePaymentRequest struct {
 	// IP address of the payer, for gateways that want it.
 	PayerIp string `protobuf:"bytes,7,opt,name=payer_ip,json=payerIp,proto3" json:"payer_ip,omitempty"`
 	// Where the gateway leads the payer afterwards.
-	ReturnUrl     string `protobuf:"bytes,8,opt,name=return_url,json=returnUrl,proto3" json:"return_url,omitempty"`
+	ReturnUrl string `protobuf:"bytes,8,opt,name=return_url,json=returnUrl,proto3" json:"return_url,omitempty"`
+	// Messages to send in the commit that pays the order: at most 64 KiB in all. One without a biz_no gets ORDER_NO/paid/1,
+	// 2 and so on. If one is refused then, for example because of a limit, it is not sent, and the notice says so.
+	Messages      []*v1.SendRequest `protobuf:"bytes,9,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,6 +454,13 @@ func (x *CreatePaymentRequest) GetReturnUrl() string {
 		return x.ReturnUrl
 	}
 	return ""
+}
+
+func (x *CreatePaymentRequest) GetMessages() []*v1.SendRequest {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
 }
 
 // CreatePaymentResponse is the answer to CreatePayment.
@@ -814,7 +825,7 @@ var File_ledgerd_payment_v1_payment_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_payment_proto_rawDesc = "" +
 	"\n" +
-	" ledgerd/payment/v1/payment.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\a\n" +
+	" ledgerd/payment/v1/payment.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/notify/v1/outbox.proto\"\xb7\a\n" +
 	"\aPayment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12 \n" +
 	"\fout_trade_no\x18\x02 \x01(\tR\n" +
@@ -849,7 +860,7 @@ const file_ledgerd_payment_v1_payment_proto_rawDesc = "" +
 	"request_id\x18\x17 \x01(\tR\trequestId\x1a=\n" +
 	"\x0fCredentialEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd2\x03\n" +
 	"\x14CreatePaymentRequest\x12$\n" +
 	"\border_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\aorderNo\x12<\n" +
 	"\agateway\x18\x02 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,31}$R\agateway\x125\n" +
@@ -860,7 +871,9 @@ const file_ledgerd_payment_v1_payment_proto_rawDesc = "" +
 	"\x05payer\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05payer\x12\"\n" +
 	"\bpayer_ip\x18\a \x01(\tB\a\xbaH\x04r\x02(-R\apayerIp\x12'\n" +
 	"\n" +
-	"return_url\x18\b \x01(\tB\b\xbaH\x05r\x03(\x80\bR\treturnUrl\"h\n" +
+	"return_url\x18\b \x01(\tB\b\xbaH\x05r\x03(\x80\bR\treturnUrl\x12D\n" +
+	"\bmessages\x18\t \x03(\v2\x1e.ledgerd.notify.v1.SendRequestB\b\xbaH\x05\x92\x01\x02\x10\n" +
+	"R\bmessages\"h\n" +
 	"\x15CreatePaymentResponse\x125\n" +
 	"\apayment\x18\x01 \x01(\v2\x1b.ledgerd.payment.v1.PaymentR\apayment\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"@\n" +
@@ -921,6 +934,7 @@ var file_ledgerd_payment_v1_payment_proto_goTypes = []any{
 	(*AskGatewayResponse)(nil),    // 9: ledgerd.payment.v1.AskGatewayResponse
 	nil,                           // 10: ledgerd.payment.v1.Payment.CredentialEntry
 	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*v1.SendRequest)(nil),        // 12: ledgerd.notify.v1.SendRequest
 }
 var file_ledgerd_payment_v1_payment_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.payment.v1.Payment.state:type_name -> ledgerd.payment.v1.PaymentState
@@ -929,15 +943,16 @@ var file_ledgerd_payment_v1_payment_proto_depIdxs = []int32{
 	11, // 3: ledgerd.payment.v1.Payment.expire_time:type_name -> google.protobuf.Timestamp
 	11, // 4: ledgerd.payment.v1.Payment.create_time:type_name -> google.protobuf.Timestamp
 	11, // 5: ledgerd.payment.v1.Payment.update_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: ledgerd.payment.v1.CreatePaymentResponse.payment:type_name -> ledgerd.payment.v1.Payment
-	1,  // 7: ledgerd.payment.v1.GetPaymentResponse.payment:type_name -> ledgerd.payment.v1.Payment
-	1,  // 8: ledgerd.payment.v1.ListPaymentsResponse.payments:type_name -> ledgerd.payment.v1.Payment
-	1,  // 9: ledgerd.payment.v1.AskGatewayResponse.payment:type_name -> ledgerd.payment.v1.Payment
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	12, // 6: ledgerd.payment.v1.CreatePaymentRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
+	1,  // 7: ledgerd.payment.v1.CreatePaymentResponse.payment:type_name -> ledgerd.payment.v1.Payment
+	1,  // 8: ledgerd.payment.v1.GetPaymentResponse.payment:type_name -> ledgerd.payment.v1.Payment
+	1,  // 9: ledgerd.payment.v1.ListPaymentsResponse.payments:type_name -> ledgerd.payment.v1.Payment
+	1,  // 10: ledgerd.payment.v1.AskGatewayResponse.payment:type_name -> ledgerd.payment.v1.Payment
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_payment_v1_payment_proto_init() }

@@ -24,8 +24,7 @@ var File_ledgerd_payment_v1_payment_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_payment_service_proto_rawDesc = "" +
 	"\n" +
-	"(ledgerd/payment/v1/payment_service.proto\x12\x12ledgerd.payment.v1\x1a\x1dledgerd/payment/v1/flag.proto\x1a ledgerd/payment/v1/gateway.proto\x1a ledgerd/payment/v1/payment.proto\x1a\x1fledgerd/payment/v1/refund.proto2\x99\n" +
-	"\n" +
+	"(ledgerd/payment/v1/payment_service.proto\x12\x12ledgerd.payment.v1\x1a\x1dledgerd/payment/v1/flag.proto\x1a ledgerd/payment/v1/gateway.proto\x1a ledgerd/payment/v1/payment.proto\x1a\x1fledgerd/payment/v1/refund.proto\x1a$ledgerd/payment/v1/transaction.proto2\x8d\v\n" +
 	"\x0ePaymentService\x12[\n" +
 	"\n" +
 	"PutGateway\x12%.ledgerd.payment.v1.PutGatewayRequest\x1a&.ledgerd.payment.v1.PutGatewayResponse\x12f\n" +
@@ -39,38 +38,41 @@ const file_ledgerd_payment_v1_payment_service_proto_rawDesc = "" +
 	"\x0eHandleCallback\x12).ledgerd.payment.v1.HandleCallbackRequest\x1a*.ledgerd.payment.v1.HandleCallbackResponse\x12c\n" +
 	"\vListNotices\x12&.ledgerd.payment.v1.ListNoticesRequest\x1a'.ledgerd.payment.v1.ListNoticesResponse\"\x03\x90\x02\x01\x12d\n" +
 	"\rRefundPayment\x12(.ledgerd.payment.v1.RefundPaymentRequest\x1a).ledgerd.payment.v1.RefundPaymentResponse\x12]\n" +
-	"\tGetRefund\x12$.ledgerd.payment.v1.GetRefundRequest\x1a%.ledgerd.payment.v1.GetRefundResponse\"\x03\x90\x02\x01\x12c\n" +
+	"\tGetRefund\x12$.ledgerd.payment.v1.GetRefundRequest\x1a%.ledgerd.payment.v1.GetRefundResponse\"\x03\x90\x02\x01\x12r\n" +
+	"\x10ListTransactions\x12+.ledgerd.payment.v1.ListTransactionsRequest\x1a,.ledgerd.payment.v1.ListTransactionsResponse\"\x03\x90\x02\x01\x12c\n" +
 	"\vListRefunds\x12&.ledgerd.payment.v1.ListRefundsRequest\x1a'.ledgerd.payment.v1.ListRefundsResponse\"\x03\x90\x02\x01\x12]\n" +
 	"\tListFlags\x12$.ledgerd.payment.v1.ListFlagsRequest\x1a%.ledgerd.payment.v1.ListFlagsResponse\"\x03\x90\x02\x01\x12^\n" +
 	"\vResolveFlag\x12&.ledgerd.payment.v1.ResolveFlagRequest\x1a'.ledgerd.payment.v1.ResolveFlagResponseB=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
 
 var file_ledgerd_payment_v1_payment_service_proto_goTypes = []any{
-	(*PutGatewayRequest)(nil),      // 0: ledgerd.payment.v1.PutGatewayRequest
-	(*ListGatewaysRequest)(nil),    // 1: ledgerd.payment.v1.ListGatewaysRequest
-	(*CreatePaymentRequest)(nil),   // 2: ledgerd.payment.v1.CreatePaymentRequest
-	(*GetPaymentRequest)(nil),      // 3: ledgerd.payment.v1.GetPaymentRequest
-	(*ListPaymentsRequest)(nil),    // 4: ledgerd.payment.v1.ListPaymentsRequest
-	(*AskGatewayRequest)(nil),      // 5: ledgerd.payment.v1.AskGatewayRequest
-	(*HandleCallbackRequest)(nil),  // 6: ledgerd.payment.v1.HandleCallbackRequest
-	(*ListNoticesRequest)(nil),     // 7: ledgerd.payment.v1.ListNoticesRequest
-	(*RefundPaymentRequest)(nil),   // 8: ledgerd.payment.v1.RefundPaymentRequest
-	(*GetRefundRequest)(nil),       // 9: ledgerd.payment.v1.GetRefundRequest
-	(*ListRefundsRequest)(nil),     // 10: ledgerd.payment.v1.ListRefundsRequest
-	(*ListFlagsRequest)(nil),       // 11: ledgerd.payment.v1.ListFlagsRequest
-	(*ResolveFlagRequest)(nil),     // 12: ledgerd.payment.v1.ResolveFlagRequest
-	(*PutGatewayResponse)(nil),     // 13: ledgerd.payment.v1.PutGatewayResponse
-	(*ListGatewaysResponse)(nil),   // 14: ledgerd.payment.v1.ListGatewaysResponse
-	(*CreatePaymentResponse)(nil),  // 15: ledgerd.payment.v1.CreatePaymentResponse
-	(*GetPaymentResponse)(nil),     // 16: ledgerd.payment.v1.GetPaymentResponse
-	(*ListPaymentsResponse)(nil),   // 17: ledgerd.payment.v1.ListPaymentsResponse
-	(*AskGatewayResponse)(nil),     // 18: ledgerd.payment.v1.AskGatewayResponse
-	(*HandleCallbackResponse)(nil), // 19: ledgerd.payment.v1.HandleCallbackResponse
-	(*ListNoticesResponse)(nil),    // 20: ledgerd.payment.v1.ListNoticesResponse
-	(*RefundPaymentResponse)(nil),  // 21: ledgerd.payment.v1.RefundPaymentResponse
-	(*GetRefundResponse)(nil),      // 22: ledgerd.payment.v1.GetRefundResponse
-	(*ListRefundsResponse)(nil),    // 23: ledgerd.payment.v1.ListRefundsResponse
-	(*ListFlagsResponse)(nil),      // 24: ledgerd.payment.v1.ListFlagsResponse
-	(*ResolveFlagResponse)(nil),    // 25: ledgerd.payment.v1.ResolveFlagResponse
+	(*PutGatewayRequest)(nil),        // 0: ledgerd.payment.v1.PutGatewayRequest
+	(*ListGatewaysRequest)(nil),      // 1: ledgerd.payment.v1.ListGatewaysRequest
+	(*CreatePaymentRequest)(nil),     // 2: ledgerd.payment.v1.CreatePaymentRequest
+	(*GetPaymentRequest)(nil),        // 3: ledgerd.payment.v1.GetPaymentRequest
+	(*ListPaymentsRequest)(nil),      // 4: ledgerd.payment.v1.ListPaymentsRequest
+	(*AskGatewayRequest)(nil),        // 5: ledgerd.payment.v1.AskGatewayRequest
+	(*HandleCallbackRequest)(nil),    // 6: ledgerd.payment.v1.HandleCallbackRequest
+	(*ListNoticesRequest)(nil),       // 7: ledgerd.payment.v1.ListNoticesRequest
+	(*RefundPaymentRequest)(nil),     // 8: ledgerd.payment.v1.RefundPaymentRequest
+	(*GetRefundRequest)(nil),         // 9: ledgerd.payment.v1.GetRefundRequest
+	(*ListTransactionsRequest)(nil),  // 10: ledgerd.payment.v1.ListTransactionsRequest
+	(*ListRefundsRequest)(nil),       // 11: ledgerd.payment.v1.ListRefundsRequest
+	(*ListFlagsRequest)(nil),         // 12: ledgerd.payment.v1.ListFlagsRequest
+	(*ResolveFlagRequest)(nil),       // 13: ledgerd.payment.v1.ResolveFlagRequest
+	(*PutGatewayResponse)(nil),       // 14: ledgerd.payment.v1.PutGatewayResponse
+	(*ListGatewaysResponse)(nil),     // 15: ledgerd.payment.v1.ListGatewaysResponse
+	(*CreatePaymentResponse)(nil),    // 16: ledgerd.payment.v1.CreatePaymentResponse
+	(*GetPaymentResponse)(nil),       // 17: ledgerd.payment.v1.GetPaymentResponse
+	(*ListPaymentsResponse)(nil),     // 18: ledgerd.payment.v1.ListPaymentsResponse
+	(*AskGatewayResponse)(nil),       // 19: ledgerd.payment.v1.AskGatewayResponse
+	(*HandleCallbackResponse)(nil),   // 20: ledgerd.payment.v1.HandleCallbackResponse
+	(*ListNoticesResponse)(nil),      // 21: ledgerd.payment.v1.ListNoticesResponse
+	(*RefundPaymentResponse)(nil),    // 22: ledgerd.payment.v1.RefundPaymentResponse
+	(*GetRefundResponse)(nil),        // 23: ledgerd.payment.v1.GetRefundResponse
+	(*ListTransactionsResponse)(nil), // 24: ledgerd.payment.v1.ListTransactionsResponse
+	(*ListRefundsResponse)(nil),      // 25: ledgerd.payment.v1.ListRefundsResponse
+	(*ListFlagsResponse)(nil),        // 26: ledgerd.payment.v1.ListFlagsResponse
+	(*ResolveFlagResponse)(nil),      // 27: ledgerd.payment.v1.ResolveFlagResponse
 }
 var file_ledgerd_payment_v1_payment_service_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.payment.v1.PaymentService.PutGateway:input_type -> ledgerd.payment.v1.PutGatewayRequest
@@ -83,24 +85,26 @@ var file_ledgerd_payment_v1_payment_service_proto_depIdxs = []int32{
 	7,  // 7: ledgerd.payment.v1.PaymentService.ListNotices:input_type -> ledgerd.payment.v1.ListNoticesRequest
 	8,  // 8: ledgerd.payment.v1.PaymentService.RefundPayment:input_type -> ledgerd.payment.v1.RefundPaymentRequest
 	9,  // 9: ledgerd.payment.v1.PaymentService.GetRefund:input_type -> ledgerd.payment.v1.GetRefundRequest
-	10, // 10: ledgerd.payment.v1.PaymentService.ListRefunds:input_type -> ledgerd.payment.v1.ListRefundsRequest
-	11, // 11: ledgerd.payment.v1.PaymentService.ListFlags:input_type -> ledgerd.payment.v1.ListFlagsRequest
-	12, // 12: ledgerd.payment.v1.PaymentService.ResolveFlag:input_type -> ledgerd.payment.v1.ResolveFlagRequest
-	13, // 13: ledgerd.payment.v1.PaymentService.PutGateway:output_type -> ledgerd.payment.v1.PutGatewayResponse
-	14, // 14: ledgerd.payment.v1.PaymentService.ListGateways:output_type -> ledgerd.payment.v1.ListGatewaysResponse
-	15, // 15: ledgerd.payment.v1.PaymentService.CreatePayment:output_type -> ledgerd.payment.v1.CreatePaymentResponse
-	16, // 16: ledgerd.payment.v1.PaymentService.GetPayment:output_type -> ledgerd.payment.v1.GetPaymentResponse
-	17, // 17: ledgerd.payment.v1.PaymentService.ListPayments:output_type -> ledgerd.payment.v1.ListPaymentsResponse
-	18, // 18: ledgerd.payment.v1.PaymentService.AskGateway:output_type -> ledgerd.payment.v1.AskGatewayResponse
-	19, // 19: ledgerd.payment.v1.PaymentService.HandleCallback:output_type -> ledgerd.payment.v1.HandleCallbackResponse
-	20, // 20: ledgerd.payment.v1.PaymentService.ListNotices:output_type -> ledgerd.payment.v1.ListNoticesResponse
-	21, // 21: ledgerd.payment.v1.PaymentService.RefundPayment:output_type -> ledgerd.payment.v1.RefundPaymentResponse
-	22, // 22: ledgerd.payment.v1.PaymentService.GetRefund:output_type -> ledgerd.payment.v1.GetRefundResponse
-	23, // 23: ledgerd.payment.v1.PaymentService.ListRefunds:output_type -> ledgerd.payment.v1.ListRefundsResponse
-	24, // 24: ledgerd.payment.v1.PaymentService.ListFlags:output_type -> ledgerd.payment.v1.ListFlagsResponse
-	25, // 25: ledgerd.payment.v1.PaymentService.ResolveFlag:output_type -> ledgerd.payment.v1.ResolveFlagResponse
-	13, // [13:26] is the sub-list for method output_type
-	0,  // [0:13] is the sub-list for method input_type
+	10, // 10: ledgerd.payment.v1.PaymentService.ListTransactions:input_type -> ledgerd.payment.v1.ListTransactionsRequest
+	11, // 11: ledgerd.payment.v1.PaymentService.ListRefunds:input_type -> ledgerd.payment.v1.ListRefundsRequest
+	12, // 12: ledgerd.payment.v1.PaymentService.ListFlags:input_type -> ledgerd.payment.v1.ListFlagsRequest
+	13, // 13: ledgerd.payment.v1.PaymentService.ResolveFlag:input_type -> ledgerd.payment.v1.ResolveFlagRequest
+	14, // 14: ledgerd.payment.v1.PaymentService.PutGateway:output_type -> ledgerd.payment.v1.PutGatewayResponse
+	15, // 15: ledgerd.payment.v1.PaymentService.ListGateways:output_type -> ledgerd.payment.v1.ListGatewaysResponse
+	16, // 16: ledgerd.payment.v1.PaymentService.CreatePayment:output_type -> ledgerd.payment.v1.CreatePaymentResponse
+	17, // 17: ledgerd.payment.v1.PaymentService.GetPayment:output_type -> ledgerd.payment.v1.GetPaymentResponse
+	18, // 18: ledgerd.payment.v1.PaymentService.ListPayments:output_type -> ledgerd.payment.v1.ListPaymentsResponse
+	19, // 19: ledgerd.payment.v1.PaymentService.AskGateway:output_type -> ledgerd.payment.v1.AskGatewayResponse
+	20, // 20: ledgerd.payment.v1.PaymentService.HandleCallback:output_type -> ledgerd.payment.v1.HandleCallbackResponse
+	21, // 21: ledgerd.payment.v1.PaymentService.ListNotices:output_type -> ledgerd.payment.v1.ListNoticesResponse
+	22, // 22: ledgerd.payment.v1.PaymentService.RefundPayment:output_type -> ledgerd.payment.v1.RefundPaymentResponse
+	23, // 23: ledgerd.payment.v1.PaymentService.GetRefund:output_type -> ledgerd.payment.v1.GetRefundResponse
+	24, // 24: ledgerd.payment.v1.PaymentService.ListTransactions:output_type -> ledgerd.payment.v1.ListTransactionsResponse
+	25, // 25: ledgerd.payment.v1.PaymentService.ListRefunds:output_type -> ledgerd.payment.v1.ListRefundsResponse
+	26, // 26: ledgerd.payment.v1.PaymentService.ListFlags:output_type -> ledgerd.payment.v1.ListFlagsResponse
+	27, // 27: ledgerd.payment.v1.PaymentService.ResolveFlag:output_type -> ledgerd.payment.v1.ResolveFlagResponse
+	14, // [14:28] is the sub-list for method output_type
+	0,  // [0:14] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -115,6 +119,7 @@ func file_ledgerd_payment_v1_payment_service_proto_init() {
 	file_ledgerd_payment_v1_gateway_proto_init()
 	file_ledgerd_payment_v1_payment_proto_init()
 	file_ledgerd_payment_v1_refund_proto_init()
+	file_ledgerd_payment_v1_transaction_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

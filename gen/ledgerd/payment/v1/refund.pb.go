@@ -505,7 +505,13 @@ type ListRefundsRequest struct {
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
-	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Name of the gateway. Empty: all. Only without out_trade_no.
+	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	// Created at or after. Only without out_trade_no.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Created before. Only without out_trade_no.
+	EndTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +565,27 @@ func (x *ListRefundsRequest) GetPageToken() string {
 		return x.PageToken
 	}
 	return ""
+}
+
+func (x *ListRefundsRequest) GetGateway() string {
+	if x != nil {
+		return x.Gateway
+	}
+	return ""
+}
+
+func (x *ListRefundsRequest) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *ListRefundsRequest) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
 }
 
 // ListRefundsResponse is a page of refunds.
@@ -656,14 +683,18 @@ const file_ledgerd_payment_v1_refund_proto_rawDesc = "" +
 	"\x10GetRefundRequest\x12&\n" +
 	"\trefund_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\brefundNo\"G\n" +
 	"\x11GetRefundResponse\x122\n" +
-	"\x06refund\x18\x01 \x01(\v2\x1a.ledgerd.payment.v1.RefundR\x06refund\"\x91\x01\n" +
+	"\x06refund\x18\x01 \x01(\v2\x1a.ledgerd.payment.v1.RefundR\x06refund\"\xc4\x02\n" +
 	"\x12ListRefundsRequest\x12)\n" +
 	"\fout_trade_no\x18\x01 \x01(\tB\a\xbaH\x04r\x02(@R\n" +
 	"outTradeNo\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"s\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\x12?\n" +
+	"\agateway\x18\x04 \x01(\tB%\xbaH\"r 2\x1e^([a-z0-9][a-z0-9._-]{0,31})?$R\agateway\x129\n" +
+	"\n" +
+	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"s\n" +
 	"\x13ListRefundsResponse\x124\n" +
 	"\arefunds\x18\x01 \x03(\v2\x1a.ledgerd.payment.v1.RefundR\arefunds\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaf\x01\n" +
@@ -706,12 +737,14 @@ var file_ledgerd_payment_v1_refund_proto_depIdxs = []int32{
 	8, // 2: ledgerd.payment.v1.Refund.update_time:type_name -> google.protobuf.Timestamp
 	1, // 3: ledgerd.payment.v1.RefundPaymentResponse.refund:type_name -> ledgerd.payment.v1.Refund
 	1, // 4: ledgerd.payment.v1.GetRefundResponse.refund:type_name -> ledgerd.payment.v1.Refund
-	1, // 5: ledgerd.payment.v1.ListRefundsResponse.refunds:type_name -> ledgerd.payment.v1.Refund
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	8, // 5: ledgerd.payment.v1.ListRefundsRequest.start_time:type_name -> google.protobuf.Timestamp
+	8, // 6: ledgerd.payment.v1.ListRefundsRequest.end_time:type_name -> google.protobuf.Timestamp
+	1, // 7: ledgerd.payment.v1.ListRefundsResponse.refunds:type_name -> ledgerd.payment.v1.Refund
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_payment_v1_refund_proto_init() }

@@ -23,8 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Item is something that is sold in units. available + reserved + sold = stocked, and none of them is negative.
-// How concurrent calls are kept from selling a unit twice. docs/stock.md compares them.
+// Strategy is how concurrent calls are kept from selling a unit twice. docs/stock.md compares them.
 type Strategy int32
 
 const (
@@ -144,6 +143,7 @@ func (ChangeKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_stock_v1_item_proto_rawDescGZIP(), []int{1}
 }
 
+// Item is something that is sold in units. available + reserved + sold = stocked, and none of them is negative.
 type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the item, chosen by the caller.

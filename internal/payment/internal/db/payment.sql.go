@@ -666,11 +666,12 @@ func (q *Queries) NoticeUnknown(ctx context.Context, db DBTX, arg NoticeUnknownP
 const paymentInsert = `-- name: PaymentInsert :exec
 insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
     amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, principal, request_id, created_at,
-    transaction_id, paid_at)
+    transaction_id, paid_at, messages)
 select u.tenant_id, u.out_trade_no, u.payment_id, u.order_no, u.gateway, u.pay_type, u.attempt, u.asset, u.scale,
     u.amount, u.payee, nullif(u.description, ''), nullif(u.payer, ''), nullif(u.payer_ip, ''),
     nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.principal,
-    u.request_id, $1::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00')
+    u.request_id, $1::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00'),
+    nullif(u.messages, '')
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as out_trade_no,
         unnest($4::bigint[]) as payment_id, unnest($5::text[]) as order_no,
@@ -682,7 +683,7 @@ from (
         unnest($16::text[]) as return_url, unnest($17::timestamptz[]) as expires_at,
         unnest($18::bytea[]) as token_hash, unnest($19::text[]) as principal,
         unnest($20::text[]) as request_id, unnest($21::text[]) as transaction_id,
-        unnest($22::timestamptz[]) as paid_at
+        unnest($22::timestamptz[]) as paid_at, unnest($23::bytea[]) as messages
 ) u
 `
 
@@ -709,6 +710,7 @@ type PaymentInsertParams struct {
 	RequestIds     []string
 	TransactionIds []string
 	PaidAt         []time.Time
+	Messages       [][]byte
 }
 
 // Inserts payments in the order of the arrays, which callers sort.
@@ -736,6 +738,7 @@ func (q *Queries) PaymentInsert(ctx context.Context, db DBTX, arg PaymentInsertP
 		arg.RequestIds,
 		arg.TransactionIds,
 		arg.PaidAt,
+		arg.Messages,
 	)
 	return err
 }
@@ -749,7 +752,7 @@ from (
         unnest($1::text[]) as out_trade_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.ctid from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
+    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p
 `
 
@@ -831,6 +834,49 @@ func (q *Queries) PaymentLookup(ctx context.Context, db DBTX, arg PaymentLookupP
 	return items, nil
 }
 
+const paymentMessages = `-- name: PaymentMessages :many
+select u.n::integer as n, p.messages
+from (
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as out_trade_no
+) u
+cross join lateral (
+    select l.messages from payment_payments l
+    where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.messages is not null offset 0
+) p
+`
+
+type PaymentMessagesParams struct {
+	OutTradeNos []string
+	Tenants     []int32
+}
+
+type PaymentMessagesRow struct {
+	N        int32
+	Messages []byte
+}
+
+// Messages to send when payments succeed. They do not change until then.
+func (q *Queries) PaymentMessages(ctx context.Context, db DBTX, arg PaymentMessagesParams) ([]PaymentMessagesRow, error) {
+	rows, err := db.Query(ctx, paymentMessages, arg.OutTradeNos, arg.Tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []PaymentMessagesRow
+	for rows.Next() {
+		var i PaymentMessagesRow
+		if err := rows.Scan(&i.N, &i.Messages); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const paymentOfOrder = `-- name: PaymentOfOrder :many
 select u.n::integer as n, p.out_trade_no, p.gateway, p.pay_type, p.attempt, coalesce(x.paid, false)::boolean as paid
 from (
@@ -896,14 +942,15 @@ const paymentUpdate = `-- name: PaymentUpdate :one
 with changed as (
     update payment_payments p
     set transaction_id = nullif(y.transaction_id, ''), paid_at = nullif(y.paid_at, '0001-01-01 00:00:00+00'),
-        credential = y.credential, failure_code = nullif(y.failure_code, ''), failure_text = nullif(y.failure_text, '')
+        credential = y.credential, failure_code = nullif(y.failure_code, ''), failure_text = nullif(y.failure_text, ''),
+        messages = case when not y.decided then p.messages end
     from (
-        select l.ctid as tid, u.tenant_id, u.out_trade_no, u.transaction_id, u.paid_at, u.credential, u.failure_code, u.failure_text
+        select l.ctid as tid, u.tenant_id, u.out_trade_no, u.transaction_id, u.paid_at, u.credential, u.failure_code, u.failure_text, u.decided
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as out_trade_no,
                 unnest($3::text[]) as transaction_id, unnest($4::timestamptz[]) as paid_at,
                 unnest($5::jsonb[]) as credential, unnest($6::text[]) as failure_code,
-                unnest($7::text[]) as failure_text
+                unnest($7::text[]) as failure_text, unnest($8::boolean[]) as decided
         ) u
         cross join lateral (
             select x.ctid from payment_payments x
@@ -925,6 +972,7 @@ type PaymentUpdateParams struct {
 	Credentials    [][]byte
 	FailureCodes   []string
 	FailureTexts   []string
+	Decided        []bool
 }
 
 // Updates what changes of payments, found by their keys.
@@ -937,6 +985,7 @@ func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateP
 		arg.Credentials,
 		arg.FailureCodes,
 		arg.FailureTexts,
+		arg.Decided,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

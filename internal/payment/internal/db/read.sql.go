@@ -374,7 +374,7 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
 from (
     (
-        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.ctid from payment_payments l
+        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
         where $1::text = '' and l.tenant_id = $2::integer and l.payment_id > 0
             and l.payment_id < $3::bigint
         order by l.payment_id desc
@@ -382,7 +382,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.ctid from payment_payments l
+        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
         where $1::text <> '' and l.tenant_id = $2::integer and l.order_no = $1::text
             and l.order_no <> '' and l.payment_id < $3::bigint
     )
@@ -666,6 +666,111 @@ func (q *Queries) RefundPage(ctx context.Context, db DBTX, arg RefundPageParams)
 	return items, nil
 }
 
+const refundPeriod = `-- name: RefundPeriod :many
+select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,
+    r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
+    r.failure_text, i.state, i.revision, i.changed_at
+from (
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
+    where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
+        and l.created_at < $3::timestamptz
+        and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)
+        and ($6::text = '' or l.gateway = $6::text)
+    order by l.created_at desc, l.refund_id desc
+    limit $7::integer
+) r
+cross join lateral (
+    select y.tenant_id, y.machine, y.key, y.instance_id, y.version, y.state, y.came_from, y.revision, y.cause, y.owner, y.timer_ms, y.timer_at, y.timer_to, y.created_at, y.changed_at, y.ctid from machine_instances y
+    where y.tenant_id = r.tenant_id and y.machine = 'refund' and y.key = r.refund_no offset 0
+) i
+order by r.created_at desc, r.refund_id desc
+`
+
+type RefundPeriodParams struct {
+	TenantID int32
+	StartAt  time.Time
+	EndAt    time.Time
+	BeforeAt time.Time
+	BeforeID int64
+	Gateway  string
+	Count    int32
+}
+
+type RefundPeriodRow struct {
+	RefundNo        string
+	RefundID        int64
+	OutTradeNo      string
+	Gateway         string
+	TransactionID   string
+	Currency        string
+	Asset           *string
+	Scale           int16
+	Amount          amount.Int
+	Account         *string
+	MovesOrder      bool
+	Reason          *string
+	Principal       string
+	RequestID       string
+	CreatedAt       time.Time
+	GatewayRefundID *string
+	FailureCode     *string
+	FailureText     *string
+	State           string
+	Revision        int64
+	ChangedAt       time.Time
+}
+
+// The newest refunds of a period before a time and an id, of a gateway or of all.
+func (q *Queries) RefundPeriod(ctx context.Context, db DBTX, arg RefundPeriodParams) ([]RefundPeriodRow, error) {
+	rows, err := db.Query(ctx, refundPeriod,
+		arg.TenantID,
+		arg.StartAt,
+		arg.EndAt,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.Gateway,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RefundPeriodRow
+	for rows.Next() {
+		var i RefundPeriodRow
+		if err := rows.Scan(
+			&i.RefundNo,
+			&i.RefundID,
+			&i.OutTradeNo,
+			&i.Gateway,
+			&i.TransactionID,
+			&i.Currency,
+			&i.Asset,
+			&i.Scale,
+			&i.Amount,
+			&i.Account,
+			&i.MovesOrder,
+			&i.Reason,
+			&i.Principal,
+			&i.RequestID,
+			&i.CreatedAt,
+			&i.GatewayRefundID,
+			&i.FailureCode,
+			&i.FailureText,
+			&i.State,
+			&i.Revision,
+			&i.ChangedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const transactionGet = `-- name: TransactionGet :one
 select x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding, x.refunded
 from payment_transactions x
@@ -705,4 +810,108 @@ func (q *Queries) TransactionGet(ctx context.Context, db DBTX, arg TransactionGe
 		&i.Refunded,
 	)
 	return i, err
+}
+
+const transactionPage = `-- name: TransactionPage :many
+select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account,
+    x.refunding, x.refunded, x.recorded_at, n.occurred_at
+from (
+    (
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from (select distinct u.id from unnest($1::text[]) u (id)) u
+        cross join lateral (
+            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.ctid from payment_transactions y
+            where y.tenant_id = $2::integer and y.gateway = $3::text and y.transaction_id = u.id offset 0
+        ) l
+        where l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
+            and (l.recorded_at, l.notice_id) < ($6::timestamptz, $7::bigint)
+    )
+    union all
+    (
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from payment_transactions l
+        where cardinality($1::text[]) = 0 and l.tenant_id = $2::integer and l.notice_id > 0
+            and l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
+            and (l.recorded_at, l.notice_id) < ($6::timestamptz, $7::bigint)
+            and ($3::text = '' or l.gateway = $3::text)
+        order by l.recorded_at desc, l.notice_id desc
+        limit $8::integer
+    )
+) x
+cross join lateral (
+    select y.occurred_at from payment_notices y
+    where y.tenant_id = x.tenant_id and y.notice_id = x.notice_id offset 0
+) n
+order by x.recorded_at desc, x.notice_id desc
+limit $8::integer
+`
+
+type TransactionPageParams struct {
+	TransactionIds []string
+	TenantID       int32
+	Gateway        string
+	StartAt        time.Time
+	EndAt          time.Time
+	BeforeAt       time.Time
+	BeforeID       int64
+	Count          int32
+}
+
+type TransactionPageRow struct {
+	Gateway       string
+	TransactionID string
+	OutTradeNo    string
+	NoticeID      int64
+	Currency      string
+	Asset         *string
+	Scale         int16
+	Amount        amount.Int
+	Account       *string
+	Refunding     amount.Int
+	Refunded      amount.Int
+	RecordedAt    time.Time
+	OccurredAt    *time.Time
+}
+
+// The newest transactions of a period before a time and an id, of a gateway or of all; or those of a gateway with some
+// numbers.
+func (q *Queries) TransactionPage(ctx context.Context, db DBTX, arg TransactionPageParams) ([]TransactionPageRow, error) {
+	rows, err := db.Query(ctx, transactionPage,
+		arg.TransactionIds,
+		arg.TenantID,
+		arg.Gateway,
+		arg.StartAt,
+		arg.EndAt,
+		arg.BeforeAt,
+		arg.BeforeID,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TransactionPageRow
+	for rows.Next() {
+		var i TransactionPageRow
+		if err := rows.Scan(
+			&i.Gateway,
+			&i.TransactionID,
+			&i.OutTradeNo,
+			&i.NoticeID,
+			&i.Currency,
+			&i.Asset,
+			&i.Scale,
+			&i.Amount,
+			&i.Account,
+			&i.Refunding,
+			&i.Refunded,
+			&i.RecordedAt,
+			&i.OccurredAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

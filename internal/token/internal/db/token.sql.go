@@ -193,6 +193,42 @@ func (q *Queries) TokenOverdue(ctx context.Context, db DBTX) (float64, error) {
 	return seconds, err
 }
 
+const tokenReopen = `-- name: TokenReopen :one
+with opened as (
+    update token_submit_tokens t
+    set state = 'open', expires_at = u.expires_at, forget_at = u.forget_at, spent_at = null, spent_by = null,
+        spent_request_id = null, operation = null, result = null
+    from (
+        select unnest($2::tid[]) as tid, unnest($1::bytea[]) as token_hash,
+            unnest($3::timestamptz[]) as expires_at, unnest($4::timestamptz[]) as forget_at
+        offset 0
+    ) u
+    where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'spent'
+    returning 1
+)
+select commit_expect(count(*), cardinality($1::bytea[]))::text from opened
+`
+
+type TokenReopenParams struct {
+	Hashes    [][]byte
+	Tids      []pgtype.TID
+	ExpiresAt []time.Time
+	ForgetAt  []time.Time
+}
+
+// Opens locked tokens again, by ctid, as TokenSpend finds them. Fails unless all were spent.
+func (q *Queries) TokenReopen(ctx context.Context, db DBTX, arg TokenReopenParams) (string, error) {
+	row := db.QueryRow(ctx, tokenReopen,
+		arg.Hashes,
+		arg.Tids,
+		arg.ExpiresAt,
+		arg.ForgetAt,
+	)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const tokenSpend = `-- name: TokenSpend :one
 with spent as (
     update token_submit_tokens t

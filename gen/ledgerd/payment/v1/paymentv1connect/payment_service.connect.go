@@ -63,6 +63,9 @@ const (
 	// PaymentServiceGetRefundProcedure is the fully-qualified name of the PaymentService's GetRefund
 	// RPC.
 	PaymentServiceGetRefundProcedure = "/ledgerd.payment.v1.PaymentService/GetRefund"
+	// PaymentServiceListTransactionsProcedure is the fully-qualified name of the PaymentService's
+	// ListTransactions RPC.
+	PaymentServiceListTransactionsProcedure = "/ledgerd.payment.v1.PaymentService/ListTransactions"
 	// PaymentServiceListRefundsProcedure is the fully-qualified name of the PaymentService's
 	// ListRefunds RPC.
 	PaymentServiceListRefundsProcedure = "/ledgerd.payment.v1.PaymentService/ListRefunds"
@@ -102,7 +105,10 @@ type PaymentServiceClient interface {
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)
-	// Lists refunds of a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
+	// Lists the money that came through gateways, the newest first: what a gateway's own list of a period is compared
+	// with. Errors: PAGE_TOKEN_INVALID.
+	ListTransactions(context.Context, *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error)
+	// Lists refunds of a payment, of a gateway and a period, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
@@ -187,6 +193,13 @@ func NewPaymentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listTransactions: connect.NewClient[v1.ListTransactionsRequest, v1.ListTransactionsResponse](
+			httpClient,
+			baseURL+PaymentServiceListTransactionsProcedure,
+			connect.WithSchema(paymentServiceMethods.ByName("ListTransactions")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		listRefunds: connect.NewClient[v1.ListRefundsRequest, v1.ListRefundsResponse](
 			httpClient,
 			baseURL+PaymentServiceListRefundsProcedure,
@@ -212,19 +225,20 @@ func NewPaymentServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 
 // paymentServiceClient implements PaymentServiceClient.
 type paymentServiceClient struct {
-	putGateway     *connect.Client[v1.PutGatewayRequest, v1.PutGatewayResponse]
-	listGateways   *connect.Client[v1.ListGatewaysRequest, v1.ListGatewaysResponse]
-	createPayment  *connect.Client[v1.CreatePaymentRequest, v1.CreatePaymentResponse]
-	getPayment     *connect.Client[v1.GetPaymentRequest, v1.GetPaymentResponse]
-	listPayments   *connect.Client[v1.ListPaymentsRequest, v1.ListPaymentsResponse]
-	askGateway     *connect.Client[v1.AskGatewayRequest, v1.AskGatewayResponse]
-	handleCallback *connect.Client[v1.HandleCallbackRequest, v1.HandleCallbackResponse]
-	listNotices    *connect.Client[v1.ListNoticesRequest, v1.ListNoticesResponse]
-	refundPayment  *connect.Client[v1.RefundPaymentRequest, v1.RefundPaymentResponse]
-	getRefund      *connect.Client[v1.GetRefundRequest, v1.GetRefundResponse]
-	listRefunds    *connect.Client[v1.ListRefundsRequest, v1.ListRefundsResponse]
-	listFlags      *connect.Client[v1.ListFlagsRequest, v1.ListFlagsResponse]
-	resolveFlag    *connect.Client[v1.ResolveFlagRequest, v1.ResolveFlagResponse]
+	putGateway       *connect.Client[v1.PutGatewayRequest, v1.PutGatewayResponse]
+	listGateways     *connect.Client[v1.ListGatewaysRequest, v1.ListGatewaysResponse]
+	createPayment    *connect.Client[v1.CreatePaymentRequest, v1.CreatePaymentResponse]
+	getPayment       *connect.Client[v1.GetPaymentRequest, v1.GetPaymentResponse]
+	listPayments     *connect.Client[v1.ListPaymentsRequest, v1.ListPaymentsResponse]
+	askGateway       *connect.Client[v1.AskGatewayRequest, v1.AskGatewayResponse]
+	handleCallback   *connect.Client[v1.HandleCallbackRequest, v1.HandleCallbackResponse]
+	listNotices      *connect.Client[v1.ListNoticesRequest, v1.ListNoticesResponse]
+	refundPayment    *connect.Client[v1.RefundPaymentRequest, v1.RefundPaymentResponse]
+	getRefund        *connect.Client[v1.GetRefundRequest, v1.GetRefundResponse]
+	listTransactions *connect.Client[v1.ListTransactionsRequest, v1.ListTransactionsResponse]
+	listRefunds      *connect.Client[v1.ListRefundsRequest, v1.ListRefundsResponse]
+	listFlags        *connect.Client[v1.ListFlagsRequest, v1.ListFlagsResponse]
+	resolveFlag      *connect.Client[v1.ResolveFlagRequest, v1.ResolveFlagResponse]
 }
 
 // PutGateway calls ledgerd.payment.v1.PaymentService.PutGateway.
@@ -317,6 +331,15 @@ func (c *paymentServiceClient) GetRefund(ctx context.Context, req *v1.GetRefundR
 	return nil, err
 }
 
+// ListTransactions calls ledgerd.payment.v1.PaymentService.ListTransactions.
+func (c *paymentServiceClient) ListTransactions(ctx context.Context, req *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error) {
+	response, err := c.listTransactions.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ListRefunds calls ledgerd.payment.v1.PaymentService.ListRefunds.
 func (c *paymentServiceClient) ListRefunds(ctx context.Context, req *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error) {
 	response, err := c.listRefunds.CallUnary(ctx, connect.NewRequest(req))
@@ -372,7 +395,10 @@ type PaymentServiceHandler interface {
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)
-	// Lists refunds of a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
+	// Lists the money that came through gateways, the newest first: what a gateway's own list of a period is compared
+	// with. Errors: PAGE_TOKEN_INVALID.
+	ListTransactions(context.Context, *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error)
+	// Lists refunds of a payment, of a gateway and a period, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
@@ -453,6 +479,13 @@ func NewPaymentServiceHandler(svc PaymentServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	paymentServiceListTransactionsHandler := connect.NewUnaryHandlerSimple(
+		PaymentServiceListTransactionsProcedure,
+		svc.ListTransactions,
+		connect.WithSchema(paymentServiceMethods.ByName("ListTransactions")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	paymentServiceListRefundsHandler := connect.NewUnaryHandlerSimple(
 		PaymentServiceListRefundsProcedure,
 		svc.ListRefunds,
@@ -495,6 +528,8 @@ func NewPaymentServiceHandler(svc PaymentServiceHandler, opts ...connect.Handler
 			paymentServiceRefundPaymentHandler.ServeHTTP(w, r)
 		case PaymentServiceGetRefundProcedure:
 			paymentServiceGetRefundHandler.ServeHTTP(w, r)
+		case PaymentServiceListTransactionsProcedure:
+			paymentServiceListTransactionsHandler.ServeHTTP(w, r)
 		case PaymentServiceListRefundsProcedure:
 			paymentServiceListRefundsHandler.ServeHTTP(w, r)
 		case PaymentServiceListFlagsProcedure:
@@ -548,6 +583,10 @@ func (UnimplementedPaymentServiceHandler) RefundPayment(context.Context, *v1.Ref
 
 func (UnimplementedPaymentServiceHandler) GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.payment.v1.PaymentService.GetRefund is not implemented"))
+}
+
+func (UnimplementedPaymentServiceHandler) ListTransactions(context.Context, *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.payment.v1.PaymentService.ListTransactions is not implemented"))
 }
 
 func (UnimplementedPaymentServiceHandler) ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error) {

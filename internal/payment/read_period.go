@@ -1,0 +1,126 @@
+package payment
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// TransactionView is a transaction as it was recorded.
+type TransactionView struct {
+	TransactionKey
+	Transaction
+	PaidAt     time.Time // by the gateway's clock; zero: not said
+	RecordedAt time.Time
+}
+
+// Period selects what was recorded of a gateway, or of all if it is empty, between two times. Zero: open.
+type Period struct {
+	Gateway      string
+	From, Before time.Time
+}
+
+// noEnd is later than every recorded time.
+var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (p *Period) list(name string, tenant int32, more ...string) paging.List {
+	return paging.Of(name, tenant, append([]string{p.Gateway, p.From.UTC().Format(time.RFC3339Nano),
+		p.Before.UTC().Format(time.RFC3339Nano)}, more...)...)
+}
+
+func (p *Period) before() time.Time {
+	if p.Before.IsZero() {
+		return noEnd
+	}
+	return p.Before
+}
+
+// moment is a position in a list that is sorted by time and id.
+type moment struct {
+	at time.Time
+	id int64
+}
+
+func (m moment) token(l paging.List) string {
+	return l.Token(m.at.UTC().Format(time.RFC3339Nano), strconv.FormatInt(m.id, 10))
+}
+
+// momentOf reads a token. An empty one is after everything.
+func momentOf(l paging.List, token string) (m moment, err error) {
+	at, err := l.After(token, 2)
+	if err != nil || at == nil {
+		return moment{at: noEnd}, err
+	}
+	if m.at, err = time.Parse(time.RFC3339Nano, at[0]); err == nil {
+		m.id, err = strconv.ParseInt(at[1], 10, 64)
+	}
+	return m, err // the token is bound to its text, which is ours
+}
+
+// Transactions lists the transactions of a period, or those of its gateway with some numbers, the newest first. Returns
+// fault PAGE_TOKEN_INVALID.
+func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids []string, size int,
+	token string) (list []TransactionView, next string, err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	if ids != nil && p.Gateway == "" {
+		const problem = "needs gateway: numbers are unique within one"
+		return nil, "", fault.FieldInvalid.New("transaction_ids: %s", problem).WithField("transaction_ids", problem)
+	}
+	pages := p.list("transactions", tenant, strings.Join(ids, "\x00"))
+	after, err := momentOf(pages, token)
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := q.TransactionPage(ctx, pg.Planned{DB: r.pool}, db.TransactionPageParams{TenantID: tenant,
+		Gateway: p.Gateway, TransactionIds: append([]string{}, ids...), StartAt: p.From, EndAt: p.before(),
+		BeforeAt: after.at, BeforeID: after.id, Count: int32(size) + 1})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = moment{rows[size-1].RecordedAt, rows[size-1].NoticeID}.token(pages)
+	}
+	for _, f := range rows {
+		list = append(list, TransactionView{TransactionKey: TransactionKey{tenant, f.Gateway, f.TransactionID},
+			Transaction: Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset), uint8(f.Scale), f.Amount,
+				pg.OrZero(f.Account), f.Refunding, f.Refunded},
+			PaidAt: pg.OrZero(f.OccurredAt).UTC(), RecordedAt: f.RecordedAt.UTC()})
+	}
+	return list, next, nil
+}
+
+// RefundsOf lists the refunds that were created in a period, the newest first. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) RefundsOf(ctx context.Context, tenant int32, p Period, size int, token string) (list []RefundView,
+	next string, err error) {
+	if size == 0 {
+		size = defaultPage
+	}
+	pages := p.list("refunds of", tenant)
+	after, err := momentOf(pages, token)
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := q.RefundPeriod(ctx, pg.Planned{DB: r.pool}, db.RefundPeriodParams{TenantID: tenant,
+		Gateway: p.Gateway, StartAt: p.From, EndAt: p.before(), BeforeAt: after.at, BeforeID: after.id,
+		Count: int32(size) + 1})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = moment{rows[size-1].CreatedAt, rows[size-1].RefundID}.token(pages)
+	}
+	for _, row := range rows {
+		list = append(list, refundOf(tenant, db.RefundPageRow(row)))
+	}
+	return list, next, nil
+}

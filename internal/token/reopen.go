@@ -1,0 +1,37 @@
+package token
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Row is a token in a batch.
+type Row = commit.Row[key, row]
+
+// Hash identifies a token without revealing it.
+func Hash(token string) []byte {
+	h := hashOf(token)
+	return h[:]
+}
+
+// WantHash names a token by its hash.
+func (tx *Tx) WantHash(tenant int32, hash []byte) *Row {
+	return tx.Want(key{tenant, [sha256.Size]byte(hash)})
+}
+
+// Reopen opens a spent token again, with a new life: the submission that spent it has failed elsewhere, such as a
+// payment that was declined. It returns false if the token is not spent, or is forgotten. No command of the same batch
+// can spend it.
+func (tx *Tx) Reopen(r *Row) bool {
+	if !r.Exists || r.Value.state != spent || !tx.Now.Before(r.Value.forgetAt) {
+		return false
+	}
+	v := tx.Change(r)
+	v.state, v.reopened = open, true
+	v.expiresAt = tx.Now.Add(v.life)
+	v.forgetAt = v.expiresAt.Add(openKept)
+	v.spentAt, v.spentBy, v.requestID, v.operation, v.result = time.Time{}, "", "", "", nil
+	return true
+}
