@@ -1,0 +1,42 @@
+-- Every flag is about the whole of a transaction, or about money that its gateway gave back unasked. What was decided
+-- has come about: there is the refund, or the transfer of that money. It has the time of its batch; or an earlier one,
+-- if the batch's time was that of an account ahead of the clock.
+select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
+    case when f.kind <> 'unknown_refund' and x.transaction_id is null then 'there is no such transaction'
+        when f.resolution = 'refund' and r.refund_no is null then 'there is no such refund'
+        when f.resolution = 'write_off' and t.transfer_id is null then 'there is no such transfer'
+        when b.batch_id is null then 'no batch made it' end as problem,
+    f.currency, x.currency as currency_expected, f.amount, x.amount as amount_expected,
+    f.created_at, b.committed_at as created_at_expected
+from payment_flags f
+left join lateral (
+    select y.transaction_id, y.currency, y.asset, y.scale, y.amount from payment_transactions y
+    where f.kind <> 'unknown_refund' and y.tenant_id = f.tenant_id and y.gateway = f.gateway
+        and y.transaction_id = f.transaction_id and y.out_trade_no = f.out_trade_no
+    union all
+    select null, f.currency, f.asset, f.scale, f.amount where f.kind = 'unknown_refund'
+    offset 0
+) x on true
+left join lateral (
+    select y.refund_no from payment_refunds y
+    where y.tenant_id = f.tenant_id and y.refund_no = f.refund_no and y.gateway = f.gateway
+        and y.transaction_id = f.transaction_id
+    offset 0
+) r on true
+left join lateral (
+    select y.transfer_id from ledger_transfers y
+    join ledger_entries e on e.tenant_id = y.tenant_id and e.transfer_id = y.transfer_id
+    join ledger_accounts a on a.tenant_id = e.tenant_id and a.account_id = e.account_id
+    where f.resolution = 'write_off' and y.tenant_id = f.tenant_id and y.biz_no = 'flag/' || f.flag_id
+        and a.code = f.target and a.asset = f.asset and (e.amount < 0) = (f.kind = 'unknown_refund')
+        and abs(e.amount) * 10::numeric ^ f.scale::numeric = f.amount * 10::numeric ^ a.scale::numeric
+    offset 0
+) t on true
+left join commit_batches b on b.batch_id = f.flag_id >> 14 and b.commands > 0
+where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.asset, x.scale, x.amount)
+    or f.resolution = 'refund' and r.refund_no is null or f.resolution = 'write_off' and t.transfer_id is null
+    or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))

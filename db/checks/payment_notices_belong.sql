@@ -1,0 +1,17 @@
+-- Every notice has its name, and every name its notice. A notice has the time of its batch; or an earlier one, if the
+-- batch's time was that of an account ahead of the clock.
+select coalesce(n.tenant_id, x.tenant_id) as tenant_id, coalesce(n.notice_id, x.notice_id) as notice_id,
+    coalesce(n.gateway, x.gateway) as gateway, coalesce(n.notify_id, x.notify_id) as notify_id,
+    case when n.notice_id is null then 'there is no such notice' when x.notice_id is null then 'it has no name'
+        when b.batch_id is null then 'no batch made it' end as problem,
+    n.recorded_at, b.committed_at as recorded_at_expected
+from payment_notices n
+full join payment_notice_names x on x.tenant_id = n.tenant_id and x.notice_id = n.notice_id
+    and x.gateway = n.gateway and x.notify_id = n.notify_id
+left join commit_batches b on b.batch_id = n.notice_id >> 14 and b.commands > 0
+where n.notice_id is null or x.notice_id is null or b.batch_id is null or b.committed_at <> n.recorded_at
+    and not (n.recorded_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))

@@ -1,0 +1,29 @@
+-- Every refund has an instance of the machine of refunds with its number and its id, is of a transaction of its
+-- payment, in its currency, and has the time of its batch; or an earlier one, if the batch's time was that of an
+-- account ahead of the clock.
+select r.tenant_id, r.refund_no, r.refund_id, r.out_trade_no,
+    case when i.instance_id is null then 'it has no instance'
+        when x.transaction_id is null then 'there is no such transaction'
+        when b.batch_id is null then 'no batch made it' end as problem,
+    r.currency, x.currency as currency_expected, r.asset, x.asset as asset_expected, r.scale,
+    x.scale as scale_expected, r.created_at, b.committed_at as created_at_expected
+from payment_refunds r
+left join lateral (
+    select y.instance_id from machine_instances y
+    where y.tenant_id = r.tenant_id and y.machine = 'refund' and y.key = r.refund_no and y.instance_id = r.refund_id
+    offset 0
+) i on true
+left join lateral (
+    select y.* from payment_transactions y
+    where y.tenant_id = r.tenant_id and y.gateway = r.gateway and y.transaction_id = r.transaction_id
+        and y.out_trade_no = r.out_trade_no
+    offset 0
+) x on true
+left join commit_batches b on b.batch_id = r.refund_id >> 14 and b.commands > 0
+where i.instance_id is null or x.transaction_id is null or b.batch_id is null
+    or (r.currency, r.asset, r.scale) is distinct from (x.currency, x.asset, x.scale)
+    or b.committed_at <> r.created_at and not (r.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))

@@ -1,0 +1,14 @@
+-- What is given back of a transaction, and what was, are the sums of its refunds that are not decided, and of those
+-- that have succeeded.
+select x.tenant_id, x.gateway, x.transaction_id, x.refunding, s.refunding as refunding_expected, x.refunded,
+    s.refunded as refunded_expected
+from payment_transactions x
+cross join lateral (
+    select coalesce(sum(r.amount) filter (where i.state in ('asked', 'submitted', 'abnormal')), 0) as refunding,
+        coalesce(sum(r.amount) filter (where i.state = 'succeeded'), 0) as refunded
+    from payment_refunds r
+    join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
+    where r.tenant_id = x.tenant_id and r.out_trade_no = x.out_trade_no and r.out_trade_no <> ''
+        and r.gateway = x.gateway and r.transaction_id = x.transaction_id
+) s
+where x.refunding <> s.refunding or x.refunded <> s.refunded
