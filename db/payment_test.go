@@ -13,9 +13,9 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 	verifytest.Fill(t, db)
 	const (
 		jumped = `update machine_instances set state = 'late', came_from = 'suspended', revision = revision + 1
-			where machine = 'payment' and key = 'pay-1'`
+			where machine = 'payment' and key = 'card-1'`
 		reopened = `update machine_instances set state = 'created', came_from = 'suspended', revision = revision + 1
-			where machine = 'payment' and key = 'pay-1'`
+			where machine = 'payment' and key = 'card-1'`
 	)
 	for _, c := range []struct{ dsn, role, kept string }{{db.AppDSN, "", noPrivilege},
 		{db.SuperDSN, "set role ledgerd_owner", appendOnly}, {db.SuperDSN, "", appendOnly}} {

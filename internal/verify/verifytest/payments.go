@@ -38,17 +38,17 @@ func (b *Books) flagOf(transaction string) (id int64) {
 	return id
 }
 
-// payments pays order-9 through the gateway card, with too little: payment pay-1 is flagged, and refund-1 gives its
-// money back. pay-2 is not decided. None of it is in the ledger, as the gateway has no suspense account.
+// payments pays order-9 through the gateway card, with too little: payment card-1 is flagged, and refund-1 gives its
+// money back. card-2 is not decided. None of it is in the ledger, as the gateway has no suspense account.
 func (b *Books) payments() {
 	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "card",
 		Gateway: payment.Gateway{Clearing: "world", Payee: "fees"}})
-	b.pay("card", "order-9", "pay-1")
-	b.says("card", gateway.Notice{ID: "n-1", Kind: gateway.Paid, OutTradeNo: "pay-1", TransactionID: "tx-1",
+	b.pay("card", "order-9", "card-1")
+	b.says("card", gateway.Notice{ID: "n-1", Kind: gateway.Paid, OutTradeNo: "card-1", TransactionID: "tx-1",
 		Amount: Decimal("9")})
 	b.ask("req-resolve", &flow.ResolveFlag{Caller: caller(Demo, "req-resolve"), ID: b.flagOf("tx-1"),
 		Resolution: payment.GiveBack, RefundNo: "refund-1", Note: "too little"})
-	b.pay("card", "order-9", "pay-2")
+	b.pay("card", "order-9", "card-2")
 }
 
 // Payments makes payments of demo through the gateway bank, each of an order of 10 with the same number: good has paid
