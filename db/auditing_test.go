@@ -106,6 +106,17 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what, name) from audit.requests
 			where request_id in ('req-order-9', 'req-coupons', 'req-sale') and what in ('order', 'coupon', 'sale')`: "" +
 			"coupon SPRING-1 spring tester; coupon SPRING-2 spring tester; order order-9 user:1 tester; sale autumn sku-2 tester",
+		`select string_agg(concat_ws(' ', what, name, detail), '; ' order by at, what, name, detail)
+			from audit.order_story where tenant = 'demo' and order_no = 'order-9'`: "" +
+			"move awaiting_payment birth; reservation sku-2 order-9/1 2 reserved; payment card-1 created birth; flag card-1 wrong_amount 9.00 CNY; " +
+			"notice card-1 paid flagged: 9 was paid, and 9.9 is due; payment card-1 suspended tx-1; flag resolved card-1 refund: too little; " +
+			"refund refund-1 9.00 CNY asked birth; payment card-2 created birth",
+		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; ' order by payment_id) from audit.payments`: "" +
+			"card-1 suspended 9.90 9.00 ; card-2 created 9.90  submit",
+		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what) from audit.requests
+			where request_id in ('req-gateway', 'req-card-2', 'req-notice-n-1', 'req-resolve') and what not in ('move', 'machine', 'notification')`: "" +
+			"gateway card world tester; flag card-1 wrong_amount ; notice card-1 paid flagged ; flag resolved card-1 refund tester; " +
+			"refund refund-1 card-1 tester; payment card-2 order-9 tester",
 		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`: "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
 		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:            "demo ledger.transfer 2 1 0",
 		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                   "true",

@@ -10,14 +10,16 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // tables are those that orders read and write.
 var tables = []string{"commit_batches", "order_orders", "machine_instances", "machine_history", "stock_reservations", "ledger_holds",
-	"ledger_transfers", "notify_names", "claim_keys"}
+	"ledger_transfers", "notify_names", "claim_keys", "payment_payments", "payment_calls", "payment_notices", "payment_notice_names"}
 
 // kinds are the commands on orders, each on orders of its own.
 var kinds = map[string]func(no string) flow.Command{
@@ -28,6 +30,10 @@ var kinds = map[string]func(no string) flow.Command{
 	"plain":  func(no string) flow.Command { return create("plain"+no, plain) },
 	"pay":    func(no string) flow.Command { return pay("p" + no) },
 	"cancel": func(no string) flow.Command { return cancel("c" + no) },
+	"told": func(no string) flow.Command { // of a payment
+		return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: payment.Said{Notice: gateway.Notice{ID: "n" + no,
+			Kind: gateway.Pending, OutTradeNo: "r" + no}, Body: []byte("{}")}}
+	},
 	"fire": func(no string) flow.Command {
 		return flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: "order", Key: "f" + no}})
 	},
@@ -77,6 +83,13 @@ func (d *desk) load() {
 			from order_orders where order_id >= 1000000000::bigint << 14`,
 		`insert into notify_names (tenant_id, biz_no, message_id, request_hash)
 			select 1, order_no || '/message/1', order_id, sha256('') from order_orders where order_id >= 1000000000::bigint << 14`,
+		`insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee,
+				principal, request_id, created_at)
+			select 1, order_no, order_id + (1::bigint << 50), order_no, 'g', '', 1, 'CNY', 2, 100, 'world', 'test', 'r', created_at
+			from order_orders where order_id >= 1000000000::bigint << 14`,
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, created_at, changed_at)
+			select 1, 'payment', out_trade_no, payment_id, 1, 'submitted', 'created', 2, 'n', created_at, created_at
+			from payment_payments where payment_id >= 1::bigint << 50`,
 		`update stock_items set available = available - 100000, reserved = reserved + 100000 where item = 'tea'`,
 		`update ledger_accounts set held = held + 10000000 where code = 'ann'`,
 	} {
@@ -129,11 +142,13 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 // warm runs all commands on nearly empty tables.
 func (d *desk) warm() {
 	d.Helper()
+	d.do(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "world"}})
 	for round := range 12 {
 		no := fmt.Sprint("warm", round)
 		for _, kind := range []string{"r", "p", "c"} {
 			d.do(create(kind + no))
 		}
+		d.do(&flow.CreatePayment{Caller: caller, OrderNo: "r" + no, Gateway: "g", OutTradeNo: "r" + no})
 		brief := create("f" + no)
 		brief.PayWithin = time.Millisecond
 		d.do(brief)
@@ -251,7 +266,7 @@ func TestReadsOfOrdersReadTheirOwnRows(t *testing.T) {
 			"no state":                {page(order.Filter{Machine: "order", State: "shipped"}), 0, 800},
 			"due":                     {page(order.Filter{Machine: "order", State: "cancelled"}), 10, 3000},
 			"view of one":             {view("select * from audit.orders where tenant = 'demo' and order_no = 'p777'"), 1, 100},
-			"story of one":            {view("select * from audit.order_story where tenant = 'demo' and order_no = 'r777'"), 4, 150},
+			"story of one":            {view("select * from audit.order_story where tenant = 'demo' and order_no = 'r777'"), 4, 200},
 			"story without a tenant":  {view("select * from audit.order_story where order_no = 'r777'"), 4, 5000},
 		} {
 			rows := x.read() // reads the catalog

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -36,6 +38,7 @@ const (
 type Books struct {
 	t      testing.TB
 	engine *flow.Engine
+	super  *pgxpool.Pool
 }
 
 // New makes the tenants demo and other, with the asset CNY of two decimals, and starts an engine. The engine
@@ -51,7 +54,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 		t.Fatal(err)
 	}
 	b := &Books{t, flow.NewSendingEngine(pool, "test", nil, nil,
-		&notify.Outbox{Master: secret.New(), Instance: "test"})}
+		&notify.Outbox{Master: secret.New(), Instance: "test"}), super}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -70,7 +73,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 // Fill makes at least one row of everything. For demo: a funded wallet, a transfer of two postings, holds that
 // are open, captured and released, a reversed transfer, a used and a refused request key, a page id and a
 // business key, issued and spent tokens, works, inbox messages, a machine with an instance that has moved, an item with
-// reservations, orders, coupons, a sale, a lock, an id, a template, a verification code, notifications, and a webhook
+// reservations, orders, payments, coupons, a sale, a lock, an id, a template, a verification code, notifications, and a webhook
 // endpoint. For other: a little.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
@@ -112,6 +115,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
 	b.orders()
+	b.payments()
 	return b
 }
 

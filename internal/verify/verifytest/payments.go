@@ -1,0 +1,92 @@
+package verifytest
+
+import (
+	"context"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// says tells the engine what a gateway of demo says of a payment.
+func (b *Books) says(gatewayName string, n gateway.Notice) {
+	b.t.Helper()
+	n.Currency = "CNY"
+	_, err := flow.Settle(context.Background(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: gatewayName},
+		payment.Said{Notice: n, Asset: "CNY", Callback: true, Body: []byte(n.ID)}, nil, "req-notice-"+n.ID)
+	if err != nil {
+		b.t.Errorf("notice %s: %v", n.ID, err)
+	}
+}
+
+func (b *Books) pay(gatewayName, orderNo, number string) {
+	b.t.Helper()
+	b.ask("req-"+number, &flow.CreatePayment{Caller: caller(Demo, "req-"+number), OrderNo: orderNo,
+		Gateway: gatewayName, OutTradeNo: number})
+}
+
+// flagOf returns the id of the flag about a transaction.
+func (b *Books) flagOf(transaction string) (id int64) {
+	b.t.Helper()
+	err := b.super.QueryRow(b.t.Context(), "select flag_id from payment_flags where transaction_id = $1", transaction).
+		Scan(&id)
+	if err != nil {
+		b.t.Error(err)
+	}
+	return id
+}
+
+// payments pays order-9 through the gateway card, with too little: payment card-1 is flagged, and refund-1 gives its
+// money back. card-2 is not decided. None of it is in the ledger, as the gateway has no suspense account.
+func (b *Books) payments() {
+	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "card",
+		Gateway: payment.Gateway{Clearing: "world", Payee: "fees"}})
+	b.pay("card", "order-9", "card-1")
+	b.says("card", gateway.Notice{ID: "n-1", Kind: gateway.Paid, OutTradeNo: "card-1", TransactionID: "tx-1",
+		Amount: Decimal("9")})
+	b.ask("req-resolve", &flow.ResolveFlag{Caller: caller(Demo, "req-resolve"), ID: b.flagOf("tx-1"),
+		Resolution: payment.GiveBack, RefundNo: "refund-1", Note: "too little"})
+	b.pay("card", "order-9", "card-2")
+}
+
+// Payments makes payments of demo through the gateway bank, each of an order of 10 with the same number: good has paid
+// its order and is being refunded, back was refunded in part, less was accepted with 9, twice was paid twice and the
+// second money written off, late came after its order was cancelled, open is not decided, and gone is to be closed.
+// The gateway tells of none, which is not there.
+func (b *Books) Payments() {
+	b.t.Helper()
+	b.Accounts(Demo, "req-accounts", "bank", "shop", "suspense", "loss")
+	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "bank",
+		Gateway: payment.Gateway{Clearing: "bank", Suspense: "suspense", Payee: "shop"}})
+	for _, no := range []string{"good", "back", "less", "twice", "late", "open", "gone"} {
+		b.ask("req-order-"+no, &flow.CreateOrder{Caller: caller(Demo, "req-order-"+no), OrderNo: no,
+			Facts: order.Facts{Machine: machine.OrderMachine, Subject: "user:1", Asset: "CNY", Amount: Decimal("10")}})
+		b.pay("bank", no, no)
+	}
+	for _, no := range []string{"late", "gone"} {
+		b.ask("req-cancel-"+no, &flow.MoveOrder{Caller: caller(Demo, "req-cancel-"+no), OrderNo: no, Cancel: true,
+			Params: machine.MoveParams{Cause: flow.CauseCancel}})
+	}
+	paid := func(number, transaction, amount string) {
+		b.says("bank", gateway.Notice{ID: "n-" + transaction, Kind: gateway.Paid, OutTradeNo: number,
+			TransactionID: transaction, Amount: Decimal(amount)})
+	}
+	for _, no := range []string{"good", "back", "twice", "late", "none"} {
+		paid(no, "t-"+no, "10")
+	}
+	paid("less", "t-less", "9")
+	paid("twice", "t-again", "10")
+	b.ask("req-accept", &flow.ResolveFlag{Caller: caller(Demo, "req-accept"), ID: b.flagOf("t-less"),
+		Resolution: payment.Accept})
+	b.ask("req-write-off", &flow.ResolveFlag{Caller: caller(Demo, "req-write-off"), ID: b.flagOf("t-again"),
+		Resolution: payment.WriteOff, Target: "loss"})
+	for no, of := range map[string]string{"r-good": "good", "r-back": "back"} {
+		n := Decimal("4")
+		b.ask("req-"+no, &flow.RefundPayment{Caller: caller(Demo, "req-"+no), OutTradeNo: of, Amount: &n,
+			RefundKey: payment.RefundKey{RefundNo: no}})
+	}
+	b.says("bank", gateway.Notice{ID: "n-r-back", Kind: gateway.Refunded, OutTradeNo: "back", TransactionID: "t-back",
+		RefundNo: "r-back", Amount: Decimal("4")})
+}
