@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -59,7 +60,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 	case payment.GiveBack:
 		if c.refund == nil {
 			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
-				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Reason: c.Note, account: f.Account}
+				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, Reason: c.Note, account: f.Account}
 		}
 		c.refund.Need(tx)
 		return
@@ -84,8 +85,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 	f, from := c.flag, c.flag.Account
 	if from == "" { // it was not posted: it comes from the gateway, or, given back, it goes there
-		g, _ := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
-		if from = g.Clearing; f.Kind == payment.UnknownRefund {
+		if from = c.clearing; f.Kind == payment.UnknownRefund {
 			from, to = to, from
 		}
 	}
@@ -145,7 +145,7 @@ func (c *ResolveFlag) repeat(f *payment.Flag) (any, error) {
 
 // move moves the money to an account, if the ledger has its asset.
 func (c *ResolveFlag) move(tx *Tx, to string) error {
-	if g, ok := payment.KnownGateway(c.gateway.Key); c.transfer == nil && ok && c.clearing != g.Clearing {
+	if g := &c.gateway.Value; c.flag.Account == "" && c.clearing != g.Clearing {
 		c.clearing = g.Clearing // the next run names the accounts
 		return commit.ErrMoreRows
 	}
@@ -157,13 +157,35 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		const problem = "must be another account than the one on which the money stands"
 		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
 	}
+	came := c.money != nil && c.money.Exists && c.flag.Kind != payment.UnknownRefund
+	if came {
+		left, err := c.left()
+		if err != nil || left.IsZero() {
+			return err
+		}
+		c.transfer.Postings[0].Amount = decimalOf(left, c.flag.Scale)
+	}
 	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
 		return inFields(err, func(string) string { return "account" })
 	}
-	if c.money != nil && c.money.Exists && c.flag.Kind != payment.UnknownRefund {
+	if came {
 		tx.Payments().ChangeMoney(c.money).Account = to
 	}
 	return nil
+}
+
+// left is what of the money was not given back.
+func (c *ResolveFlag) left() (amount.Int, error) {
+	t := &c.money.Value
+	switch {
+	case !t.Refunding.IsZero():
+		const problem = "must wait until the refund of the money is decided"
+		return amount.Int{}, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+	case !t.Refunded.IsZero() && c.Resolution == payment.Accept:
+		const problem = "must be RESOLUTION_WRITE_OFF: the money, or a part of it, was given back"
+		return amount.Int{}, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+	}
+	return t.Remaining(), nil
 }
 
 func (c *ResolveFlag) writeOff(tx *Tx) error { return c.move(tx, c.Target) }
@@ -180,7 +202,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return err
 	}
 	to := tx.payTarget(o)
-	if to == "" || !tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
+	if to == "" || p.Gateway != c.flag.Gateway || !tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
 		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
 			With("order_no", o.OrderNo).With("state", v.State.State)
 	}
@@ -196,5 +218,6 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 			return err
 		}
 	}
+	tx.Payments().Change(c.payment).TransactionID = c.flag.TransactionID
 	return c.move(tx, p.Payee)
 }

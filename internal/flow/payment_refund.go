@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -30,8 +31,8 @@ type RefundPayment struct {
 	OutTradeNo string
 	Amount     *amount.Decimal // nil: all that remains
 	Reason     string
-	// Transaction is the one to refund. Empty: the one that paid the order.
-	Transaction string
+	// Transaction is the one to refund, at Gateway. Empty: the one that paid the order.
+	Transaction, Gateway string
 
 	entailed
 	row     *payment.Row
@@ -39,6 +40,7 @@ type RefundPayment struct {
 	birth   machine.CreateCommand
 	order   *order.Row
 	account string // on which the money is held, as an earlier run found it
+	asset   string // of the money, as an earlier run found it
 	hold    *ledger.HoldCommand
 }
 
@@ -61,14 +63,13 @@ func (c *RefundPayment) Need(tx *Tx) {
 	if tx.loaded {
 		return
 	}
+	c.needHold(tx, c.account, c.asset)
 	tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
 		c.order = tx.Orders().Known(o.Key)
 		tx.Machines().Want(instanceOf(o))
-		account := c.account
-		if account == "" {
-			account = o.Payee
+		if c.hold == nil {
+			c.needHold(tx, cmp.Or(c.account, o.Payee), o.Asset)
 		}
-		c.needHold(tx, account, o.Asset)
 	})
 	c.need(tx)
 }
@@ -90,6 +91,9 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		return c.repeat(tx)
 	}
 	p, err := payment.MustExist(c.row)
+	if err != nil && c.Transaction != "" { // flagged money, whose payment may be unknown
+		p, err = &payment.Payment{Key: c.row.Key}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +112,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	}
 	t := &money.Value
 	if t.Account != "" && (c.hold == nil || c.hold.From != t.Account || c.hold.Asset != t.Asset) {
-		c.account = t.Account
+		c.account, c.asset = t.Account, t.Asset
 		return nil, commit.ErrMoreRows
 	}
 	answer, err := c.run(tx, c.birth.Apply)
@@ -142,13 +146,13 @@ func stateOf(i machine.Instance) payment.State {
 
 // money returns the transaction to refund, or nil.
 func (c *RefundPayment) money(tx *Tx, p *payment.Payment) *payment.TransactionRow {
-	id := c.Transaction
+	id, name := c.Transaction, c.Gateway
 	if id == "" {
-		id = p.TransactionID
+		id, name = p.TransactionID, p.Gateway
 	}
 	all := tx.Payments().Money(p.Key)
 	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool {
-		return r.Key.ID == id && r.Key.Gateway == p.Gateway
+		return r.Key.ID == id && r.Key.Gateway == name
 	})
 	if i < 0 {
 		return nil
@@ -240,12 +244,12 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey, p payment.Key) {
 // at once.
 func (c *SettlePayment) needHold(tx *Tx) {
 	k := payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}
-	g, ok := payment.KnownGateway(c.gateway.Key)
-	if c.RefundNo == "" || !ok || c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed {
+	g := c.accounts
+	if c.RefundNo == "" || g == nil || c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed {
 		return
 	}
 	c.heldFor = g.Clearing
-	if c.Kind == gateway.Refunded {
+	if c.Kind == gateway.Refunded && c.Refused == nil {
 		c.refund.capture = &ledger.CaptureCommand{Caller: c.Caller, CaptureParams: ledger.CaptureOf(0, k.HoldNo())}
 		c.refund.capture.BizNo, c.refund.capture.Type, c.refund.capture.To = k.PayNo(), refundTransfer, g.Clearing
 		c.refund.capture.Need(tx.Ledger())
@@ -262,6 +266,9 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	x := &r.Value
+	if c.Foreign != "" || x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway {
+		return c.unknownRefund(tx)
+	}
 	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
@@ -293,6 +300,13 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		if err := c.endRefund(tx, x); err != nil {
 			return nil, err
 		}
+	}
+	if c.Refused != nil && x.Account != "" {
+		detail := "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
+			c.Refused.Message
+		s := c.record(tx, payment.Flagged, detail)
+		c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: x.Scale, Amount: x.Amount})
+		return s, nil
 	}
 	return c.record(tx, payment.Applied, ""), nil
 }
@@ -332,14 +346,17 @@ func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
 
 // endHold captures the hold of a refund for the clearing account, or releases it.
 func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
-	if c.heldFor != c.gateway.Value.Clearing { // the gateway is known now: the next run names the right accounts
+	if seen := c.seesAccounts(); !seen || c.heldFor != c.gateway.Value.Clearing {
 		return commit.ErrMoreRows
 	}
-	if back {
+	if back && c.Refused == nil {
 		_, err := c.refund.capture.Apply(tx.Ledger())
 		return err
 	}
 	_, err := c.refund.release.Apply(tx.Ledger())
+	if back && (fault.Is(err, ledger.HoldNotHeld) || fault.Is(err, ledger.HoldExpired)) {
+		return nil // its money is flagged
+	}
 	return err
 }
 
@@ -348,12 +365,18 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.Kind != gateway.Refunded {
 		return c.record(tx, payment.Known, "there is no such refund"), nil
 	}
+	if c.once != nil && c.once.Exists {
+		return c.record(tx, payment.Known, "the refund is known"), nil
+	}
 	n, scale := c.minor()
 	detail := "the gateway gave it back, and no refund asked for it"
 	if c.refund.row != nil && c.refund.row.Exists {
 		detail = "the gateway gave it back for refund " + c.RefundNo + ", which asked for another amount"
 	}
 	s := c.record(tx, payment.Flagged, detail)
+	if c.once != nil {
+		tx.Payments().Name(c.once, c.notice)
+	}
 	c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: scale, Amount: n})
 	return s, nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
@@ -43,9 +44,11 @@ type SettlePayment struct {
 	refund   refundRows
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
+	once     *payment.NoticeRow    // of a refund that is flagged, which several notices may tell of
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
-	heldFor  string // clearing account that the capture of the refund's hold names; empty: none
+	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
+	accounts *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
 }
 
 // Settled is what became of a notice.
@@ -61,6 +64,9 @@ const pollAfter = 15 * time.Second
 
 // Need names what the notice is about. The order and its parts are found by the number of the payment.
 func (c *SettlePayment) Need(tx *Tx) {
+	if g, ok := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}); ok && c.accounts == nil {
+		c.accounts = &g
+	}
 	payments, k := tx.Payments(), payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
 	c.notice = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Said.ID})
 	c.row = payments.Want(k)
@@ -75,6 +81,10 @@ func (c *SettlePayment) Need(tx *Tx) {
 	if c.Kind.Refund() {
 		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}, k)
 		c.needHold(tx)
+		if c.once = nil; c.GatewayRefundID != "" {
+			c.once = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,
+				ID: httpsend.Cut("unknown_refund/"+c.GatewayRefundID, 256)})
+		}
 	}
 	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer
 		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
@@ -88,7 +98,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 		c.token = tx.Tokens().WantHash(c.Tenant, c.spent)
 	}
 	if c.suspend {
-		c.needTransfer(tx, c.gateway.Key, "")
+		c.needTransfer(tx, "")
 	}
 	tx.Orders().WantOfPayment(c.Tenant, c.OutTradeNo, func(o *order.Order) { c.found(tx, o) })
 	c.sends, c.unsent = nil, ""
@@ -143,14 +153,14 @@ func (c *SettlePayment) found(tx *Tx, o *order.Order) {
 		if payee == "" {
 			payee = o.Payee
 		}
-		c.needTransfer(tx, c.gateway.Key, payee)
+		c.needTransfer(tx, payee)
 	}
 }
 
 // needTransfer names the accounts of the posting, as far as the gateway is known: to a payee, or else to suspense.
-func (c *SettlePayment) needTransfer(tx *Tx, k payment.GatewayKey, payee string) {
-	g, ok := payment.KnownGateway(k)
-	if !ok || c.Asset == "" || c.TransactionID == "" {
+func (c *SettlePayment) needTransfer(tx *Tx, payee string) {
+	g := c.accounts
+	if g == nil || c.Asset == "" || c.TransactionID == "" || c.Amount.Coef.Sign() <= 0 {
 		return
 	}
 	if payee == "" {
@@ -175,14 +185,22 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if c.notice.Exists && (c.notice.Value.Verdict != payment.Unknown || !c.row.Exists) {
-		v := c.notice.Value.Verdict
-		return Settled{Done: v != payment.Unknown, Verdict: v, Existed: true}, nil
+		return c.repeated(tx)
 	}
 	if !c.row.Exists {
+		if r := c.refund.row; r != nil && r.Exists { // of flagged money
+			return c.refunded(tx)
+		}
 		return c.unknown(tx)
 	}
-	if c.order == nil {
-		return nil, commit.ErrMoreRows // another call of this batch, or another server, has just made the payment
+	switch {
+	case c.order == nil && !c.row.Found:
+		return nil, commit.ErrLater // another call of this batch makes the payment
+	case c.order == nil:
+		return nil, commit.ErrMoreRows // another server has just made it
+	}
+	if who := c.foreign(); who != "" && c.Kind != gateway.Paid && !c.Kind.Refund() {
+		return c.record(tx, payment.Known, "the notice names another "+who), nil
 	}
 	if c.Credential != nil {
 		tx.Payments().Change(c.row).Credential = c.Credential
@@ -198,6 +216,28 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 		return c.pending(tx)
 	}
 	return c.refunded(tx)
+}
+
+// repeated answers to a notice that was recorded before.
+func (c *SettlePayment) repeated(tx *Tx) (any, error) {
+	v := c.notice.Value.Verdict
+	s := Settled{Done: v != payment.Unknown || c.money != nil && c.money.Exists, Verdict: v, Existed: true}
+	if c.Kind != gateway.Closed || !c.row.Exists || c.foreign() != "" {
+		return s, nil
+	}
+	state, err := c.state(tx)
+	if err == nil && !payment.IsOpen(state) {
+		tx.Payments().EndCalls(c.row.Key) // the gateway may have been asked to close it again
+	}
+	return s, err
+}
+
+// foreign is what the notice names that is not of the payment: a merchant, or the gateway. Empty: nothing.
+func (c *SettlePayment) foreign() string {
+	if c.Foreign == "" && c.row.Exists && c.row.Value.Gateway != c.Gateway {
+		return "gateway " + c.Gateway
+	}
+	return c.Foreign
 }
 
 // record keeps the notice, and answers with what became of it.
@@ -227,10 +267,7 @@ func causeOf(s *payment.Said) string {
 	if s.TransactionID != "" {
 		return s.TransactionID
 	}
-	if len(s.ID) > machine.MaxCause {
-		return s.ID[:machine.MaxCause]
-	}
-	return s.ID
+	return httpsend.Cut(s.ID, machine.MaxCause)
 }
 
 // paid takes the money of a payment: for its order, or else for suspense.
@@ -242,6 +279,9 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	if c.money.Exists {
 		return c.record(tx, payment.Known, "the transaction is known"), nil
 	}
+	if !c.seesAccounts() {
+		return nil, commit.ErrMoreRows
+	}
 	kind, detail, err := c.problem(tx)
 	if err != nil {
 		return nil, err
@@ -251,7 +291,7 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	}
 	p := &c.row.Value
 	if c.transfer == nil || c.payee != "" && c.payee != p.Payee || c.transfer.Postings[0].To != p.Payee {
-		if c.payee == p.Payee && c.transfer == nil && c.known() {
+		if c.payee == p.Payee && c.transfer == nil {
 			return nil, fault.FieldInvalid.New("clearing: account %s cannot pay itself", p.Payee)
 		}
 		c.payee = p.Payee // the next run names the right account
@@ -268,10 +308,15 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// known reports whether this process knows the gateway as the batch has read it.
-func (c *SettlePayment) known() bool {
-	g, ok := payment.KnownGateway(c.gateway.Key)
-	return ok && g == c.gateway.Value
+// seesAccounts reports whether Need knew the accounts of the gateway as the batch has read them. If not, the next run
+// names the right ones.
+func (c *SettlePayment) seesAccounts() bool {
+	g := c.gateway.Value
+	if c.accounts != nil && *c.accounts == g {
+		return true
+	}
+	c.accounts = &g
+	return false
 }
 
 // transaction describes the money, posted to an account.
@@ -295,8 +340,8 @@ func (c *SettlePayment) minor() (amount.Int, uint8) {
 func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 	p := &c.row.Value
 	switch n, scale := c.minor(); {
-	case c.Foreign != "":
-		return payment.WrongMerchant, "the notice names another " + c.Foreign, nil
+	case c.foreign() != "":
+		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
 	case c.Asset != p.Asset:
 		return payment.WrongAsset, fmt.Sprintf("%s were paid, and %s are due", c.Currency, p.Asset), nil
 	case scale != p.Scale || n.Cmp(p.Amount) != 0:

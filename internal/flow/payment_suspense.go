@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
@@ -16,7 +17,7 @@ const unknownFor = 24 * time.Hour
 func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
 	account := ""
 	if g := &c.gateway.Value; g.Suspense != "" && c.Asset != "" && !c.Unposted {
-		if !c.suspend || c.transfer == nil && !c.known() {
+		if seen := c.seesAccounts(); !c.suspend || !seen {
 			c.suspend = true // the next run names the account
 			return nil, commit.ErrMoreRows
 		}
@@ -39,6 +40,9 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 
 // leave moves the payment to the state in which its money does not pay its order. One that has paid stays.
 func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
+	if c.row.Exists && c.row.Value.Gateway != c.Gateway {
+		return nil // its own gateway decides
+	}
 	state, err := c.state(tx)
 	if err != nil {
 		return err
@@ -112,6 +116,8 @@ type FlagUnknown struct {
 	row   *payment.Row
 	parts []*SettlePayment // of its notices, as an earlier run found them
 	found bool
+	// unposted: the suspense account cannot take the money, as an earlier run found, so that it is only flagged.
+	unposted bool
 }
 
 // Need names the payment and its notices.
@@ -145,7 +151,15 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 		if p.money == nil || p.money.Exists {
 			continue
 		}
-		if _, err := p.toSuspense(tx, payment.UnknownNumber, "it was not created within 24 hours"); err != nil {
+		if p.Unposted = c.unposted; p.Unposted {
+			p.suspend = false
+		}
+		_, err := p.toSuspense(tx, payment.UnknownNumber, "it was not created within 24 hours")
+		if f := fault.Of(err); f != nil && !c.unposted && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.BadRequest) {
+			c.unposted = true
+			return nil, commit.ErrMoreRows
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

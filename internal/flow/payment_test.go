@@ -57,7 +57,10 @@ func (m *till) create(orderNo, number string) string {
 
 // pay runs a command on an engine, and describes its end.
 func (m *till) pay(engine int, c flow.Command) string {
-	out, err := m.engines[engine].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
+	return describePay(m.engines[engine].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c}))
+}
+
+func describePay(out commit.Outcome, err error) string {
 	if f := fault.Of(err); f != nil {
 		return f.Reason.Name
 	} else if err != nil {
@@ -74,6 +77,8 @@ func (m *till) pay(engine int, c flow.Command) string {
 		return fmt.Sprint(a.RefundNo, " ", a.State.State, existed)
 	case payment.FlagView:
 		return fmt.Sprint(a.Kind, " ", a.Resolution, existed)
+	case flow.Settled:
+		return settledText(a, nil)
 	}
 	return fmt.Sprint(out.Answer, existed)
 }
@@ -106,7 +111,10 @@ func (m *till) says(s payment.Said, want string) {
 }
 
 func (m *till) hear(engine int, s payment.Said) string {
-	out, err := flow.Settle(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
+	return settledText(flow.Settle(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
+}
+
+func settledText(out flow.Settled, err error) string {
 	if f := fault.Of(err); f != nil {
 		return f.Reason.Name
 	} else if err != nil {
@@ -268,7 +276,7 @@ func TestAnUnknownPaymentIsFlaggedAfterADay(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	m.says(notice("n1"), "unknown existed again")
+	m.says(notice("n1"), "unknown existed")
 	m.says(notice("n3", of("p1", "t3")), "flagged")
 	m.is("p1 late; unknown_number 6 sus, unknown_number 6 sus, unknown_number 6 sus; gw -18, sus 18")
 	m.payableOrder("o")

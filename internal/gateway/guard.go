@@ -20,6 +20,8 @@ type guard struct {
 const (
 	maxID   = 256 // bytes of Notice.ID
 	maxText = 300
+	// maxNumber bounds the numbers of payments, transactions and refunds.
+	maxNumber = 64
 )
 
 // Notice returns ErrFormat for a notice that cannot be stored.
@@ -41,6 +43,8 @@ func (n *Notice) check() error {
 		}
 	}
 	switch {
+	case len(n.OutTradeNo) > maxNumber, len(n.TransactionID) > maxNumber, len(n.RefundNo) > maxNumber:
+		return fmt.Errorf("%w: a number is too long", ErrFormat)
 	case len(n.Text) > maxText || len(n.Code) > 64 || !storable(n.Text) || !storable(n.Code):
 		return fmt.Errorf("%w: the reason is too long, or is not text", ErrFormat)
 	case n.ID == "", n.Kind == "":

@@ -50,7 +50,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if requestID == "" {
 		requestID = rand.Text()
 	}
-	o, err := h.handle(r.Context(), requestID, g, Raw{Header: archived(r.Header), Body: body, At: h.now()})
+	o, err := h.handle(r.Context(), requestID, g, Raw{Header: Archived(r.Header), Body: body, At: h.now()})
 	h.Set.metrics.callback(g.Name, o)
 	h.log(r.Context(), o, err, "gateway", g.Name, "request_id", requestID)
 	w.Header().Set("Cache-Control", "no-store")
@@ -104,8 +104,8 @@ func (h *Handler) now() time.Time {
 	return time.Now()
 }
 
-// archived returns the header without credentials, which no gateway sends: they belong to a proxy, or to a mistake.
-func archived(h http.Header) http.Header {
+// Archived returns the header without credentials, which no gateway sends: they belong to a proxy, or to a mistake.
+func Archived(h http.Header) http.Header {
 	kept := h.Clone()
 	for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {
 		kept.Del(name)

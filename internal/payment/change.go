@@ -34,6 +34,11 @@ func (tx *Tx) Record(r *NoticeRow, s *Said, v Verdict, detail, requestID string)
 	return id
 }
 
+// Name gives a recorded notice a second name, in a row that does not exist.
+func (tx *Tx) Name(r, of *NoticeRow) {
+	*tx.notices.Change(r) = Recorded{ID: of.Value.ID, Verdict: of.Value.Verdict}
+}
+
 // Receive records money that came.
 func (tx *Tx) Receive(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
 
@@ -90,5 +95,5 @@ func (tx *Tx) EndRefundCalls(k RefundKey) {
 // CloseOthers asks the gateways to close the open payments of an order that ended, but for one. The command holds the
 // instance of the order.
 func (tx *Tx) CloseOthers(k OrderKey, except string) {
-	tx.closes = append(tx.closes, closing{k, except})
+	tx.closes = append(tx.closes, closing{k, except, len(tx.calls)})
 }

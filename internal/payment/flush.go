@@ -115,6 +115,11 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 		v, s := &r.Value, r.Value.said
 		names.Tenants, names.Gateways = append(names.Tenants, r.Key.Tenant), append(names.Gateways, r.Key.Gateway)
 		names.NotifyIds, names.NoticeIds = append(names.NotifyIds, r.Key.ID), append(names.NoticeIds, v.ID)
+		if s == nil {
+			continue // another name of a notice
+		}
+		arg.Tenants, arg.NoticeIds = append(arg.Tenants, r.Key.Tenant), append(arg.NoticeIds, v.ID)
+		arg.Gateways, arg.NotifyIds = append(arg.Gateways, r.Key.Gateway), append(arg.NotifyIds, r.Key.ID)
 		arg.Callbacks, arg.Kinds = append(arg.Callbacks, s.Callback), append(arg.Kinds, string(s.Kind))
 		arg.OutTradeNos = append(arg.OutTradeNos, s.OutTradeNo)
 		arg.TransactionIds = append(arg.TransactionIds, s.TransactionID)
@@ -133,8 +138,6 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 		arg.Bodies, arg.RequestIds = append(arg.Bodies, orEmpty(s.Body)), append(arg.RequestIds, v.request)
 		arg.OccurredAt = append(arg.OccurredAt, s.At)
 	}
-	arg.Tenants, arg.NoticeIds, arg.Gateways, arg.NotifyIds = names.Tenants, names.NoticeIds, names.Gateways,
-		names.NotifyIds
 	p.Queue(func(d commit.DB) error { return q.NoticeNameInsert(p.Context(), d, names) })
 	p.Queue(func(d commit.DB) error { return q.NoticeInsert(p.Context(), d, arg) })
 }
@@ -214,6 +217,11 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 // decided payment is not closed.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	calls := slices.Clone(tx.calls)
+	for i := range calls {
+		if tx.closedSince(i) {
+			calls[i].kind, calls[i].at = Close, tx.Now
+		}
+	}
 	slices.SortStableFunc(calls, func(a, b dueCall) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
 			cmp.Compare(a.number, b.number))
@@ -254,6 +262,18 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 			return err
 		})
 	}
+}
+
+// closedSince reports whether the order of the nth call has ended after a command had asked for the call.
+func (tx *Tx) closedSince(n int) bool {
+	c := &tx.calls[n]
+	if c.subject != OfPayment || c.kind != Submit && c.kind != Query {
+		return false
+	}
+	r := tx.payments.Known(Key{c.tenant, c.number})
+	return r != nil && slices.ContainsFunc(tx.closes, func(x closing) bool {
+		return x.calls > n && x.order == OrderKey{c.tenant, r.Value.OrderNo} && x.except != c.number
+	})
 }
 
 // orEmpty returns bytes that are not null.

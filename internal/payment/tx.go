@@ -3,6 +3,7 @@ package payment
 import (
 	"cmp"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -83,6 +84,7 @@ type dueCall struct {
 type closing struct {
 	order  OrderKey
 	except string
+	calls  int // that commands had asked for before
 }
 
 var (
@@ -163,6 +165,11 @@ func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
 		rows = append(rows, tx.transactions.Known(t))
 	}
+	for _, r := range tx.transactions.Fresh(compareTransactions) { // of earlier commands of the batch
+		if r.Key.Tenant == k.Tenant && r.Value.OutTradeNo == k.OutTradeNo {
+			rows = append(rows, r)
+		}
+	}
 	return rows
 }
 
@@ -180,7 +187,36 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 }
 
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
-func (tx *Tx) OfOrder(k OrderKey) []Sibling { return tx.ofOrder[k] }
+func (tx *Tx) OfOrder(k OrderKey) []Sibling {
+	all := slices.Clone(tx.ofOrder[k])
+	for _, r := range tx.payments.Fresh(comparePayments) { // of earlier commands of the batch
+		x := &r.Value
+		if r.Key.Tenant != k.Tenant || x.OrderNo != k.OrderNo {
+			continue
+		}
+		i := slices.IndexFunc(all, func(s Sibling) bool { return s.Gateway == x.Gateway && s.PayType == x.PayType })
+		if i < 0 {
+			i, all = len(all), append(all, Sibling{})
+		}
+		if x.Attempt > all[i].Attempt {
+			all[i] = Sibling{OutTradeNo: x.OutTradeNo, Gateway: x.Gateway, PayType: x.PayType, Attempt: x.Attempt}
+		}
+	}
+	for i := range all {
+		r := tx.payments.Known(Key{k.Tenant, all[i].OutTradeNo})
+		all[i].Paid = all[i].Paid || tx.received(r)
+	}
+	return all
+}
+
+// received reports whether the batch has received money of a payment. The row may be nil.
+func (tx *Tx) received(r *Row) bool {
+	if r == nil || r.Value.TransactionID == "" {
+		return false
+	}
+	t := tx.transactions.Known(TransactionKey{r.Key.Tenant, r.Value.Gateway, r.Value.TransactionID})
+	return t != nil && t.Exists
+}
 
 // WantMessages names the messages that a payment sends when it succeeds. If it has some, found is called with them
 // before any row is locked.

@@ -211,6 +211,7 @@ func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackReque
 	for name, value := range r.GetHeaders() {
 		raw.Header.Set(name, value)
 	}
+	raw.Header = gateway.Archived(raw.Header)
 	n, err := g.Notice(raw.Header, raw.Body, raw.At)
 	switch {
 	case errors.Is(err, gateway.ErrForged):

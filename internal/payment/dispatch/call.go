@@ -55,6 +55,10 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 		return gateway.Notice{}, nil, err
 	}
 	p, err := requestOf(g, &v)
+	if err != nil && (v.State.State != payment.Created || l.Kind != payment.Submit) {
+		// The gateway may know the payment, and the settings have changed since.
+		return gateway.Notice{}, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "currency", Text: err.Error()}
+	}
 	if err != nil {
 		return refusedPayment(l.Number, &gateway.CallError{Code: "currency", Text: err.Error()}), nil, nil
 	}
@@ -67,6 +71,9 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 		return n, nil, err
 	case payment.Query:
 		n, err := g.Query(ctx, p)
+		if err == nil && n.Kind == gateway.Pending && v.Credential == nil {
+			break // the answer to Create was lost, and the payer needs its credential
+		}
 		if !errors.Is(err, gateway.ErrNoTrade) {
 			return n, nil, err
 		}
@@ -93,7 +100,7 @@ func refusal(err error) *gateway.CallError {
 
 // refusedPayment says that a payment cannot be made: the gateway refused to create it.
 func refusedPayment(number string, e *gateway.CallError) gateway.Notice {
-	return gateway.Notice{ID: "refused/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code, Text: e.Text}
+	return gateway.Notice{ID: "refused/payment/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code, Text: e.Text}
 }
 
 // requestOf describes a payment for its gateway.
@@ -156,7 +163,7 @@ func (d *Dispatcher) refund(ctx context.Context, g *gateway.Configured, l paymen
 	}
 	n, err := g.Refund(ctx, r)
 	if failed := refusal(err); failed != nil {
-		return about(gateway.Notice{ID: "refused/" + l.Number, Kind: gateway.RefundFailed, RefundNo: l.Number,
+		return about(gateway.Notice{ID: "refused/refund/" + l.Number, Kind: gateway.RefundFailed, RefundNo: l.Number,
 			Code: failed.Code, Text: failed.Text}, &v), nil
 	}
 	return about(n, &v), err

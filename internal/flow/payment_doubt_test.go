@@ -1,0 +1,409 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// together runs commands in one batch.
+func (m *till) together(commands ...flow.Command) string {
+	m.Helper()
+	submissions := make([]flow.Submission, len(commands))
+	for i, c := range commands {
+		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Rows: 12, Bytes: 400, Command: c}
+	}
+	var ends []string
+	for _, r := range m.engines[0].DoAll(context.Background(), submissions) {
+		ends = append(ends, describePay(r.Outcome, r.Err))
+	}
+	return strings.Join(ends, ", ")
+}
+
+// hears is the command that applies a notice.
+func hears(s payment.Said) flow.Command {
+	return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: s}
+}
+
+func (m *till) hearFrom(name string, s payment.Said) string {
+	return settledText(flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
+}
+
+func creates(number, payType string) *flow.CreatePayment {
+	return &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", PayType: payType, OutTradeNo: number}
+}
+
+func numbered(number string) *flow.CreatePayment {
+	c := creates(number, "")
+	c.Renumber = func() (string, error) { return number + "x", nil }
+	return c
+}
+
+func TestTwoCreatesInOneBatchMakeOnePayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	if got := m.together(numbered("p1"), numbered("p2")); got != "p1 created, p1 created existed" {
+		t.Error(got)
+	}
+	m.is("o awaiting_payment, p1 created")
+}
+
+func TestACreateSeesANoticeOfItsBatch(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	if got := m.together(hears(notice("n1")), creates("p1", "")); got != "applied, p1 succeeded existed" {
+		t.Error(got)
+	}
+}
+
+func TestARefundSeesANoticeOfItsBatch(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	if got := m.together(hears(notice("n1")), refund("r1", "1")); got != "applied, r1 asked" {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded, r1 asked; gw -6, user:3 10 held 1")
+}
+
+func TestNoticesOfOneBatchPayOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.together(creates("p1", ""), creates("p2", "app"))
+	ten := amountOf("10", "CNY")
+	got := m.together(hears(notice("n1", ten)), hears(notice("n2", ten)), hears(notice("n1", ten)), hears(notice("n3", ten, of("p2", "t3"))), hears(notice("n4", ten, of("p1", "t4"))))
+	if got != "applied, known, applied existed, flagged, flagged" {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded, p2 late; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10")
+}
+
+func TestANoticeSeesACreateOfItsBatch(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	if got := m.together(creates("p1", ""), hears(notice("n1"))); got != "p1 created, applied" {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded; gw -6, user:3 10")
+	if n := m.text("select count(*)::text from payment_calls"); n != "0" {
+		t.Errorf("%s calls are due for a paid order", n)
+	}
+}
+
+func TestAnUnknownPaymentIsCreatedInItsBatch(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	if got := m.together(hears(notice("n1")), creates("p1", ""), hears(notice("n1"))); got != "unknown again, p1 created, applied" {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded; gw -6, user:3 10")
+}
+
+func TestAPaymentThatTheGatewayLearnsOfInTheBatchOfTheEndIsClosed(t *testing.T) {
+	t.Parallel()
+	for _, withCreate := range []bool{false, true} {
+		m := newTill(t)
+		m.payableOrder("o")
+		commands := []flow.Command{hears(notice("n1", kind(gateway.Pending))), cancelOrder("o")}
+		if withCreate {
+			commands = append([]flow.Command{creates("p1", "")}, commands...)
+		} else {
+			m.create("o", "p1")
+		}
+		m.together(commands...)
+		if got := m.text("select call || ' ' || (next_call_at <= now()) from payment_calls"); got != "close true" {
+			t.Errorf("of an order that is cancelled: %s", got)
+		}
+	}
+}
+
+func TestAnotherGatewayMovesNoPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.wants(&flow.PutGateway{Caller: caller, Name: "h", Gateway: payment.Gateway{Clearing: "loss", Suspense: "sus", Payee: user(3)}}, "ok")
+	m.payableOrder("o")
+	m.create("o", "p1")
+	for i, k := range []gateway.Kind{gateway.Pending, gateway.Declined, gateway.Closed} {
+		if got := m.hearFrom("h", notice(fmt.Sprint("n", i), kind(k))); got != "known" {
+			t.Errorf("%s: %s", k, got)
+		}
+	}
+	m.is("o awaiting_payment, p1 created")
+	if got := m.text("select gateway || ' ' || call from payment_calls"); got != "g submit" {
+		t.Error(got)
+	}
+	if got := m.hearFrom("h", notice("n9")); got != "flagged" {
+		t.Error(got)
+	}
+	m.is("o awaiting_payment, p1 created; wrong_merchant 600 sus; loss -6, sus 6")
+	m.says(notice("n1"), "applied")
+	m.is("o paid, p1 succeeded; wrong_merchant 600 sus; gw -6, loss -6, sus 6, user:3 10")
+	m.gets(refund("r1", "4"), "r1 asked")
+	if got := m.hearFrom("h", notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded))); got != "flagged" {
+		t.Error(got)
+	}
+	if got := m.hearFrom("h", notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed))); got != "known" {
+		t.Error(got)
+	}
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "wrong_merchant refund")
+	if got := m.text("select gateway || ' ' || transaction_id from payment_refunds where refund_no = 'r2'"); got != "h t1" {
+		t.Error(got)
+	}
+}
+
+func TestForeignNoticesMoveNoPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	foreign := func(s *payment.Said) { s.Foreign = "mode test" }
+	for i, k := range []gateway.Kind{gateway.Pending, gateway.Declined, gateway.Closed} {
+		m.says(notice(fmt.Sprint("n", i), kind(k), foreign), "known")
+	}
+	m.is("o awaiting_payment, p1 created")
+	m.says(notice("n9", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "flagged")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), foreign), "known")
+	m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+}
+
+func TestARefundOfAnotherPaymentIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	ten := amountOf("10", "CNY")
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", ten), "applied")
+	m.payableOrder("u", outside)
+	m.create("u", "p2")
+	m.says(notice("n2", ten, of("p2", "t2")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	m.says(notice("m1", amountOf("4", "CNY"), of("p2", "t2"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.is("o paid, u paid, p1 succeeded, p2 succeeded, r1 asked; unknown_refund 400; gw -20, user:3 20 held 4")
+	m.says(notice("m3", amountOf("4", "CNY"), of("p3", "t3"), ofRefund("r1", gateway.Refunded)), "flagged")
+}
+
+func TestMoneyComesFromTheAccountsOfTheGatewayAsItIs(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	ten := amountOf("10", "CNY")
+	zero := dec("0")
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
+		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}), "ok")
+	for _, n := range []string{"1", "2", "3", "4"} {
+		m.payableOrder("o"+n, outside)
+		m.create("o"+n, "p"+n)
+	}
+	m.says(notice("n1", ten), "applied")     // this process knows the gateway
+	put := func(clearing, suspense string) { // as another server does
+		t.Helper()
+		if _, err := m.super.Exec(context.Background(), "update payment_gateways set clearing = $1, suspense = $2", clearing, suspense); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("gw2", "sus2")
+	m.says(notice("n2", ten, of("p2", "t2")), "applied")
+	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -10, gw2 -10" {
+		t.Error(got)
+	}
+	put("gw", "sus")
+	m.says(notice("n3", amountOf("9", "CNY"), of("p3", "t3")), "flagged")
+	put("gw2", "sus2")
+	m.says(notice("n4", amountOf("9", "CNY"), of("p4", "t4")), "flagged")
+	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -19, gw2 -19, sus 9, sus2 9" {
+		t.Error(got)
+	}
+	if got := m.text("select string_agg(transaction_id || ' ' || account, ', ' order by transaction_id) from payment_transactions"); got != "t1 user:3, t2 user:3, t3 sus, t4 sus2" {
+		t.Error(got)
+	}
+}
+
+func TestAcceptedTransactionIsThatOfThePayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
+	m.gets(refund("r1", ""), "r1 asked")
+	m.is("o refunding, p1 succeeded, r1 asked; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
+}
+
+func TestFlaggedMoneyThatIsGivenBackIsNotSpentAgain(t *testing.T) {
+	t.Parallel()
+	for _, x := range []flow.ResolveFlag{{Resolution: payment.Accept}, {Resolution: payment.WriteOff, Target: "loss"}} {
+		m := newTill(t)
+		ten := amountOf("10", "CNY")
+		m.payableOrder("o", outside)
+		m.create("o", "p1")
+		m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+		m.payableOrder("u", outside)
+		m.create("u", "p2")
+		m.wants(cancelOrder("u"), "u cancelled")
+		m.says(notice("n2", ten, of("p2", "t2")), "flagged") // of somebody else
+		m.gets(refund("r1", ""), "r1 asked")
+		m.gets(m.resolve(0, x), "FIELD_INVALID")
+		m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+		m.gets(m.resolve(0, x), map[payment.Resolution]string{payment.Accept: "FIELD_INVALID", payment.WriteOff: "wrong_amount write_off"}[x.Resolution])
+		if got := m.text("select format('%s %s', balance, held) from ledger_accounts where code = 'sus'"); got != "1000 0" {
+			t.Errorf("on the suspense account are %s", got)
+		}
+	}
+}
+
+func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.gateway("missing")
+	m.says(notice("n1"), "unknown again")
+	m.clock.Set(t, 25*time.Hour)
+	due, err := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
+	if err != nil || len(due) != 1 {
+		t.Fatal(due, err)
+	}
+	if got := m.pay(0, flow.FlagUnknowns(due, "r")[0].Command); got != "true" {
+		t.Error(got)
+	}
+	m.is("p1 late; unknown_number 6")
+	m.says(notice("n1"), "unknown existed") // done: its money is flagged
+}
+
+func TestUnknownMoneyIsGivenBack(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.says(notice("n1"), "unknown again")
+	m.clock.Set(t, 25*time.Hour)
+	due, _ := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
+	m.gets(flow.FlagUnknowns(due, "r")[0].Command, "true")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "unknown_number refund")
+	m.says(notice("m1", ofRefund("r2", gateway.Refunded)), "applied")
+	m.is("p1 late, r2 succeeded; unknown_number 6 sus refund")
+}
+
+func TestMoneyOfOddNoticesIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	nothing := amountOf("0", "CNY")
+	m.says(notice("a", of("p1", "t é/\n")), "applied")
+	m.says(notice("b", of("p1", "t3"), nothing, func(s *payment.Said) { s.Foreign = "currency UGX" }), "flagged")
+	m.says(notice("c", of("p1", "t4"), amountOf("0.000000000000000001", "CNY")), "flagged")
+	m.says(notice("d", of("p1", "t5"), amountOf("99999999999999999999999999999999999999", "CNY")), "flagged")
+	m.payableOrder("u")
+	m.create("u", "p2")
+	m.says(notice(strings.Repeat("x", 127)+"é", of("p2", ""), kind(gateway.Closed)), "applied") // cut to its cause
+	m.is("o paid, u awaiting_payment, p1 succeeded, p2 closed; wrong_merchant 0, wrong_amount 1, " +
+		"wrong_amount 99999999999999999999999999999999999999; gw -6, user:3 10")
+}
+
+func TestMoneyWhoseNamesAreTakenIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	transfer := func(no string) {
+		m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: no, Type: "x",
+			Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec("1")}}}}), "ok")
+	}
+	transfer("pay/g/t1")
+	m.payableOrder("o")
+	m.create("o", "p1")
+	m.says(notice("n1"), "flagged")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "order_refused accept")
+	transfer("refund/r2/paid")
+	m.gets(refund("r2", "1"), "r2 asked")
+	m.says(notice("m1", amountOf("1", "CNY"), ofRefund("r2", gateway.Refunded)), "flagged")
+	m.gets(refund("r3", "1"), "r3 asked")
+	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r3")), "ok")
+	m.says(notice("m2", amountOf("1", "CNY"), ofRefund("r3", gateway.Refunded)), "flagged")
+	m.says(notice("m2", amountOf("1", "CNY"), ofRefund("r3", gateway.Refunded)), "flagged existed")
+	m.gets(refund("r4", "1"), "r4 asked")
+	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r4")), "ok")
+	m.says(notice("m3", amountOf("1", "CNY"), ofRefund("r4", gateway.RefundFailed)), "applied")
+	m.is("o paid, p1 succeeded, r2 succeeded, r3 succeeded, r4 failed; order_refused 600 accept, " +
+		"unknown_refund 100, unknown_refund 100; gw -8, loss 2, user:3 10")
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: user(3)}), "unknown_refund write_off")
+	m.is("o paid, p1 succeeded, r2 succeeded, r3 succeeded, r4 failed; order_refused 600 accept, " +
+		"unknown_refund 100 write_off, unknown_refund 100; gw -7, loss 2, user:3 9")
+}
+
+func TestAClosedPaymentHasNoCallAfterTheSameAnswer(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	m.create("o", "p1")
+	m.says(notice("close", kind(gateway.Closed)), "applied")
+	m.says(notice("n3", kind(gateway.Pending)), "known")
+	m.says(notice("close", kind(gateway.Closed)), "applied existed")
+	if n := m.text("select count(*)::text from payment_calls"); n != "0" {
+		t.Errorf("%s calls", n)
+	}
+}
+
+func TestAFlagIsResolvedOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	if got := m.together(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"})); got != "wrong_amount refund, FLAG_RESOLVED" {
+		t.Error(got)
+	}
+	m.says(notice("m1", amountOf("4", "CNY"), of("px", "tx"), ofRefund("", gateway.Refunded)), "flagged")
+	ends := m.race(8, func(i int) flow.Command {
+		return m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: []string{"loss", "sus"}[i%2]})
+	})
+	slices.Sort(ends)
+	if got := slices.Compact(ends); len(got) != 3 || got[0] != "FLAG_RESOLVED" {
+		t.Error(got)
+	}
+	if n := m.text("select count(*)::text from ledger_transfers where biz_no ~ '^flag/'"); n != "1" {
+		t.Errorf("%s transfers", n)
+	}
+}
+
+func TestOneUnknownRefundIsFlaggedOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	by := func(s *payment.Said) { s.GatewayRefundID = "re_1" }
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), by), "flagged")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), by), "known")
+	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
+}
+
+func TestANoticeSeesAPutGatewayOfItsBatch(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	zero := dec("0")
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
+		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}), "ok")
+	got := m.together(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw2", Suspense: "sus2"}}, hears(notice("n1", amountOf("10", "CNY"))))
+	if !strings.HasSuffix(got, ", applied") {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded; user:3 10")
+	if got := m.text("select (balance / 100)::bigint::text from ledger_accounts where code = 'gw2'"); got != "-10" {
+		t.Errorf("gw2 has %s", got)
+	}
+}
