@@ -32,7 +32,7 @@ type stage struct {
 	struck chan int
 	once   sync.Once
 	halt   *halt
-	hit    bool
+	hit    atomic.Bool
 }
 
 // Stories, with their steps.
