@@ -66,6 +66,13 @@ func (l *line) silenceNext(directions ...pgtest.Direction) {
 	l.silence = directions
 }
 
+// cancelCut withdraws the request of a cut that has not come.
+func (l *line) cancelCut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = nil
+}
+
 func (l *line) wire(conn int) *wire {
 	if l.wires[conn] == nil {
 		l.wires[conn] = &wire{commits: map[string]bool{}}

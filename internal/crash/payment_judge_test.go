@@ -17,9 +17,12 @@ import (
 )
 
 // hurry makes the calls at gateways due, as if time had passed: the waits between questions, and the leases of killed
-// servers.
-const hurry = `update payment_calls set next_call_at = least(next_call_at, now()),
-	lease_until = case when lease_until < now() + interval '87 seconds' then now() else lease_until end where call <> 'flag'`
+// servers that are older than some seconds.
+func (s *shop) hurry(lease float64) {
+	query[int](s.world, s.db, `with u as (update payment_calls set next_call_at = least(next_call_at, now()), lease_until =
+			case when lease_until < now() + make_interval(secs => 90 - $1::float8) then now() else lease_until end
+		where call <> 'flag' returning 1) select count(*)::integer from u`, lease)
+}
 
 // atRest tells what is left to do: calls, timers, and orders that can still be paid.
 const atRest = `select concat_ws(', ',
@@ -48,7 +51,7 @@ func (s *shop) settleDown(what string, done func() bool) {
 		if time.Now().After(end) {
 			s.t.Fatalf("not within %v: %s; left: %s; unheard: %s", patience, what, query[string](s.world, s.db, atRest), s.unheard())
 		}
-		query[string](s.world, s.db, "with u as ("+hurry+" returning 1) select count(*)::text from u")
+		s.hurry(3)
 	}
 }
 

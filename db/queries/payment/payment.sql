@@ -144,15 +144,16 @@ cross join lateral (
 -- name: TransactionInsert :exec
 -- Inserts transactions in the order of the arrays, which callers sort.
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, recorded_at)
+    amount, account, refunding, refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), @now::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
         unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@notice_ids::bigint[]) as notice_id, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
-        unnest(@accounts::text[]) as account
+        unnest(@accounts::text[]) as account, unnest(@refunding::numeric[]) as refunding,
+        unnest(@refunded::numeric[]) as refunded
 ) u;
 
 -- name: TransactionUpdate :one
