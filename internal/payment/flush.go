@@ -240,8 +240,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	if len(tx.closes) > 0 {
 		arg := db.CallCloseParams{Now: tx.Now}
 		for _, c := range tx.closes {
-			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.order.Tenant), append(arg.OrderNos, c.order.OrderNo)
-			arg.ExceptNumbers = append(arg.ExceptNumbers, c.except)
+			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.Tenant), append(arg.OrderNos, c.OrderNo)
 		}
 		p.Queue(func(d commit.DB) error {
 			_, err := q.CallClose(p.Context(), d, arg)

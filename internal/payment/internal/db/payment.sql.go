@@ -19,8 +19,7 @@ set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_until = 
 from (
     select x.ctid as tid
     from (
-        select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no,
-            unnest($4::text[]) as except_number
+        select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no
     ) u
     cross join lateral (
         select l.out_trade_no from payment_payments l
@@ -29,28 +28,21 @@ from (
     cross join lateral (
         select y.ctid from payment_calls y
         where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
-            and y.number <> u.except_number and y.call in ('submit', 'query') offset 0
+            and y.call in ('submit', 'query') offset 0
     ) x
 ) y
 where c.ctid = y.tid
 `
 
 type CallCloseParams struct {
-	Now           time.Time
-	Tenants       []int32
-	OrderNos      []string
-	ExceptNumbers []string
+	Now      time.Time
+	Tenants  []int32
+	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended, but for those that are named. An order may have
-// none.
+// Asks the gateways to close the open payments of orders that ended. An order may have none.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
-	result, err := db.Exec(ctx, callClose,
-		arg.Now,
-		arg.Tenants,
-		arg.OrderNos,
-		arg.ExceptNumbers,
-	)
+	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
 		return 0, err
 	}
