@@ -210,6 +210,9 @@ func instanceOf(o *order.Order) machine.Key {
 // instanceRead reports whether the batch has read the instance of an order. It reads instances before orders: an order
 // that is committed in between is there without its instance, and another attempt finds both.
 func (tx *Tx) instanceRead(o *order.Order) bool {
+	if tx.parts[machines.index] == nil {
+		return false // a grab without units names orders whose parts end, but no instance
+	}
 	r := tx.Machines().Known(instanceOf(o))
 	return r != nil && r.Exists
 }
