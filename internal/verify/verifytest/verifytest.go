@@ -54,7 +54,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 		t.Fatal(err)
 	}
 	b := &Books{t, flow.NewSendingEngine(pool, "test", nil, nil,
-		&notify.Outbox{Master: secret.New(), Instance: "test"}), super: super}
+		&notify.Outbox{Master: secret.New(), Instance: "test"}), super}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
