@@ -119,7 +119,7 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 	if o == nil || m.Parts == machine.KeepParts {
 		return nil
 	}
-	tx.Payments().CloseOthers(payment.OrderKey(o.Key), m.Instance.Cause) // the cause may be the payment that paid it
+	tx.Payments().CloseAll(payment.OrderKey(o.Key))
 	if row := tx.endsOf(o).coupon; row != nil {
 		if err := tx.settleCoupon(row, m, o.OrderNo); err != nil {
 			return err

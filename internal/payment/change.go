@@ -92,8 +92,6 @@ func (tx *Tx) EndRefundCalls(k RefundKey) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfRefund, number: k.RefundNo})
 }
 
-// CloseOthers asks the gateways to close the open payments of an order that ended, but for one. The command holds the
-// instance of the order.
-func (tx *Tx) CloseOthers(k OrderKey, except string) {
-	tx.closes = append(tx.closes, closing{k, except, len(tx.calls)})
-}
+// CloseAll asks the gateways to close the open payments of an order that ended. The command holds the instance of the
+// order. A payment that the batch decides is not closed.
+func (tx *Tx) CloseAll(k OrderKey) { tx.closes = append(tx.closes, k) }

@@ -83,6 +83,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts = append(arg.Accounts, x.Account)
+			arg.Refunding, arg.Refunded = append(arg.Refunding, x.Refunding), append(arg.Refunded, x.Refunded)
 		}
 		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
 	}
@@ -217,11 +218,6 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 // decided payment is not closed.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	calls := slices.Clone(tx.calls)
-	for i := range calls {
-		if tx.closedSince(i) {
-			calls[i].kind, calls[i].at = Close, tx.Now
-		}
-	}
 	slices.SortStableFunc(calls, func(a, b dueCall) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
 			cmp.Compare(a.number, b.number))
@@ -248,8 +244,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	if len(tx.closes) > 0 {
 		arg := db.CallCloseParams{Now: tx.Now}
 		for _, c := range tx.closes {
-			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.order.Tenant), append(arg.OrderNos, c.order.OrderNo)
-			arg.ExceptNumbers = append(arg.ExceptNumbers, c.except)
+			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.Tenant), append(arg.OrderNos, c.OrderNo)
 		}
 		p.Queue(func(d commit.DB) error {
 			_, err := q.CallClose(p.Context(), d, arg)
@@ -262,18 +257,6 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 			return err
 		})
 	}
-}
-
-// closedSince reports whether the order of the nth call has ended after a command had asked for the call.
-func (tx *Tx) closedSince(n int) bool {
-	c := &tx.calls[n]
-	if c.subject != OfPayment || c.kind != Submit && c.kind != Query {
-		return false
-	}
-	r := tx.payments.Known(Key{c.tenant, c.number})
-	return r != nil && slices.ContainsFunc(tx.closes, func(x closing) bool {
-		return x.calls > n && x.order == OrderKey{c.tenant, r.Value.OrderNo} && x.except != c.number
-	})
 }
 
 // orEmpty returns bytes that are not null.

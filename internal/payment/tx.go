@@ -30,7 +30,7 @@ type Tx struct {
 	messages []messagesOf
 	writer   map[GatewayKey]commit.Caller // of a changed gateway
 	calls    []dueCall
-	closes   []closing
+	closes   []OrderKey
 	marks    struct{ calls, closes int }
 }
 
@@ -78,13 +78,6 @@ type dueCall struct {
 	gateway string
 	kind    CallKind
 	at      time.Time
-}
-
-// closing asks for the end of the open payments of an order, but for one.
-type closing struct {
-	order  OrderKey
-	except string
-	calls  int // that commands had asked for before
 }
 
 var (

@@ -378,16 +378,14 @@ where ctid = any(array(
 ));
 
 -- name: CallClose :execrows
--- Asks the gateways to close the open payments of orders that ended, but for those that are named. An order may have
--- none.
+-- Asks the gateways to close the open payments of orders that ended. An order may have none.
 update payment_calls c
 set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null
 from (
     select x.ctid as tid
     from (
-        select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no,
-            unnest(@except_numbers::text[]) as except_number
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no
     ) u
     cross join lateral (
         select l.out_trade_no from payment_payments l
@@ -396,7 +394,7 @@ from (
     cross join lateral (
         select y.ctid from payment_calls y
         where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
-            and y.number <> u.except_number and y.call in ('submit', 'query') offset 0
+            and y.call in ('submit', 'query') offset 0
     ) x
 ) y
 where c.ctid = y.tid;

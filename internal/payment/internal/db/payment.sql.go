@@ -19,8 +19,7 @@ set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_until = 
 from (
     select x.ctid as tid
     from (
-        select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no,
-            unnest($4::text[]) as except_number
+        select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no
     ) u
     cross join lateral (
         select l.out_trade_no from payment_payments l
@@ -29,28 +28,21 @@ from (
     cross join lateral (
         select y.ctid from payment_calls y
         where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
-            and y.number <> u.except_number and y.call in ('submit', 'query') offset 0
+            and y.call in ('submit', 'query') offset 0
     ) x
 ) y
 where c.ctid = y.tid
 `
 
 type CallCloseParams struct {
-	Now           time.Time
-	Tenants       []int32
-	OrderNos      []string
-	ExceptNumbers []string
+	Now      time.Time
+	Tenants  []int32
+	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended, but for those that are named. An order may have
-// none.
+// Asks the gateways to close the open payments of orders that ended. An order may have none.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
-	result, err := db.Exec(ctx, callClose,
-		arg.Now,
-		arg.Tenants,
-		arg.OrderNos,
-		arg.ExceptNumbers,
-	)
+	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
 		return 0, err
 	}
@@ -1179,15 +1171,16 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 
 const transactionInsert = `-- name: TransactionInsert :exec
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, recorded_at)
+    amount, account, refunding, refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), $1::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as gateway,
         unnest($4::text[]) as transaction_id, unnest($5::text[]) as out_trade_no,
         unnest($6::bigint[]) as notice_id, unnest($7::text[]) as currency,
         unnest($8::text[]) as asset, unnest($9::smallint[]) as scale, unnest($10::numeric[]) as amount,
-        unnest($11::text[]) as account
+        unnest($11::text[]) as account, unnest($12::numeric[]) as refunding,
+        unnest($13::numeric[]) as refunded
 ) u
 `
 
@@ -1203,6 +1196,8 @@ type TransactionInsertParams struct {
 	Scales         []int16
 	Amounts        []amount.Int
 	Accounts       []string
+	Refunding      []amount.Int
+	Refunded       []amount.Int
 }
 
 // Inserts transactions in the order of the arrays, which callers sort.
@@ -1219,6 +1214,8 @@ func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg Transactio
 		arg.Scales,
 		arg.Amounts,
 		arg.Accounts,
+		arg.Refunding,
+		arg.Refunded,
 	)
 	return err
 }
