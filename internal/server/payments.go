@@ -65,16 +65,11 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	return out.Done, err
 }
 
-// flatten joins the values of headers. It leaves out those that carry credentials, which no gateway sends: they belong
-// to a proxy, or to a mistake.
+// flatten joins the values of headers.
 func flatten(h http.Header) map[string]string {
 	m := make(map[string]string, len(h))
 	for name, values := range h {
-		switch name {
-		case "Authorization", "Cookie", "Proxy-Authorization":
-		default:
-			m[name] = strings.Join(values, ", ")
-		}
+		m[name] = strings.Join(values, ", ")
 	}
 	return m
 }
