@@ -62,6 +62,9 @@ func (s *story) try(n int, key string, r request) (answer map[string]any, refuse
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+key)
+	if s.header[0] != "" {
+		req.Header.Set(s.header[0], s.header[1])
+	}
 	res, err := s.http.Do(req)
 	if err != nil {
 		return nil, nil, err
@@ -131,6 +134,7 @@ func (s *story) callRefused(in *script) {
 
 func (s *story) one(r request) (map[string]any, *refusal, error) {
 	s.calls++
+	defer func() { s.header = [2]string{} }()
 	return s.send(s.calls, s.key(s.caller), r)
 }
 

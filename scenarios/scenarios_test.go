@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,10 @@ func TestScenarios(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"as":       command((*story).as),
+			"gateway":  command((*story).gateway),
+			"gateways": command((*story).startGateways),
+			"kill":     command((*story).kill),
+			"with":     command((*story).with),
 			"call":     command((*story).call),
 			"call!":    command((*story).callRefused),
 			"answer":   command((*story).checkAnswer),
@@ -53,11 +58,16 @@ type story struct {
 	db      *pgtest.DB
 	binary  string
 	servers []string // their addresses
+	flags   []string // of the servers
+	stops   []func() // kill the servers
 	http    *http.Client
 	calls   int // so far; callers alternate between the servers
 
 	keys   map[string]string // API keys by principal
 	caller string            // principal of the next calls
+	header [2]string         // name and value that the next call sends; empty: none
+
+	simulator string // URL of the simulator of payment gateways; empty: it does not run
 
 	answer   any            // of the last call
 	outcomes map[string]int // of the last callers together
@@ -104,7 +114,7 @@ func newStory(t testing.TB, binary string) *story {
 
 // serve starts a server and waits until it listens.
 func (s *story) serve() {
-	cmd := exec.Command(s.binary, "serve", "--listen", "127.0.0.1:0")
+	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", "127.0.0.1:0"}, s.flags...)...)
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AppDSN)
 	logs, err := cmd.StderrPipe()
 	if err == nil {
@@ -118,10 +128,14 @@ func (s *story) serve() {
 		defer close(ended)
 		follow(logs, listening, log)
 	}()
-	s.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		<-ended
 		_ = cmd.Wait()
+	})
+	s.stops = append(s.stops, stop)
+	s.Cleanup(func() {
+		stop()
 		if s.Failed() {
 			s.Logf("log of a server:\n%s", log)
 		}

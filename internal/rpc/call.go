@@ -71,7 +71,7 @@ func (c *call) withoutKey() *call {
 func (c *call) rejectKeyAndConditions() error {
 	switch {
 	case c.key != "":
-		return keyUnsupported.New("%s records nothing, so it accepts no %s: send it without one", c.procedure, KeyHeader)
+		return keyUnsupported.New("%s records no answer, so it accepts no %s: send it without one", c.procedure, KeyHeader)
 	case c.conditional():
 		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without",
 			c.procedure)
@@ -94,7 +94,7 @@ const (
 
 var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "The call records nothing, so it accepts no Idempotency-Key: send it without one."})
+	Doc: "The call records no answer, so it accepts no Idempotency-Key: send it without one."})
 
 // header returns the value of a header that may be sent once.
 func header(h http.Header, name string) (value string, sent bool, err error) {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +63,8 @@ func checkField(t *testing.T, m protoreflect.MessageDescriptor, f protoreflect.F
 		}
 	}
 	// Ids assigned by other systems are text.
-	text := strings.HasSuffix(name, "request_id") || name == "provider_message_id"
+	text := strings.HasSuffix(name, "request_id") ||
+		slices.Contains([]string{"provider_message_id", "transaction_id", "notify_id", "gateway_refund_id"}, name)
 	if strings.HasSuffix(name, "_id") && kind != "int64" && !text &&
 		!strings.HasPrefix(string(m.FullName()), "ledgerd.inbox.") {
 		t.Errorf("%s is a %s", f.FullName(), kind)

@@ -48,12 +48,12 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
 }
 
-// personal reports whether a request may hold personal data: a request about messages, orders or sales, or an Execute
-// with one.
+// personal reports whether a request may hold personal data: a request about messages, orders, payments or sales, or
+// an Execute with one.
 func personal(m proto.Message) bool {
 	about := func(name protoreflect.FullName) bool {
 		switch name.Parent() {
-		case "ledgerd.notify.v1", "ledgerd.order.v1", "ledgerd.sale.v1":
+		case "ledgerd.notify.v1", "ledgerd.order.v1", "ledgerd.payment.v1", "ledgerd.sale.v1":
 			return true
 		}
 		return false

@@ -19,6 +19,7 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
@@ -219,7 +220,8 @@ func TestFingerprintsOfPersonalDataAreKeyed(t *testing.T) {
 	with, other, none := &Mutations{Pepper: []byte("a key")}, &Mutations{Pepper: []byte("another")}, &Mutations{}
 	for _, m := range []proto.Message{code, &notifyv1.VerifyCodeRequest{Recipient: "+8613812345678", Code: "123456"},
 		&notifyv1.SendRequest{Recipient: "+8613812345678"},
-		&notifyv1.SendBatchRequest{}, &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()),
+		&notifyv1.SendBatchRequest{}, &paymentv1.CreatePaymentRequest{Payer: "o1", PayerIp: "192.0.2.1"},
+		&batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()),
 			pack(code)}}} {
 		a, b := with.fingerprint(m), other.fingerprint(m)
 		if len(a) != commit.FingerprintSize || bytes.Equal(a[1:], b[1:]) || bytes.Equal(a[1:], fingerprint(m)[1:]) ||

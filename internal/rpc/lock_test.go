@@ -23,6 +23,7 @@ import (
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
@@ -31,10 +32,13 @@ import (
 // prepared stands in test cases for the fence of the lock or the work that was prepared for them.
 const prepared = 1 << 59
 
-// fenced adds what the site knows of a lock, a piece of work or a message, and a test case cannot: the fence, or the id.
+// fenced adds what the site knows of a lock, a piece of work, a message or a flag, and a test case cannot: the fence, or
+// the id.
 func (s *site) fenced(m proto.Message) proto.Message {
-	name := ""
+	name, id := "", protoreflect.Name("fence")
 	switch m := m.(type) {
+	case *paymentv1.ResolveFlagRequest:
+		name, id = m.GetNote(), "flag_id"
 	case *notifyv1.CancelMessageRequest:
 		return &notifyv1.CancelMessageRequest{MessageId: s.noticeID(m.GetMessageId())}
 	case *notifyv1.RequeueMessagesRequest:
@@ -58,7 +62,7 @@ func (s *site) fenced(m proto.Message) proto.Message {
 	case *idempotencyv1.ResolveRecordRequest:
 		name = workName(m.GetScope(), m.GetKey())
 	}
-	field := m.ProtoReflect().Descriptor().Fields().ByName("fence")
+	field := m.ProtoReflect().Descriptor().Fields().ByName(id)
 	if name == "" || m.ProtoReflect().Get(field).Int() != prepared {
 		return m
 	}

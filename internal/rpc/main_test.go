@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -33,16 +34,18 @@ var (
 // site is a server on a database of its own.
 type site struct {
 	*servertest.Site
-	fences *sync.Map // of locks and work, and ids of messages, by name: see fenced
+	fences *sync.Map           // of locks and work, and ids of messages and flags, by name: see fenced
+	engine func() *flow.Engine // commits what gateways say: see says
 }
 
 func newSite(t testing.TB) *site {
 	t.Helper()
-	return &site{servertest.New(t), new(sync.Map)}
+	s := servertest.New(t)
+	return &site{s, new(sync.Map), sync.OnceValue(func() *flow.Engine { return engineOn(t, s.DB.AppDSN) })}
 }
 
 // second starts another server on the same database.
-func (s *site) second() *site { return &site{s.Second(), s.fences} }
+func (s *site) second() *site { return &site{s.Second(), s.fences, s.engine} }
 
 // caller has an API key.
 type caller struct {
@@ -124,7 +127,12 @@ func reads(m protoreflect.MethodDescriptor) bool {
 
 // unrecorded reports whether the response of a call is not recorded, so that it refuses a key.
 func unrecorded(m protoreflect.MethodDescriptor) bool {
-	return slices.Contains([]string{"Idempotency.IssueTokens", "Id.Generate"}, callName(m))
+	return slices.Contains([]string{"Idempotency.IssueTokens", "Id.Generate"}, callName(m)) || relays(m)
+}
+
+// relays reports whether a call commits what a gateway says: the ids of the gateway make repeats harmless.
+func relays(m protoreflect.MethodDescriptor) bool {
+	return slices.Contains([]string{"Payment.AskGateway", "Payment.HandleCallback"}, callName(m))
 }
 
 // fill returns an empty response of a call.

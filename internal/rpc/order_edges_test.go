@@ -312,6 +312,10 @@ func TestOrderSendsMessagesAndEvents(t *testing.T) {
 	c.Start(server.Options{Secret: secret.New()})
 	ok(c, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
 	endpoints := c.Count("select count(*) from notify_endpoints")
+	events := func(kind string) int {
+		return c.Count("select count(*) from notify_messages where channel = 'webhook' and business_type = $1", kind)
+	}
+	paid, cancelled := events("order.paid"), events("order.cancelled") // of the orders that were prepared
 	r := anOrder("o-1", 3)
 	r.Messages = []*notifyv1.SendRequest{sms("a"), mail("b")}
 	r.Messages[0].BizNo = ""
@@ -330,8 +334,8 @@ func TestOrderSendsMessagesAndEvents(t *testing.T) {
 		return c.Count("select count(*) from machine_history where key = 'o-2' and actor = 'timer'") == 1
 	})
 	for biz, want := range map[string]int{"biz_no = 'o-1/message/1'": 1, "biz_no = 'mail-b'": 1, "biz_no = 'sms-c'": 1,
-		"channel = 'webhook' and business_type = 'order.paid'":      endpoints,
-		"channel = 'webhook' and business_type = 'order.cancelled'": endpoints} {
+		"channel = 'webhook' and business_type = 'order.paid'":      paid + endpoints,
+		"channel = 'webhook' and business_type = 'order.cancelled'": cancelled + endpoints} {
 		if got := c.Count("select count(*) from notify_messages where " + biz); got != want {
 			t.Errorf("%d messages with %s, want %d", got, biz, want)
 		}

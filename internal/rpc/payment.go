@@ -42,12 +42,12 @@ var putGatewayCall = register("payment.put_gateway",
 		x := r.GetGateway()
 		g := payment.Gateway{Clearing: d.code("gateway.clearing", x.GetClearing()), Suspense: x.GetSuspense(),
 			Payee: x.GetPayee()}
-		for path, code := range map[string]string{"gateway.suspense": g.Suspense, "gateway.payee": g.Payee} {
-			if code != "" {
-				d.code(path, code)
+		for _, x := range []struct{ path, code string }{{"gateway.suspense", g.Suspense}, {"gateway.payee", g.Payee}} {
+			if x.code != "" {
+				d.code(x.path, x.code)
 			}
-			if code == g.Clearing {
-				d.bad(path, "must not be the clearing account")
+			if x.code == g.Clearing {
+				d.bad(x.path, "must not be the clearing account")
 			}
 		}
 		return newMutation(&flow.PutGateway{Caller: c.caller(), Name: x.GetGateway(), Gateway: g}, 1,
@@ -167,6 +167,9 @@ func (s *Payments) ListPayments(ctx context.Context, r *pb.ListPaymentsRequest) 
 
 // AskGateway asks the gateway, and answers with the payment as it is then.
 func (s *Payments) AskGateway(ctx context.Context, r *pb.AskGatewayRequest) (*pb.AskGatewayResponse, error) {
+	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
+		return nil, err
+	}
 	noStore(ctx)
 	k := paymentKey(ctx, r.GetOutTradeNo())
 	v, err := s.Reader.Payment(ctx, k)
@@ -203,6 +206,9 @@ func notConfigured(name string) error {
 func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse,
 	error) {
 	c := callOf(ctx)
+	if err := c.rejectKeyAndConditions(); err != nil {
+		return nil, err
+	}
 	g := s.Dispatcher.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: r.GetGateway()})
 	if g == nil {
 		return nil, notConfigured(r.GetGateway())

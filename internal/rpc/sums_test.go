@@ -68,7 +68,7 @@ func TestSumsAbove38DigitsBreakNoRead(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.Key("mine", "boss", access.Write)}
-	c.prepare("a") // in COIN, whose sums are small
+	c.prepareLedger("a") // in COIN, whose sums are small
 	for asset := range greatest {
 		beyond(c, asset)
 	}

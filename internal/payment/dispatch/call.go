@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,9 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 	case payment.Query:
 		n, err := g.Query(ctx, p)
 		if err == nil && n.Kind == gateway.Pending && v.Credential == nil {
-			break // the answer to Create was lost, and the payer needs its credential
+			// The answer to Create was lost, and the payer needs its credential. A gateway may have forgotten our number.
+			p.TransactionID = cmp.Or(n.TransactionID, p.TransactionID)
+			break
 		}
 		if !errors.Is(err, gateway.ErrNoTrade) {
 			return n, nil, err

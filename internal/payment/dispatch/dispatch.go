@@ -126,7 +126,7 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	}
 	p, err := requestOf(g, v)
 	if err != nil {
-		return err
+		return &gateway.CallError{Outcome: gateway.Refused, Code: "currency", Text: err.Error()}
 	}
 	n, err := g.Query(ctx, p)
 	if errors.Is(err, gateway.ErrNoTrade) {

@@ -84,24 +84,30 @@ type PaymentServiceClient interface {
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 	// Starts the payment of what remains to be paid of an order. Repeats are answered with the open payment of the same
-	// order, gateway and pay type, and those for a paid order with the payment that paid it. Errors: ORDER_NOT_FOUND,
-	// ORDER_NOT_PAYABLE, PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
+	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
+	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
+	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
+	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
 	// Lists payments of an order, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListPayments(context.Context, *v1.ListPaymentsRequest) (*v1.ListPaymentsResponse, error)
-	// Asks the gateway for the state of a payment now, and answers when that has taken effect. Errors: PAYMENT_NOT_FOUND,
-	// GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
+	// Asks the gateway for the state of a payment now, and answers when that has taken effect. A repeat asks again, so it
+	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
 	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does: for those
-	// who do not want that route in public. Errors: GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
+	// who do not want that route in public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
+	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
 	// Lists what gateways said about a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListNotices(context.Context, *v1.ListNoticesRequest) (*v1.ListNoticesResponse, error)
-	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the gateway
-	// says how the refund ended. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
-	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED.
+	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the
+	// gateway says how the refund ended. A repeat, also under the same request key, is answered with the refund as it is
+	// now. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
+	// ACCOUNT_FROZEN, ACCOUNT_CLOSED.
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)
@@ -374,24 +380,30 @@ type PaymentServiceHandler interface {
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
 	// Starts the payment of what remains to be paid of an order. Repeats are answered with the open payment of the same
-	// order, gateway and pay type, and those for a paid order with the payment that paid it. Errors: ORDER_NOT_FOUND,
-	// ORDER_NOT_PAYABLE, PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
+	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
+	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
+	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
+	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
 	// Lists payments of an order, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListPayments(context.Context, *v1.ListPaymentsRequest) (*v1.ListPaymentsResponse, error)
-	// Asks the gateway for the state of a payment now, and answers when that has taken effect. Errors: PAYMENT_NOT_FOUND,
-	// GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
+	// Asks the gateway for the state of a payment now, and answers when that has taken effect. A repeat asks again, so it
+	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
 	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does: for those
-	// who do not want that route in public. Errors: GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
+	// who do not want that route in public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
+	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
 	// Lists what gateways said about a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListNotices(context.Context, *v1.ListNoticesRequest) (*v1.ListNoticesResponse, error)
-	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the gateway
-	// says how the refund ended. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
-	// INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED.
+	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the
+	// gateway says how the refund ended. A repeat, also under the same request key, is answered with the refund as it is
+	// now. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
+	// ACCOUNT_FROZEN, ACCOUNT_CLOSED.
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)

@@ -1,0 +1,50 @@
+package rpc_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+// Errors name the field as the caller spells it, the rule, and what to do.
+func TestErrorsOfPaymentsNameTheField(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c.preparePayments("a")
+	flag := &paymentv1.ResolveFlagRequest{FlagId: 1, Resolution: paymentv1.Resolution_RESOLUTION_WRITE_OFF}
+	for _, x := range []struct {
+		call, reason, names string
+		r                   proto.Message
+	}{
+		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the clearing account", &paymentv1.PutGatewayRequest{
+			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "a", Payee: "a"}}},
+		{"PutGateway", "FIELD_INVALID", "gateway.payee: must be non-empty parts separated by colons", putGateway("x", "a", "a::b")},
+		{"CreatePayment", "GATEWAY_NOT_FOUND", "no gateway none", &paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "none"}},
+		{"CreatePayment", "ORDER_NOT_FOUND", "no order none", createPayment("none", "")},
+		{"CreatePayment", "OUT_TRADE_NO_TAKEN", `"outTradeNo"`, createPayment("due-a", "paid-a")},
+		{"CreatePayment", "FIELD_INVALID", "outTradeNo: ", createPayment("due-a", "x")},
+		{"CreatePayment", "FIELD_INVALID", "returnUrl: ", &paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "till", ReturnUrl: "a\x01"}},
+		{"RefundPayment", "PAYMENT_NOT_FOUND", "none-1", refundPayment("refund-1", "none-1", "")},
+		{"RefundPayment", "FIELD_INVALID", "amount: must not have more decimals than the payment", refundPayment("refund-1", "paid-a", "0.001")},
+		{"RefundPayment", "FIELD_INVALID", "amount: must be greater than zero", refundPayment("refund-1", "paid-a", "0")},
+		{"ResolveFlag", "FIELD_INVALID", "account: must be set to write off", flag},
+		{"ResolveFlag", "FIELD_INVALID", "refundNo: must be set to refund", &paymentv1.ResolveFlagRequest{FlagId: 1,
+			Resolution: paymentv1.Resolution_RESOLUTION_REFUND}},
+		{"ResolveFlag", "FIELD_INVALID", "RESOLUTION_WRITE_OFF", &paymentv1.ResolveFlagRequest{FlagId: 1, Resolution: 77}},
+		{"ResolveFlag", "ACCOUNT_NOT_FOUND", `"account"`, resolveFlag("flag-sold-a", writeOff("nowhere"))},
+		{"AskGateway", "GATEWAY_NOT_CONFIGURED", "till", &paymentv1.AskGatewayRequest{OutTradeNo: "paid-a"}},
+		{"ListFlags", "PAGE_TOKEN_INVALID", "pageToken", &paymentv1.ListFlagsRequest{PageToken: "x"}},
+	} {
+		for range 3 { // the order of the fields does not change
+			a := c.call(connectJSON, "Payment."+x.call, x.r)
+			if a.Reason(t) != x.reason || !strings.Contains(a.Message, x.names) && !strings.Contains(string(a.Raw), x.names) {
+				t.Errorf("%s: %s: %s, want %s: %s", x.call, a.Reason(t), a.Message, x.reason, x.names)
+			}
+		}
+	}
+}
