@@ -1,20 +1,20 @@
 -- Every flag is about the whole of a transaction, or about money that its gateway gave back unasked. What was decided
--- has come about: there is the refund, or the transfer of that money. It has the time of its batch; or an earlier one,
--- if the batch's time was that of an account ahead of the clock.
+-- has come about: there is the refund, or the transfer of that money, or of what refunds have left of it. It has the
+-- time of its batch; or an earlier one, if the batch's time was that of an account ahead of the clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
     case when f.kind <> 'unknown_refund' and x.transaction_id is null then 'there is no such transaction'
         when f.resolution = 'refund' and r.refund_no is null then 'there is no such refund'
-        when f.resolution = 'write_off' and t.transfer_id is null then 'there is no such transfer'
+        when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 then 'there is no such transfer'
         when b.batch_id is null then 'no batch made it' end as problem,
     f.currency, x.currency as currency_expected, f.amount, x.amount as amount_expected,
     f.created_at, b.committed_at as created_at_expected
 from payment_flags f
 left join lateral (
-    select y.transaction_id, y.currency, y.asset, y.scale, y.amount from payment_transactions y
+    select y.transaction_id, y.currency, y.asset, y.scale, y.amount, y.refunded from payment_transactions y
     where f.kind <> 'unknown_refund' and y.tenant_id = f.tenant_id and y.gateway = f.gateway
         and y.transaction_id = f.transaction_id and y.out_trade_no = f.out_trade_no
     union all
-    select null, f.currency, f.asset, f.scale, f.amount where f.kind = 'unknown_refund'
+    select null, f.currency, f.asset, f.scale, f.amount, 0 where f.kind = 'unknown_refund'
     offset 0
 ) x on true
 left join lateral (
@@ -34,7 +34,8 @@ left join lateral (
 ) t on true
 left join commit_batches b on b.batch_id = f.flag_id >> 14 and b.commands > 0
 where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.asset, x.scale, x.amount)
-    or f.resolution = 'refund' and r.refund_no is null or f.resolution = 'write_off' and t.transfer_id is null
+    or f.resolution = 'refund' and r.refund_no is null
+    or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0
     or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (
         select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
         join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at

@@ -1,5 +1,6 @@
 -- A refund of posted money has a hold of its amount on the account on which that stands: open until the gateway has
--- decided, captured if it gave the money back, and released if it did not.
+-- decided, captured if it gave the money back, and released if it did not. If the capture was impossible, a flag says
+-- that the money was given back.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
         when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave it back' end as problem,
@@ -25,7 +26,11 @@ left join lateral (
     select y.transfer_id from ledger_transfers y
     where y.tenant_id = r.tenant_id and y.biz_no = n.biz_no || '/paid' and y.hold_id = h.hold_id offset 0
 ) t on true
-where r.account is not null and (
+where r.account is not null and not (i.state = 'succeeded' and exists (
+        select from payment_flags f
+        where f.tenant_id = r.tenant_id and f.out_trade_no = r.out_trade_no and f.out_trade_no <> ''
+            and f.kind = 'unknown_refund'
+    )) and (
     (h.code, h.asset, h.state, h.amount) is distinct from (r.account, r.asset, s.wanted, r.amount)
     or i.state = 'succeeded' and t.transfer_id is null
 )

@@ -84,7 +84,8 @@ func TestNoticesOfOneBatchPayOnce(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.together(creates("p1", ""), creates("p2", "app"))
 	ten := amountOf("10", "CNY")
-	got := m.together(hears(notice("n1", ten)), hears(notice("n2", ten)), hears(notice("n1", ten)), hears(notice("n3", ten, of("p2", "t3"))), hears(notice("n4", ten, of("p1", "t4"))))
+	got := m.together(hears(notice("n1", ten)), hears(notice("n2", ten)), hears(notice("n1", ten)),
+		hears(notice("n3", ten, of("p2", "t3"))), hears(notice("n4", ten, of("p1", "t4"))))
 	if got != "applied, known, applied existed, flagged, flagged" {
 		t.Error(got)
 	}
@@ -362,7 +363,8 @@ func TestAFlagIsResolvedOnce(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
-	if got := m.together(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"})); got != "wrong_amount refund, FLAG_RESOLVED" {
+	back, off := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+	if got := m.together(m.resolve(0, back), m.resolve(0, off)); got != "wrong_amount refund, FLAG_RESOLVED" {
 		t.Error(got)
 	}
 	m.says(notice("m1", amountOf("4", "CNY"), of("px", "tx"), ofRefund("", gateway.Refunded)), "flagged")
@@ -398,7 +400,8 @@ func TestANoticeSeesAPutGatewayOfItsBatch(t *testing.T) {
 	zero := dec("0")
 	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
 		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}), "ok")
-	got := m.together(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw2", Suspense: "sus2"}}, hears(notice("n1", amountOf("10", "CNY"))))
+	got := m.together(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw2", Suspense: "sus2"}},
+		hears(notice("n1", amountOf("10", "CNY"))))
 	if !strings.HasSuffix(got, ", applied") {
 		t.Error(got)
 	}

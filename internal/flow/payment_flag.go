@@ -60,7 +60,8 @@ func (c *ResolveFlag) Need(tx *Tx) {
 	case payment.GiveBack:
 		if c.refund == nil {
 			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
-				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, Reason: c.Note, account: f.Account}
+				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, Reason: c.Note,
+				account: f.Account}
 		}
 		c.refund.Need(tx)
 		return
@@ -202,7 +203,8 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return err
 	}
 	to := tx.payTarget(o)
-	if to == "" || p.Gateway != c.flag.Gateway || !tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
+	if to == "" || p.Gateway != c.flag.Gateway ||
+		!tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
 		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
 			With("order_no", o.OrderNo).With("state", v.State.State)
 	}

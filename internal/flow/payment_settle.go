@@ -64,7 +64,8 @@ const pollAfter = 15 * time.Second
 
 // Need names what the notice is about. The order and its parts are found by the number of the payment.
 func (c *SettlePayment) Need(tx *Tx) {
-	if g, ok := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}); ok && c.accounts == nil {
+	g, ok := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
+	if ok && c.accounts == nil {
 		c.accounts = &g
 	}
 	payments, k := tx.Payments(), payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}

@@ -155,7 +155,8 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			p.suspend = false
 		}
 		_, err := p.toSuspense(tx, payment.UnknownNumber, "it was not created within 24 hours")
-		if f := fault.Of(err); f != nil && !c.unposted && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.BadRequest) {
+		f := fault.Of(err)
+		if f != nil && !c.unposted && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.BadRequest) {
 			c.unposted = true
 			return nil, commit.ErrMoreRows
 		}

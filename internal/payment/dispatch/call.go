@@ -73,7 +73,8 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 	case payment.Query:
 		n, err := g.Query(ctx, p)
 		if err == nil && n.Kind == gateway.Pending && v.Credential == nil {
-			// The answer to Create was lost, and the payer needs its credential. A gateway may have forgotten our number.
+			// The answer to Create was lost, and the payer needs its credential. A gateway may have forgotten our
+			// number.
 			p.TransactionID = cmp.Or(n.TransactionID, p.TransactionID)
 			break
 		}
@@ -103,7 +104,8 @@ func refusal(err error) *gateway.CallError {
 
 // refusedPayment says that a payment cannot be made: the gateway refused to create it.
 func refusedPayment(number string, e *gateway.CallError) gateway.Notice {
-	return gateway.Notice{ID: "refused/payment/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code, Text: e.Text}
+	return gateway.Notice{ID: "refused/payment/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code,
+		Text: e.Text}
 }
 
 // requestOf describes a payment for its gateway.
