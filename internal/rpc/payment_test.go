@@ -94,7 +94,7 @@ func init() {
 			new(paymentv1.RefundPaymentResponse), id...)
 	})
 	goWell = append(goWell, "Payment.PutGateway", "Payment.ListGateways", "Payment.ListPayments", "Payment.ListNotices",
-		"Payment.ListRefunds", "Payment.ListFlags")
+		"Payment.ListRefunds", "Payment.ListTransactions", "Payment.ListFlags")
 	for name, example := range map[string]func(x resources) []proto.Message{
 		"Payment.PutGateway": func(x resources) []proto.Message {
 			return all(&paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: "till", Clearing: x.world}})
@@ -128,6 +128,10 @@ func init() {
 		},
 		"Payment.ListRefunds": func(x resources) []proto.Message {
 			return all(&paymentv1.ListRefundsRequest{}, &paymentv1.ListRefundsRequest{OutTradeNo: "paid-" + x.paid})
+		},
+		"Payment.ListTransactions": func(x resources) []proto.Message {
+			return all(&paymentv1.ListTransactionsRequest{Gateway: "till"},
+				&paymentv1.ListTransactionsRequest{Gateway: "till", TransactionIds: []string{"second-" + x.paid}})
 		},
 		"Payment.ListFlags": func(resources) []proto.Message {
 			return all(&paymentv1.ListFlagsRequest{}, &paymentv1.ListFlagsRequest{State: paymentv1.FlagState_FLAG_STATE_OPEN})
