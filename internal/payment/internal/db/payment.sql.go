@@ -17,7 +17,7 @@ update payment_calls c
 set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null
 from (
-    select x.ctid as tid
+    select u.tenant_id, p.out_trade_no
     from (
         select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no
     ) u
@@ -25,13 +25,9 @@ from (
         select l.out_trade_no from payment_payments l
         where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
     ) p
-    cross join lateral (
-        select y.ctid from payment_calls y
-        where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
-            and y.call in ('submit', 'query') offset 0
-    ) x
 ) y
-where c.ctid = y.tid
+where c.tenant_id = y.tenant_id and c.subject = 'payment' and c.number = y.out_trade_no
+    and c.call in ('submit', 'query')
 `
 
 type CallCloseParams struct {
@@ -40,7 +36,8 @@ type CallCloseParams struct {
 	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended. An order may have none.
+// Asks the gateways to close the open payments of orders that ended. An order may have none. Calls are found by their
+// keys, as in CallDelete.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
 	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
@@ -50,19 +47,11 @@ func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (
 }
 
 const callDelete = `-- name: CallDelete :execrows
-delete from payment_calls
-where ctid = any(array(
-    select l.ctid
-    from (
-        select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
-            unnest($3::text[]) as number
-    ) u
-    cross join lateral (
-        select x.ctid from payment_calls x
-        where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
-        offset 0
-    ) l
-))
+delete from payment_calls c
+using (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject, unnest($3::text[]) as number
+) u
+where c.tenant_id = u.tenant_id and c.subject = u.subject and c.number = u.number
 `
 
 type CallDeleteParams struct {
@@ -71,7 +60,8 @@ type CallDeleteParams struct {
 	Numbers  []string
 }
 
-// Ends calls: nothing is left to ask. Some may have none.
+// Ends calls: nothing is left to ask. Some may have none. Calls are found by their keys, not by ctid: a worker may lease
+// one at the same time, which moves its row.
 func (q *Queries) CallDelete(ctx context.Context, db DBTX, arg CallDeleteParams) (int64, error) {
 	result, err := db.Exec(ctx, callDelete, arg.Tenants, arg.Subjects, arg.Numbers)
 	if err != nil {
