@@ -16,6 +16,7 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -48,11 +49,15 @@ func TestAlertsUseExistingMetrics(t *testing.T) {
 	var others described // exported by servers with consumers and senders
 	consumer.NewMetrics(&others)
 	deliver.NewMetrics(&others)
+	if _, err := (&gateway.File{}).Build(&gateway.Env{Registerer: &others}); err != nil {
+		t.Fatal(err)
+	}
 	named := regexp.MustCompile(`ledgerd_\w+`).FindAllString(string(text), -1)
 	if len(named) < 10 {
 		t.Fatalf("the rules name %v", named)
 	}
-	cleaned := []string{"ledgerd_clean_overdue_seconds"} // exported after the first run of the cleaner
+	// exported after the first run of a background task
+	cleaned := []string{"ledgerd_clean_overdue_seconds", "ledgerd_payment_calls_due_seconds"}
 	for _, name := range named {
 		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) && !strings.Contains(string(others), `"`+name+`"`) {
 			t.Errorf("there is no metric %s", name)
