@@ -361,23 +361,60 @@ set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, le
     last_code = null, last_text = null
 where payment_calls.call <> 'close';
 
--- name: CallDelete :execrows
--- Ends calls: nothing is left to ask. Some may have none. Calls are found by their keys, not by ctid: a worker may lease
--- one at the same time, which moves its row.
-delete from payment_calls c
-using (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject, unnest(@numbers::text[]) as number
+-- name: CallLock :many
+-- Locks calls in the order of the arrays, which callers sort, and those of the open payments of orders. A worker that
+-- leases a call at the same time moves its row: the statements after this one see it where it is then.
+select c.number
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
+        unnest(@numbers::text[]) as number
 ) u
-where c.tenant_id = u.tenant_id and c.subject = u.subject and c.number = u.number;
+cross join lateral (
+    select x.number from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+    offset 0 for no key update
+) c;
+
+-- name: CallLockOfOrder :many
+-- CallLock for the payments of orders.
+select c.number
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no
+) u
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+) p
+cross join lateral (
+    select x.number from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = 'payment' and x.number = p.out_trade_no
+    offset 0 for no key update
+) c;
+
+-- name: CallDelete :execrows
+-- Ends calls, which CallLock has locked: nothing is left to ask. Some may have none.
+delete from payment_calls
+where ctid = any(array(
+    select l.ctid
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
+            unnest(@numbers::text[]) as number
+    ) u
+    cross join lateral (
+        select x.ctid from payment_calls x
+        where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+        offset 0
+    ) l
+));
 
 -- name: CallClose :execrows
--- Asks the gateways to close the open payments of orders that ended. An order may have none. Calls are found by their
--- keys, as in CallDelete.
+-- Asks the gateways to close the open payments of orders that ended. CallLockOfOrder has locked the calls. An order may
+-- have none.
 update payment_calls c
 set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null
 from (
-    select u.tenant_id, p.out_trade_no
+    select x.ctid as tid
     from (
         select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no
     ) u
@@ -385,9 +422,13 @@ from (
         select l.out_trade_no from payment_payments l
         where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
     ) p
+    cross join lateral (
+        select y.ctid from payment_calls y
+        where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
+            and y.call in ('submit', 'query') offset 0
+    ) x
 ) y
-where c.tenant_id = y.tenant_id and c.subject = 'payment' and c.number = y.out_trade_no
-    and c.call in ('submit', 'query');
+where c.ctid = y.tid;
 
 -- name: TransactionOfPayment :many
 -- Transactions of payments, the first first, at most 20 for each.

@@ -17,7 +17,7 @@ update payment_calls c
 set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null
 from (
-    select u.tenant_id, p.out_trade_no
+    select x.ctid as tid
     from (
         select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no
     ) u
@@ -25,9 +25,13 @@ from (
         select l.out_trade_no from payment_payments l
         where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
     ) p
+    cross join lateral (
+        select y.ctid from payment_calls y
+        where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
+            and y.call in ('submit', 'query') offset 0
+    ) x
 ) y
-where c.tenant_id = y.tenant_id and c.subject = 'payment' and c.number = y.out_trade_no
-    and c.call in ('submit', 'query')
+where c.ctid = y.tid
 `
 
 type CallCloseParams struct {
@@ -36,8 +40,8 @@ type CallCloseParams struct {
 	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended. An order may have none. Calls are found by their
-// keys, as in CallDelete.
+// Asks the gateways to close the open payments of orders that ended. CallLockOfOrder has locked the calls. An order may
+// have none.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
 	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
@@ -47,11 +51,19 @@ func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (
 }
 
 const callDelete = `-- name: CallDelete :execrows
-delete from payment_calls c
-using (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject, unnest($3::text[]) as number
-) u
-where c.tenant_id = u.tenant_id and c.subject = u.subject and c.number = u.number
+delete from payment_calls
+where ctid = any(array(
+    select l.ctid
+    from (
+        select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
+            unnest($3::text[]) as number
+    ) u
+    cross join lateral (
+        select x.ctid from payment_calls x
+        where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+        offset 0
+    ) l
+))
 `
 
 type CallDeleteParams struct {
@@ -60,14 +72,96 @@ type CallDeleteParams struct {
 	Numbers  []string
 }
 
-// Ends calls: nothing is left to ask. Some may have none. Calls are found by their keys, not by ctid: a worker may lease
-// one at the same time, which moves its row.
+// Ends calls, which CallLock has locked: nothing is left to ask. Some may have none.
 func (q *Queries) CallDelete(ctx context.Context, db DBTX, arg CallDeleteParams) (int64, error) {
 	result, err := db.Exec(ctx, callDelete, arg.Tenants, arg.Subjects, arg.Numbers)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const callLock = `-- name: CallLock :many
+select c.number
+from (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
+        unnest($3::text[]) as number
+) u
+cross join lateral (
+    select x.number from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+    offset 0 for no key update
+) c
+`
+
+type CallLockParams struct {
+	Tenants  []int32
+	Subjects []string
+	Numbers  []string
+}
+
+// Locks calls in the order of the arrays, which callers sort, and those of the open payments of orders. A worker that
+// leases a call at the same time moves its row: the statements after this one see it where it is then.
+func (q *Queries) CallLock(ctx context.Context, db DBTX, arg CallLockParams) ([]string, error) {
+	rows, err := db.Query(ctx, callLock, arg.Tenants, arg.Subjects, arg.Numbers)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var number string
+		if err := rows.Scan(&number); err != nil {
+			return nil, err
+		}
+		items = append(items, number)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const callLockOfOrder = `-- name: CallLockOfOrder :many
+select c.number
+from (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as order_no
+) u
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+) p
+cross join lateral (
+    select x.number from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = 'payment' and x.number = p.out_trade_no
+    offset 0 for no key update
+) c
+`
+
+type CallLockOfOrderParams struct {
+	Tenants  []int32
+	OrderNos []string
+}
+
+// CallLock for the payments of orders.
+func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOrderParams) ([]string, error) {
+	rows, err := db.Query(ctx, callLockOfOrder, arg.Tenants, arg.OrderNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var number string
+		if err := rows.Scan(&number); err != nil {
+			return nil, err
+		}
+		items = append(items, number)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const callPut = `-- name: CallPut :exec
