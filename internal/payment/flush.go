@@ -247,11 +247,20 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.Tenant), append(arg.OrderNos, c.OrderNo)
 		}
 		p.Queue(func(d commit.DB) error {
+			_, err := q.CallLockOfOrder(p.Context(), d, db.CallLockOfOrderParams{Tenants: arg.Tenants,
+				OrderNos: arg.OrderNos})
+			return err
+		})
+		p.Queue(func(d commit.DB) error {
 			_, err := q.CallClose(p.Context(), d, arg)
 			return err
 		})
 	}
 	if len(ends.Numbers) > 0 {
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallLock(p.Context(), d, db.CallLockParams(ends))
+			return err
+		})
 		p.Queue(func(d commit.DB) error {
 			_, err := q.CallDelete(p.Context(), d, ends)
 			return err

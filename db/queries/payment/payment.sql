@@ -361,8 +361,22 @@ set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, le
     last_code = null, last_text = null
 where payment_calls.call <> 'close';
 
+-- name: CallLock :one
+-- Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is then.
+select count(*)::integer as locked
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
+        unnest(@numbers::text[]) as number
+) u
+cross join lateral (
+    select 1 from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+    offset 0
+    for update
+) l;
+
 -- name: CallDelete :execrows
--- Ends calls: nothing is left to ask. Some may have none.
+-- Ends calls, which are locked: nothing is left to ask. Some may have none.
 delete from payment_calls
 where ctid = any(array(
     select l.ctid
@@ -377,8 +391,25 @@ where ctid = any(array(
     ) l
 ));
 
+-- name: CallLockOfOrder :one
+-- Locks the calls about payments of orders, for the same reason as CallLock.
+select count(*)::integer as locked
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no
+) u
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+) p
+cross join lateral (
+    select 1 from payment_calls y
+    where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
+    offset 0
+    for no key update
+) x;
+
 -- name: CallClose :execrows
--- Asks the gateways to close the open payments of orders that ended. An order may have none.
+-- Asks the gateways to close the open payments of orders that ended. An order may have none. Their calls are locked.
 update payment_calls c
 set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
     last_code = null, last_text = null

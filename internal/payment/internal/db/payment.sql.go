@@ -40,7 +40,7 @@ type CallCloseParams struct {
 	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended. An order may have none.
+// Asks the gateways to close the open payments of orders that ended. An order may have none. Their calls are locked.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
 	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
@@ -71,13 +71,71 @@ type CallDeleteParams struct {
 	Numbers  []string
 }
 
-// Ends calls: nothing is left to ask. Some may have none.
+// Ends calls, which are locked: nothing is left to ask. Some may have none.
 func (q *Queries) CallDelete(ctx context.Context, db DBTX, arg CallDeleteParams) (int64, error) {
 	result, err := db.Exec(ctx, callDelete, arg.Tenants, arg.Subjects, arg.Numbers)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const callLock = `-- name: CallLock :one
+select count(*)::integer as locked
+from (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
+        unnest($3::text[]) as number
+) u
+cross join lateral (
+    select 1 from payment_calls x
+    where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+    offset 0
+    for update
+) l
+`
+
+type CallLockParams struct {
+	Tenants  []int32
+	Subjects []string
+	Numbers  []string
+}
+
+// Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is then.
+func (q *Queries) CallLock(ctx context.Context, db DBTX, arg CallLockParams) (int32, error) {
+	row := db.QueryRow(ctx, callLock, arg.Tenants, arg.Subjects, arg.Numbers)
+	var locked int32
+	err := row.Scan(&locked)
+	return locked, err
+}
+
+const callLockOfOrder = `-- name: CallLockOfOrder :one
+select count(*)::integer as locked
+from (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as order_no
+) u
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+) p
+cross join lateral (
+    select 1 from payment_calls y
+    where y.tenant_id = u.tenant_id and y.subject = 'payment' and y.number = p.out_trade_no
+    offset 0
+    for no key update
+) x
+`
+
+type CallLockOfOrderParams struct {
+	Tenants  []int32
+	OrderNos []string
+}
+
+// Locks the calls about payments of orders, for the same reason as CallLock.
+func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOrderParams) (int32, error) {
+	row := db.QueryRow(ctx, callLockOfOrder, arg.Tenants, arg.OrderNos)
+	var locked int32
+	err := row.Scan(&locked)
+	return locked, err
 }
 
 const callPut = `-- name: CallPut :exec
