@@ -193,7 +193,8 @@ func (g *stage) play(story string) {
 	g.coupon(g.name)
 	g.step("order")
 	g.order(&orderv1.CreateOrderRequest{OrderNo: g.name, Subject: g.name, Asset: "CNY", Amount: "7", Reserve: true, Payee: "shop", Coupon: g.name,
-		Lines: []*orderv1.OrderLine{{Item: "goods", Quantity: 2}}, PayWithin: durationpb.New(life), Balance: &orderv1.BalancePart{Account: "wallet", Amount: "2"}})
+		Lines: []*orderv1.OrderLine{{Item: "goods", Quantity: 2}}, PayWithin: durationpb.New(life),
+		Balance: &orderv1.BalancePart{Account: "wallet", Amount: "2"}})
 	g.step("pay")
 	g.pay(g.out)
 	switch story {

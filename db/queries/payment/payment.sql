@@ -362,7 +362,8 @@ set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, le
 where payment_calls.call <> 'close';
 
 -- name: CallLock :one
--- Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is then.
+-- Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is
+-- then.
 select count(*)::integer as locked
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,

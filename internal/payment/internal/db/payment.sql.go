@@ -100,7 +100,8 @@ type CallLockParams struct {
 	Numbers  []string
 }
 
-// Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is then.
+// Locks calls. A worker may lease one at the same time, which moves its row: the next statement finds it where it is
+// then.
 func (q *Queries) CallLock(ctx context.Context, db DBTX, arg CallLockParams) (int32, error) {
 	row := db.QueryRow(ctx, callLock, arg.Tenants, arg.Subjects, arg.Numbers)
 	var locked int32
