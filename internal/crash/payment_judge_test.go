@@ -134,7 +134,8 @@ func (s *shop) empty(about, sql string) {
 // ordersAsTheyEnd: a paid order has one payment, and has bought its parts; an order that ended unpaid has none, and has
 // given all back.
 const ordersAsTheyEnd = `
-	select format('%s is %s, payments %s, units %s, hold %s, coupon %s, refunded %s of %s', order_no, state, payments, units, hold, coupon, refunded, paid) as problem
+	select format('%s is %s, payments %s, units %s, hold %s, coupon %s, refunded %s of %s', order_no, state, payments, units, hold, coupon, refunded,
+		paid) as problem
 	from (
 		select o.order_no, i.state, o.balance_amount > 0 as holds, o.coupon is not null as has_coupon, i.state in ('paid', 'refunded') as bought, o.machine,
 			(select string_agg(p.state, ' ' order by p.state) from payment_payments y

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/gateway"
 )
 
 // leasing leases the calls at gateways as a worker does that commits only when a batch waits for it.
@@ -48,6 +50,12 @@ func TestACallThatIsBeingLeasedEnds(t *testing.T) {
 	m.leasing(func() { m.says(notice("n1"), "applied") })
 	if got := m.text(call); got != "none" {
 		t.Errorf("the next call of a paid payment is %s", got)
+	}
+	m.payableOrder("o1")
+	m.create("o1", "p3")
+	m.leasing(func() { m.says(notice("n3", kind(gateway.Closed), of("p3", "")), "applied") })
+	if got := m.text(call); got != "none" {
+		t.Errorf("the next call of a closed payment is %s", got)
 	}
 	m.payableOrder("o2")
 	m.create("o2", "p2")
