@@ -30,7 +30,7 @@ const atRest = `select concat_ws(', ',
 	(select 'timers ' || string_agg(machine || ' ' || key, ', ') from machine_instances where timer_at <= now()),
 	(select 'orders ' || string_agg(key, ', ') from machine_instances where state in ('awaiting_payment', 'pending')))`
 
-// rest waits until every payment and every order has ended. Orders that nobody will pay are cancelled.
+// rest waits until every payment and every order has ended. Orders without a payer are cancelled.
 func (s *shop) rest() {
 	begun := time.Now()
 	s.settleDown("every payer is done and heard", func() bool { return s.unheard() == "" })

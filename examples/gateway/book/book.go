@@ -117,10 +117,10 @@ type changes struct {
 	refunds  []*Refund
 	notices  []*Notice
 	plans    bool
-	quietly  bool // whoever asked plays the payer itself
+	quietly  bool // the caller plays the payer itself
 }
 
-// change runs f under the lock, and journals what it touched before anybody sees it. An error of f means that it
+// change runs f under the lock, and journals what it touched before any caller sees it. An error of f means that it
 // changed nothing but what it listed.
 func (b *Book) change(f func(c *changes) error) error {
 	b.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 // journal has one line of JSON for each change, with the whole of each thing that changed. A kill of the process can
-// cut the last line, of which nobody was told. Losing power can lose more: it is not synced.
+// cut the last line, of which no caller was told. Losing power can lose more: it is not synced.
 type journal struct{ file *os.File }
 
 type line struct {

@@ -85,7 +85,7 @@ type Forgery string
 
 const (
 	Honest   Forgery = ""
-	Key      Forgery = "key"      // by a key of somebody else
+	Key      Forgery = "key"      // by a foreign key
 	None     Forgery = "none"     // not at all
 	Tampered Forgery = "tampered" // content changed afterwards
 	Old      Forgery = "old"      // ten minutes ago: a replay

@@ -66,7 +66,7 @@ const (
 	ErrorAfter = "error_after" // it takes effect, 500
 	Busy       = "busy"        // no effect, 429
 	Slow       = "slow"        // it takes effect, and the answer comes late
-	BadSign    = "forged"      // it takes effect, and the answer is signed by somebody else
+	BadSign    = "forged"      // it takes effect, and the answer is signed by a foreign key
 	NoSign     = "unsigned"    // it takes effect, and the answer is not signed
 	ProbeSign  = "probe"       // it takes effect, and the answer is signed as the vendor's probes are
 )

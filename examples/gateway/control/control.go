@@ -1,7 +1,7 @@
 // Package control is how a test or a person acts as the payer, and as fate: JSON over HTTP, and a page.
 //
 // It asks for no password: the simulator listens to its own machine. Requests that change something have to be JSON, so
-// that no web page of somebody else can send them.
+// that no foreign web page can send them.
 package control
 
 import (
