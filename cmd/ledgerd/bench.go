@@ -18,6 +18,7 @@ type benchCmds struct {
 		Notify   benchNotifyCmd   `cmd:"" help:"Measure messages: accepting, delivering and pick-up, also with a held snapshot and a killed process."`
 		Stock    benchStockCmd    `cmd:"" help:"Measure the strategies of stock, in process and over Connect, and the trigger of moves."`
 		Sale     benchSaleCmd     `cmd:"" help:"Measure a flash sale, and beside it the same sale decided by Redis."`
+		Checkout benchCheckoutCmd `cmd:"" help:"Measure orders from their creation until they are paid, and beside them the same rows written by PL/pgSQL."`
 		Overload benchOverloadCmd `cmd:"" help:"Measure a server with ten times the callers that it can serve, and a small tenant beside them."`
 	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
@@ -149,6 +150,14 @@ func (c *benchSaleCmd) Run(e *env) error {
 	return c.run(e, bench.SaleDocument, func() (*bench.Report, error) {
 		return bench.RunSale(e.ctx, bench.SaleOptions{Options: c.options(e), Units: c.Units, Buyers: c.Buyers,
 			Redis: c.Redis})
+	})
+}
+
+type benchCheckoutCmd struct{ benchFlags }
+
+func (c *benchCheckoutCmd) Run(e *env) error {
+	return c.run(e, bench.CheckoutDocument, func() (*bench.Report, error) {
+		return bench.RunCheckout(e.ctx, bench.CheckoutOptions{Options: c.options(e)})
 	})
 }
 

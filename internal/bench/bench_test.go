@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/bench/load"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/gateway/dialects"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
@@ -57,8 +59,15 @@ func serve(ctx context.Context) error {
 	o := server.Options{DatabaseURL: os.Getenv("DATABASE_URL"), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flags.StringVar(&o.Listen, "listen", "", "")
 	flags.StringVar(&o.MetricsListen, "metrics-listen", "", "")
+	pay := flags.String("pay", "", "")
 	if err := flags.Parse(os.Args[2:]); err != nil {
 		return err
+	}
+	if *pay != "" {
+		var err error
+		if o.Pay, err = gateway.ReadFile(*pay, dialects.All); err != nil {
+			return err
+		}
 	}
 	s, err := server.Start(ctx, o)
 	if err != nil {

@@ -18,6 +18,7 @@ const (
 	OverloadDocument Document = "bench overload"
 	StockDocument    Document = "bench stock"
 	SaleDocument     Document = "bench sale"
+	CheckoutDocument Document = "bench checkout"
 )
 
 // marks are the section's delimiters.

@@ -120,14 +120,14 @@ const (
 	stopPatience  = 25 * time.Second
 )
 
-// startService starts `ledgerd serve` and waits until it is ready.
-func startService(ctx context.Context, program, databaseURL string, metrics bool) (*service, error) {
+// startService starts `ledgerd serve`, with more flags if there are any, and waits until it is ready.
+func startService(ctx context.Context, program, databaseURL string, metrics bool, flags ...string) (*service, error) {
 	listen, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
 	s := &service{url: "http://" + listen}
-	args := []string{"serve", "--listen=" + listen}
+	args := append([]string{"serve", "--listen=" + listen}, flags...)
 	if metrics {
 		if s.metrics, err = freeAddress(); err != nil {
 			return nil, err

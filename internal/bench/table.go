@@ -29,6 +29,8 @@ var layouts = map[Document]layout{
 	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
 	SaleDocument: {(*Report).saleSections,
 		"Counted in SQL after every sale: one order for each unit and each buyer, and every buyer was told of one. "},
+	CheckoutDocument: {(*Report).checkoutSections,
+		"Counted in SQL after every round: each order that a caller was told of is paid, sold and posted once. "},
 	StockDocument: {(*Report).stockSections,
 		"Counted in SQL at the end: every sale that callers were told of, and no unit oversold. "},
 }

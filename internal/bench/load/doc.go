@@ -20,6 +20,10 @@ const (
 	Client Kind = "client"
 	// Stock sells units of items, over the connections of HTTP.
 	Stock Kind = "stock"
+	// Checkout takes orders from their creation until they are paid, over the connections of HTTP.
+	Checkout Kind = "checkout"
+	// CheckoutBaseline does so by one PL/pgSQL call a step.
+	CheckoutBaseline Kind = "checkout-baseline"
 )
 
 // Spec configures one load process.
@@ -51,6 +55,10 @@ type Spec struct {
 	// Confirm instead of Deduct.
 	Prefix, Strategy string
 	Confirm          bool
+
+	// Gateway is the address where the gateway of Checkout listens, and Secret signs its callbacks. Prefix and Accounts
+	// are those of the items that are ordered.
+	Gateway, Secret string
 
 	Warmup, Measure time.Duration
 	// Patience is the timeout after which an outcome counts as unknown.

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -44,20 +43,5 @@ func (g *Grabber) GrabMany(buyers []string) ([]*salev1.GrabResult, error) {
 }
 
 func (g *Grabber) call(procedure string, request, response proto.Message) error {
-	body, err := proto.Marshal(request)
-	if err != nil {
-		return err
-	}
-	head, err := frame(&g.spec, procedure, "", len(body))
-	if err != nil {
-		return err
-	}
-	status, answer, err := g.conn.roundTrip(append(head, body...))
-	if err != nil {
-		return err
-	}
-	if status != 200 {
-		return fmt.Errorf("HTTP %d: %s", status, answer)
-	}
-	return proto.Unmarshal(answer, response)
+	return g.conn.unary(&g.spec, procedure, request, response)
 }

@@ -53,6 +53,10 @@ func opener(ctx context.Context, spec *Spec) (func(n int) (caller, error), error
 		return func(n int) (caller, error) { return newConnectCaller(spec, n) }, nil
 	case Stock:
 		return func(n int) (caller, error) { return newStockCaller(spec, n) }, nil
+	case Checkout:
+		return func(n int) (caller, error) { return newCheckoutCaller(spec, n) }, nil
+	case CheckoutBaseline:
+		return func(n int) (caller, error) { return newCheckoutBaseline(ctx, spec, n) }, nil
 	case Client:
 		shared := newClient(spec)
 		return func(n int) (caller, error) {
@@ -85,6 +89,13 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 	open, err := opener(ctx, spec)
 	if err != nil {
 		return nil, err
+	}
+	if spec.Gateway != "" {
+		stop, err := serveGateway(ctx, spec.Gateway)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
 	}
 	calls := make([]func() Outcome, spec.Callers)
 	for n := range calls {
