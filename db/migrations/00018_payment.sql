@@ -264,6 +264,7 @@ create table payment_refunds (
     amount            numeric(38, 0) not null,
     account           text collate "C",
     moves_order       boolean not null,
+    flag_id           bigint,
     reason            text,
     principal         text collate "C" not null,
     request_id        text collate "C" not null,
@@ -294,6 +295,8 @@ comment on column payment_refunds.amount is 'What it gives back, in 10^-scale.';
 comment on column payment_refunds.account is
     'Code of the account on which it is held under the biz_no refund/REFUND_NO; null: the money was not posted.';
 comment on column payment_refunds.moves_order is 'True if the order is refunding because of it.';
+comment on column payment_refunds.flag_id is
+    'Flag whose money it gives back: open again if it fails; null: none.';
 comment on column payment_refunds.reason is 'Reason, for the payer; null: none.';
 comment on column payment_refunds.principal is 'Principal of the caller that asked for it.';
 comment on column payment_refunds.request_id is 'X-Request-ID of the call.';
@@ -331,7 +334,7 @@ create table payment_flags (
     resolved_at      timestamptz,
     constraint payment_flags_pkey primary key (tenant_id, flag_id),
     constraint payment_flags_kind_check check (kind in ('unknown_number', 'wrong_amount', 'wrong_asset',
-        'wrong_merchant', 'late', 'second_transaction', 'order_refused', 'unknown_refund')),
+        'wrong_merchant', 'late', 'second_transaction', 'order_refused', 'unknown_refund', 'refund_returned')),
     constraint payment_flags_state_check check (state in ('open', 'resolved')),
     constraint payment_flags_resolution_check check (resolution in ('accept', 'refund', 'write_off')),
     constraint payment_flags_resolved_check check (
@@ -348,7 +351,7 @@ comment on column payment_flags.tenant_id is 'Tenant.';
 comment on column payment_flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
 comment on column payment_flags.kind is
     'unknown_number, wrong_amount, wrong_asset, wrong_merchant, late, second_transaction, order_refused, '
-    'unknown_refund.';
+    'unknown_refund, refund_returned.';
 comment on column payment_flags.detail is 'Why, for people.';
 comment on column payment_flags.gateway is 'Gateway.';
 comment on column payment_flags.transaction_id is 'The gateway''s number of the transaction.';

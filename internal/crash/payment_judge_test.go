@@ -170,10 +170,10 @@ const moneyHasAPlace = `
 			where p.out_trade_no = t.out_trade_no and p.transaction_id = t.transaction_id and p.gateway = t.gateway and p.amount = t.amount
 				and p.asset = t.asset and p.payee = t.account) as pays,
 		(select count(*) from payment_flags f where f.gateway = t.gateway and f.transaction_id = t.transaction_id and f.state = 'open'
-			and f.kind <> 'unknown_refund' and f.amount = t.amount and f.account is not distinct from t.account) as flags) x
+			and f.kind not in ('unknown_refund', 'refund_returned') and f.amount = t.amount and f.account is not distinct from t.account) as flags) x
 	where x.pays + x.flags <> 1
 	union all
-	select format('flag %s of %s %s', kind, gateway, transaction_id) from payment_flags where kind in ('unknown_refund', 'unknown_number', 'order_refused')`
+	select format('flag %s of %s %s', kind, gateway, transaction_id) from payment_flags where kind in ('unknown_refund', 'refund_returned', 'unknown_number', 'order_refused')`
 
 // accountsMatch: the account at a gateway has what came and was not given back, suspense what is flagged, the wallet
 // what orders did not take, and the shop the rest.

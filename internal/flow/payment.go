@@ -2,6 +2,7 @@ package flow
 
 import (
 	"slices"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -57,7 +58,10 @@ type CreatePayment struct {
 	OutTradeNo                string
 	payment.Details
 	TokenHash []byte // of the submit token that the call spends; nil: none
-	Messages  []byte // to send in the commit that pays the order, as Outbox.Stored reads them; nil: none
+	// Lease returns for how long the caller has the first call at a gateway, which it makes itself; 0: a worker makes it.
+	// Nil: always a worker.
+	Lease    func(gateway string) time.Duration
+	Messages []byte // to send in the commit that pays the order, as Outbox.Stored reads them; nil: none
 	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.
 	Renumber func() (string, error)
 	// Unnumbered is why no number could be made; nil: one was.
@@ -241,7 +245,17 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 	p.ID = answer.(machine.Instance).ID
 	tx.Payments().Create(c.row, *p)
 	tx.Payments().CallPayment(k, c.Gateway, call, 0)
-	return tx.viewPayment(k)
+	view, err := tx.viewPayment(k)
+	view.Lease = leaseLast(tx, c.Lease, c.Gateway)
+	return view, err
+}
+
+// leaseLast leases the call that was asked for last, if the caller makes it itself.
+func leaseLast(tx *Tx, lease func(gateway string) time.Duration, gateway string) *payment.Leased {
+	if lease == nil {
+		return nil
+	}
+	return tx.Payments().Lease(lease(gateway))
 }
 
 // causeCreate is the cause of the move of a payment of which the gateway has told before.

@@ -410,3 +410,118 @@ func TestANoticeSeesAPutGatewayOfItsBatch(t *testing.T) {
 		t.Errorf("gw2 has %s", got)
 	}
 }
+
+// A flag is open again when the refund of its money has failed, and the next one needs another number.
+func TestAFlagWhoseRefundFailsIsOpenAgain(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
+	m.gets(m.resolve(0, back), "wrong_amount refund")
+	m.is("o awaiting_payment, p1 suspended, r1 asked; wrong_amount 900 sus refund; gw -9, sus 9 held 9")
+	m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
+	m.is("o awaiting_payment, p1 suspended, r1 failed; wrong_amount 900 sus; gw -9, sus 9")
+	m.gets(m.resolve(0, back), "FIELD_INVALID")
+	back.RefundNo = "r2"
+	m.gets(m.resolve(0, back), "wrong_amount refund")
+	m.says(notice("m2", amountOf("9", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
+	m.is("o awaiting_payment, p1 suspended, r1 failed, r2 succeeded; wrong_amount 900 sus refund")
+	m.verify()
+}
+
+// A payer who paid very often: each transaction can be given back.
+func TestEveryTransactionCanBeGivenBack(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	const times = 23
+	for n := range times {
+		want := "flagged"
+		if n == 0 {
+			want = "applied"
+		}
+		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of("p1", fmt.Sprint("t", n))), want)
+	}
+	m.gets(m.resolve(times-2, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "second_transaction refund")
+	unnamed := notice("m1", amountOf("10", "CNY"), of("p1", ""), ofRefund("r1", gateway.Refunded))
+	m.says(unnamed, "applied")
+	if got := m.text("select refunded::text from payment_transactions where transaction_id = 't22'"); got != "1000" {
+		t.Errorf("refunded %s", got)
+	}
+	m.verify()
+}
+
+// An order is refunded when everything has been given back: not while a part is not decided, and not if a part failed.
+func TestAnOrderIsRefundedWhenEveryPartIs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		part gateway.Kind
+		want string
+	}{{gateway.Refunded, "o refunded, p1 succeeded, part succeeded, rest succeeded"},
+		{gateway.RefundFailed, "o paid, p1 succeeded, part failed, rest succeeded; gw -4, user:3 4"}} {
+		m := newTill(t)
+		m.payableOrder("o", outside)
+		m.create("o", "p1")
+		m.says(notice("n1", amountOf("10", "CNY")), "applied")
+		m.gets(refund("part", "4"), "part asked")
+		m.gets(refund("rest", ""), "rest asked")
+		m.says(notice("m1", amountOf("6", "CNY"), ofRefund("rest", gateway.Refunded)), "applied")
+		m.is("o refunding, p1 succeeded, part asked, rest succeeded; gw -4, user:3 4 held 4")
+		m.says(notice("m2", amountOf("4", "CNY"), ofRefund("part", c.part)), "applied")
+		m.is(c.want)
+		m.verify()
+	}
+}
+
+// The order that a caller has moved is the caller's.
+func TestARefundLeavesAnOrderThatACallerMoved(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.wants(moveOrder("o", "refunding", "mine"), "o refunding")
+	m.gets(refund("r1", ""), "r1 asked")
+	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.is("o refunding, p1 succeeded, r1 succeeded")
+}
+
+// A refund that fails after it had succeeded is flagged once, and its money can be moved to the buyer.
+func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
+	m.says(notice("m3", ofRefund("r1", gateway.RefundFailed)), "known")
+	m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400; gw -6, user:3 6")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "FIELD_INVALID")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
+	m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400 write_off; gw -10, loss 4, user:3 6")
+	m.verify()
+}
+
+// A notice of a refund that no call asked for, and that does not say how that ended, asks for a question.
+func TestAnUndecidedRefundOfTheGatewayIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	for no, want := range map[string]bool{"hand": true, "r1": false, "": false} {
+		for range 2 {
+			out, err := flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
+				notice("m"+no, ofRefund(no, gateway.RefundPending)), nil, "r")
+			if err != nil || out.Undecided != want || !out.Done {
+				t.Errorf("refund %q: %+v, %v", no, out, err)
+			}
+		}
+	}
+}

@@ -60,7 +60,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 	case payment.GiveBack:
 		if c.refund == nil {
 			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
-				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, Reason: c.Note,
+				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, FlagID: c.ID, Reason: c.Note,
 				account: f.Account}
 		}
 		c.refund.Need(tx)
@@ -109,8 +109,8 @@ func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
 	if f.Resolution != "" {
 		return c.repeat(f)
 	}
-	if f.Kind == payment.UnknownRefund && c.Resolution != payment.WriteOff {
-		const problem = "must be RESOLUTION_WRITE_OFF: the money has left already"
+	if f.Kind.OfRefund() && c.Resolution != payment.WriteOff {
+		const problem = "must be RESOLUTION_WRITE_OFF: the flag is of a refund"
 		return nil, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
 	}
 	if c.flag == nil {
@@ -121,7 +121,7 @@ func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
 	var err error
 	switch c.Resolution {
 	case payment.GiveBack:
-		_, err = c.refund.Apply(tx)
+		err = c.giveBack(tx)
 	case payment.WriteOff:
 		err = c.writeOff(tx)
 	case payment.Accept:
@@ -158,7 +158,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		const problem = "must be another account than the one on which the money stands"
 		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
 	}
-	came := c.money != nil && c.money.Exists && c.flag.Kind != payment.UnknownRefund
+	came := c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund()
 	if came {
 		left, err := c.left()
 		if err != nil || left.IsZero() {
@@ -187,6 +187,16 @@ func (c *ResolveFlag) left() (amount.Int, error) {
 		return amount.Int{}, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
 	}
 	return t.Remaining(), nil
+}
+
+// giveBack asks for the refund of the money.
+func (c *ResolveFlag) giveBack(tx *Tx) error {
+	answer, err := c.refund.Apply(tx)
+	if r, ok := answer.(commit.Repeat); ok && err == nil && r.First.(payment.RefundView).State.State == machine.RefundFailed {
+		const problem = "is the number of a refund that failed"
+		return fault.FieldInvalid.New("refund_no: %s", problem).WithField("refund_no", problem)
+	}
+	return err
 }
 
 func (c *ResolveFlag) writeOff(tx *Tx) error { return c.move(tx, c.Target) }

@@ -7,7 +7,11 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ledgerd/ledgerd/db/checks"
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
 // leasing leases the calls at gateways as a worker does that commits only when a batch waits for it.
@@ -39,6 +43,42 @@ func (m *till) leasing(during func()) {
 	<-done
 }
 
+// A caller that makes the first call itself has its lease with the payment: no worker makes it too.
+func TestACallerHasTheCallOfItsPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	c := &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1",
+		Lease: func(name string) time.Duration {
+			if name != "g" {
+				t.Errorf("the lease of gateway %q", name)
+			}
+			return time.Minute
+		}}
+	out, err := m.engines[0].Do(t.Context(), submission(flow.Submission{Command: c, Rows: 8, Bytes: 400}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := out.Answer.(payment.View).Lease
+	if l == nil || l.Subject != payment.OfPayment || l.Number != "p1" || l.Kind != payment.Submit || l.Attempts != 1 {
+		t.Fatalf("the lease is %+v", l)
+	}
+	u := &payment.Queue{Pool: m.app}
+	k := payment.GatewayKey{Tenant: caller.Tenant, Gateway: "g"}
+	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) > 0 || err != nil {
+		t.Errorf("a worker has taken %+v: %v", taken, err)
+	}
+	if _, ok, err := u.TakeOne(t.Context(), caller.Tenant, payment.OfPayment, "p1", time.Minute); ok || err != nil {
+		t.Errorf("another caller has the call: %v", err)
+	}
+	if err := u.Again(t.Context(), *l, payment.Query, 0, "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) != 1 || taken[0].Kind != payment.Query || err != nil {
+		t.Errorf("after the lease: %+v: %v", taken, err)
+	}
+}
+
 // A worker leases a call at the moment in which a callback decides its payment: nothing is left to ask. And if its order
 // is cancelled then, the gateway is asked to close the payment.
 func TestACallThatIsBeingLeasedEnds(t *testing.T) {
@@ -62,5 +102,19 @@ func TestACallThatIsBeingLeasedEnds(t *testing.T) {
 	m.leasing(func() { m.wants(cancelOrder("o2"), "o2 cancelled") })
 	if got := m.text(call); got != "close" {
 		t.Errorf("the next call of a cancelled order's payment is %s", got)
+	}
+}
+
+// verify runs all checks of the database.
+func (m *till) verify() {
+	m.Helper()
+	conn, err := m.super.Acquire(context.Background())
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer conn.Release()
+	r, err := verify.Whole(context.Background(), conn.Conn(), checks.FS)
+	if err != nil || len(r.Found) > 0 {
+		m.Errorf("violations: %v, %v", r.Found, err)
 	}
 }

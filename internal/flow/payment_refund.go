@@ -31,8 +31,10 @@ type RefundPayment struct {
 	OutTradeNo string
 	Amount     *amount.Decimal // nil: all that remains
 	Reason     string
-	// Transaction is the one to refund, at Gateway. Empty: the one that paid the order.
+	Lease      func(gateway string) time.Duration // as in CreatePayment
+	// Transaction is the one to refund, at Gateway, of the flag FlagID. Empty: the one that paid the order.
 	Transaction, Gateway string
+	FlagID               int64
 
 	entailed
 	row     *payment.Row
@@ -42,6 +44,7 @@ type RefundPayment struct {
 	account string // on which the money is held, as an earlier run found it
 	asset   string // of the money, as an earlier run found it
 	hold    *ledger.HoldCommand
+	flagged *payment.TransactionRow // that of Transaction
 }
 
 // Need names the refund, the payment with its money, and its order.
@@ -51,6 +54,9 @@ func (c *RefundPayment) Need(tx *Tx) {
 	payments := tx.Payments()
 	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
 	payments.WantMoney(k)
+	if c.Transaction != "" {
+		c.flagged = payments.WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway, ID: c.Transaction})
+	}
 	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
 		Key: c.RefundNo, Owner: c.OutTradeNo}
@@ -131,13 +137,13 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	changed.Refunding, _ = changed.Refunding.Add(n)
 	x := payment.Refund{ID: i.ID, OutTradeNo: c.OutTradeNo, Gateway: money.Key.Gateway,
 		TransactionID: money.Key.ID, Currency: t.Currency, Asset: t.Asset, Scale: t.Scale, Amount: n,
-		Account: t.Account, Reason: c.Reason, Principal: c.Principal, RequestID: c.RequestID}
+		Account: t.Account, FlagID: c.FlagID, Reason: c.Reason, Principal: c.Principal, RequestID: c.RequestID}
 	if x.MovesOrder, err = c.moveOrder(tx, p, money); err != nil {
 		return nil, err
 	}
 	stored := tx.Payments().Ask(c.refund, x)
 	tx.Payments().CallRefund(c.RefundKey, x.Gateway, payment.Submit, 0)
-	return payment.RefundView{Refund: *stored, State: stateOf(i)}, nil
+	return payment.RefundView{Refund: *stored, State: stateOf(i), Lease: leaseLast(tx, c.Lease, x.Gateway)}, nil
 }
 
 func stateOf(i machine.Instance) payment.State {
@@ -146,13 +152,15 @@ func stateOf(i machine.Instance) payment.State {
 
 // money returns the transaction to refund, or nil.
 func (c *RefundPayment) money(tx *Tx, p *payment.Payment) *payment.TransactionRow {
-	id, name := c.Transaction, c.Gateway
-	if id == "" {
-		id, name = p.TransactionID, p.Gateway
+	if c.flagged != nil {
+		if !c.flagged.Exists {
+			return nil
+		}
+		return c.flagged
 	}
 	all := tx.Payments().Money(p.Key)
 	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool {
-		return r.Key.ID == id && r.Key.Gateway == name
+		return r.Key.ID == p.TransactionID && r.Key.Gateway == p.Gateway
 	})
 	if i < 0 {
 		return nil
@@ -229,15 +237,27 @@ type refundRows struct {
 	row     *payment.RefundRow
 	capture *ledger.CaptureCommand
 	release *ledger.ReleaseCommand
+	found   *payment.Refund // as an earlier run found it
+	mover   string          // another refund, because of which the order is refunding, as an earlier run found it
+	flag    *payment.FlagRow
 }
 
-func (r *refundRows) need(tx *Tx, k payment.RefundKey, p payment.Key) {
-	tx.Payments().WantMoney(p)
-	if r.row, r.capture, r.release = nil, nil, nil; k.RefundNo == "" {
+func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
+	if r.row, r.capture, r.release, r.flag = nil, nil, nil, nil; k.RefundNo == "" {
 		return
 	}
-	r.row = tx.Payments().WantRefund(k)
+	payments := tx.Payments()
+	r.row = payments.WantRefund(k)
 	tx.Machines().Want(refundInstance(k))
+	if x := r.found; x != nil {
+		payments.WantTransaction(x.Transaction())
+		if x.FlagID != 0 {
+			r.flag = payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
+		}
+	}
+	if r.mover != "" {
+		payments.WantRefund(payment.RefundKey{Tenant: k.Tenant, RefundNo: r.mover})
+	}
 }
 
 // needHold names the hold of a refund, and the account that gets its money. A notice that may end the refund names them
@@ -275,6 +295,9 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
+	if c.Kind == gateway.RefundFailed && i.State == machine.RefundSucceeded {
+		return c.returned(tx, x)
+	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
 	}
@@ -313,8 +336,13 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 
 // endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
 func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
+	money := tx.Payments().KnownTransaction(x.Transaction())
+	if money == nil || x.FlagID != 0 && c.refund.flag == nil {
+		found := *x
+		c.refund.found = &found // the next run names what belongs to it
+		return commit.ErrMoreRows
+	}
 	tx.Payments().EndRefundCalls(x.RefundKey)
-	money := tx.Payments().WantTransaction(x.Transaction())
 	t := tx.Payments().ChangeMoney(money)
 	t.Refunding, _ = t.Refunding.Sub(x.Amount)
 	back := c.Kind == gateway.Refunded
@@ -326,22 +354,62 @@ func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
 			return err
 		}
 	}
+	if f := c.refund.flag; f != nil && !back && f.Exists && f.Value.RefundNo == x.RefundNo {
+		tx.Payments().ReopenFlag(f)
+	}
+	if c.order == nil || back && t.Refunded != t.Amount {
+		return nil
+	}
+	return c.moveRefunding(tx, x, back)
+}
+
+// moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or back,
+// since a part of it has not.
+func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
+	o := &c.order.Value
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	if err != nil || o.Machine != machine.OrderMachine || v.State.State != orderRefunding || v.Cause == "" {
+		return err
+	}
+	if v.Cause != x.RefundNo { // another refund, or a caller, has moved it
+		if c.refund.mover != v.Cause {
+			c.refund.mover = v.Cause
+			return commit.ErrMoreRows
+		}
+		r := tx.Payments().WantRefund(payment.RefundKey{Tenant: c.Tenant, RefundNo: v.Cause})
+		if !r.Exists || r.Value.Transaction() != x.Transaction() {
+			return nil
+		}
+		x = &r.Value
+	}
 	if !x.MovesOrder {
 		return nil
 	}
-	o := &c.order.Value
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
-	if err != nil || v.State.State != orderRefunding || v.Cause != x.RefundNo {
-		return err
-	}
 	m := movePayment(c.Caller, instanceOf(o), orderRefunded, x.RefundNo)
-	if !back {
+	if !done {
 		k, _ := tx.Machines().StateOf(instanceOf(o), c.Caller)
 		m.To, m.From = k.CameFrom, orderRefunding
 	}
 	m.Need(tx.Machines())
 	_, err = c.run(tx, m.Apply)
 	return err
+}
+
+// returned flags the money of a refund that failed after it had succeeded.
+func (c *SettlePayment) returned(tx *Tx, x *payment.Refund) (any, error) {
+	if c.once.Exists {
+		return c.record(tx, payment.Known, "the failure is known"), nil
+	}
+	detail := "refund " + c.RefundNo + " failed after it had succeeded"
+	if c.Code != "" {
+		detail += ": " + c.Code
+	}
+	s := c.record(tx, payment.Flagged, detail)
+	tx.Payments().Name(c.once, c.notice)
+	tx.Payments().Raise(c.Tenant, payment.Flag{Kind: payment.RefundReturned, Detail: detail, Gateway: c.Gateway,
+		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
+		Asset: x.Asset, Scale: x.Scale, Amount: x.Amount, RequestID: c.RequestID})
+	return s, nil
 }
 
 // endHold captures the hold of a refund for the clearing account, or releases it.
@@ -360,10 +428,17 @@ func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 	return err
 }
 
+// undecided reports whether the notice is about a refund that no call asked for, and does not say how that ended.
+func (c *SettlePayment) undecided() bool {
+	return c.Kind == gateway.RefundPending && c.row.Exists && c.refund.row != nil && !c.refund.row.Exists
+}
+
 // unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.Kind != gateway.Refunded {
-		return c.record(tx, payment.Known, "there is no such refund"), nil
+		s := c.record(tx, payment.Known, "there is no such refund")
+		s.Undecided = c.undecided()
+		return s, nil
 	}
 	if c.once != nil && c.once.Exists {
 		return c.record(tx, payment.Known, "the refund is known"), nil

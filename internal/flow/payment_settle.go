@@ -57,6 +57,10 @@ type Settled struct {
 	Done    bool
 	Verdict payment.Verdict
 	Existed bool // it was recorded before
+	// Undecided: it is about a refund that no call asked for, and does not say how that ended. The gateway knows.
+	Undecided bool
+	// Submitted is the payment, if the notice is the answer to its submission; else nil.
+	Submitted *payment.View
 }
 
 // pollAfter are the times after which a payment is asked for that its gateway has not decided.
@@ -80,11 +84,12 @@ func (c *SettlePayment) Need(tx *Tx) {
 			ID: c.TransactionID})
 	}
 	if c.Kind.Refund() {
-		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}, k)
+		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 		c.needHold(tx)
-		if c.once = nil; c.GatewayRefundID != "" {
+		c.once = nil
+		if name := c.onceName(); name != "" {
 			c.once = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,
-				ID: httpsend.Cut("unknown_refund/"+c.GatewayRefundID, 256)})
+				ID: httpsend.Cut(name, 256)})
 		}
 	}
 	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer
@@ -109,6 +114,17 @@ func (c *SettlePayment) Need(tx *Tx) {
 		payments.WantMessages(k, func(stored []byte) { c.needMessages(tx, stored) })
 	}
 	c.need(tx)
+}
+
+// onceName is the second name of the notice that flags a refund. Empty: none does, or the gateway has no number of it.
+func (c *SettlePayment) onceName() string {
+	switch {
+	case c.Kind == gateway.RefundFailed && c.RefundNo != "":
+		return "refund_returned/" + c.RefundNo
+	case c.Kind == gateway.Refunded && c.GatewayRefundID != "":
+		return "unknown_refund/" + c.GatewayRefundID
+	}
+	return ""
 }
 
 // needMessages names the rows of the messages that the payment sends when it succeeds.
@@ -222,7 +238,8 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	v := c.notice.Value.Verdict
-	s := Settled{Done: v != payment.Unknown || c.money != nil && c.money.Exists, Verdict: v, Existed: true}
+	s := Settled{Done: v != payment.Unknown || c.money != nil && c.money.Exists, Verdict: v, Existed: true,
+		Undecided: c.undecided()}
 	if c.Kind != gateway.Closed || !c.row.Exists || c.foreign() != "" {
 		return s, nil
 	}
@@ -484,5 +501,13 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 		call, after = payment.Close, 0 // the order has ended meanwhile
 	}
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
-	return c.record(tx, payment.Applied, ""), nil
+	s := c.record(tx, payment.Applied, "")
+	if c.Credential != nil {
+		v, err := tx.viewPayment(c.row.Key)
+		if err != nil {
+			return nil, err
+		}
+		s.Submitted = &v
+	}
+	return s, nil
 }

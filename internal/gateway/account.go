@@ -23,6 +23,8 @@ type Configured struct {
 	Name   string // in paths, metrics and tables
 	Kind   string // the name of the dialect
 	Tenant int32
+	// Timeout of a request to it.
+	Timeout time.Duration
 	// TenantName is the tenant as in the file.
 	TenantName string
 

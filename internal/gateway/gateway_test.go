@@ -58,7 +58,7 @@ func TestSettingsErrorsNameTheFieldAndNoValue(t *testing.T) {
 		standardEntry + "    kind: x":                      "already defined",
 		standardEntry + "    colour: pencil":               `gateways[0], line 2: unknown setting "colour"`,
 		standardEntry + "    merchant: [pencil]":           "merchant: must be a text",
-		standardEntry + "    name: 'pencil case'":          "name: must be 1 to 64",
+		standardEntry + "    name: 'pencil case'":          "name: must be 1 to 32",
 		standardEntry + "    timeout: 5":                   "a duration must be",
 		standardEntry + "    timeout: 2m":                  "timeout: must be 1s to 1m",
 		standardEntry + "    currencies: {pencil: CNY}":    "currencies: names must be ISO 4217",

@@ -144,8 +144,8 @@ func (f *File) read(node *yaml.Node) (*configuredEntry, error) {
 		e.Timeout = settings.Duration(defaultTimeout)
 	}
 	switch {
-	case !settings.Name.MatchString(e.Name):
-		return nil, errors.New("name: must be 1 to 64 letters, digits, dots, - and _")
+	case !gatewayName.MatchString(e.Name):
+		return nil, errors.New("name: must be 1 to 32 lower-case letters, digits, dots, - and _, and begin with a letter or digit")
 	case e.Tenant == "":
 		return nil, errors.New("tenant: is missing; a gateway belongs to one tenant")
 	case e.Timeout.Value() < time.Second || e.Timeout.Value() > maxTimeout:
@@ -165,6 +165,7 @@ func (f *File) read(node *yaml.Node) (*configuredEntry, error) {
 }
 
 var (
+	gatewayName  = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,31}$`)
 	currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
 	assetCode    = regexp.MustCompile(`^\S{1,32}$`)
 )
@@ -204,7 +205,7 @@ func loopback(host string) bool {
 
 // build builds the gateway of an entry. Nothing is opened until its first call.
 func (f *File) build(e *configuredEntry) (*Configured, error) {
-	c := &Configured{Dialect: f.dialects[e.Kind], Name: e.Name, Kind: e.Kind, TenantName: e.Tenant,
+	c := &Configured{Dialect: f.dialects[e.Kind], Name: e.Name, Kind: e.Kind, TenantName: e.Tenant, Timeout: e.Timeout.Value(),
 		client: httpsend.New(httpsend.Settings{Timeout: e.Timeout.Value(), MaxAnswer: maxAnswer,
 			Proxy: http.ProxyFromEnvironment})}
 	if len(e.Currencies) > 0 {

@@ -72,14 +72,30 @@ func (tx *Tx) ResolveFlag(r *FlagRow, x Resolved) *Flag {
 	return v
 }
 
+// ReopenFlag opens a resolved flag again.
+func (tx *Tx) ReopenFlag(r *FlagRow) { tx.flags.Change(r).Resolved = Resolved{} }
+
 // CallPayment asks for a call about a payment, after a time.
 func (tx *Tx) CallPayment(k Key, gateway string, kind CallKind, after time.Duration) {
-	tx.calls = append(tx.calls, dueCall{k.Tenant, OfPayment, k.OutTradeNo, gateway, kind, tx.Now.Add(after)})
+	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, gateway: gateway,
+		kind: kind, at: tx.Now.Add(after)})
 }
 
 // CallRefund asks for a call about a refund, after a time.
 func (tx *Tx) CallRefund(k RefundKey, gateway string, kind CallKind, after time.Duration) {
-	tx.calls = append(tx.calls, dueCall{k.Tenant, OfRefund, k.RefundNo, gateway, kind, tx.Now.Add(after)})
+	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfRefund, number: k.RefundNo, gateway: gateway,
+		kind: kind, at: tx.Now.Add(after)})
+}
+
+// Lease leases the call that was asked for last to the command's caller, for a time: it makes the call itself, once the
+// batch has committed. 0: a worker is to make it, and nil is returned.
+func (tx *Tx) Lease(d time.Duration) *Leased {
+	if d == 0 {
+		return nil
+	}
+	c := &tx.calls[len(tx.calls)-1]
+	c.fence, c.until = newFence(), tx.Now.Add(d)
+	return &Leased{Subject: c.subject, Number: c.number, Kind: c.kind, Attempts: 1, tenant: c.tenant, fence: c.fence}
 }
 
 // EndCalls ends the calls about a payment: it is decided.

@@ -2,6 +2,7 @@ package payment
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -41,14 +42,14 @@ type Leased struct {
 // Queue leases calls to workers. It is safe for concurrent use.
 type Queue struct{ Pool *pgxpool.Pool }
 
-// Lease is how long a worker has a call: longer than the call may take.
-const Lease = 90 * time.Second
+// newFence returns a random number for a lease, which is not 0.
+func newFence() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 
-// Take leases calls of a gateway that are due.
-func (u *Queue) Take(ctx context.Context, k GatewayKey, n int) ([]Leased, error) {
-	fence := rand.Int64()
+// Take leases calls of a gateway that are due, for a time.
+func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Duration) ([]Leased, error) {
+	fence := newFence()
 	rows, err := q.CallTake(ctx, pg.Planned{DB: u.Pool}, db.CallTakeParams{TenantID: k.Tenant, Gateway: k.Gateway,
-		Fence: fence, LeaseS: Lease.Seconds(), Count: int32(n)})
+		Fence: fence, LeaseS: lease.Seconds(), Count: int32(n)})
 	list := make([]Leased, len(rows))
 	for i, r := range rows {
 		list[i] = Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), k.Tenant, fence}
@@ -57,10 +58,11 @@ func (u *Queue) Take(ctx context.Context, k GatewayKey, n int) ([]Leased, error)
 }
 
 // TakeOne leases one call, due or not. ok is false if there is none, or a worker has it.
-func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string) (l Leased, ok bool, err error) {
-	fence := rand.Int64()
+func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration) (l Leased,
+	ok bool, err error) {
+	fence := newFence()
 	rows, err := q.CallTakeOne(ctx, pg.Planned{DB: u.Pool}, db.CallTakeOneParams{TenantID: tenant, Subject: string(s),
-		Number: number, Fence: fence, LeaseS: Lease.Seconds()})
+		Number: number, Fence: fence, LeaseS: lease.Seconds()})
 	if err != nil || len(rows) == 0 {
 		return l, false, err
 	}

@@ -155,6 +155,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts, arg.MovesOrder = append(arg.Accounts, x.Account), append(arg.MovesOrder, x.MovesOrder)
+			arg.FlagIds = append(arg.FlagIds, x.FlagID)
 			arg.Reasons, arg.Principals = append(arg.Reasons, x.Reason), append(arg.Principals, x.Principal)
 			arg.RequestIds = append(arg.RequestIds, x.RequestID)
 		}
@@ -198,7 +199,7 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 	if len(rows) == 0 {
 		return
 	}
-	arg := db.FlagResolveParams{Now: tx.Now}
+	var arg db.FlagResolveParams
 	for _, r := range rows {
 		x := &r.Value.Resolved
 		arg.Tenants, arg.FlagIds = append(arg.Tenants, r.Key.Tenant), append(arg.FlagIds, r.Key.ID)
@@ -206,6 +207,7 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		arg.Targets, arg.RefundNos = append(arg.Targets, x.Target), append(arg.RefundNos, x.RefundNo)
 		arg.Notes, arg.ResolvedBy = append(arg.Notes, x.Note), append(arg.ResolvedBy, x.Principal)
 		arg.ResolvedRequestIds = append(arg.ResolvedRequestIds, x.RequestID)
+		arg.ResolvedAt = append(arg.ResolvedAt, x.At)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.FlagResolve(p.Context(), d, arg)
@@ -213,9 +215,8 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 	})
 }
 
-// flushCalls writes the last call that the batch asks for about each payment and refund. Closes come after new calls,
-// since an order may end in the batch that asks for a call about its payment, and before the end of calls, since a
-// decided payment is not closed.
+// flushCalls writes the last call that the batch asks for about each payment and refund. Closes come last: an order may
+// end in the batch that asks for a call about its payment, and a payment that the batch decides is not closed.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	calls := slices.Clone(tx.calls)
 	slices.SortStableFunc(calls, func(a, b dueCall) int {
@@ -237,9 +238,20 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
 		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
 		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
+		puts.Fences, puts.LeaseUntil = append(puts.Fences, c.fence), append(puts.LeaseUntil, c.until)
 	}
 	if len(puts.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })
+	}
+	if len(ends.Numbers) > 0 {
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallLock(p.Context(), d, db.CallLockParams(ends))
+			return err
+		})
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CallDelete(p.Context(), d, ends)
+			return err
+		})
 	}
 	if len(tx.closes) > 0 {
 		arg := db.CallCloseParams{Now: tx.Now}
@@ -253,16 +265,6 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 		})
 		p.Queue(func(d commit.DB) error {
 			_, err := q.CallClose(p.Context(), d, arg)
-			return err
-		})
-	}
-	if len(ends.Numbers) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLock(p.Context(), d, db.CallLockParams(ends))
-			return err
-		})
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallDelete(p.Context(), d, ends)
 			return err
 		})
 	}

@@ -125,6 +125,7 @@ type Refund struct {
 	Amount          amount.Int
 	Account         string // on which the money is held; empty: it was not posted
 	MovesOrder      bool   // the order is refunding because of it
+	FlagID          int64  // flag whose money it gives back; 0: none
 	Reason          string
 	Principal       string
 	RequestID       string
@@ -152,7 +153,11 @@ const (
 	SecondTransaction FlagKind = "second_transaction"
 	OrderRefused      FlagKind = "order_refused"
 	UnknownRefund     FlagKind = "unknown_refund"
+	RefundReturned    FlagKind = "refund_returned"
 )
+
+// OfRefund reports whether the flag is about a refund, and not about a whole transaction.
+func (k FlagKind) OfRefund() bool { return k == UnknownRefund || k == RefundReturned }
 
 // Resolution is what a person decided about flagged money.
 type Resolution string

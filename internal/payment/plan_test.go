@@ -337,12 +337,12 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 			"open flags": {func() int { l, _, err := r.Flags(ctx, 1, "open", 10, ""); check(err); return len(l) }, 10, 100},
 			"gateways":   {func() int { l, _, err := r.Gateways(ctx, 1, 10, ""); check(err); return len(l) }, 1, 60},
 			"take": {func() int {
-				l, err := u.Take(ctx, payment.GatewayKey{Tenant: 1, Gateway: "g"}, 10)
+				l, err := u.Take(ctx, payment.GatewayKey{Tenant: 1, Gateway: "g"}, 10, time.Minute)
 				check(err)
 				return len(l)
 			}, 10, 400},
 			"take one": {func() int {
-				l, ok, err := u.TakeOne(ctx, 1, payment.OfPayment, "s777")
+				l, ok, err := u.TakeOne(ctx, 1, payment.OfPayment, "s777", time.Minute)
 				check(err)
 				if ok {
 					check(u.Again(ctx, l, payment.Query, time.Hour, "", ""))

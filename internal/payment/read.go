@@ -29,12 +29,15 @@ type View struct {
 	Payment
 	State
 	Refunding, Refunded amount.Int
+	// Lease of the first call at the gateway, of a payment just created by a caller that makes the call itself.
+	Lease *Leased
 }
 
 // RefundView is a refund with its state.
 type RefundView struct {
 	Refund
 	State
+	Lease *Leased // as in View
 }
 
 // NamedGateway is a gateway with its name.

@@ -78,6 +78,8 @@ type dueCall struct {
 	gateway string
 	kind    CallKind
 	at      time.Time
+	fence   int64 // of a lease; 0: none
+	until   time.Time
 }
 
 var (
@@ -222,6 +224,9 @@ func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.refunds.Want(k) }
 
 // WantTransaction names a transaction.
 func (tx *Tx) WantTransaction(k TransactionKey) *TransactionRow { return tx.transactions.Want(k) }
+
+// KnownTransaction returns a transaction that is named, or nil.
+func (tx *Tx) KnownTransaction(k TransactionKey) *TransactionRow { return tx.transactions.Known(k) }
 
 // WantNotice names a notice.
 func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.notices.Want(k) }

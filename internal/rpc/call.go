@@ -35,6 +35,7 @@ type call struct {
 	keyLife   time.Duration // from the header; 0: not set
 	token     *token.Spend  // Submit-Token, or nil
 	claim     *claim.Params // Claim-Key, or nil
+	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
 }
 
 type callKey struct{}

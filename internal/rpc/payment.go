@@ -17,6 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
@@ -65,17 +66,19 @@ func (s *Payments) ListGateways(ctx context.Context, r *pb.ListGatewaysRequest) 
 // CreatePayment creates the payment, and then waits for the gateway's first answer, as long as the caller does.
 func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest) (*pb.CreatePaymentResponse, error) {
 	noStore(ctx)
-	res, err := run(ctx, s.Mutations, createPaymentCall, r)
+	callOf(ctx).submits = true
+	made, err := mutate(ctx, s.Mutations, createPaymentCall, r)
+	res, err := made.reply(ctx, err)
 	if err != nil || res.GetPayment().GetState() != pb.PaymentState_PAYMENT_STATE_CREATED {
 		return res, err
 	}
-	tenant, p := callOf(ctx).identity.Tenant, res.GetPayment()
-	k := payment.GatewayKey{Tenant: tenant, Gateway: p.GetGateway()}
-	ctx, cancel := context.WithTimeout(ctx, submitWithin)
-	defer cancel()
-	// A failure is not one of this call: the payment is there, and the call at the gateway is made again.
-	_ = s.Dispatcher.Submit(ctx, k, payment.OfPayment, p.GetOutTradeNo())
-	v, err := s.Reader.Payment(ctx, payment.Key{Tenant: tenant, OutTradeNo: p.GetOutTradeNo()})
+	p := res.GetPayment()
+	k := payment.Key{Tenant: callOf(ctx).identity.Tenant, OutTradeNo: p.GetOutTradeNo()}
+	v, _ := made.answer.(payment.View)
+	err = s.submit(ctx, p.GetGateway(), v.Lease, payment.OfPayment, k.OutTradeNo, &v, func() (bool, error) {
+		v, err = s.Reader.Payment(ctx, k)
+		return v.State.State != machine.PaymentCreated, err
+	})
 	if err != nil {
 		return res, nil
 	}
@@ -84,6 +87,53 @@ func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest
 
 // submitWithin bounds the wait of a caller for the gateway.
 const submitWithin = 15 * time.Second
+
+// submit makes the first call about a payment or refund, by a lease or if no other worker has it. If one has it, it waits
+// until that one is done. A failure at the gateway is none of this: the call there is made again. created is the payment
+// that the call has created; nil: a refund. read looks at the payment or refund, and reports whether the gateway has
+// answered.
+func (s *Payments) submit(ctx context.Context, name string, lease *payment.Leased, about payment.Subject, number string,
+	created *payment.View, read func() (bool, error)) error {
+	k := payment.GatewayKey{Tenant: callOf(ctx).identity.Tenant, Gateway: name}
+	wait, cancel := context.WithTimeout(ctx, submitWithin)
+	defer cancel()
+	if lease != nil {
+		submitted, _ := s.Dispatcher.Make(wait, k, *lease, created)
+		if submitted != nil {
+			*created = *submitted
+			return nil
+		}
+		_, err := read()
+		return err
+	}
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if answered, err := read(); answered || err != nil {
+			return err
+		}
+		if made, failed := s.Dispatcher.Submit(wait, k, about, number); made || failed != nil {
+			_, err := read()
+			return err
+		}
+		select {
+		case <-wait.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// lease returns for how long this call has the call at a gateway, if it makes that itself; else nil.
+func (c *call) lease() func(name string) time.Duration {
+	if !c.submits {
+		return nil
+	}
+	return func(name string) time.Duration {
+		if g := c.gate.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: name}); g != nil {
+			return dispatch.Lease(g)
+		}
+		return 0
+	}
+}
 
 // paymentRows is what a payment writes: itself, its instance with its history, and the call.
 const paymentRows = 4
@@ -95,7 +145,7 @@ var createPaymentCall = register("payment.create",
 			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
 				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
 				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
-		cmd.Messages = d.storedMessages(c, r)
+		cmd.Messages, cmd.Lease = d.storedMessages(c, r), c.lease()
 		if c.token != nil {
 			cmd.TokenHash = token.Hash(c.token.Token)
 		}
@@ -241,17 +291,22 @@ func (s *Payments) ListNotices(ctx context.Context, r *pb.ListNoticesRequest) (*
 	return &pb.ListNoticesResponse{Notices: eachOf(list, renderGatewayNotice), NextPageToken: next}, err
 }
 
+// RefundPayment asks for the refund, and waits for the gateway as CreatePayment does.
 func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest) (*pb.RefundPaymentResponse, error) {
-	res, err := run(ctx, s.Mutations, refundPaymentCall, r)
+	callOf(ctx).submits = true
+	made, err := mutate(ctx, s.Mutations, refundPaymentCall, r)
+	res, err := made.reply(ctx, err)
 	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_ASKED {
 		return res, err
 	}
-	tenant, x := callOf(ctx).identity.Tenant, res.GetRefund()
-	ctx, cancel := context.WithTimeout(ctx, submitWithin)
-	defer cancel()
-	_ = s.Dispatcher.Submit(ctx, payment.GatewayKey{Tenant: tenant, Gateway: x.GetGateway()}, payment.OfRefund,
-		x.GetRefundNo()) // as in CreatePayment
-	v, err := s.Reader.Refund(ctx, payment.RefundKey{Tenant: tenant, RefundNo: x.GetRefundNo()})
+	x := res.GetRefund()
+	k := payment.RefundKey{Tenant: callOf(ctx).identity.Tenant, RefundNo: x.GetRefundNo()}
+	asked, _ := made.answer.(payment.RefundView)
+	var v payment.RefundView
+	err = s.submit(ctx, x.GetGateway(), asked.Lease, payment.OfRefund, k.RefundNo, nil, func() (bool, error) {
+		v, err = s.Reader.Refund(ctx, k)
+		return v.State.State != machine.RefundAsked, err
+	})
 	if err != nil {
 		return res, nil
 	}
@@ -261,7 +316,8 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 var refundPaymentCall = register("payment.refund",
 	func(c *call, d *decoder, r *pb.RefundPaymentRequest) mutation[*pb.RefundPaymentResponse] {
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
-			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason())}
+			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),
+			Lease: c.lease()}
 		if r.GetAmount() != "" {
 			n := d.positive("amount", r.GetAmount(), ledger.Exact)
 			cmd.Amount = &n

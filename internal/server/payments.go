@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -32,9 +33,9 @@ func (s *Server) openPayments(ctx context.Context) error {
 
 // settle commits what a gateway said in answer to a call.
 func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
-	requestID string) error {
-	_, err := s.settled(ctx, k, said, c, requestID)
-	return err
+	requestID string) (dispatch.Settled, error) {
+	out, err := s.settled(ctx, k, said, c, requestID)
+	return dispatch.Settled{Replaced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
 }
 
 func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
@@ -61,8 +62,37 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	raw gateway.Raw) (bool, error) {
 	asset, _ := g.Asset(n.Currency)
 	said := payment.Said{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
-	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}, said, nil, requestID)
+	k := payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}
+	out, err := s.settled(ctx, k, said, nil, requestID)
+	if err == nil && out.Undecided {
+		return s.askAboutRefund(ctx, requestID, g, n)
+	}
 	return out.Done, err
+}
+
+// askAboutRefund asks about a refund of which a notice tells, that no call asked for, and commits the answer. It returns
+// false if the gateway is to tell of it again.
+func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
+	error) {
+	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})
+	if err != nil {
+		return false, err
+	}
+	currency, _ := g.Currency(v.Asset)
+	answer, err := g.QueryRefund(ctx, &gateway.Refund{RefundNo: n.RefundNo, GatewayRefundID: n.GatewayRefundID,
+		OutTradeNo: n.OutTradeNo, TransactionID: n.TransactionID, Currency: currency})
+	if errors.Is(err, gateway.ErrNoTrade) {
+		return true, nil
+	}
+	if err != nil {
+		s.log.WarnContext(ctx, "a gateway tells of a refund that no call asked for, and could not be asked about it",
+			"gateway", g.Name, "refund_no", n.RefundNo, "error", err)
+		return false, nil
+	}
+	asset, _ := g.Asset(answer.Currency)
+	_, err = s.settle(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
+		payment.Said{Notice: answer, Asset: asset}, nil, requestID)
+	return err == nil, err
 }
 
 // flatten joins the values of headers.

@@ -2,9 +2,11 @@ package server_test
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +33,8 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 			}{{"paid", paid}, {"declined", declined}, {"repeats", repeated}, {"early", early}, {"reordered", reordered},
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
-				{"relayed", relayed}} {
+				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
+				{"returned", returned}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
 			}
 		})
@@ -52,6 +55,34 @@ func paid(x *till, no string) {
 	x.stays(no, isPaid)
 	if got := x.taken(no); got != "12.30 0.00" {
 		x.T.Errorf("the gateway has %s", got)
+	}
+}
+
+// clicked: several clicks on "pay" come while the gateway is slow. All get the same credential, and it was asked once.
+func clicked(x *till, no string) {
+	x.plan(no, fate{"api": fate{"create": fate{"do": "slow", "after": "700ms"}}})
+	var clicks sync.WaitGroup
+	answers := make([]*paymentv1.Payment, 4)
+	clicks.Go(func() { answers[0] = x.order(no) })
+	servertest.Eventually(x.T, 20*time.Second, no+" is there", func() (found bool) {
+		err := x.Pool.QueryRow(context.Background(), "select exists (select from payment_payments where out_trade_no = $1)",
+			no).Scan(&found)
+		return found && err == nil
+	})
+	for i := 1; i < len(answers); i++ {
+		clicks.Go(func() { answers[i] = x.pay(no).GetPayment() })
+	}
+	clicks.Wait()
+	for i, p := range answers {
+		if p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUBMITTED || len(p.GetCredential()) == 0 ||
+			!maps.Equal(p.GetCredential(), answers[0].GetCredential()) {
+			x.T.Errorf("click %d: %v", i, p)
+		}
+	}
+	var tries int
+	if err := x.Pool.QueryRow(context.Background(), `select count(*) from payment_notices
+		where out_trade_no = $1 and kind = 'pending' and not callback`, no).Scan(&tries); err != nil || tries != 1 {
+		x.T.Errorf("the gateway answered %d times: %v", tries, err)
 	}
 }
 
@@ -298,6 +329,51 @@ func refundFails(x *till, no string) {
 	if got := x.taken(no); got != "12.30 0.00" {
 		x.T.Errorf("the gateway has %s", got)
 	}
+}
+
+// givenBackByHand: the merchant gives money back in the gateway's console. It is flagged, with its amount, once.
+func givenBackByHand(x *till, no string) {
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "hand_" + no})
+	x.quiet()
+	x.stays(no, isPaid)
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
+		x.T.Errorf("%v", f)
+	}
+}
+
+// returned: a refund fails after it had succeeded. Its money is at the gateway again, and flagged.
+func returned(x *till, no string) {
+	if x.kind == "alipay" {
+		return // its notices do not say so
+	}
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.refund(no, "back_"+no, "2.30")
+	x.refundBecomes("back_"+no, paymentv1.RefundState_REFUND_STATE_SUCCEEDED)
+	x.quiet()
+	key := "back_" + no
+	if x.kind == "stripe" {
+		res := new(paymentv1.GetRefundResponse)
+		x.OK("Payment.GetRefund", &paymentv1.GetRefundRequest{RefundNo: key}, res)
+		key = res.GetRefund().GetGatewayRefundId()
+	}
+	tell[fate](x, "POST", "/control/refunds/"+x.kind+"/"+key, fate{"do": "fail"})
+	x.quiet()
+	f := x.flag(no)
+	if f.GetKind() != paymentv1.FlagKind_FLAG_KIND_REFUND_RETURNED || f.GetAmount() != "2.30" {
+		x.T.Fatalf("%v", f)
+	}
+	r := &paymentv1.ResolveFlagRequest{FlagId: f.GetId(), Resolution: paymentv1.Resolution_RESOLUTION_REFUND, RefundNo: "x"}
+	if a := x.Call(servertest.ConnectJSON, "Payment.ResolveFlag", r); a.Reason(x.T) != "FIELD_INVALID" {
+		x.T.Errorf("a refund of a refund: %s", a.Raw)
+	}
+	x.OK("Payment.ResolveFlag", &paymentv1.ResolveFlagRequest{FlagId: f.GetId(), Account: "payee:" + no,
+		Resolution: paymentv1.Resolution_RESOLUTION_WRITE_OFF}, new(paymentv1.ResolveFlagResponse))
+	x.stays(no, isPaid)
 }
 
 func (x *till) refund(no, refundNo, amount string) {

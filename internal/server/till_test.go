@@ -229,14 +229,9 @@ func (x *till) pay(no string) *paymentv1.CreatePaymentResponse {
 func (x *till) opened(no string, change ...func(*orderv1.CreateOrderRequest)) {
 	x.T.Helper()
 	p := x.order(no, change...)
-	// Without an answer of the gateway, a worker of a server has just taken the call.
-	servertest.Eventually(x.T, 20*time.Second, no+" is submitted", func() bool {
-		if p.GetState() == paymentv1.PaymentState_PAYMENT_STATE_SUBMITTED && len(p.GetCredential()) > 0 {
-			return true
-		}
-		p = x.payment(no)
-		return false
-	})
+	if p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUBMITTED || len(p.GetCredential()) == 0 {
+		x.T.Fatalf("the payer cannot pay: %v", p)
+	}
 	tell[fate](x, "POST", "/control/open/"+x.kind, p.GetCredential())
 }
 

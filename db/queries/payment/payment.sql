@@ -240,8 +240,8 @@ from (
 -- name: RefundLookup :many
 -- Refunds by number.
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
-    r.amount, r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id,
-    r.failure_code, r.failure_text
+    r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
+    r.gateway_refund_id, r.failure_code, r.failure_text
 from (
     select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@refund_nos::text[]) as refund_no
@@ -253,10 +253,10 @@ cross join lateral (
 -- name: RefundInsert :exec
 -- Inserts refunds in the order of the arrays, which callers sort.
 insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency, asset,
-    scale, amount, account, moves_order, reason, principal, request_id, created_at)
+    scale, amount, account, moves_order, flag_id, reason, principal, request_id, created_at)
 select u.tenant_id, u.refund_no, u.refund_id, u.out_trade_no, u.gateway, u.transaction_id, u.currency,
-    nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.moves_order, nullif(u.reason, ''), u.principal,
-    u.request_id, @now::timestamptz
+    nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.moves_order, nullif(u.flag_id, 0),
+    nullif(u.reason, ''), u.principal, u.request_id, @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@refund_nos::text[]) as refund_no,
         unnest(@refund_ids::bigint[]) as refund_id, unnest(@out_trade_nos::text[]) as out_trade_no,
@@ -264,7 +264,7 @@ from (
         unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset,
         unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
         unnest(@accounts::text[]) as account, unnest(@moves_order::boolean[]) as moves_order,
-        unnest(@reasons::text[]) as reason, unnest(@principals::text[]) as principal,
+        unnest(@flag_ids::bigint[]) as flag_id, unnest(@reasons::text[]) as reason, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id
 ) u;
 
@@ -320,12 +320,14 @@ from (
 ) u;
 
 -- name: FlagResolve :one
--- Resolves flags, found by their keys. Fails unless all were open.
+-- Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
+-- state.
 with resolved as (
     update payment_flags f
-    set state = 'resolved', resolution = y.resolution, target = nullif(y.target, ''),
-        refund_no = nullif(y.refund_no, ''), note = nullif(y.note, ''), resolved_by = y.resolved_by,
-        resolved_request_id = y.resolved_request_id, resolved_at = @now::timestamptz
+    set state = case y.resolution when '' then 'open' else 'resolved' end, resolution = nullif(y.resolution, ''),
+        target = nullif(y.target, ''), refund_no = nullif(y.refund_no, ''), note = nullif(y.note, ''),
+        resolved_by = nullif(y.resolved_by, ''), resolved_request_id = nullif(y.resolved_request_id, ''),
+        resolved_at = nullif(y.resolved_at, '0001-01-01 00:00:00+00')
     from (
         select l.ctid as tid, u.*
         from (
@@ -333,7 +335,8 @@ with resolved as (
                 unnest(@resolutions::text[]) as resolution, unnest(@targets::text[]) as target,
                 unnest(@refund_nos::text[]) as refund_no, unnest(@notes::text[]) as note,
                 unnest(@resolved_by::text[]) as resolved_by,
-                unnest(@resolved_request_ids::text[]) as resolved_request_id
+                unnest(@resolved_request_ids::text[]) as resolved_request_id,
+                unnest(@resolved_at::timestamptz[]) as resolved_at
         ) u
         cross join lateral (
             select x.ctid from payment_flags x
@@ -341,24 +344,27 @@ with resolved as (
             offset 0
         ) l
     ) y
-    where f.ctid = y.tid and f.state = 'open'
+    where f.ctid = y.tid and (f.state = 'open') = (y.resolution <> '')
     returning 1
 )
 select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from resolved;
 
 -- name: CallPut :exec
 -- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
--- that is to be closed stays so, whatever its gateway says of it: its order has ended.
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
-select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at
+-- that is to be closed stays so, whatever its gateway says of it: its order has ended. A fence of 0 means no lease.
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
+select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
+    case when u.fence <> 0 then 1 else 0 end as attempts,
+    nullif(u.lease_until, '0001-01-01 00:00:00+00') as lease_until, nullif(u.fence, 0) as fence
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
         unnest(@numbers::text[]) as number, unnest(@gateways::text[]) as gateway, unnest(@calls::text[]) as call,
-        unnest(@next_call_at::timestamptz[]) as next_call_at
+        unnest(@next_call_at::timestamptz[]) as next_call_at, unnest(@fences::bigint[]) as fence,
+        unnest(@lease_until::timestamptz[]) as lease_until
 ) u
 on conflict (tenant_id, subject, number) do update
-set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, lease_until = null, fence = null,
-    last_code = null, last_text = null
+set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
+    lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
 where payment_calls.call <> 'close';
 
 -- name: CallLock :many

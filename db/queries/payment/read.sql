@@ -19,9 +19,14 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
 from payment_payments p
-join machine_instances i on i.tenant_id = p.tenant_id and i.machine = 'payment' and i.key = p.out_trade_no
-left join payment_transactions x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
-    and x.transaction_id = p.transaction_id
+cross join lateral (
+    select l.state, l.revision, l.changed_at from machine_instances l
+    where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
+) i
+left join lateral (
+    select l.refunding, l.refunded from payment_transactions l
+    where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
+) x on true
 where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text;
 
 -- name: PaymentPage :many
@@ -83,7 +88,10 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from payment_refunds r
-join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
+cross join lateral (
+    select l.state, l.revision, l.changed_at from machine_instances l
+    where l.tenant_id = r.tenant_id and l.machine = 'refund' and l.key = r.refund_no offset 0
+) i
 where r.tenant_id = @tenant_id::integer and r.refund_no = @refund_no::text;
 
 -- name: RefundPage :many

@@ -49,6 +49,9 @@ var _ book.Dialect = (*Gateway)(nil)
 
 func (*Gateway) Name() string { return name }
 
+// RefundKey is the key of a refund: its number is unique within the payment.
+func (*Gateway) RefundKey(payment, refund string) string { return payment + "/" + refund }
+
 // TransactionID is the trade number: the payment has it from the beginning, and money that came again one of its own.
 func (*Gateway) TransactionID(p *book.Payment) string {
 	if p.First() == nil {

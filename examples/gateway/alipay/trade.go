@@ -78,7 +78,7 @@ func (g *Gateway) refund(q *request) (any, *failure) {
 	case number == "":
 		number = p.Number
 	}
-	r, existed, err := g.Book.Refund(book.Refund{Gateway: name, Key: p.Number + "/" + number, Number: number,
+	r, existed, err := g.Book.Refund(book.Refund{Gateway: name, Key: g.RefundKey(p.Number, number), Number: number,
 		ID: tradeNo(), Payment: p.Key, Transaction: t.ID, Amount: amount, Reason: q.has("refund_reason")}, "", true)
 	var state *book.StateError
 	switch {
@@ -115,7 +115,7 @@ func (g *Gateway) refundQuery(q *request) (any, *failure) {
 	if number == "" {
 		return nil, business("ACQ.INVALID_PARAMETER", "参数无效: out_request_no")
 	}
-	r, err := g.Book.FindRefund(name, p.Number+"/"+number)
+	r, err := g.Book.FindRefund(name, g.RefundKey(p.Number, number))
 	if err != nil || r.Status != book.RefundSucceeded {
 		return node{}, nil
 	}

@@ -8,8 +8,9 @@ import (
 
 // Act is something that a payer does, or that happens to a payment.
 type Act struct {
-	Do       string   `json:"do"` // open, pay, decline, pending, second, close, finish
+	Do       string   `json:"do"` // open, pay, decline, pending, second, close, finish, give_back
 	Amount   string   `json:"amount,omitempty"`
+	Refund   string   `json:"refund,omitempty"` // number of what is given back
 	Currency string   `json:"currency,omitempty"`
 	Wrong    []string `json:"wrong,omitempty"`
 	Force    bool     `json:"force,omitempty"` // pay although the payment is closed
@@ -25,6 +26,8 @@ var may = map[string][]Status{
 	"close":   {Unopened, Payable, Declined},
 	"second":  {Paid},
 	"finish":  {Paid},
+	// The merchant gives money back in the vendor's console, not by a call.
+	"give_back": {Paid},
 }
 
 // Acts returns what is possible with a payment now.
@@ -82,6 +85,10 @@ func (b *Book) act(c *changes, p *Payment, a Act) error {
 	case "finish":
 		p.First().FinishedAt = c.now
 		b.tell(c, &Event{Kind: EventFinished, Payment: p, Transaction: p.First()})
+	case "give_back":
+		if err := b.giveBack(c, p, a); err != nil {
+			return err
+		}
 	case "close":
 		p.Status, p.ClosedAt, p.Script = Closed, c.now, nil
 		b.tell(c, &Event{Kind: EventClosed, Payment: p})
@@ -140,6 +147,32 @@ func (b *Book) pay(c *changes, p *Payment, a Act) error {
 		b.index(p)
 		b.tell(c, &Event{Kind: EventPaid, Payment: p, Transaction: &t})
 	}
+	return nil
+}
+
+func (b *Book) giveBack(c *changes, p *Payment, a Act) error {
+	t := p.First()
+	amount, err := Parse(a.Amount, t.Scale)
+	if err != nil {
+		return err
+	}
+	if b.givenBack(p, t.ID, "")+amount > t.Amount {
+		return ErrTooMuch
+	}
+	key := a.Refund
+	if d, ok := b.dialects[p.Gateway].(interface {
+		RefundKey(payment, refund string) string
+	}); ok {
+		key = d.RefundKey(p.Number, a.Refund)
+	}
+	if a.Refund == "" || b.refunds[id{p.Gateway, key}] != nil {
+		return ErrDifferent
+	}
+	r := &Refund{Gateway: p.Gateway, Key: key, Number: a.Refund, ID: key, Payment: p.Key, Transaction: t.ID, Amount: amount,
+		Scale: t.Scale, Currency: t.Currency, NotifyURL: p.NotifyURL, CreatedAt: c.now}
+	b.addRefund(r)
+	b.settle(c, p, r, RefundSucceeded)
+	c.refunds = append(c.refunds, r)
 	return nil
 }
 

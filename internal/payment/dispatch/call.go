@@ -12,17 +12,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// run makes one leased call, commits the answer, and says when to ask again.
-func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// run makes one leased call, about a payment, or nil if it is to be read, commits the answer, and says when to ask again.
+// It returns the payment if that is submitted.
+func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View) (*payment.View,
+	error) {
+	ctx, cancel := context.WithTimeout(ctx, within(g))
 	defer cancel()
-	n, c, err := d.call(ctx, g, l)
+	n, c, err := d.call(ctx, g, l, v)
 	if err == nil {
-		if err := d.settle(ctx, g, n, c); err != nil {
-			return errors.Join(err, d.Queue.Again(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
+		s, err := d.settle(ctx, g, n, c)
+		switch {
+		case err != nil:
+			return nil, errors.Join(err,
+				d.Queue.Again(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
+		case s.Replaced && l.Kind != payment.Close: // a close stays due until the payment has ended
+			return s.Payment, nil
 		}
-		// What has been decided has no call any more, and what has moved has another one: then this changes nothing.
-		return d.Queue.Again(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")
+		return nil, d.Queue.Again(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")
 	}
 	var failed *gateway.CallError
 	if !errors.As(err, &failed) {
@@ -33,7 +39,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 		next = payment.Query
 	}
 	wait := max(pauseAfter(l.Attempts), failed.RetryAfter)
-	return errors.Join(err, d.Queue.Again(ctx, l, next, wait, failed.Code, failed.Text))
+	return nil, errors.Join(err, d.Queue.Again(ctx, l, next, wait, failed.Code, failed.Text))
 }
 
 // again is the call that follows one with an answer that decided nothing.
@@ -45,17 +51,20 @@ func again(k payment.CallKind) payment.CallKind {
 }
 
 // call makes a call, and returns what the gateway said.
-func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.Leased) (gateway.Notice,
-	gateway.Credential, error) {
+func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View) (
+	gateway.Notice, gateway.Credential, error) {
 	if l.Subject == payment.OfRefund {
 		n, err := d.refund(ctx, g, l)
 		return n, nil, err
 	}
-	v, err := d.Reader.Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
-	if err != nil {
-		return gateway.Notice{}, nil, err
+	if v == nil {
+		found, err := d.Reader.Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
+		if err != nil {
+			return gateway.Notice{}, nil, err
+		}
+		v = &found
 	}
-	p, err := requestOf(g, &v)
+	p, err := requestOf(g, v)
 	if err != nil && (v.State.State != payment.Created || l.Kind != payment.Submit) {
 		// The gateway may know the payment, and the settings have changed since.
 		return gateway.Notice{}, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "currency", Text: err.Error()}
@@ -183,5 +192,8 @@ func about(n gateway.Notice, v *payment.RefundView) gateway.Notice {
 	return n
 }
 
-// timeout bounds a call with its commit, so that it ends within its lease.
-const timeout = payment.Lease - 20*time.Second
+// within bounds a call with its commit: it may take two requests.
+func within(g *gateway.Configured) time.Duration { return 2*g.Timeout + 10*time.Second }
+
+// Lease is how long a worker has a call at a gateway: longer than the call may take.
+func Lease(g *gateway.Configured) time.Duration { return within(g) + 10*time.Second }

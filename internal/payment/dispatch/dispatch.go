@@ -25,8 +25,16 @@ type Config struct {
 	Gateways map[string]*gateway.Configured
 	// Settle commits what a gateway said.
 	Settle func(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
-		requestID string) error
+		requestID string) (Settled, error)
 	Log *slog.Logger
+}
+
+// Settled is what has become of an answer.
+type Settled struct {
+	// Replaced: the payment or refund has moved, which has replaced the call that was due.
+	Replaced bool
+	// Payment that was submitted, as it is now; nil: not so.
+	Payment *payment.View
 }
 
 // Dispatcher makes calls. It is safe for concurrent use.
@@ -60,7 +68,7 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for {
-		leased, err := d.Queue.Take(ctx, keyOf(g), max(atOnce-len(free), 1))
+		leased, err := d.Queue.Take(ctx, keyOf(g), max(atOnce-len(free), 1), Lease(g))
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "calls at a gateway could not be leased", "gateway", g.Name, "error", err)
 		}
@@ -69,7 +77,7 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 			calls.Go(func() {
 				defer func() { <-free }()
 				// A call that has begun ends, so that its outcome is recorded.
-				if err := d.run(context.WithoutCancel(ctx), g, l); err != nil {
+				if _, err := d.run(context.WithoutCancel(ctx), g, l, nil); err != nil {
 					d.Log.WarnContext(ctx, "a call at a gateway failed", "gateway", g.Name, "call", string(l.Kind),
 						"number", l.Number, "error", err)
 				}
@@ -97,17 +105,25 @@ func (d *Dispatcher) Gateway(k payment.GatewayKey) *gateway.Configured {
 	return nil
 }
 
-// Submit makes the first call about a payment, if no other worker has it.
-func (d *Dispatcher) Submit(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string) error {
+// Make makes a call whose lease the caller has, about a payment, or nil if it is to be read. The gateway is configured.
+// It returns the payment if that is submitted.
+func (d *Dispatcher) Make(ctx context.Context, k payment.GatewayKey, l payment.Leased, v *payment.View) (*payment.View,
+	error) {
+	return d.run(context.WithoutCancel(ctx), d.Gateway(k), l, v)
+}
+
+// Submit makes the call that is next about a payment or refund, and reports whether it did: another worker may have it.
+func (d *Dispatcher) Submit(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string) (bool, error) {
 	g := d.Gateway(k)
 	if g == nil {
-		return ErrNotConfigured
+		return false, ErrNotConfigured
 	}
-	l, ok, err := d.Queue.TakeOne(ctx, k.Tenant, s, number)
+	l, ok, err := d.Queue.TakeOne(ctx, k.Tenant, s, number, Lease(g))
 	if err != nil || !ok {
-		return err
+		return false, err
 	}
-	return d.run(context.WithoutCancel(ctx), g, l)
+	_, err = d.run(context.WithoutCancel(ctx), g, l, nil)
+	return true, err
 }
 
 // Ask asks the gateway for the state of a payment, whatever is due, and returns when the answer has taken effect.
@@ -117,10 +133,7 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 		return ErrNotConfigured
 	}
 	if v.State.State == payment.Created {
-		if l, ok, err := d.Queue.TakeOne(ctx, v.Tenant, payment.OfPayment, v.OutTradeNo); err != nil || ok {
-			if err == nil {
-				err = d.run(context.WithoutCancel(ctx), g, l)
-			}
+		if made, err := d.Submit(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo); err != nil || made {
 			return err
 		}
 	}
@@ -135,11 +148,13 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	if err != nil {
 		return err
 	}
-	return d.settle(ctx, g, n, nil)
+	_, err = d.settle(ctx, g, n, nil)
+	return err
 }
 
 // settle commits an answer.
-func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gateway.Notice, c gateway.Credential) error {
+func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gateway.Notice,
+	c gateway.Credential) (Settled, error) {
 	asset, _ := g.Asset(n.Currency)
 	return d.Settle(ctx, keyOf(g), payment.Said{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
 }

@@ -44,6 +44,8 @@ const (
 	FlagKind_FLAG_KIND_ORDER_REFUSED FlagKind = 7
 	// The gateway gave money back that no refund asked for, or more than was asked for.
 	FlagKind_FLAG_KIND_UNKNOWN_REFUND FlagKind = 8
+	// A refund failed after it had succeeded: the gateway has its money again, and the payer does not.
+	FlagKind_FLAG_KIND_REFUND_RETURNED FlagKind = 9
 )
 
 // Enum value maps for FlagKind.
@@ -58,6 +60,7 @@ var (
 		6: "FLAG_KIND_SECOND_TRANSACTION",
 		7: "FLAG_KIND_ORDER_REFUSED",
 		8: "FLAG_KIND_UNKNOWN_REFUND",
+		9: "FLAG_KIND_REFUND_RETURNED",
 	}
 	FlagKind_value = map[string]int32{
 		"FLAG_KIND_UNSPECIFIED":        0,
@@ -69,6 +72,7 @@ var (
 		"FLAG_KIND_SECOND_TRANSACTION": 6,
 		"FLAG_KIND_ORDER_REFUSED":      7,
 		"FLAG_KIND_UNKNOWN_REFUND":     8,
+		"FLAG_KIND_REFUND_RETURNED":    9,
 	}
 )
 
@@ -722,7 +726,7 @@ const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"\x04note\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x04note\"]\n" +
 	"\x13ResolveFlagResponse\x12,\n" +
 	"\x04flag\x18\x01 \x01(\v2\x18.ledgerd.payment.v1.FlagR\x04flag\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted*\x89\x02\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted*\xa8\x02\n" +
 	"\bFlagKind\x12\x19\n" +
 	"\x15FLAG_KIND_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18FLAG_KIND_UNKNOWN_NUMBER\x10\x01\x12\x1a\n" +
@@ -732,7 +736,8 @@ const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"\x0eFLAG_KIND_LATE\x10\x05\x12 \n" +
 	"\x1cFLAG_KIND_SECOND_TRANSACTION\x10\x06\x12\x1b\n" +
 	"\x17FLAG_KIND_ORDER_REFUSED\x10\a\x12\x1c\n" +
-	"\x18FLAG_KIND_UNKNOWN_REFUND\x10\b*U\n" +
+	"\x18FLAG_KIND_UNKNOWN_REFUND\x10\b\x12\x1d\n" +
+	"\x19FLAG_KIND_REFUND_RETURNED\x10\t*U\n" +
 	"\tFlagState\x12\x1a\n" +
 	"\x16FLAG_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFLAG_STATE_OPEN\x10\x01\x12\x17\n" +

@@ -165,16 +165,19 @@ func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOr
 }
 
 const callPut = `-- name: CallPut :exec
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
-select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
+select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
+    case when u.fence <> 0 then 1 else 0 end as attempts,
+    nullif(u.lease_until, '0001-01-01 00:00:00+00') as lease_until, nullif(u.fence, 0) as fence
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
         unnest($3::text[]) as number, unnest($4::text[]) as gateway, unnest($5::text[]) as call,
-        unnest($6::timestamptz[]) as next_call_at
+        unnest($6::timestamptz[]) as next_call_at, unnest($7::bigint[]) as fence,
+        unnest($8::timestamptz[]) as lease_until
 ) u
 on conflict (tenant_id, subject, number) do update
-set call = excluded.call, next_call_at = excluded.next_call_at, attempts = 0, lease_until = null, fence = null,
-    last_code = null, last_text = null
+set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
+    lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
 where payment_calls.call <> 'close'
 `
 
@@ -185,10 +188,12 @@ type CallPutParams struct {
 	Gateways   []string
 	Calls      []string
 	NextCallAt []time.Time
+	Fences     []int64
+	LeaseUntil []time.Time
 }
 
 // Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
-// that is to be closed stays so, whatever its gateway says of it: its order has ended.
+// that is to be closed stays so, whatever its gateway says of it: its order has ended. A fence of 0 means no lease.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
 		arg.Tenants,
@@ -197,6 +202,8 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 		arg.Gateways,
 		arg.Calls,
 		arg.NextCallAt,
+		arg.Fences,
+		arg.LeaseUntil,
 	)
 	return err
 }
@@ -345,17 +352,19 @@ func (q *Queries) FlagLookup(ctx context.Context, db DBTX, arg FlagLookupParams)
 const flagResolve = `-- name: FlagResolve :one
 with resolved as (
     update payment_flags f
-    set state = 'resolved', resolution = y.resolution, target = nullif(y.target, ''),
-        refund_no = nullif(y.refund_no, ''), note = nullif(y.note, ''), resolved_by = y.resolved_by,
-        resolved_request_id = y.resolved_request_id, resolved_at = $2::timestamptz
+    set state = case y.resolution when '' then 'open' else 'resolved' end, resolution = nullif(y.resolution, ''),
+        target = nullif(y.target, ''), refund_no = nullif(y.refund_no, ''), note = nullif(y.note, ''),
+        resolved_by = nullif(y.resolved_by, ''), resolved_request_id = nullif(y.resolved_request_id, ''),
+        resolved_at = nullif(y.resolved_at, '0001-01-01 00:00:00+00')
     from (
-        select l.ctid as tid, u.tenant_id, u.flag_id, u.resolution, u.target, u.refund_no, u.note, u.resolved_by, u.resolved_request_id
+        select l.ctid as tid, u.tenant_id, u.flag_id, u.resolution, u.target, u.refund_no, u.note, u.resolved_by, u.resolved_request_id, u.resolved_at
         from (
-            select unnest($3::integer[]) as tenant_id, unnest($1::bigint[]) as flag_id,
-                unnest($4::text[]) as resolution, unnest($5::text[]) as target,
-                unnest($6::text[]) as refund_no, unnest($7::text[]) as note,
-                unnest($8::text[]) as resolved_by,
-                unnest($9::text[]) as resolved_request_id
+            select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as flag_id,
+                unnest($3::text[]) as resolution, unnest($4::text[]) as target,
+                unnest($5::text[]) as refund_no, unnest($6::text[]) as note,
+                unnest($7::text[]) as resolved_by,
+                unnest($8::text[]) as resolved_request_id,
+                unnest($9::timestamptz[]) as resolved_at
         ) u
         cross join lateral (
             select x.ctid from payment_flags x
@@ -363,7 +372,7 @@ with resolved as (
             offset 0
         ) l
     ) y
-    where f.ctid = y.tid and f.state = 'open'
+    where f.ctid = y.tid and (f.state = 'open') = (y.resolution <> '')
     returning 1
 )
 select commit_expect(count(*), cardinality($1::bigint[]))::text from resolved
@@ -371,7 +380,6 @@ select commit_expect(count(*), cardinality($1::bigint[]))::text from resolved
 
 type FlagResolveParams struct {
 	FlagIds            []int64
-	Now                time.Time
 	Tenants            []int32
 	Resolutions        []string
 	Targets            []string
@@ -379,13 +387,14 @@ type FlagResolveParams struct {
 	Notes              []string
 	ResolvedBy         []string
 	ResolvedRequestIds []string
+	ResolvedAt         []time.Time
 }
 
-// Resolves flags, found by their keys. Fails unless all were open.
+// Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
+// state.
 func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParams) (string, error) {
 	row := db.QueryRow(ctx, flagResolve,
 		arg.FlagIds,
-		arg.Now,
 		arg.Tenants,
 		arg.Resolutions,
 		arg.Targets,
@@ -393,6 +402,7 @@ func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParam
 		arg.Notes,
 		arg.ResolvedBy,
 		arg.ResolvedRequestIds,
+		arg.ResolvedAt,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)
@@ -1070,10 +1080,10 @@ func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateP
 
 const refundInsert = `-- name: RefundInsert :exec
 insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency, asset,
-    scale, amount, account, moves_order, reason, principal, request_id, created_at)
+    scale, amount, account, moves_order, flag_id, reason, principal, request_id, created_at)
 select u.tenant_id, u.refund_no, u.refund_id, u.out_trade_no, u.gateway, u.transaction_id, u.currency,
-    nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.moves_order, nullif(u.reason, ''), u.principal,
-    u.request_id, $1::timestamptz
+    nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.moves_order, nullif(u.flag_id, 0),
+    nullif(u.reason, ''), u.principal, u.request_id, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as refund_no,
         unnest($4::bigint[]) as refund_id, unnest($5::text[]) as out_trade_no,
@@ -1081,8 +1091,8 @@ from (
         unnest($8::text[]) as currency, unnest($9::text[]) as asset,
         unnest($10::smallint[]) as scale, unnest($11::numeric[]) as amount,
         unnest($12::text[]) as account, unnest($13::boolean[]) as moves_order,
-        unnest($14::text[]) as reason, unnest($15::text[]) as principal,
-        unnest($16::text[]) as request_id
+        unnest($14::bigint[]) as flag_id, unnest($15::text[]) as reason, unnest($16::text[]) as principal,
+        unnest($17::text[]) as request_id
 ) u
 `
 
@@ -1100,6 +1110,7 @@ type RefundInsertParams struct {
 	Amounts        []amount.Int
 	Accounts       []string
 	MovesOrder     []bool
+	FlagIds        []int64
 	Reasons        []string
 	Principals     []string
 	RequestIds     []string
@@ -1121,6 +1132,7 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 		arg.Amounts,
 		arg.Accounts,
 		arg.MovesOrder,
+		arg.FlagIds,
 		arg.Reasons,
 		arg.Principals,
 		arg.RequestIds,
@@ -1130,14 +1142,14 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 
 const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
-    r.amount, r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id,
-    r.failure_code, r.failure_text
+    r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
+    r.gateway_refund_id, r.failure_code, r.failure_text
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1158,6 +1170,7 @@ type RefundLookupRow struct {
 	Amount          amount.Int
 	Account         *string
 	MovesOrder      bool
+	FlagID          *int64
 	Reason          *string
 	Principal       string
 	RequestID       string
@@ -1189,6 +1202,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.Amount,
 			&i.Account,
 			&i.MovesOrder,
+			&i.FlagID,
 			&i.Reason,
 			&i.Principal,
 			&i.RequestID,

@@ -289,9 +289,14 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
 from payment_payments p
-join machine_instances i on i.tenant_id = p.tenant_id and i.machine = 'payment' and i.key = p.out_trade_no
-left join payment_transactions x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
-    and x.transaction_id = p.transaction_id
+cross join lateral (
+    select l.state, l.revision, l.changed_at from machine_instances l
+    where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
+) i
+left join lateral (
+    select l.refunding, l.refunded from payment_transactions l
+    where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
+) x on true
 where p.tenant_id = $1::integer and p.out_trade_no = $2::text
 `
 
@@ -497,7 +502,10 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from payment_refunds r
-join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
+cross join lateral (
+    select l.state, l.revision, l.changed_at from machine_instances l
+    where l.tenant_id = r.tenant_id and l.machine = 'refund' and l.key = r.refund_no offset 0
+) i
 where r.tenant_id = $1::integer and r.refund_no = $2::text
 `
 
@@ -565,7 +573,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.failure_text, i.state, i.revision, i.changed_at
 from (
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
         where $1::text = '' and l.tenant_id = $2::integer and l.refund_id > 0
             and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -573,7 +581,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -671,7 +679,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l
     where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
         and l.created_at < $3::timestamptz
         and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)
