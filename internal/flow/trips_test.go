@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -65,6 +68,49 @@ func TestRoundTrips(t *testing.T) {
 		}
 		if most := pool.Stat().TotalConns(); first > most {
 			t.Errorf("%s: %d calls took a round trip more, on %d connections", c.what, first, most)
+		}
+	}
+}
+
+// The steps of a checkout, as docs/payments.md tells of them.
+func TestRoundTripsOfACheckout(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	pool, n := pgtest.CountingPool(t, m.app.Config().ConnString())
+	e := engineOn(t, pool)
+	do := func(c flow.Command) error {
+		_, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 12, Bytes: 400, Command: c})
+		return err
+	}
+	say := func(no string, k gateway.Kind, c gateway.Credential) error {
+		_, err := flow.Settle(context.Background(), e, payment.GatewayKey{Tenant: 1, Gateway: "g"},
+			notice(string(k)+no, amountOf("10", "CNY"), of(no, "t"+no), kind(k)), c, "r")
+		return err
+	}
+	steps := []struct {
+		what string
+		do   func(no string) error
+		want int64
+	}{
+		{"CreateOrder", func(no string) error { return do(newOrder(no, outside)) }, 2},
+		{"CreatePayment", func(no string) error {
+			return do(&flow.CreatePayment{Caller: caller, OrderNo: no, Gateway: "g", OutTradeNo: no})
+		}, 2},
+		{"the gateway's answer", func(no string) error {
+			return say(no, gateway.Pending, gateway.Credential{"url": "x"})
+		}, 3},
+		{"the callback", func(no string) error { return say(no, gateway.Paid, nil) }, 3},
+	}
+	for i := range 12 {
+		for _, s := range steps {
+			before := n.Load()
+			if err := s.do(fmt.Sprint("c", i)); err != nil {
+				t.Fatal(s.what, err)
+			}
+			// The first ones make the process and its connections know what is always the same.
+			if got := n.Load() - before; got != s.want && i > 8 {
+				t.Errorf("%s: %d round trips, want %d", s.what, got, s.want)
+			}
 		}
 	}
 }

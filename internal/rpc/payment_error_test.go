@@ -38,6 +38,8 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		{"ResolveFlag", "FIELD_INVALID", "RESOLUTION_WRITE_OFF", &paymentv1.ResolveFlagRequest{FlagId: 1, Resolution: 77}},
 		{"ResolveFlag", "ACCOUNT_NOT_FOUND", `"account"`, resolveFlag("flag-sold-a", writeOff("nowhere"))},
 		{"AskGateway", "GATEWAY_NOT_CONFIGURED", "till", &paymentv1.AskGatewayRequest{OutTradeNo: "paid-a"}},
+		{"HandleCallback", "FIELD_INVALID", "headers.Note: must not contain a NUL", &paymentv1.HandleCallbackRequest{
+			Gateway: "till", Headers: map[string]string{"Note": "a\x00"}}},
 		{"ListFlags", "PAGE_TOKEN_INVALID", "pageToken", &paymentv1.ListFlagsRequest{PageToken: "x"}},
 	} {
 		for range 3 { // the order of the fields does not change

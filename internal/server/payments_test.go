@@ -2,6 +2,8 @@ package server_test
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
 	"maps"
 	"net/http"
 	"slices"
@@ -12,7 +14,9 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
@@ -34,7 +38,7 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
 				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
-				{"returned", returned}} {
+				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
 			}
 		})
@@ -83,6 +87,52 @@ func clicked(x *till, no string) {
 	if err := x.Pool.QueryRow(context.Background(), `select count(*) from payment_notices
 		where out_trade_no = $1 and kind = 'pending' and not callback`, no).Scan(&tries); err != nil || tries != 1 {
 		x.T.Errorf("the gateway answered %d times: %v", tries, err)
+	}
+}
+
+// messaged: the commit that pays the order sends the messages of its payment.
+func messaged(x *till, no string) {
+	x.createOrder(no)
+	r := x.payRequest(no)
+	r.Messages = []*notifyv1.SendRequest{text(), text()}
+	r.Messages[1].BizNo = "mine/" + no
+	for i, m := range r.GetMessages() {
+		m.Recipient = fmt.Sprintf("+86138%08d", crc32.ChecksumIEEE([]byte(no))%1e8+uint32(i))
+	}
+	res := new(paymentv1.CreatePaymentResponse)
+	x.OK("Payment.CreatePayment", r, res)
+	tell[fate](x, "POST", "/control/open/"+x.kind, res.GetPayment().GetCredential())
+	sent := func() int {
+		return x.Count("select count(*) from notify_names where biz_no in ('" + no + "/paid/1', 'mine/" + no + "')")
+	}
+	if n := sent(); n != 0 {
+		x.T.Errorf("%d messages before the payer has paid", n)
+	}
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	if n := sent(); n != 2 {
+		x.T.Errorf("%d messages", n)
+	}
+}
+
+// formOpensAgain: the submit token of the page can be spent again after a decline.
+func formOpensAgain(x *till, no string) {
+	if x.kind != "stripe" && x.kind != "standard" {
+		return // Alipay and WeChat Pay do not tell of declines
+	}
+	x.createOrder(no)
+	tokens := new(idempotencyv1.IssueTokensResponse)
+	x.OK("Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, tokens)
+	header := []string{"Submit-Token", tokens.GetTokens()[0]}
+	p := x.pay(no, header...).GetPayment()
+	tell[fate](x, "POST", "/control/open/"+x.kind, p.GetCredential())
+	if a := x.Call(servertest.ConnectJSON, "Payment.CreatePayment", x.payRequest(no), header...); a.Reason(x.T) != "TOKEN_SPENT" {
+		x.T.Errorf("the form is submitted twice: %s", a.Raw)
+	}
+	x.act(no, fate{"do": "decline"})
+	x.becomes(no, strings.Replace(isOpen, "SUBMITTED", "DECLINED", 1))
+	if again := x.pay(no, header...); !again.GetExisted() || again.GetPayment().GetOutTradeNo() != no {
+		x.T.Errorf("again: %v", again)
 	}
 }
 

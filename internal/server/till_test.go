@@ -200,8 +200,15 @@ func (x *till) prepare() {
 		Suspense: "suspense:" + x.kind}}, new(paymentv1.PutGatewayResponse))
 }
 
-// order creates an order of 12.30 with an account of its own as payee, and starts its payment.
+// order creates an order, and starts its payment.
 func (x *till) order(no string, change ...func(*orderv1.CreateOrderRequest)) *paymentv1.Payment {
+	x.T.Helper()
+	x.createOrder(no, change...)
+	return x.pay(no).GetPayment()
+}
+
+// createOrder creates an order of 12.30 with an account of its own as payee.
+func (x *till) createOrder(no string, change ...func(*orderv1.CreateOrderRequest)) {
 	x.T.Helper()
 	x.OK("CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "payee:" + no,
 		Asset: "CNY"}}}, new(ledgerv1.CreateAccountsResponse))
@@ -211,18 +218,21 @@ func (x *till) order(no string, change ...func(*orderv1.CreateOrderRequest)) *pa
 		f(r)
 	}
 	x.OK("Order.CreateOrder", r, new(orderv1.CreateOrderResponse))
-	return x.pay(no).GetPayment()
 }
 
-func (x *till) pay(no string) *paymentv1.CreatePaymentResponse {
+func (x *till) pay(no string, headers ...string) *paymentv1.CreatePaymentResponse {
 	x.T.Helper()
+	res := new(paymentv1.CreatePaymentResponse)
+	x.OK("Payment.CreatePayment", x.payRequest(no), res, headers...)
+	return res
+}
+
+func (x *till) payRequest(no string) *paymentv1.CreatePaymentRequest {
 	r := &paymentv1.CreatePaymentRequest{OrderNo: no, Gateway: x.kind, OutTradeNo: no, Payer: "o1", PayerIp: "127.0.0.1"}
 	if x.kind == "alipay" {
 		r.PayType = "precreate"
 	}
-	res := new(paymentv1.CreatePaymentResponse)
-	x.OK("Payment.CreatePayment", r, res)
-	return res
+	return r
 }
 
 // opened starts the payment of a new order, and opens it as the payer's client does.
