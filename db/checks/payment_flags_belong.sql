@@ -1,9 +1,10 @@
--- Every flag is about the whole of a transaction, or about a refund: one that no call asked for, or one that failed after
--- it had succeeded. What was decided has come about: there is the refund, or the transfer of that money, or of what
--- refunds have left of it. It has the time of its batch; or an earlier one, if the batch's time was that of an account
--- ahead of the clock.
+-- Every flag is about the whole of a transaction, or about a refund: one that no call asked for, or one that failed
+-- after it had succeeded. What was decided has come about: there is the refund, or the transfer of that money, or of
+-- what refunds have left of it. It has the time of its batch; or an earlier one, if the batch's time was that of an
+-- account ahead of the clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
-    case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null then 'there is no such transaction'
+    case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null
+            then 'there is no such transaction'
         when f.resolution = 'refund' and r.refund_no is null then 'there is no such refund'
         when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 then 'there is no such transfer'
         when b.batch_id is null then 'no batch made it' end as problem,

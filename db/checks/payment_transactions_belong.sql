@@ -17,7 +17,8 @@ left join lateral (
 left join lateral (
     select y.flag_id from payment_flags y
     where y.tenant_id = x.tenant_id and y.out_trade_no = x.out_trade_no and y.out_trade_no <> ''
-        and y.gateway = x.gateway and y.transaction_id = x.transaction_id and y.kind not in ('unknown_refund', 'refund_returned')
+        and y.gateway = x.gateway and y.transaction_id = x.transaction_id
+        and y.kind not in ('unknown_refund', 'refund_returned')
     offset 0
 ) f on true
 left join lateral (

@@ -167,7 +167,8 @@ func (b *checkoutBench) run(ctx context.Context, c *Case) (Round, error) {
 	}
 	run := newRun(r, marks)
 	if r.Measured == 0 || r.Unknown > 0 {
-		run.Failures = append(run.Failures, fmt.Sprintf("%d orders have an unknown outcome: %s", r.Unknown, r.FirstError))
+		run.Failures = append(run.Failures,
+			fmt.Sprintf("%d orders have an unknown outcome: %s", r.Unknown, r.FirstError))
 	}
 	failures, err := b.verify(ctx, schema, spec.Run, r)
 	run.Failures = append(run.Failures, failures...)

@@ -58,8 +58,8 @@ type CreatePayment struct {
 	OutTradeNo                string
 	payment.Details
 	TokenHash []byte // of the submit token that the call spends; nil: none
-	// Lease returns for how long the caller has the first call at a gateway, which it makes itself; 0: a worker makes it.
-	// Nil: always a worker.
+	// Lease returns for how long the caller has the first call at a gateway, which it makes itself; 0: a worker makes
+	// it. Nil: always a worker.
 	Lease    func(gateway string) time.Duration
 	Messages []byte // to send in the commit that pays the order, as Outbox.Stored reads them; nil: none
 	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.

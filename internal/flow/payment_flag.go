@@ -60,8 +60,8 @@ func (c *ResolveFlag) Need(tx *Tx) {
 	case payment.GiveBack:
 		if c.refund == nil {
 			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
-				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, FlagID: c.ID, Reason: c.Note,
-				account: f.Account}
+				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, FlagID: c.ID,
+				Reason: c.Note, account: f.Account}
 		}
 		c.refund.Need(tx)
 		return
@@ -192,7 +192,8 @@ func (c *ResolveFlag) left() (amount.Int, error) {
 // giveBack asks for the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
 	answer, err := c.refund.Apply(tx)
-	if r, ok := answer.(commit.Repeat); ok && err == nil && r.First.(payment.RefundView).State.State == machine.RefundFailed {
+	r, _ := answer.(commit.Repeat)
+	if v, ok := r.First.(payment.RefundView); ok && v.State.State == machine.RefundFailed {
 		const problem = "is the number of a refund that failed"
 		return fault.FieldInvalid.New("refund_no: %s", problem).WithField("refund_no", problem)
 	}

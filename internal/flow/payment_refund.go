@@ -55,7 +55,8 @@ func (c *RefundPayment) Need(tx *Tx) {
 	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
 	payments.WantMoney(k)
 	if c.Transaction != "" {
-		c.flagged = payments.WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway, ID: c.Transaction})
+		c.flagged = payments.WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway,
+			ID: c.Transaction})
 	}
 	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
@@ -363,8 +364,8 @@ func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
 	return c.moveRefunding(tx, x, back)
 }
 
-// moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or back,
-// since a part of it has not.
+// moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or
+// back, since a part of it has not.
 func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
 	o := &c.order.Value
 	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)

@@ -205,7 +205,8 @@ func loopback(host string) bool {
 
 // build builds the gateway of an entry. Nothing is opened until its first call.
 func (f *File) build(e *configuredEntry) (*Configured, error) {
-	c := &Configured{Dialect: f.dialects[e.Kind], Name: e.Name, Kind: e.Kind, TenantName: e.Tenant, Timeout: e.Timeout.Value(),
+	c := &Configured{Dialect: f.dialects[e.Kind], Name: e.Name, Kind: e.Kind, TenantName: e.Tenant,
+		Timeout: e.Timeout.Value(),
 		client: httpsend.New(httpsend.Settings{Timeout: e.Timeout.Value(), MaxAnswer: maxAnswer,
 			Proxy: http.ProxyFromEnvironment})}
 	if len(e.Currencies) > 0 {

@@ -245,8 +245,8 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 			tx.refunds.Load(r, Refund{RefundKey: r.Key, ID: f.RefundID, OutTradeNo: f.OutTradeNo, Gateway: f.Gateway,
 				TransactionID: f.TransactionID, Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 				Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
-				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID,
-				CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
+				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
+				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
 				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)})
 		}
 		return err

@@ -88,10 +88,10 @@ func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest
 // submitWithin bounds the wait of a caller for the gateway.
 const submitWithin = 15 * time.Second
 
-// submit makes the first call about a payment or refund, by a lease or if no other worker has it. If one has it, it waits
-// until that one is done. A failure at the gateway is none of this: the call there is made again. created is the payment
-// that the call has created; nil: a refund. read looks at the payment or refund, and reports whether the gateway has
-// answered.
+// submit makes the first call about a payment or refund, by a lease or if no other worker has it. If one has it, it
+// waits until that one is done. A failure at the gateway is none of this: the call there is made again. created is the
+// payment that the call has created; nil: a refund. read looks at the payment or refund, and reports whether the
+// gateway has answered.
 func (s *Payments) submit(ctx context.Context, name string, lease *payment.Leased, about payment.Subject, number string,
 	created *payment.View, read func() (bool, error)) error {
 	k := payment.GatewayKey{Tenant: callOf(ctx).identity.Tenant, Gateway: name}

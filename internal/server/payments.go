@@ -70,8 +70,8 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	return out.Done, err
 }
 
-// askAboutRefund asks about a refund of which a notice tells, that no call asked for, and commits the answer. It returns
-// false if the gateway is to tell of it again.
+// askAboutRefund asks about a refund of which a notice tells, that no call asked for, and commits the answer. It
+// returns false if the gateway is to tell of it again.
 func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
 	error) {
 	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})

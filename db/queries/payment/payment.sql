@@ -264,7 +264,8 @@ from (
         unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset,
         unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
         unnest(@accounts::text[]) as account, unnest(@moves_order::boolean[]) as moves_order,
-        unnest(@flag_ids::bigint[]) as flag_id, unnest(@reasons::text[]) as reason, unnest(@principals::text[]) as principal,
+        unnest(@flag_ids::bigint[]) as flag_id, unnest(@reasons::text[]) as reason,
+        unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id
 ) u;
 

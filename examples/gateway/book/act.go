@@ -168,8 +168,9 @@ func (b *Book) giveBack(c *changes, p *Payment, a Act) error {
 	if a.Refund == "" || b.refunds[id{p.Gateway, key}] != nil {
 		return ErrDifferent
 	}
-	r := &Refund{Gateway: p.Gateway, Key: key, Number: a.Refund, ID: key, Payment: p.Key, Transaction: t.ID, Amount: amount,
-		Scale: t.Scale, Currency: t.Currency, NotifyURL: p.NotifyURL, CreatedAt: c.now}
+	r := &Refund{Gateway: p.Gateway, Key: key, Number: a.Refund, ID: key, Payment: p.Key, Transaction: t.ID,
+		Amount: amount,
+		Scale:  t.Scale, Currency: t.Currency, NotifyURL: p.NotifyURL, CreatedAt: c.now}
 	b.addRefund(r)
 	b.settle(c, p, r, RefundSucceeded)
 	c.refunds = append(c.refunds, r)

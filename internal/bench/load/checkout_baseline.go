@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// checkoutBaseline takes one order after the other from its creation until it is paid, by one PL/pgSQL call a step. Nobody
-// is asked and nothing is signed: it only writes the rows.
+// checkoutBaseline takes one order after the other from its creation until it is paid, by one PL/pgSQL call a step.
+// Nobody is asked and nothing is signed: it only writes the rows.
 type checkoutBaseline struct {
 	conn   *pgconn.PgConn
 	spec   *Spec
@@ -58,7 +58,8 @@ func (c *checkoutBaseline) call() Outcome {
 		if err := c.conn.Conn().SetDeadline(time.Now().Add(c.spec.Patience)); err != nil {
 			return Outcome{Unknown: 1, Err: err}
 		}
-		if _, err := c.conn.ExecPrepared(context.Background(), fmt.Sprint("step", i), params, nil, nil).Close(); err != nil {
+		r := c.conn.ExecPrepared(context.Background(), fmt.Sprint("step", i), params, nil, nil)
+		if _, err := r.Close(); err != nil {
 			return Outcome{Unknown: 1, Err: fmt.Errorf("step %d: %w", i+1, err)}
 		}
 	}

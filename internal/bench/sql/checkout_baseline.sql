@@ -1,6 +1,6 @@
 -- The baseline of checkouts: one PL/pgSQL function a step, as one writes it by hand. Its tables are copies of the
--- service's: same columns, keys, indexes, CHECKs, fill factor and rows, without triggers. The names are the same too, so
--- that the same verification runs on both. What is hot is locked last, and accounts in the order of codes.
+-- service's: same columns, keys, indexes, CHECKs, fill factor and rows, without triggers. The names are the same too,
+-- so that the same verification runs on both. What is hot is locked last, and accounts in the order of codes.
 create schema bench;
 do $$
 declare
@@ -22,8 +22,8 @@ end
 $$;
 create sequence bench.ids as bigint cache 1000;
 
-create function bench.move(tenant integer, of text, no text, was text, now_is text, why text, at timestamptz) returns void
-    language plpgsql set search_path = bench, pg_catalog as $$
+create function bench.move(tenant integer, of text, no text, was text, now_is text, why text, at timestamptz)
+    returns void language plpgsql set search_path = bench, pg_catalog as $$
 declare
     id bigint;
     number bigint;
@@ -44,10 +44,10 @@ $$;
 create function bench.birth(tenant integer, of text, no text, id bigint, state text, owner text, at timestamptz,
     ends_at timestamptz) returns void language plpgsql set search_path = bench, pg_catalog as $$
 begin
-    insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner,
-        timer_ms, timer_at, timer_to, created_at, changed_at)
-    values (tenant, of, no, id, 1, state, '', 1, 'birth', owner, case when ends_at is not null then 1800000 end, ends_at,
-        case when ends_at is not null then 'cancelled' end, at, at);
+    insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause,
+        owner, timer_ms, timer_at, timer_to, created_at, changed_at)
+    values (tenant, of, no, id, 1, state, '', 1, 'birth', owner, case when ends_at is not null then 1800000 end,
+        ends_at, case when ends_at is not null then 'cancelled' end, at, at);
     insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
         cause, principal, request_id, recorded_at)
     values (tenant, id, 1, of, no, 1, '', state, 'caller', 'birth', 'bench', no, at);
@@ -61,13 +61,13 @@ declare
     ends_at timestamptz := at + interval '30 minutes';
     id bigint := nextval('ids');
 begin
-    insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee, life_ms,
-        reserve, principal, request_id, created_at)
+    insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
+        life_ms, reserve, principal, request_id, created_at)
     values (tenant, no, id, 'order', 'buyer', 'CNY', 2, 200,
         jsonb_build_array(jsonb_build_object('item', of_item, 'quantity', 1)), seller, 1800000, true, 'bench', no, at);
     perform birth(tenant, 'order', no, id, 'awaiting_payment', 'buyer', at, ends_at);
-    insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, ref,
-        life_ms, created_at, expires_at, principal, request_id)
+    insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state,
+        ref, life_ms, created_at, expires_at, principal, request_id)
     values (tenant, of_item, no || '/1', nextval('ids'), 1, 0, 0, 'reserved', no, 1800000, at, ends_at, 'bench', no);
     update stock_items set available = available - 1, reserved = reserved + 1, version = version + 1,
         next_lapse_at = least(next_lapse_at, ends_at)
@@ -89,8 +89,8 @@ begin
     if not found then
         raise exception 'order % cannot be paid', no;
     end if;
-    insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
-        amount, payee, expires_at, principal, request_id, created_at)
+    insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset,
+        scale, amount, payee, expires_at, principal, request_id, created_at)
     select tenant_id, no, id, no, 'standard', '', 1, asset, scale, amount, payee,
         created_at + life_ms * interval '1 millisecond', 'bench', no, at
     from order_orders where tenant_id = tenant and order_no = no;
@@ -112,8 +112,8 @@ begin
         case when transaction is not null then '2' end, case when transaction is not null then 'CNY' end,
         case when transaction is not null then 'CNY' end,
         jsonb_build_object('At', at, 'ID', name, 'Code', '', 'Kind', said, 'Text', '', 'Amount',
-            jsonb_build_object('Coef', '2', 'Scale', 0), 'Foreign', '', 'Currency', 'CNY', 'RefundNo', '', 'OutTradeNo', no,
-            'TransactionID', transaction, 'GatewayRefundID', ''),
+            jsonb_build_object('Coef', '2', 'Scale', 0), 'Foreign', '', 'Currency', 'CNY', 'RefundNo', '', 'OutTradeNo',
+            no, 'TransactionID', transaction, 'GatewayRefundID', ''),
         'applied', said_headers, said_body, no, case when transaction is not null then at end, at);
     return id;
 end
@@ -150,8 +150,8 @@ begin
     update payment_payments set transaction_id = transaction, paid_at = at
     where tenant_id = tenant and out_trade_no = no
     returning amount, scale, asset, payee into strict p;
-    insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-        amount, account, recorded_at)
+    insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset,
+        scale, amount, account, recorded_at)
     values (tenant, 'standard', transaction, no, notice, p.asset, p.asset, p.scale, p.amount, p.payee, at);
     delete from payment_calls where tenant_id = tenant and subject = 'payment' and number = no;
     insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)

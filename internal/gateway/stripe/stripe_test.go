@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,6 +87,34 @@ func TestSignatures(t *testing.T) {
 		if (err == nil) != c.ok || !c.ok && !errors.Is(err, gateway.ErrForged) || c.ok && n.Kind != gateway.Other {
 			t.Errorf("%s: %+v, %v", name, n, err)
 		}
+	}
+}
+
+// Stripe's own library says the same of each signature: testdata/oracle has asked it.
+func TestSignaturesByTheLibraryOfStripe(t *testing.T) {
+	text, err := os.ReadFile("testdata/webhooks.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct {
+		Name, Secret, Header, Body string
+		At                         int64
+		Valid                      bool
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	verdicts := map[bool]int{}
+	for _, w := range all {
+		g := build(t, map[string]any{"webhook_secrets": []string{older, w.Secret}})
+		_, err := g.Notice(http.Header{"Stripe-Signature": {w.Header}}, []byte(w.Body), time.Unix(w.At, 0))
+		if errors.Is(err, gateway.ErrForged) == w.Valid {
+			t.Errorf("%s: %v, and Stripe's library says %t", w.Name, err, w.Valid)
+		}
+		verdicts[w.Valid]++
+	}
+	if verdicts[true] < 5 || verdicts[false] < 5 {
+		t.Errorf("the library's verdicts are %v", verdicts)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// run makes one leased call, about a payment, or nil if it is to be read, commits the answer, and says when to ask again.
-// It returns the payment if that is submitted.
+// run makes one leased call, about a payment, or nil if it is to be read, commits the answer, and says when to ask
+// again. It returns the payment if that is submitted.
 func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View) (*payment.View,
 	error) {
 	ctx, cancel := context.WithTimeout(ctx, within(g))

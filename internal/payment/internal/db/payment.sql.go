@@ -1091,7 +1091,8 @@ from (
         unnest($8::text[]) as currency, unnest($9::text[]) as asset,
         unnest($10::smallint[]) as scale, unnest($11::numeric[]) as amount,
         unnest($12::text[]) as account, unnest($13::boolean[]) as moves_order,
-        unnest($14::bigint[]) as flag_id, unnest($15::text[]) as reason, unnest($16::text[]) as principal,
+        unnest($14::bigint[]) as flag_id, unnest($15::text[]) as reason,
+        unnest($16::text[]) as principal,
         unnest($17::text[]) as request_id
 ) u
 `
