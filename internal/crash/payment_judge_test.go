@@ -205,7 +205,7 @@ const refundsMatch = `
 	select format('refund %s is %s', key, state) from machine_instances where machine = 'refund' and state not in ('succeeded', 'failed')`
 
 // judgeGateways compares with the books of the gateways: each transaction is recorded once, or its payment had ended
-// before and nobody was told of it; a payment was charged once; and what was given back is what succeeded.
+// before and no caller was told of it; a payment was charged once; and what was given back is what succeeded.
 func (s *shop) judgeGateways() {
 	recorded := s.pairs(`select concat_ws(' ', gateway, out_trade_no, transaction_id), concat_ws(' ', currency, amount) from payment_transactions`)
 	payments := s.pairs("select gateway || ' ' || out_trade_no, order_no from payment_payments")
@@ -226,7 +226,7 @@ func (s *shop) judgeGateways() {
 			s.t.Errorf("the payment %s was made twice", name)
 		}
 		if payments[name] == "" {
-			s.t.Errorf("the gateway has the payment %s, and nobody knows it", name)
+			s.t.Errorf("the gateway has the payment %s, and no server knows it", name)
 		}
 		for _, x := range c.Transactions {
 			id := name + " " + x.ID
@@ -241,7 +241,7 @@ func (s *shop) judgeGateways() {
 	for id, what := range recorded {
 		s.t.Errorf("%s of %s was recorded, and the gateway does not have it", what, id)
 	}
-	s.t.Logf("%d payments at the gateways, %d transactions that nobody was told of", len(charged), untold)
+	s.t.Logf("%d payments at the gateways, %d transactions that no caller was told of", len(charged), untold)
 	var totals struct {
 		Gateways map[string]map[string]takings
 		Accepted int `json:"forgeries_accepted"`

@@ -137,7 +137,7 @@ var fates = []fate{
 	{"payer": "decline"},
 	{"payer": "decline_then_pay", "after": "100ms"},
 	{"payer": "pay", "wrong": []string{"currency"}}, // not seen at Alipay, whose notices name none
-	{}, // nobody pays
+	{}, // the payer never pays
 	{"payer": "pay", "api": api("create", "lost", "query", "error_after", "refund", "lost")},
 	{"payer": "pay", "api": api("create", "drop", "close", "lost", "refund", "error", "query_refund", "lost")},
 	{"payer": "pay", "refund": "fail"},

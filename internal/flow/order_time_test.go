@@ -46,7 +46,7 @@ func (m *market) equal(what, got, want string) {
 
 const late = "order, cancelled 2 timer, 3 tea lapsed, hold expired"
 
-// Past its time an order counts as cancelled for everybody, before the scheduler comes to it: its units and its money
+// Past its time an order counts as cancelled for all callers, before the scheduler comes to it: its units and its money
 // are free, and the first command that is not refused records it.
 func TestOrderPastItsTime(t *testing.T) {
 	t.Parallel()

@@ -258,7 +258,7 @@ func TestFlaggedMoneyThatIsGivenBackIsNotSpentAgain(t *testing.T) {
 		m.payableOrder("u", outside)
 		m.create("u", "p2")
 		m.wants(cancelOrder("u"), "u cancelled")
-		m.says(notice("n2", ten, of("p2", "t2")), "flagged") // of somebody else
+		m.says(notice("n2", ten, of("p2", "t2")), "flagged") // of another payment
 		m.gets(refund("r1", ""), "r1 asked")
 		m.gets(m.resolve(0, x), "FIELD_INVALID")
 		m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")

@@ -91,7 +91,7 @@ func (g *Gateway) handle(operation string, f func(*call) book.Answer) http.Handl
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 		b := book.Call{Gateway: name, Operation: operation, Fail: overloaded,
 			Effect: func() book.Answer { return f(c) }}
-		// The public key signs for whoever names it, even while certificates are in use.
+		// The public key signs for every merchant that names it, even while certificates are in use.
 		byCertificate := g.Certificates && r.Header.Get("Wechatpay-Serial") != g.Keys.PublicKeyID
 		b.Sign = func(a *book.Answer, f book.Forgery) {
 			if a.Header == nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // checkoutBaseline takes one order after the other from its creation until it is paid, by one PL/pgSQL call a step.
-// Nobody is asked and nothing is signed: it only writes the rows.
+// It asks no gateway and checks no signature: it only writes the rows.
 type checkoutBaseline struct {
 	conn   *pgconn.PgConn
 	spec   *Spec
