@@ -138,7 +138,7 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 			if first != nil || err != nil {
 				return first, err
 			}
-			attempt = s.Attempt + 1
+			attempt = max(attempt, s.Attempt+1)
 		}
 	}
 	return c.create(tx, o, &v, g, attempt)

@@ -283,7 +283,7 @@ func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
 		t.Error(got)
 	}
 	m.is("p1 late; unknown_number 6")
-	m.says(notice("n1"), "unknown existed") // done: its money is flagged
+	m.says(notice("n1"), "known") // its money is flagged
 }
 
 func TestUnknownMoneyIsGivenBack(t *testing.T) {
@@ -369,7 +369,7 @@ func TestAFlagIsResolvedOnce(t *testing.T) {
 	}
 	m.says(notice("m1", amountOf("4", "CNY"), of("px", "tx"), ofRefund("", gateway.Refunded)), "flagged")
 	ends := m.race(8, func(i int) flow.Command {
-		return m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: []string{"loss", "sus"}[i%2]})
+		return m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: []string{"loss", "world"}[i%2]})
 	})
 	slices.Sort(ends)
 	if got := slices.Compact(ends); len(got) != 3 || got[0] != "FLAG_RESOLVED" {
@@ -524,4 +524,121 @@ func TestAnUndecidedRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Each flag needs a refund of its own: the number of another one does not resolve it.
+func TestARefundResolvesOneFlag(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	for n, want := range []string{"applied", "flagged", "flagged"} {
+		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of("p1", fmt.Sprint("t", n))), want)
+	}
+	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
+	m.gets(m.resolve(0, back), "second_transaction refund")
+	m.gets(m.resolve(1, back), "FIELD_INVALID")
+	m.gets(refund("r2", "1"), "r2 asked")
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "FIELD_INVALID")
+	m.is("o paid, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund, second_transaction 1000 sus; " +
+		"gw -30, sus 20 held 10, user:3 10 held 1")
+}
+
+// A refund that succeeds after the gateway had refused it has no hold any more: it is flagged, once.
+func TestARefundThatSucceedsAfterItsFailureIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	m.says(notice("m1", ofRefund("r1", gateway.RefundFailed)), "applied")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "known")
+	m.is("o paid, p1 succeeded, r1 failed; unknown_refund 400; gw -10, user:3 10")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: user(3)}), "unknown_refund write_off")
+	m.is("o paid, p1 succeeded, r1 failed; unknown_refund 400 write_off; gw -6, user:3 6")
+	m.verify()
+}
+
+// However often an unknown payment is paid, all its money is flagged when its time is over.
+func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	const times = payment.MaxUnknown + 3
+	paid := func(n int) payment.Said { return notice(fmt.Sprint("n", n), of("px", fmt.Sprint("t", n))) }
+	for n := range times {
+		m.says(paid(n), "unknown again")
+	}
+	for _, want := range []string{"true", "true", "false"} {
+		m.gets(&flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "px"}}, want)
+	}
+	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) from payment_flags"); got != fmt.Sprint(times, " ", times*6, " 0") {
+		t.Errorf("flags: %s", got)
+	}
+	for n := range times {
+		m.says(paid(n), "known")
+	}
+	m.verify()
+}
+
+// A gateway that tells again of money of an unknown payment, when its time is over, finds it in suspense.
+func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.says(notice("n1", of("px", "t1")), "unknown again")
+	m.says(notice("n2", of("px", "t2")), "unknown again")
+	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'known' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
+		t.Fatal(err)
+	}
+	m.gets(&flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "px"}}, "true")
+	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'unknown' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
+		t.Fatal(err)
+	}
+	m.says(notice("n2", of("px", "t2")), "flagged")
+	m.says(notice("n2", of("px", "t2")), "known")
+	m.is("px late; unknown_number 6 sus, unknown_number 6 sus; gw -12, sus 12")
+}
+
+// Of many transactions, the one that a person has accepted can be given back.
+func TestAnAcceptedTransactionOfManyCanBeGivenBack(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	const times = 23
+	for n := range times {
+		m.says(notice(fmt.Sprint("n", n), amountOf("9", "CNY"), of("p1", fmt.Sprint("t", n))), "flagged")
+	}
+	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
+	m.gets(refund("r1", "9"), "r1 asked")
+	if got := m.text("select transaction_id from payment_refunds"); got != "t22" {
+		t.Errorf("given back of %s", got)
+	}
+}
+
+// The payment that paid an order is found, also if a later attempt was made meanwhile.
+func TestAnAcceptedEarlierAttemptHasPaidTheOrder(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	m.gets(creates("p2", ""), "p2 created")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
+	m.gets(numbered("p3"), "p1 succeeded existed")
+	m.says(notice("n2", amountOf("10", "CNY"), of("p2", "t2")), "flagged")
+	m.is("o paid, p1 succeeded, p2 late; wrong_amount 900 sus accept, second_transaction 1000 sus; gw -19, sus 10, user:3 9")
+}
+
+// A refund of which a gateway without numbers of its own tells twice is flagged once.
+func TestAnUnknownRefundWithoutANumberIsFlaggedOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("hand", gateway.Refunded)), "flagged")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("hand", gateway.Refunded)), "known")
+	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
 }

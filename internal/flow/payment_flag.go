@@ -192,9 +192,8 @@ func (c *ResolveFlag) left() (amount.Int, error) {
 // giveBack asks for the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
 	answer, err := c.refund.Apply(tx)
-	r, _ := answer.(commit.Repeat)
-	if v, ok := r.First.(payment.RefundView); ok && v.State.State == machine.RefundFailed {
-		const problem = "is the number of a refund that failed"
+	if _, existed := answer.(commit.Repeat); existed && err == nil {
+		const problem = "is the number of another refund, or of one that failed"
 		return fault.FieldInvalid.New("refund_no: %s", problem).WithField("refund_no", problem)
 	}
 	return err

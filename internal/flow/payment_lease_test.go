@@ -68,7 +68,7 @@ func TestACallerHasTheCallOfItsPayment(t *testing.T) {
 	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) > 0 || err != nil {
 		t.Errorf("a worker has taken %+v: %v", taken, err)
 	}
-	if _, ok, err := u.TakeOne(t.Context(), caller.Tenant, payment.OfPayment, "p1", time.Minute); ok || err != nil {
+	if _, ok, err := u.TakeOne(t.Context(), caller.Tenant, payment.OfPayment, "p1", time.Minute, true); ok || err != nil {
 		t.Errorf("another caller has the call: %v", err)
 	}
 	if err := u.Again(t.Context(), *l, payment.Query, 0, "", ""); err != nil {

@@ -2,7 +2,6 @@ package flow
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -44,7 +43,9 @@ type RefundPayment struct {
 	account string // on which the money is held, as an earlier run found it
 	asset   string // of the money, as an earlier run found it
 	hold    *ledger.HoldCommand
-	flagged *payment.TransactionRow // that of Transaction
+	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier run found it.
+	named *payment.TransactionRow
+	paid  payment.TransactionKey
 }
 
 // Need names the refund, the payment with its money, and its order.
@@ -53,10 +54,11 @@ func (c *RefundPayment) Need(tx *Tx) {
 	k := payment.Key{Tenant: c.Caller.Tenant, OutTradeNo: c.OutTradeNo}
 	payments := tx.Payments()
 	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
-	payments.WantMoney(k)
 	if c.Transaction != "" {
-		c.flagged = payments.WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway,
-			ID: c.Transaction})
+		c.paid = payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway, ID: c.Transaction}
+	}
+	if c.named = nil; c.paid.ID != "" {
+		c.named = payments.WantTransaction(c.paid)
 	}
 	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
@@ -104,7 +106,10 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	money := c.money(tx, p)
+	money, err := c.money(p)
+	if err != nil {
+		return nil, err
+	}
 	if money == nil {
 		i, err := tx.Machines().StateOf(paymentInstance(p.Key), c.Caller)
 		if err != nil {
@@ -151,22 +156,19 @@ func stateOf(i machine.Instance) payment.State {
 	return payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}
 }
 
-// money returns the transaction to refund, or nil.
-func (c *RefundPayment) money(tx *Tx, p *payment.Payment) *payment.TransactionRow {
-	if c.flagged != nil {
-		if !c.flagged.Exists {
-			return nil
-		}
-		return c.flagged
+// money returns the transaction to refund, or nil if there is none.
+func (c *RefundPayment) money(p *payment.Payment) (*payment.TransactionRow, error) {
+	k := payment.TransactionKey{Tenant: p.Tenant, Gateway: p.Gateway, ID: p.TransactionID}
+	switch {
+	case c.Transaction == "" && k.ID == "":
+		return nil, nil
+	case c.Transaction == "" && c.paid != k:
+		c.paid = k // the next run names it
+		return nil, commit.ErrMoreRows
+	case !c.named.Exists:
+		return nil, nil
 	}
-	all := tx.Payments().Money(p.Key)
-	i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool {
-		return r.Key.ID == p.TransactionID && r.Key.Gateway == p.Gateway
-	})
-	if i < 0 {
-		return nil
-	}
-	return all[i]
+	return c.named, nil
 }
 
 // amount returns what is given back, in the minor units of the transaction.
@@ -296,8 +298,11 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	if c.Kind == gateway.RefundFailed && i.State == machine.RefundSucceeded {
+	switch {
+	case c.Kind == gateway.RefundFailed && i.State == machine.RefundSucceeded:
 		return c.returned(tx, x)
+	case c.Kind == gateway.Refunded && i.State == machine.RefundFailed:
+		return c.unknownRefund(tx) // its money was released
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
@@ -391,6 +396,9 @@ func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) erro
 		k, _ := tx.Machines().StateOf(instanceOf(o), c.Caller)
 		m.To, m.From = k.CameFrom, orderRefunding
 	}
+	if !tx.Machines().Allows(instanceOf(o), m.To, machine.ByCaller, machine.ByFlow) {
+		return nil // by the tenant's own version of the machine: a caller moves it
+	}
 	m.Need(tx.Machines())
 	_, err = c.run(tx, m.Apply)
 	return err
@@ -447,7 +455,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	n, scale := c.minor()
 	detail := "the gateway gave it back, and no refund asked for it"
 	if c.refund.row != nil && c.refund.row.Exists {
-		detail = "the gateway gave it back for refund " + c.RefundNo + ", which asked for another amount"
+		detail = "the gateway gave it back for refund " + c.RefundNo + ", which had failed, or asked for another amount"
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	if c.once != nil {

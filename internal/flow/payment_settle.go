@@ -123,6 +123,8 @@ func (c *SettlePayment) onceName() string {
 		return "refund_returned/" + c.RefundNo
 	case c.Kind == gateway.Refunded && c.GatewayRefundID != "":
 		return "unknown_refund/" + c.GatewayRefundID
+	case c.Kind == gateway.Refunded && c.RefundNo != "":
+		return "unknown_refund/" + c.OutTradeNo + "/" + c.RefundNo
 	}
 	return ""
 }
@@ -201,7 +203,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 	if _, err := payment.GatewayMustExist(c.gateway); err != nil {
 		return nil, err
 	}
-	if c.notice.Exists && (c.notice.Value.Verdict != payment.Unknown || !c.row.Exists) {
+	if c.notice.Exists && c.notice.Value.Verdict != payment.Unknown {
 		return c.repeated(tx)
 	}
 	if !c.row.Exists {
@@ -237,9 +239,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
-	v := c.notice.Value.Verdict
-	s := Settled{Done: v != payment.Unknown || c.money != nil && c.money.Exists, Verdict: v, Existed: true,
-		Undecided: c.undecided()}
+	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, Undecided: c.undecided()}
 	if c.Kind != gateway.Closed || !c.row.Exists || c.foreign() != "" {
 		return s, nil
 	}

@@ -88,9 +88,6 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 	if c.money.Exists {
 		return c.record(tx, payment.Known, "the transaction is known"), nil
 	}
-	if c.notice.Exists { // it was recorded before, and its time is not over
-		return Settled{Verdict: payment.Unknown, Existed: true}, nil
-	}
 	k := paymentInstance(c.row.Key)
 	if !tx.Machines().Known(k).Exists {
 		if _, err := c.run(tx, c.birth.Apply); err != nil {
@@ -102,8 +99,14 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.FlagUnknown, unknownFor)
 		return c.record(tx, payment.Unknown, "there is no such payment"), nil
 	}
-	if state, err := c.state(tx); err != nil || state == machine.PaymentUnexpected {
-		return c.record(tx, payment.Unknown, "there is no such payment"), err
+	state, err := c.state(tx)
+	switch {
+	case err != nil:
+		return nil, err
+	case state == machine.PaymentUnexpected && c.notice.Exists:
+		return Settled{Verdict: payment.Unknown, Existed: true}, nil
+	case state == machine.PaymentUnexpected:
+		return c.record(tx, payment.Unknown, "there is no such payment"), nil
 	}
 	return c.toSuspense(tx, payment.UnknownNumber, "there is no such payment") // its time is over
 }
@@ -137,7 +140,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 		return false, nil
 	}
 	i, err := tx.Machines().StateOf(k, c.Caller)
-	if err != nil || i.State != machine.PaymentUnexpected {
+	if err != nil || i.State != machine.PaymentUnexpected && i.State != machine.PaymentLate {
 		return false, err
 	}
 	if !c.found {
@@ -164,6 +167,12 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
+	if len(c.parts) == 0 && i.State == machine.PaymentLate {
+		return false, nil
+	}
 	tx.Payments().EndCalls(c.Key)
+	if len(c.parts) == payment.MaxUnknown { // there may be more
+		tx.Payments().CallPayment(c.Key, c.parts[0].Gateway, payment.FlagUnknown, 0)
+	}
 	return true, nil
 }

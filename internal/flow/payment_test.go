@@ -276,7 +276,7 @@ func TestAnUnknownPaymentIsFlaggedAfterADay(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	m.says(notice("n1"), "unknown existed")
+	m.says(notice("n1"), "known")
 	m.says(notice("n3", of("p1", "t3")), "flagged")
 	m.is("p1 late; unknown_number 6 sus, unknown_number 6 sus, unknown_number 6 sus; gw -18, sus 18")
 	m.payableOrder("o")

@@ -57,17 +57,23 @@ func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Durati
 	return list, err
 }
 
-// TakeOne leases one call, due or not. ok is false if there is none, or a worker has it.
-func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration) (l Leased,
-	ok bool, err error) {
+// TakeOne leases one call, early also before it is due. ok is false if there is none, or a worker has it.
+func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration, early bool) (
+	l Leased, ok bool, err error) {
 	fence := newFence()
 	rows, err := q.CallTakeOne(ctx, pg.Planned{DB: u.Pool}, db.CallTakeOneParams{TenantID: tenant, Subject: string(s),
-		Number: number, Fence: fence, LeaseS: lease.Seconds()})
+		Number: number, Fence: fence, LeaseS: lease.Seconds(), Early: early})
 	if err != nil || len(rows) == 0 {
 		return l, false, err
 	}
 	r := rows[0]
 	return Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), tenant, fence}, true, nil
+}
+
+// Running reports whether a worker has the call about a payment or refund.
+func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number string) (bool, error) {
+	return q.CallRunning(ctx, pg.Planned{DB: u.Pool}, db.CallRunningParams{TenantID: tenant, Subject: string(s),
+		Number: number})
 }
 
 // Again asks for a call after a wait, unless the payment has been decided meanwhile, or another worker has it. code and

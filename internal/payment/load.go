@@ -209,7 +209,7 @@ func (tx *Tx) lookupUnknown(p *commit.Pipe) {
 	if len(tx.unknown) == 0 {
 		return
 	}
-	var arg db.NoticeUnknownParams
+	arg := db.NoticeUnknownParams{Most: MaxUnknown}
 	for k := range tx.unknown {
 		arg.Tenants, arg.OutTradeNos = append(arg.Tenants, k.Tenant), append(arg.OutTradeNos, k.OutTradeNo)
 	}

@@ -215,6 +215,9 @@ const (
 	Unknown Verdict = "unknown" // its payment is not there yet
 )
 
+// MaxUnknown is the number of notices of a payment that a batch reads, of those that came before the payment.
+const MaxUnknown = 20
+
 // NoticeKey identifies a notice by the gateway's own id.
 type NoticeKey struct {
 	Tenant  int32

@@ -125,7 +125,10 @@ func gives(no string) flow.Command {
 
 // kinds are the commands on payments, each on payments of its own.
 var kinds = map[string]func(no string) flow.Command{
-	"create":   func(no string) flow.Command { return pays("n" + no) },
+	"create": func(no string) flow.Command { return pays("n" + no) },
+	"again": func(no string) flow.Command {
+		return &flow.CreatePayment{Caller: caller, OrderNo: "f" + no, Gateway: "g", OutTradeNo: "f" + no}
+	},
 	"pay":      func(no string) flow.Command { return told(gateway.Paid, "s"+no, "2") },
 	"suspend":  func(no string) flow.Command { return told(gateway.Paid, "w"+no, "1") },
 	"refund":   func(no string) flow.Command { return gives("f" + no) },
@@ -342,7 +345,7 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 				return len(l)
 			}, 10, 400},
 			"take one": {func() int {
-				l, ok, err := u.TakeOne(ctx, 1, payment.OfPayment, "s777", time.Minute)
+				l, ok, err := u.TakeOne(ctx, 1, payment.OfPayment, "s777", time.Minute, true)
 				check(err)
 				if ok {
 					check(u.Again(ctx, l, payment.Query, time.Hour, "", ""))

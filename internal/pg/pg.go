@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,23 +62,44 @@ func Warned(c *pgx.Conn) bool { return c.PgConn().CustomData()[warned] != nil }
 
 // Errors of CheckRole.
 var (
-	ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may create roles: give it a login role that is a member of ledgerd_app only")
+	ErrTooPowerful = errors.New("the service must run as a login role that is a member of ledgerd_app only")
 	ErrNoRights    = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
 )
 
-// CheckRole refuses a login role that could disable or bypass the database's guards, and one without rights,
-// for which every call would fail.
+// rolePowers selects what the login role can do beyond ledgerd_app, itself or as a role that it may become, and whether
+// it is a member of ledgerd_app. Roles named pg_ are those of Postgres that reach past the privileges of tables.
+const rolePowers = `
+with roles as (
+    select r.* from pg_roles r where pg_has_role(session_user, r.oid, 'member')
+)
+select array(
+    select distinct p.power from roles r cross join lateral (values
+        (r.rolsuper, 'is a superuser'), (r.rolcreaterole, 'may create roles'), (r.rolcreatedb, 'may create databases'),
+        (r.rolreplication, 'may replicate'), (r.rolbypassrls, 'bypasses row-level security'),
+        (r.rolname in ('ledgerd_owner', 'ledgerd_audit', 'pg_read_all_data', 'pg_write_all_data',
+            'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain',
+            'pg_signal_backend', 'pg_checkpoint', 'pg_create_subscription'), 'is a member of ' || r.rolname)
+    ) p (has, power)
+    where p.has
+    union select 'owns the database' from pg_database d join roles r on r.oid = d.datdba
+    where d.datname = current_database()
+    union select 'owns schema ' || n.nspname from pg_namespace n join roles r on r.oid = n.nspowner
+    where n.oid in ('audit'::regnamespace, 'ledger_accounts'::regclass::oid, n.oid)
+    order by 1
+), pg_has_role(session_user, 'ledgerd_app', 'member')`
+
+// CheckRole refuses a login role that could disable or bypass the database's guards, read the files of its machine or
+// run programs there, and one without rights, for which every call would fail. Attributes of roles that it may become
+// count.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
-	var powerful, member bool
-	err := pool.QueryRow(ctx, `select rolsuper or rolcreaterole or pg_has_role(session_user, 'ledgerd_owner', 'member')
-			or pg_has_role(session_user, 'pg_write_all_data', 'member'), pg_has_role(session_user, 'ledgerd_app', 'member')
-		from pg_roles where rolname = session_user`).Scan(&powerful, &member)
-	if err != nil {
-		return fmt.Errorf("read the rights of the service's role: %w", err)
-	}
+	var powers []string
+	var member bool
+	err := pool.QueryRow(ctx, rolePowers).Scan(&powers, &member)
 	switch {
-	case powerful:
-		return ErrTooPowerful
+	case err != nil:
+		return fmt.Errorf("read the rights of the service's role: %w", err)
+	case len(powers) > 0:
+		return fmt.Errorf("%w: this one %s", ErrTooPowerful, strings.Join(powers, ", "))
 	case !member:
 		return ErrNoRights
 	}

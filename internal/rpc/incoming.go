@@ -32,7 +32,11 @@ type Incoming struct {
 
 // Messages runs the requests in messages of brokers like BatchService.Execute, each in one transaction with the row of
 // its message.
-type Messages struct{ *Mutations }
+type Messages struct {
+	*Mutations
+	// Gate is that of calls over the wire.
+	Gate *Gate
+}
 
 // Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read, and the faults
 // of Receive and of the operations.
@@ -51,7 +55,7 @@ func mutateIncoming[Q, R proto.Message](ctx context.Context, s *Messages, in *In
 	if err := check(r); err != nil {
 		return res, err
 	}
-	return mutate(in.call(ctx), s.Mutations, o, r)
+	return mutate(in.call(ctx, s.Gate), s.Mutations, o, r)
 }
 
 // Finish marks a message without a request as done.
@@ -70,11 +74,11 @@ func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent
 }
 
 // call returns a context with the call that the gate would have made for a call over the wire.
-func (in *Incoming) call(ctx context.Context) context.Context {
+func (in *Incoming) call(ctx context.Context, gate *Gate) context.Context {
 	if !goodRequestID(in.RequestID) {
 		in.RequestID = newRequestID()
 	}
-	c := &call{identity: in.Identity, requestID: in.RequestID}
+	c := &call{gate: gate, identity: in.Identity, requestID: in.RequestID}
 	return c.within(ctx)
 }
 

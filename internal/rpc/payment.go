@@ -63,10 +63,10 @@ func (s *Payments) ListGateways(ctx context.Context, r *pb.ListGatewaysRequest) 
 	return &pb.ListGatewaysResponse{Gateways: eachOf(list, renderGateway), NextPageToken: next}, err
 }
 
-// CreatePayment creates the payment, and then waits for the gateway's first answer, as long as the caller does.
+// CreatePayment creates the payment, and waits until the gateway has answered or its timeout has passed.
 func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest) (*pb.CreatePaymentResponse, error) {
 	noStore(ctx)
-	callOf(ctx).submits = true
+	ctx = submitting(ctx)
 	made, err := mutate(ctx, s.Mutations, createPaymentCall, r)
 	res, err := made.reply(ctx, err)
 	if err != nil || res.GetPayment().GetState() != pb.PaymentState_PAYMENT_STATE_CREATED {
@@ -74,8 +74,14 @@ func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest
 	}
 	p := res.GetPayment()
 	k := payment.Key{Tenant: callOf(ctx).identity.Tenant, OutTradeNo: p.GetOutTradeNo()}
-	v, _ := made.answer.(payment.View)
-	err = s.submit(ctx, p.GetGateway(), v.Lease, payment.OfPayment, k.OutTradeNo, &v, func() (bool, error) {
+	name := payment.GatewayKey{Tenant: k.Tenant, Gateway: p.GetGateway()}
+	if created, ok := made.answer.(payment.View); ok && created.Lease != nil {
+		if v := s.Dispatcher.RunLeased(ctx, name, *created.Lease, &created); v != nil {
+			return &pb.CreatePaymentResponse{Payment: renderPayment(v)}, nil
+		}
+	}
+	var v payment.View
+	err = s.awaitGateway(ctx, name, payment.OfPayment, k.OutTradeNo, func() (bool, error) {
 		v, err = s.Reader.Payment(ctx, k)
 		return v.State.State != machine.PaymentCreated, err
 	})
@@ -85,32 +91,20 @@ func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest
 	return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: res.GetExisted()}, nil
 }
 
-// submitWithin bounds the wait of a caller for the gateway.
-const submitWithin = 15 * time.Second
+// awaitWithin bounds how long a caller waits for a call at a gateway that a worker makes.
+const awaitWithin = 15 * time.Second
 
-// submit makes the first call about a payment or refund, by a lease or if no other worker has it. If one has it, it
-// waits until that one is done. A failure at the gateway is none of this: the call there is made again. created is the
-// payment that the call has created; nil: a refund. read looks at the payment or refund, and reports whether the
-// gateway has answered.
-func (s *Payments) submit(ctx context.Context, name string, lease *payment.Leased, about payment.Subject, number string,
-	created *payment.View, read func() (bool, error)) error {
-	k := payment.GatewayKey{Tenant: callOf(ctx).identity.Tenant, Gateway: name}
-	wait, cancel := context.WithTimeout(ctx, submitWithin)
+// awaitGateway makes the first call about a payment or refund if it is due. If a worker has it, it polls until read
+// reports an answer. Failures at the gateway are not returned: the call is made again.
+func (s *Payments) awaitGateway(ctx context.Context, k payment.GatewayKey, about payment.Subject, number string,
+	read func() (bool, error)) error {
+	wait, cancel := context.WithTimeout(ctx, awaitWithin)
 	defer cancel()
-	if lease != nil {
-		submitted, _ := s.Dispatcher.Make(wait, k, *lease, created)
-		if submitted != nil {
-			*created = *submitted
-			return nil
-		}
-		_, err := read()
-		return err
-	}
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if answered, err := read(); answered || err != nil {
 			return err
 		}
-		if made, failed := s.Dispatcher.Submit(wait, k, about, number); made || failed != nil {
+		if c, err := s.Dispatcher.ClaimAndRun(wait, k, about, number, false); err != nil || c != dispatch.Running {
 			_, err := read()
 			return err
 		}
@@ -122,14 +116,22 @@ func (s *Payments) submit(ctx context.Context, name string, lease *payment.Lease
 	}
 }
 
-// lease returns for how long this call has the call at a gateway, if it makes that itself; else nil.
-func (c *call) lease() func(name string) time.Duration {
+// submitting returns a context whose call submits the payment or refund that it creates to the gateway.
+func submitting(ctx context.Context) context.Context {
+	c := *callOf(ctx)
+	c.submits = true
+	return c.within(ctx)
+}
+
+// firstLease returns the lease of the first call at a gateway by its name, 0 if this server has no settings of it. Nil:
+// a worker makes the call.
+func (c *call) firstLease() func(name string) time.Duration {
 	if !c.submits {
 		return nil
 	}
 	return func(name string) time.Duration {
 		if g := c.gate.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: name}); g != nil {
-			return dispatch.Lease(g)
+			return dispatch.FirstLease(g)
 		}
 		return 0
 	}
@@ -145,7 +147,7 @@ var createPaymentCall = register("payment.create",
 			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
 				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
 				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
-		cmd.Messages, cmd.Lease = d.storedMessages(c, r), c.lease()
+		cmd.Messages, cmd.Lease = d.storedMessages(c, r), c.firstLease()
 		if c.token != nil {
 			cmd.TokenHash = token.Hash(c.token.Token)
 		}
@@ -293,7 +295,7 @@ func (s *Payments) ListNotices(ctx context.Context, r *pb.ListNoticesRequest) (*
 
 // RefundPayment asks for the refund, and waits for the gateway as CreatePayment does.
 func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest) (*pb.RefundPaymentResponse, error) {
-	callOf(ctx).submits = true
+	ctx = submitting(ctx)
 	made, err := mutate(ctx, s.Mutations, refundPaymentCall, r)
 	res, err := made.reply(ctx, err)
 	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_ASKED {
@@ -301,9 +303,12 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 	}
 	x := res.GetRefund()
 	k := payment.RefundKey{Tenant: callOf(ctx).identity.Tenant, RefundNo: x.GetRefundNo()}
-	asked, _ := made.answer.(payment.RefundView)
+	name := payment.GatewayKey{Tenant: k.Tenant, Gateway: x.GetGateway()}
+	if asked, ok := made.answer.(payment.RefundView); ok && asked.Lease != nil {
+		s.Dispatcher.RunLeased(ctx, name, *asked.Lease, nil)
+	}
 	var v payment.RefundView
-	err = s.submit(ctx, x.GetGateway(), asked.Lease, payment.OfRefund, k.RefundNo, nil, func() (bool, error) {
+	err = s.awaitGateway(ctx, name, payment.OfRefund, k.RefundNo, func() (bool, error) {
 		v, err = s.Reader.Refund(ctx, k)
 		return v.State.State != machine.RefundAsked, err
 	})
@@ -317,7 +322,7 @@ var refundPaymentCall = register("payment.refund",
 	func(c *call, d *decoder, r *pb.RefundPaymentRequest) mutation[*pb.RefundPaymentResponse] {
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
 			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),
-			Lease: c.lease()}
+			Lease: c.firstLease()}
 		if r.GetAmount() != "" {
 			n := d.positive("amount", r.GetAmount(), ledger.Exact)
 			cmd.Amount = &n

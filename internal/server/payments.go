@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 
@@ -38,15 +37,17 @@ func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.
 	return dispatch.Settled{Replaced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
 }
 
+// number finds the number of the payment of a notice that does not say it, from those of the refund and the
+// transaction.
+func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.Notice) (err error) {
+	if n.OutTradeNo == "" {
+		n.OutTradeNo, err = payment.NewReader(s.reads).NumberOf(ctx, k, n.RefundNo, n.TransactionID)
+	}
+	return err
+}
+
 func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
 	requestID string) (flow.Settled, error) {
-	if said.OutTradeNo == "" {
-		no, err := payment.NewReader(s.reads).NumberOf(ctx, k, said.RefundNo, said.TransactionID)
-		if err != nil {
-			return flow.Settled{}, err
-		}
-		said.OutTradeNo = no
-	}
 	if said.OutTradeNo == "" { // about a payment that was not made here, and that has no number of ours
 		return flow.Settled{Done: true, Verdict: payment.Known}, nil
 	}
@@ -60,9 +61,12 @@ func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment
 // takeCallback commits a verified callback. It returns false if the gateway is to send it again.
 func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
 	raw gateway.Raw) (bool, error) {
+	k := payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}
+	if err := s.number(ctx, k, n); err != nil {
+		return false, err
+	}
 	asset, _ := g.Asset(n.Currency)
 	said := payment.Said{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
-	k := payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}
 	out, err := s.settled(ctx, k, said, nil, requestID)
 	if err == nil && out.Undecided {
 		return s.askAboutRefund(ctx, requestID, g, n)
@@ -70,8 +74,8 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	return out.Done, err
 }
 
-// askAboutRefund asks about a refund of which a notice tells, that no call asked for, and commits the answer. It
-// returns false if the gateway is to tell of it again.
+// askAboutRefund queries a refund that was not created here, and whose notice does not state how it ended. It returns
+// false if the gateway is to tell of it again: it is not decided yet, or the query failed.
 func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
 	error) {
 	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})
@@ -81,18 +85,15 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	currency, _ := g.Currency(v.Asset)
 	answer, err := g.QueryRefund(ctx, &gateway.Refund{RefundNo: n.RefundNo, GatewayRefundID: n.GatewayRefundID,
 		OutTradeNo: n.OutTradeNo, TransactionID: n.TransactionID, Currency: currency})
-	if errors.Is(err, gateway.ErrNoTrade) {
-		return true, nil
-	}
 	if err != nil {
 		s.log.WarnContext(ctx, "a gateway tells of a refund that no call asked for, and could not be asked about it",
 			"gateway", g.Name, "refund_no", n.RefundNo, "error", err)
 		return false, nil
 	}
 	asset, _ := g.Asset(answer.Currency)
-	_, err = s.settle(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
+	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
 		payment.Said{Notice: answer, Asset: asset}, nil, requestID)
-	return err == nil, err
+	return err == nil && !out.Undecided, err
 }
 
 // flatten joins the values of headers.

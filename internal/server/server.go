@@ -122,6 +122,7 @@ type Server struct {
 	registry   *prometheus.Registry
 	services   []string // full names
 	http       *http.Server
+	gate       *rpc.Gate
 	metrics    *http.Server
 	listener   net.Listener
 	closing    chan struct{} // closed when shutdown begins
@@ -170,6 +171,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Secret != nil {
 		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
 	}
+	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first watcher retries
@@ -228,8 +230,8 @@ func (s *Server) closePools() {
 // Addr returns the listen address.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no API key.
-func (s *Server) routes() http.Handler {
+// newGate returns the gate of all calls.
+func (s *Server) newGate() *rpc.Gate {
 	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry),
 		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, OrderNo: s.ids.OrderNo,
 		Gateway: s.gateway}
@@ -238,6 +240,12 @@ func (s *Server) routes() http.Handler {
 	} else {
 		gate.Authenticate = access.NewKeys(s.reads).Authenticate
 	}
+	return gate
+}
+
+// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no API key.
+func (s *Server) routes() http.Handler {
+	gate := s.gate
 	var interceptors []connect.Interceptor
 	if s.options.Traces {
 		if spans, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote(),

@@ -17,7 +17,7 @@ where c.ctid = y.tid
 returning c.subject, c.number, c.call, c.attempts;
 
 -- name: CallTakeOne :many
--- Leases one call, due or not, unless a worker has it.
+-- Leases one call, early also before it is due, unless a worker has it.
 update payment_calls c
 set lease_until = y.lease_until, fence = @fence::bigint, attempts = c.attempts + 1
 from (
@@ -25,10 +25,19 @@ from (
     from payment_calls l
     where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
         and l.call <> 'flag' and (l.lease_until is null or l.lease_until <= now())
+        and (@early::boolean or l.next_call_at <= now())
     for no key update skip locked
 ) y
 where c.ctid = y.tid
 returning c.subject, c.number, c.call, c.attempts;
+
+-- name: CallRunning :one
+-- Whether a worker has a call.
+select exists (
+    select from payment_calls l
+    where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
+        and l.lease_until > now()
+)::boolean as running;
 
 -- name: CallAgain :execrows
 -- Asks for a leased call again, or for another one: the last try had no result.

@@ -61,23 +61,25 @@ cross join lateral (
 ) p;
 
 -- name: PaymentOfOrder :many
--- Numbers of the payments of orders, the newest attempt of each gateway and pay type only, and whether money came.
+-- Numbers of the payments of orders, and whether money came: of each gateway and pay type the newest attempt, and those
+-- with a transaction.
 select u.n::integer as n, p.out_trade_no, p.gateway, p.pay_type, p.attempt, coalesce(x.paid, false)::boolean as paid
 from (
     select generate_subscripts(@order_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@order_nos::text[]) as order_no
 ) u
 cross join lateral (
-    select distinct on (l.gateway, l.pay_type) l.out_trade_no, l.gateway, l.pay_type, l.attempt, l.transaction_id
+    select l.*, row_number() over (partition by l.gateway, l.pay_type order by l.attempt desc) as age
     from payment_payments l
     where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
-    order by l.gateway, l.pay_type, l.attempt desc
     offset 0
 ) p
 left join lateral (
     select true as paid from payment_transactions t
     where t.tenant_id = u.tenant_id and t.gateway = p.gateway and t.transaction_id = p.transaction_id offset 0
-) x on true;
+) x on true
+where p.age = 1 or p.transaction_id is not null
+order by u.n, p.age;
 
 -- name: PaymentInsert :exec
 -- Inserts payments in the order of the arrays, which callers sort.
@@ -198,7 +200,8 @@ cross join lateral (
 ) i;
 
 -- name: NoticeUnknown :many
--- Notices that came before their payments, the oldest first, at most 20 for each.
+-- Notices that came before their payments, and whose money is not recorded yet, the oldest first, at most so many for
+-- each.
 select u.n::integer as n, i.notice_id, i.notify_id, i.gateway, i.asset, i.fields
 from (
     select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -207,9 +210,12 @@ from (
 cross join lateral (
     select l.notice_id, l.notify_id, l.gateway, l.asset, l.fields from payment_notices l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
-        and l.verdict = 'unknown'
+        and l.verdict = 'unknown' and ( -- not an anti-join, which on an empty table would read all transactions
+            select count(*) from payment_transactions t
+            where t.tenant_id = l.tenant_id and t.gateway = l.gateway and t.transaction_id = l.transaction_id
+        ) = 0
     order by l.tenant_id, l.out_trade_no, l.notice_id
-    limit 20
+    limit @most::integer
 ) i;
 
 -- name: NoticeNameInsert :exec

@@ -12,23 +12,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// run makes one leased call, about a payment, or nil if it is to be read, commits the answer, and says when to ask
-// again. It returns the payment if that is submitted.
-func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View) (*payment.View,
-	error) {
-	ctx, cancel := context.WithTimeout(ctx, within(g))
+// run makes a leased call, applies the answer, and reschedules the call unless the answer has replaced it. v is the
+// payment; nil: run loads it. limit bounds the requests. It returns the payment if the call has submitted it.
+func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View,
+	limit time.Duration) (*payment.View, error) {
+	ctx = context.WithoutCancel(ctx) // a call that has begun ends, so that its outcome is recorded
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	n, c, err := d.call(ctx, g, l, v)
+	n, c, err := d.call(limited, g, l, v)
 	if err == nil {
 		s, err := d.settle(ctx, g, n, c)
 		switch {
 		case err != nil:
-			return nil, errors.Join(err,
-				d.Queue.Again(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
+			return nil, errors.Join(err, d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
 		case s.Replaced && l.Kind != payment.Close: // a close stays due until the payment has ended
 			return s.Payment, nil
 		}
-		return nil, d.Queue.Again(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")
+		return nil, d.reschedule(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")
 	}
 	var failed *gateway.CallError
 	if !errors.As(err, &failed) {
@@ -39,7 +39,15 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 		next = payment.Query
 	}
 	wait := max(pauseAfter(l.Attempts), failed.RetryAfter)
-	return nil, errors.Join(err, d.Queue.Again(ctx, l, next, wait, failed.Code, failed.Text))
+	return nil, errors.Join(err, d.reschedule(ctx, l, next, wait, failed.Code, failed.Text))
+}
+
+// reschedule asks for a call again, under the fence of its lease.
+func (d *Dispatcher) reschedule(ctx context.Context, l payment.Leased, kind payment.CallKind, wait time.Duration,
+	code, text string) error {
+	ctx, cancel := context.WithTimeout(ctx, recordWithin)
+	defer cancel()
+	return d.Queue.Again(ctx, l, kind, wait, code, text)
 }
 
 // again is the call that follows one with an answer that decided nothing.
@@ -192,8 +200,15 @@ func about(n gateway.Notice, v *payment.RefundView) gateway.Notice {
 	return n
 }
 
-// within bounds a call with its commit: it may take two requests.
-func within(g *gateway.Configured) time.Duration { return 2*g.Timeout + 10*time.Second }
+// recordWithin bounds the commit of an answer.
+const recordWithin = 10 * time.Second
 
-// Lease is how long a worker has a call at a gateway: longer than the call may take.
-func Lease(g *gateway.Configured) time.Duration { return within(g) + 10*time.Second }
+// requests bounds the requests of a worker's call: most calls make one, and none needs more than two that are slow.
+func requests(g *gateway.Configured) time.Duration { return 2 * g.Timeout }
+
+// lease is how long a worker has a call at a gateway: longer than the call may take.
+func lease(g *gateway.Configured) time.Duration { return requests(g) + 2*recordWithin }
+
+// FirstLease is how long the creator of a payment or refund has its first call. It is short: if the creator is gone, a
+// worker makes the call.
+func FirstLease(g *gateway.Configured) time.Duration { return g.Timeout + 5*time.Second }

@@ -1,9 +1,9 @@
 // Package dispatch makes the calls at gateways that are due: it submits payments and refunds, asks for those that are
 // not decided, and closes those whose order has ended. It owns no tables.
 //
-// Promises: a call is leased to one worker of all processes, and its outcome is written under the fence of the lease.
-// Each call has our number, so that the gateway recognizes a repeat. An unknown outcome leads to a query, never to
-// another number. An answer takes effect as a callback does.
+// Promises: a call is leased to one worker of all processes, and rescheduled under the fence of the lease. Applying an
+// answer is idempotent and needs no lease. Each call has our number, so that the gateway recognizes a repeat. An
+// unknown outcome leads to a query, never to another number. An answer takes effect as a callback does.
 package dispatch
 
 import (
@@ -68,7 +68,14 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for {
-		leased, err := d.Queue.Take(ctx, keyOf(g), max(atOnce-len(free), 1), Lease(g))
+		select { // only this loop takes places, so that one that is free stays so
+		case free <- struct{}{}:
+			<-free
+		case <-ctx.Done():
+			return
+		}
+		n := atOnce - len(free)
+		leased, err := d.Queue.Take(ctx, keyOf(g), n, lease(g))
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "calls at a gateway could not be leased", "gateway", g.Name, "error", err)
 		}
@@ -76,15 +83,11 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 			free <- struct{}{}
 			calls.Go(func() {
 				defer func() { <-free }()
-				// A call that has begun ends, so that its outcome is recorded.
-				if _, err := d.run(context.WithoutCancel(ctx), g, l, nil); err != nil {
-					d.Log.WarnContext(ctx, "a call at a gateway failed", "gateway", g.Name, "call", string(l.Kind),
-						"number", l.Number, "error", err)
-				}
+				_ = d.logged(ctx, g, l)
 			})
 		}
-		if len(leased) == atOnce {
-			continue
+		if len(leased) == n {
+			continue // there may be more
 		}
 		select {
 		case <-ctx.Done():
@@ -105,25 +108,60 @@ func (d *Dispatcher) Gateway(k payment.GatewayKey) *gateway.Configured {
 	return nil
 }
 
-// Make makes a call whose lease the caller has, about a payment, or nil if it is to be read. The gateway is configured.
-// It returns the payment if that is submitted.
-func (d *Dispatcher) Make(ctx context.Context, k payment.GatewayKey, l payment.Leased, v *payment.View) (*payment.View,
-	error) {
-	return d.run(context.WithoutCancel(ctx), d.Gateway(k), l, v)
+// logged runs a call, and logs its failure.
+func (d *Dispatcher) logged(ctx context.Context, g *gateway.Configured, l payment.Leased) error {
+	_, err := d.run(ctx, g, l, nil, requests(g))
+	d.log(ctx, g, l, err)
+	return err
 }
 
-// Submit makes the call that is next about a payment or refund, and reports whether it did: another worker may have it.
-func (d *Dispatcher) Submit(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string) (bool, error) {
+func (d *Dispatcher) log(ctx context.Context, g *gateway.Configured, l payment.Leased, err error) {
+	if err != nil {
+		d.Log.WarnContext(ctx, "a call at a gateway failed", "gateway", g.Name, "call", string(l.Kind), "number", l.Number,
+			"error", err)
+	}
+}
+
+// RunLeased makes the first call about a payment or refund, whose lease the caller has (see FirstLease). The gateway is
+// configured. v is the payment; nil: it is a refund. It returns the payment if the call has submitted it.
+func (d *Dispatcher) RunLeased(ctx context.Context, k payment.GatewayKey, l payment.Leased,
+	v *payment.View) *payment.View {
+	g := d.Gateway(k)
+	submitted, err := d.run(ctx, g, l, v, g.Timeout)
+	d.log(ctx, g, l, err)
+	return submitted
+}
+
+// Claimed is what became of the call that a caller wanted to make.
+type Claimed int
+
+// Outcomes of ClaimAndRun.
+const (
+	NotDue  Claimed = iota // it is made later, or there is none
+	Running                // a worker has it
+	Ran
+)
+
+// ClaimAndRun makes the call about a payment or refund that is next, if no worker has it; one that is not due only if
+// early is set.
+func (d *Dispatcher) ClaimAndRun(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string,
+	early bool) (Claimed, error) {
 	g := d.Gateway(k)
 	if g == nil {
-		return false, ErrNotConfigured
+		return NotDue, ErrNotConfigured
 	}
-	l, ok, err := d.Queue.TakeOne(ctx, k.Tenant, s, number, Lease(g))
-	if err != nil || !ok {
-		return false, err
+	l, ok, err := d.Queue.TakeOne(ctx, k.Tenant, s, number, lease(g), early)
+	if err != nil {
+		return NotDue, err
 	}
-	_, err = d.run(context.WithoutCancel(ctx), g, l, nil)
-	return true, err
+	if ok {
+		return Ran, d.logged(ctx, g, l)
+	}
+	running, err := d.Queue.Running(ctx, k.Tenant, s, number)
+	if running {
+		return Running, err
+	}
+	return NotDue, err
 }
 
 // Ask asks the gateway for the state of a payment, whatever is due, and returns when the answer has taken effect.
@@ -133,7 +171,8 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 		return ErrNotConfigured
 	}
 	if v.State.State == payment.Created {
-		if made, err := d.Submit(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo); err != nil || made {
+		c, err := d.ClaimAndRun(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo, true)
+		if err != nil || c == Ran {
 			return err
 		}
 	}
@@ -155,6 +194,8 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 // settle commits an answer.
 func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gateway.Notice,
 	c gateway.Credential) (Settled, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordWithin)
+	defer cancel()
 	asset, _ := g.Asset(n.Currency)
 	return d.Settle(ctx, keyOf(g), payment.Said{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
 }

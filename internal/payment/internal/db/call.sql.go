@@ -96,6 +96,28 @@ func (q *Queries) CallFlagDue(ctx context.Context, db DBTX, arg CallFlagDueParam
 	return items, nil
 }
 
+const callRunning = `-- name: CallRunning :one
+select exists (
+    select from payment_calls l
+    where l.tenant_id = $1::integer and l.subject = $2::text and l.number = $3::text
+        and l.lease_until > now()
+)::boolean as running
+`
+
+type CallRunningParams struct {
+	TenantID int32
+	Subject  string
+	Number   string
+}
+
+// Whether a worker has a call.
+func (q *Queries) CallRunning(ctx context.Context, db DBTX, arg CallRunningParams) (bool, error) {
+	row := db.QueryRow(ctx, callRunning, arg.TenantID, arg.Subject, arg.Number)
+	var running bool
+	err := row.Scan(&running)
+	return running, err
+}
+
 const callStats = `-- name: CallStats :many
 select c.tenant_id, c.gateway, count(*)::bigint as calls,
     extract(epoch from now() - min(c.next_call_at))::double precision as age
@@ -210,6 +232,7 @@ from (
     from payment_calls l
     where l.tenant_id = $3::integer and l.subject = $4::text and l.number = $5::text
         and l.call <> 'flag' and (l.lease_until is null or l.lease_until <= now())
+        and ($6::boolean or l.next_call_at <= now())
     for no key update skip locked
 ) y
 where c.ctid = y.tid
@@ -222,6 +245,7 @@ type CallTakeOneParams struct {
 	TenantID int32
 	Subject  string
 	Number   string
+	Early    bool
 }
 
 type CallTakeOneRow struct {
@@ -231,7 +255,7 @@ type CallTakeOneRow struct {
 	Attempts int32
 }
 
-// Leases one call, due or not, unless a worker has it.
+// Leases one call, early also before it is due, unless a worker has it.
 func (q *Queries) CallTakeOne(ctx context.Context, db DBTX, arg CallTakeOneParams) ([]CallTakeOneRow, error) {
 	rows, err := db.Query(ctx, callTakeOne,
 		arg.Fence,
@@ -239,6 +263,7 @@ func (q *Queries) CallTakeOne(ctx context.Context, db DBTX, arg CallTakeOneParam
 		arg.TenantID,
 		arg.Subject,
 		arg.Number,
+		arg.Early,
 	)
 	if err != nil {
 		return nil, err

@@ -701,15 +701,19 @@ from (
 cross join lateral (
     select l.notice_id, l.notify_id, l.gateway, l.asset, l.fields from payment_notices l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
-        and l.verdict = 'unknown'
+        and l.verdict = 'unknown' and ( -- not an anti-join, which on an empty table would read all transactions
+            select count(*) from payment_transactions t
+            where t.tenant_id = l.tenant_id and t.gateway = l.gateway and t.transaction_id = l.transaction_id
+        ) = 0
     order by l.tenant_id, l.out_trade_no, l.notice_id
-    limit 20
+    limit $3::integer
 ) i
 `
 
 type NoticeUnknownParams struct {
 	OutTradeNos []string
 	Tenants     []int32
+	Most        int32
 }
 
 type NoticeUnknownRow struct {
@@ -721,9 +725,10 @@ type NoticeUnknownRow struct {
 	Fields   []byte
 }
 
-// Notices that came before their payments, the oldest first, at most 20 for each.
+// Notices that came before their payments, and whose money is not recorded yet, the oldest first, at most so many for
+// each.
 func (q *Queries) NoticeUnknown(ctx context.Context, db DBTX, arg NoticeUnknownParams) ([]NoticeUnknownRow, error) {
-	rows, err := db.Query(ctx, noticeUnknown, arg.OutTradeNos, arg.Tenants)
+	rows, err := db.Query(ctx, noticeUnknown, arg.OutTradeNos, arg.Tenants, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -970,16 +975,17 @@ from (
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select distinct on (l.gateway, l.pay_type) l.out_trade_no, l.gateway, l.pay_type, l.attempt, l.transaction_id
+    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid, row_number() over (partition by l.gateway, l.pay_type order by l.attempt desc) as age
     from payment_payments l
     where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
-    order by l.gateway, l.pay_type, l.attempt desc
     offset 0
 ) p
 left join lateral (
     select true as paid from payment_transactions t
     where t.tenant_id = u.tenant_id and t.gateway = p.gateway and t.transaction_id = p.transaction_id offset 0
 ) x on true
+where p.age = 1 or p.transaction_id is not null
+order by u.n, p.age
 `
 
 type PaymentOfOrderParams struct {
@@ -996,7 +1002,8 @@ type PaymentOfOrderRow struct {
 	Paid       bool
 }
 
-// Numbers of the payments of orders, the newest attempt of each gateway and pay type only, and whether money came.
+// Numbers of the payments of orders, and whether money came: of each gateway and pay type the newest attempt, and those
+// with a transaction.
 func (q *Queries) PaymentOfOrder(ctx context.Context, db DBTX, arg PaymentOfOrderParams) ([]PaymentOfOrderRow, error) {
 	rows, err := db.Query(ctx, paymentOfOrder, arg.OrderNos, arg.Tenants)
 	if err != nil {
