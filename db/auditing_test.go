@@ -109,7 +109,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(concat_ws(' ', what, name, detail), '; ' order by at, what, name, detail)
 			from audit.order_story where tenant = 'demo' and order_no = 'order-9'`: "" +
 			"move awaiting_payment birth; reservation sku-2 order-9/1 2 reserved; payment card-1 created birth; flag card-1 wrong_amount 9.00 CNY; " +
-			"notice card-1 paid flagged: 9 was paid, and 9.9 is due; payment card-1 suspended tx-1; flag resolved card-1 refund: too little; " +
+			"notice card-1 paid flagged: 9.00 was paid, and 9.90 is due; payment card-1 suspended tx-1; flag resolved card-1 refund: too little; " +
 			"refund refund-1 9.00 CNY asked birth; payment card-2 created birth",
 		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; ' order by payment_id) from audit.payments`: "" +
 			"card-1 suspended 9.90 9.00 ; card-2 created 9.90  submit",

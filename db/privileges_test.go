@@ -166,8 +166,22 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 	// Roles are cluster-wide: name them after the database, and drop them.
 	name := db.Name[len(db.Name)-12:]
 	direct, indirect, maker, writer := name+"_owner", name+"_through", name+"_maker", name+"_writer"
-	auditor := name + "_auditor"
-	for _, sql := range []string{
+	auditor, owner := name+"_auditor", name+"_schema"
+	powers := map[string]string{"replication": "replication", "bypassrls": "bypassrls"}
+	groups := []string{"pg_read_server_files", "pg_write_server_files", "pg_execute_server_program", "pg_read_all_data"}
+	var more []string
+	made := []string{direct, indirect, maker, writer, auditor, owner}
+	for role, power := range powers {
+		more = append(more, fmt.Sprintf("create role %q login %s password '%[1]s' in role ledgerd_app", name+"_"+role, power))
+		made = append(made, name+"_"+role)
+	}
+	for _, group := range groups {
+		more = append(more, fmt.Sprintf("create role %q login password '%[1]s' in role ledgerd_app, %s", name+"_"+group, group))
+		made = append(made, name+"_"+group)
+	}
+	more = append(more, fmt.Sprintf("create role %q login password '%[1]s' in role ledgerd_app", owner),
+		fmt.Sprintf("alter schema audit owner to %q", owner))
+	for _, sql := range append([]string{
 		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct +
 			"' in role ledgerd_owner, ledgerd_app",
 		"create role " + pgx.Identifier{indirect}.Sanitize() + " login password '" + indirect + "' in role " +
@@ -177,7 +191,7 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 		"create role " + pgx.Identifier{writer}.Sanitize() + " login password '" + writer +
 			"' in role ledgerd_app, pg_write_all_data",
 		"create role " + pgx.Identifier{auditor}.Sanitize() + " login password '" + auditor + "' in role ledgerd_audit",
-	} {
+	}, more...) {
 		if _, err := super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -188,14 +202,14 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(context.Background())
-		_, err = conn.Exec(context.Background(),
-			fmt.Sprintf("drop role %q, %q, %q, %q, %q", direct, indirect, maker, writer, auditor))
-		if err != nil {
-			t.Error(err)
+		for _, sql := range []string{"alter schema audit owner to ledgerd_owner", `drop role "` + strings.Join(made, `", "`) + `"`} {
+			if _, err = conn.Exec(context.Background(), sql); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 	as := func(role string) string { return strings.ReplaceAll(db.AppDSN, "ledgerd_test_app", role) }
-	for name, c := range map[string]struct {
+	cases := map[string]struct {
 		dsn  string
 		want error
 	}{
@@ -206,8 +220,16 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 		"role that may write all data":    {as(writer), pg.ErrTooPowerful},
 		"superuser with another role set": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
 		"an auditor":                      {as(auditor), pg.ErrNoRights},
+		"owner of a schema":               {as(owner), pg.ErrTooPowerful},
 		"the service's own":               {db.AppDSN, nil},
-	} {
+	}
+	for _, role := range made[6:] {
+		cases["role "+strings.TrimPrefix(role, name)] = struct {
+			dsn  string
+			want error
+		}{as(role), pg.ErrTooPowerful}
+	}
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			if err := pg.CheckRole(t.Context(), pgtest.Pool(t, c.dsn)); !errors.Is(err, c.want) {
 				t.Errorf("got %v", err)

@@ -70,7 +70,7 @@ create table payment_payments (
     constraint payment_payments_token_check check (octet_length(token_hash) = 32),
     constraint payment_payments_paid_check check (paid_at is null or transaction_id is not null),
     constraint payment_payments_transaction_check check (octet_length(transaction_id) between 1 and 64),
-    constraint payment_payments_messages_check check (octet_length(messages) <= 65536),
+    constraint payment_payments_messages_check check (octet_length(messages) <= 66000),
     constraint payment_payments_credential_check check (octet_length(credential::text) <= 65536)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 -- Partial: on an empty table they would look as good as the primary key for a look-up by number. The first is unique
@@ -112,7 +112,8 @@ comment on column payment_payments.failure_code is
     'Why it was last declined or refused, as the gateway says; null: it was not.';
 comment on column payment_payments.failure_text is 'The same for people.';
 comment on column payment_payments.messages is
-    'Messages that the commit sends that pays the order; null: none, or the payment is decided.';
+    'Messages that the commit sends that pays the order, sealed with a key derived from the master key; null: none, or '
+    'the payment is decided.';
 grant select, insert on payment_payments to ledgerd_app;
 grant update (transaction_id, paid_at, credential, failure_code, failure_text, messages) on payment_payments
     to ledgerd_app;
@@ -421,8 +422,8 @@ create view audit.payments as
 select t.name as tenant, p.out_trade_no, p.order_no, i.state, p.gateway, p.pay_type, p.attempt, p.asset,
     audit.decimal(p.amount, p.scale) as amount, p.transaction_id, p.paid_at,
     audit.decimal(x.refunding, x.scale) as refunding, audit.decimal(x.refunded, x.scale) as refunded, x.account,
-    p.payee, c.call as due_call, c.next_call_at, c.attempts, p.failure_code, p.failure_text, p.expires_at,
-    i.changed_at, p.principal, p.request_id, p.created_at, p.payment_id
+    p.payee, c.call as due_call, c.next_call_at, c.attempts, c.last_code, c.last_text, p.failure_code, p.failure_text,
+    p.expires_at, i.changed_at, p.principal, p.request_id, p.created_at, p.payment_id
 from payment_payments p
 join machine_instances i on i.tenant_id = p.tenant_id and i.machine = 'payment' and i.key = p.out_trade_no
 left join payment_transactions x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
@@ -448,6 +449,8 @@ comment on column audit.payments.payee is 'Account that is to be paid.';
 comment on column audit.payments.due_call is 'Call that is due at the gateway; null: none.';
 comment on column audit.payments.next_call_at is 'When it is due.';
 comment on column audit.payments.attempts is 'Number of its tries.';
+comment on column audit.payments.last_code is 'Why the last try had no result; null: it had one.';
+comment on column audit.payments.last_text is 'The same for people.';
 comment on column audit.payments.failure_code is 'Why it was last declined or refused.';
 comment on column audit.payments.failure_text is 'The same for people.';
 comment on column audit.payments.expires_at is 'When the order ends if it is not paid.';
@@ -515,7 +518,8 @@ comment on column audit.callbacks.notice_id is 'Id; notice_id >> 14 is the batch
 create view audit.refunds as
 select t.name as tenant, r.refund_no, r.out_trade_no, i.state, audit.decimal(r.amount, r.scale) as amount, r.currency,
     r.account, r.reason, r.gateway, r.transaction_id, r.gateway_refund_id, c.call as due_call, c.next_call_at,
-    c.attempts, r.failure_code, r.failure_text, i.changed_at, r.principal, r.request_id, r.created_at, r.refund_id
+    c.attempts, c.last_code, c.last_text, r.failure_code, r.failure_text, i.changed_at, r.principal, r.request_id,
+    r.created_at, r.refund_id
 from payment_refunds r
 join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
 left join payment_calls c on c.tenant_id = r.tenant_id and c.subject = 'refund' and c.number = r.refund_no
@@ -535,6 +539,8 @@ comment on column audit.refunds.gateway_refund_id is 'The gateway''s number of i
 comment on column audit.refunds.due_call is 'Call that is due at the gateway; null: none.';
 comment on column audit.refunds.next_call_at is 'When it is due.';
 comment on column audit.refunds.attempts is 'Number of its tries.';
+comment on column audit.refunds.last_code is 'Why the last try had no result; null: it had one.';
+comment on column audit.refunds.last_text is 'The same for people.';
 comment on column audit.refunds.failure_code is 'Why it failed.';
 comment on column audit.refunds.failure_text is 'The same for people.';
 comment on column audit.refunds.changed_at is 'When it got into its state.';

@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.listen, "listen", "127.0.0.1:9200", "address to listen on; port 0: any")
 	flag.StringVar(&o.dir, "dir", "gateway", "folder of keys, settings and state; made if there is none")
 	flag.StringVar(&o.notify, "notify-url", "http://127.0.0.1:8080", "public base URL of ledgerd, to which notices go")
-	flag.StringVar(&o.tenant, "tenant", "dev", "ledgerd's tenant, for the settings")
+	flag.StringVar(&o.tenant, "tenant", "sample", "ledgerd's tenant, for the settings: sample is that of ledgerd dev and make run")
 	flag.Float64Var(&o.speed, "speed", 1, "divides the waits between the attempts of a notice")
 	flag.BoolVar(&o.certificates, "wechat-certificates", false, "sign as WeChat Pay by certificate, not by public key")
 	flag.BoolVar(&o.forget, "forget", false, "keep no state in the folder: a restart forgets all payments")

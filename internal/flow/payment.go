@@ -8,6 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
@@ -60,8 +62,10 @@ type CreatePayment struct {
 	TokenHash []byte // of the submit token that the call spends; nil: none
 	// Lease returns for how long the caller has the first call at a gateway, which it makes itself; 0: a worker makes
 	// it. Nil: always a worker.
-	Lease    func(gateway string) time.Duration
-	Messages []byte // to send in the commit that pays the order, as Outbox.Stored reads them; nil: none
+	Lease func(gateway string) time.Duration
+	// Messages are to be sent in the commit that pays the order, and Stored is their form that Outbox.Stored reads.
+	Messages []notify.SendCommand
+	Stored   []byte
 	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.
 	Renumber func() (string, error)
 	// Unnumbered is why no number could be made; nil: one was.
@@ -209,16 +213,27 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 	v = payment.View{Payment: *p, State: payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}}
 	for _, m := range tx.Payments().Money(k) {
 		if m.Key.Gateway == p.Gateway && m.Key.ID == p.TransactionID {
-			v.Refunding, v.Refunded = m.Value.Refunding, m.Value.Refunded
+			v.Refunding, v.Refunded = inScale(&m.Value, m.Value.Refunding, p), inScale(&m.Value, m.Value.Refunded, p)
 		}
 	}
 	return v, nil
+}
+
+// inScale converts an amount of a transaction, which may be in another asset, to the decimals of its payment.
+func inScale(t *payment.Transaction, n amount.Int, p *payment.Payment) amount.Int {
+	if converted, err := decimalOf(n, t.Scale).Minor(p.Scale); err == nil {
+		return converted
+	}
+	return n
 }
 
 // create makes the payment. If the gateway has told of it before, it is asked at once.
 func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment.Gateway, attempt int16) (any, error) {
 	p, err := c.describe(o, v, g, attempt)
 	if err != nil {
+		return nil, err
+	}
+	if p.Messages, err = c.sealed(tx); err != nil {
 		return nil, err
 	}
 	if c.row.Exists {
@@ -258,6 +273,25 @@ func leaseLast(tx *Tx, lease func(gateway string) time.Duration, gateway string)
 	return tx.Payments().Lease(lease(gateway))
 }
 
+// sealed checks the messages, and returns them as they are stored. Returns faults SECRET_NOT_CONFIGURED, FIELD_INVALID.
+func (c *CreatePayment) sealed(tx *Tx) ([]byte, error) {
+	if len(c.Messages) == 0 {
+		return nil, nil
+	}
+	if tx.outbox == nil {
+		return nil, (*secret.Master)(nil).Check()
+	}
+	for n := range c.Messages {
+		if err := c.Messages[n].Check(tx.outbox); err != nil {
+			return nil, inElement(err, "messages", n)
+		}
+	}
+	return tx.outbox.Master.Seal(c.Stored, messagesPurpose, c.row.Key.OutTradeNo), nil
+}
+
+// messagesPurpose is the purpose of the key that seals the messages of payments.
+const messagesPurpose = "payment.messages"
+
 // causeCreate is the cause of the move of a payment of which the gateway has told before.
 const causeCreate = "create"
 
@@ -295,7 +329,7 @@ func (c *CreatePayment) describe(o *order.Order, v *order.View, g *payment.Gatew
 	}
 	p := &payment.Payment{Key: c.row.Key, OrderNo: o.OrderNo, Gateway: c.Gateway, PayType: c.PayType, Attempt: attempt,
 		Asset: o.Asset, Scale: o.Scale, Amount: total, Payee: o.Payee, Details: c.Details, ExpiresAt: v.PayBefore(),
-		TokenHash: c.TokenHash, Messages: c.Messages, Principal: c.Principal, RequestID: c.RequestID}
+		TokenHash: c.TokenHash, Principal: c.Principal, RequestID: c.RequestID}
 	if p.Payee == "" {
 		p.Payee = g.Payee
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -247,26 +248,51 @@ func TestAcceptedTransactionIsThatOfThePayment(t *testing.T) {
 	m.is("o refunding, p1 succeeded, r1 asked; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
 }
 
-func TestFlaggedMoneyThatIsGivenBackIsNotSpentAgain(t *testing.T) {
+// Only the resolution of its flag gives flagged money back: so the flag and the money cannot tell different stories.
+func TestFlaggedMoneyIsGivenBackByItsFlag(t *testing.T) {
 	t.Parallel()
-	for _, x := range []flow.ResolveFlag{{Resolution: payment.Accept}, {Resolution: payment.WriteOff, Target: "loss"}} {
-		m := newTill(t)
-		ten := amountOf("10", "CNY")
-		m.payableOrder("o", outside)
-		m.create("o", "p1")
-		m.says(notice("n1", amountOf("9", "CNY")), "flagged")
-		m.payableOrder("u", outside)
-		m.create("u", "p2")
-		m.wants(cancelOrder("u"), "u cancelled")
-		m.says(notice("n2", ten, of("p2", "t2")), "flagged") // of another payment
-		m.gets(refund("r1", ""), "r1 asked")
-		m.gets(m.resolve(0, x), "FIELD_INVALID")
-		m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
-		m.gets(m.resolve(0, x), map[payment.Resolution]string{payment.Accept: "FIELD_INVALID", payment.WriteOff: "wrong_amount write_off"}[x.Resolution])
-		if got := m.text("select format('%s %s', balance, held) from ledger_accounts where code = 'sus'"); got != "1000 0" {
-			t.Errorf("on the suspense account are %s", got)
-		}
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.gets(refund("r1", ""), "PAYMENT_NOT_PAID")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	m.gets(refund("r1", ""), "PAYMENT_NOT_PAID")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
+	m.gets(refund("r1", ""), "r1 asked")
+}
+
+// A refund of flagged money may name the foreign merchant that its payment named.
+func TestARefundOfForeignMoneySucceeds(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	foreign := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	m.says(notice("n1", amountOf("10", "CNY"), foreign), "flagged")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "wrong_merchant refund")
+	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "applied")
+	m.is("o awaiting_payment, p1 suspended, r1 succeeded; wrong_merchant 1000 sus refund")
+	m.verify()
+}
+
+// Money in another asset has the decimals of that asset, and can be given back to the cent.
+func TestMoneyInAnotherAssetHasItsDecimals(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
+		{Code: "gw", Asset: "USD", Kind: "asset"}, {Code: "sus", Asset: "USD", Kind: "liability"},
+		{Code: user(3), Asset: "USD", Kind: "liability"}}}), "ok")
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "USD")), "flagged")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_asset accept")
+	m.gets(refund("r1", "5.55"), "r1 asked")
+	m.says(notice("m1", amountOf("5.55", "USD"), ofRefund("r1", gateway.Refunded)), "applied")
+	v, err := payment.NewReader(m.app).Payment(context.Background(), payment.Key{Tenant: 1, OutTradeNo: "p1"})
+	if err != nil || v.Refunded != amount.FromInt64(555) {
+		t.Errorf("refunded %v, %v", v.Refunded, err)
 	}
+	m.verify()
 }
 
 func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
@@ -282,7 +308,7 @@ func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
 	if got := m.pay(0, flow.FlagUnknowns(due, "r")[0].Command); got != "true" {
 		t.Error(got)
 	}
-	m.is("p1 late; unknown_number 6")
+	m.is("p1 late; unknown_number 600")
 	m.says(notice("n1"), "known") // its money is flagged
 }
 
@@ -295,7 +321,7 @@ func TestUnknownMoneyIsGivenBack(t *testing.T) {
 	m.gets(flow.FlagUnknowns(due, "r")[0].Command, "true")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "unknown_number refund")
 	m.says(notice("m1", ofRefund("r2", gateway.Refunded)), "applied")
-	m.is("p1 late, r2 succeeded; unknown_number 6 sus refund")
+	m.is("p1 late, r2 succeeded; unknown_number 600 sus refund")
 }
 
 func TestMoneyOfOddNoticesIsFlagged(t *testing.T) {
@@ -311,8 +337,8 @@ func TestMoneyOfOddNoticesIsFlagged(t *testing.T) {
 	m.payableOrder("u")
 	m.create("u", "p2")
 	m.says(notice(strings.Repeat("x", 127)+"é", of("p2", ""), kind(gateway.Closed)), "applied") // cut to its cause
-	m.is("o paid, u awaiting_payment, p1 succeeded, p2 closed; wrong_merchant 0, wrong_amount 1, " +
-		"wrong_amount 99999999999999999999999999999999999999; gw -6, user:3 10")
+	m.is("o paid, u awaiting_payment, p1 succeeded, p2 closed; wrong_merchant 0, second_transaction 1, " +
+		"second_transaction 99999999999999999999999999999999999999; gw -6, user:3 10")
 }
 
 func TestMoneyWhoseNamesAreTakenIsFlagged(t *testing.T) {
@@ -573,7 +599,7 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	for _, want := range []string{"true", "true", "false"} {
 		m.gets(&flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "px"}}, want)
 	}
-	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) from payment_flags"); got != fmt.Sprint(times, " ", times*6, " 0") {
+	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) from payment_flags"); got != fmt.Sprint(times, " ", times*600, " 0") {
 		t.Errorf("flags: %s", got)
 	}
 	for n := range times {
@@ -597,7 +623,7 @@ func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
 	}
 	m.says(notice("n2", of("px", "t2")), "flagged")
 	m.says(notice("n2", of("px", "t2")), "known")
-	m.is("px late; unknown_number 6 sus, unknown_number 6 sus; gw -12, sus 12")
+	m.is("px late; unknown_number 600 sus, unknown_number 600 sus; gw -12, sus 12")
 }
 
 // Of many transactions, the one that a person has accepted can be given back.
@@ -610,7 +636,7 @@ func TestAnAcceptedTransactionOfManyCanBeGivenBack(t *testing.T) {
 	for n := range times {
 		m.says(notice(fmt.Sprint("n", n), amountOf("9", "CNY"), of("p1", fmt.Sprint("t", n))), "flagged")
 	}
-	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
+	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
 	m.gets(refund("r1", "9"), "r1 asked")
 	if got := m.text("select transaction_id from payment_refunds"); got != "t22" {
 		t.Errorf("given back of %s", got)
@@ -641,4 +667,20 @@ func TestAnUnknownRefundWithoutANumberIsFlaggedOnce(t *testing.T) {
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("hand", gateway.Refunded)), "flagged")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("hand", gateway.Refunded)), "known")
 	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
+}
+
+// A payment that the gateway closed, or refused to create, and that is paid all the same, pays an order that waits for it.
+func TestTheMoneyOfAClosedPaymentPaysAnOrderThatWaits(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("c1", kind(gateway.Closed)), "applied")
+	m.gets(creates("p2", ""), "p2 created")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.is("o paid, p1 succeeded, p2 created; gw -10, user:3 10")
+	if got := m.text("select number || ' ' || call from payment_calls"); got != "p2 close" {
+		t.Errorf("the other payment: %s", got)
+	}
+	m.verify()
 }

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -158,44 +157,22 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		const problem = "must be another account than the one on which the money stands"
 		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
 	}
-	came := c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund()
-	if came {
-		left, err := c.left()
-		if err != nil || left.IsZero() {
-			return err
-		}
-		c.transfer.Postings[0].Amount = decimalOf(left, c.flag.Scale)
-	}
 	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
 		return inFields(err, func(string) string { return "account" })
 	}
-	if came {
+	if c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund() {
 		tx.Payments().ChangeMoney(c.money).Account = to
 	}
 	return nil
 }
 
-// left is what of the money was not given back.
-func (c *ResolveFlag) left() (amount.Int, error) {
-	t := &c.money.Value
-	switch {
-	case !t.Refunding.IsZero():
-		const problem = "must wait until the refund of the money is decided"
-		return amount.Int{}, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
-	case !t.Refunded.IsZero() && c.Resolution == payment.Accept:
-		const problem = "must be RESOLUTION_WRITE_OFF: the money, or a part of it, was given back"
-		return amount.Int{}, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
-	}
-	return t.Remaining(), nil
-}
-
 // giveBack asks for the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
-	answer, err := c.refund.Apply(tx)
-	if _, existed := answer.(commit.Repeat); existed && err == nil {
+	if c.refund.refund.Exists {
 		const problem = "is the number of another refund, or of one that failed"
 		return fault.FieldInvalid.New("refund_no: %s", problem).WithField("refund_no", problem)
 	}
+	_, err := c.refund.Apply(tx)
 	return err
 }
 

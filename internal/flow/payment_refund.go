@@ -107,16 +107,15 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	money, err := c.money(p)
+	if err == nil && c.Transaction == "" {
+		err = c.mustBePaid(tx, p, money)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if money == nil {
-		i, err := tx.Machines().StateOf(paymentInstance(p.Key), c.Caller)
-		if err != nil {
-			return nil, err
-		}
-		return nil, payment.NotPaid.New("payment %s is %s: nothing can be given back", c.OutTradeNo, i.State).
-			With("out_trade_no", c.OutTradeNo).With("state", i.State)
+		return nil, payment.NotPaid.New("there is no transaction %s of payment %s", c.Transaction, c.OutTradeNo).
+			With("out_trade_no", c.OutTradeNo).With("state", "")
 	}
 	n, err := c.amount(&money.Value)
 	if err != nil {
@@ -156,6 +155,19 @@ func stateOf(i machine.Instance) payment.State {
 	return payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}
 }
 
+// mustBePaid refuses a payment that has not paid its order. Money that is flagged is given back by ResolveFlag.
+func (c *RefundPayment) mustBePaid(tx *Tx, p *payment.Payment, money *payment.TransactionRow) error {
+	i, err := tx.Machines().StateOf(paymentInstance(p.Key), c.Caller)
+	if err != nil || money != nil && i.State == machine.PaymentSucceeded {
+		return err
+	}
+	f := payment.NotPaid.New("payment %s is %s: nothing can be given back", c.OutTradeNo, i.State)
+	if money != nil {
+		f = payment.NotPaid.New("payment %s is %s: its money is flagged, and ResolveFlag gives it back", c.OutTradeNo, i.State)
+	}
+	return f.With("out_trade_no", c.OutTradeNo).With("state", i.State)
+}
+
 // money returns the transaction to refund, or nil if there is none.
 func (c *RefundPayment) money(p *payment.Payment) (*payment.TransactionRow, error) {
 	k := payment.TransactionKey{Tenant: p.Tenant, Gateway: p.Gateway, ID: p.TransactionID}
@@ -184,7 +196,7 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 	}
 	if n.Cmp(rest) > 0 || n.Sign() <= 0 {
 		return n, payment.RefundExceedsPaid.New("of payment %s only %s %s can still be given back", c.OutTradeNo,
-			decimalOf(rest, t.Scale), t.Currency).With("out_trade_no", c.OutTradeNo).
+			amount.Format(rest, t.Scale), t.Currency).With("out_trade_no", c.OutTradeNo).
 			With("remaining", amount.Format(rest, t.Scale))
 	}
 	return n, nil
@@ -289,8 +301,8 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	x := &r.Value
-	if c.Foreign != "" || x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway {
-		return c.unknownRefund(tx)
+	if c.Foreign != "" && x.FlagID == 0 || x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway {
+		return c.unknownRefund(tx) // flagged money may be of another merchant, and its refund is too
 	}
 	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
@@ -452,10 +464,19 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.once != nil && c.once.Exists {
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	}
-	n, scale := c.minor()
+	n, scale := c.minor(tx)
 	detail := "the gateway gave it back, and no refund asked for it"
-	if c.refund.row != nil && c.refund.row.Exists {
-		detail = "the gateway gave it back for refund " + c.RefundNo + ", which had failed, or asked for another amount"
+	if r := c.refund.row; r != nil && r.Exists {
+		detail = "the gateway gave it back for refund " + c.RefundNo + ", which had failed"
+		switch x := &r.Value; {
+		case c.Foreign != "":
+			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
+		case x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway:
+			detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + x.OutTradeNo
+		case c.Amount != decimalOf(x.Amount, x.Scale):
+			detail = "the gateway gave it back for refund " + c.RefundNo + ", which asked for " +
+				amount.Format(x.Amount, x.Scale)
+		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	if c.once != nil {

@@ -96,6 +96,9 @@ func (c *SettlePayment) Need(tx *Tx) {
 		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
 	}
 	tx.Ledger()
+	if c.Asset != "" && !tx.loaded {
+		tx.Ledger().SeeAsset(c.Tenant, c.Asset)
+	}
 	tx.Stock()
 	tx.Claims()
 	tx.Coupons()
@@ -131,7 +134,12 @@ func (c *SettlePayment) onceName() string {
 
 // needMessages names the rows of the messages that the payment sends when it succeeds.
 func (c *SettlePayment) needMessages(tx *Tx, stored []byte) {
-	messages, err := tx.outbox.Stored(c.Caller, stored)
+	text, err := tx.outbox.Master.Open(stored, messagesPurpose, c.OutTradeNo)
+	if err != nil {
+		c.unsent = "its messages cannot be read: this server has another master key, or none"
+		return
+	}
+	messages, err := tx.outbox.Stored(c.Caller, text)
 	if err != nil {
 		c.unsent = "its messages cannot be read"
 		return
@@ -322,7 +330,7 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 		return nil, err
 	}
 	s := c.record(tx, payment.Applied, c.unsent)
-	tx.Payments().Receive(c.money, c.transaction(p.Payee))
+	tx.Payments().Receive(c.money, c.transaction(tx, p.Payee))
 	return s, nil
 }
 
@@ -338,17 +346,31 @@ func (c *SettlePayment) seesAccounts() bool {
 }
 
 // transaction describes the money, posted to an account.
-func (c *SettlePayment) transaction(account string) payment.Transaction {
-	n, scale := c.minor()
+func (c *SettlePayment) transaction(tx *Tx, account string) payment.Transaction {
+	n, scale := c.minor(tx)
 	return payment.Transaction{OutTradeNo: c.OutTradeNo, NoticeID: c.notice.Value.ID, Currency: c.Currency,
-		Asset: c.Asset, Scale: scale, Amount: n, Account: account}
+		Asset: c.knownAsset(tx), Scale: scale, Amount: n, Account: account}
 }
 
-// minor returns the amount in the minor units of the payment's asset, or else with its own decimals.
-func (c *SettlePayment) minor() (amount.Int, uint8) {
-	if p := &c.row.Value; c.row.Exists && c.Asset == p.Asset {
-		if n, err := c.Amount.Minor(p.Scale); err == nil {
-			return n, p.Scale
+// knownAsset is the asset of the money; empty: the ledger has none for its currency.
+func (c *SettlePayment) knownAsset(tx *Tx) string {
+	if c.Asset == "" {
+		return ""
+	}
+	if _, err := tx.Ledger().Decimals(c.Tenant, c.Asset); err != nil {
+		return ""
+	}
+	return c.Asset
+}
+
+// minor returns the amount in the minor units of its asset; with its own decimals if the ledger has no such asset, or
+// if the amount has more decimals than it.
+func (c *SettlePayment) minor(tx *Tx) (amount.Int, uint8) {
+	if c.Asset != "" {
+		if scale, err := tx.Ledger().Decimals(c.Tenant, c.Asset); err == nil {
+			if n, err := c.Amount.Minor(scale); err == nil {
+				return n, scale
+			}
 		}
 	}
 	return c.Amount.Coef, c.Amount.Scale
@@ -357,26 +379,26 @@ func (c *SettlePayment) minor() (amount.Int, uint8) {
 // problem is why the money does not pay the order. Empty: it does.
 func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 	p := &c.row.Value
-	switch n, scale := c.minor(); {
-	case c.foreign() != "":
-		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
-	case c.Asset != p.Asset:
-		return payment.WrongAsset, fmt.Sprintf("%s were paid, and %s are due", c.Currency, p.Asset), nil
-	case scale != p.Scale || n.Cmp(p.Amount) != 0:
-		return payment.WrongAmount, fmt.Sprintf("%s was paid, and %s is due", c.Amount,
-			decimalOf(p.Amount, p.Scale)), nil
-	}
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	state, err := c.state(tx)
 	if err != nil {
 		return "", "", err
 	}
-	state, err := c.state(tx)
+	switch n, scale := c.minor(tx); {
+	case c.foreign() != "":
+		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
+	case !payment.IsOpen(state) && state != machine.PaymentClosed:
+		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
+	case c.Asset != p.Asset:
+		return payment.WrongAsset, fmt.Sprintf("%s were paid, and %s are due", c.Currency, p.Asset), nil
+	case scale != p.Scale || n.Cmp(p.Amount) != 0:
+		return payment.WrongAmount, fmt.Sprintf("%s was paid, and %s is due", amount.Format(n, scale),
+			amount.Format(p.Amount, p.Scale)), nil
+	}
+	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
 	switch {
 	case err != nil:
 		return "", "", err
-	case !payment.IsOpen(state) && state != machine.PaymentClosed:
-		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
-	case tx.payTarget(&c.order.Value) == "" || state == machine.PaymentClosed:
+	case tx.payTarget(&c.order.Value) == "":
 		return c.late(tx, v.State.State)
 	case c.Refused != nil:
 		return payment.OrderRefused, c.Refused.Reason.Name + ": " + c.Refused.Message, nil

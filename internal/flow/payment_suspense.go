@@ -32,7 +32,7 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 		return nil, err
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	t := c.transaction(account)
+	t := c.transaction(tx, account)
 	tx.Payments().Receive(c.money, t)
 	c.raise(tx, kind, detail, &t)
 	return s, nil
@@ -69,7 +69,7 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 // raise raises a flag about money.
 func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail string, t *payment.Transaction) {
 	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: c.TransactionID,
-		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.Asset, Scale: t.Scale, Amount: t.Amount,
+		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.knownAsset(tx), Scale: t.Scale, Amount: t.Amount,
 		Account: t.Account, RequestID: c.RequestID}
 	if c.row.Exists {
 		f.OrderNo = c.row.Value.OrderNo

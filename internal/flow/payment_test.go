@@ -173,7 +173,7 @@ func TestWhatDoesNotFitIsFlagged(t *testing.T) {
 	}{
 		"amount":   {notice("n", amountOf("5.99", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 599 sus; gw -6, sus 6"},
 		"decimals": {notice("n", amountOf("6.001", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 6001"},
-		"asset":    {notice("n", amountOf("6", "USD")), "o awaiting_payment, p1 suspended; wrong_asset 6"},
+		"asset":    {notice("n", amountOf("6", "USD")), "o awaiting_payment, p1 suspended; wrong_asset 600"},
 		"currency": {notice("n", func(s *payment.Said) { s.Currency, s.Asset = "XAU", "" }), "o awaiting_payment, p1 suspended; wrong_asset 6"},
 		"merchant": {notice("n", func(s *payment.Said) { s.Foreign = "seller_id 1" }), "o awaiting_payment, p1 suspended; wrong_merchant 600 sus; gw -6, sus 6"},
 	} {
@@ -278,7 +278,7 @@ func TestAnUnknownPaymentIsFlaggedAfterADay(t *testing.T) {
 	}
 	m.says(notice("n1"), "known")
 	m.says(notice("n3", of("p1", "t3")), "flagged")
-	m.is("p1 late; unknown_number 6 sus, unknown_number 6 sus, unknown_number 6 sus; gw -18, sus 18")
+	m.is("p1 late; unknown_number 600 sus, unknown_number 600 sus, unknown_number 600 sus; gw -18, sus 18")
 	m.payableOrder("o")
 	if got := m.create("o", "p1"); got != "OUT_TRADE_NO_TAKEN" {
 		t.Error(got)
@@ -306,7 +306,7 @@ func TestWithoutSuspenseMoneyIsFlaggedOnly(t *testing.T) {
 	m.says(notice("n1", amountOf("5", "CNY")), "flagged")
 	m.gateway("missing")
 	m.says(notice("n2", amountOf("5", "CNY"), of("p1", "t2")), "flagged")
-	m.is("o awaiting_payment, p1 suspended; wrong_amount 500, wrong_amount 500")
+	m.is("o awaiting_payment, p1 suspended; wrong_amount 500, second_transaction 500")
 }
 
 func refund(no, amount string) *flow.RefundPayment {
@@ -546,7 +546,9 @@ func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o")
-	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1", Messages: []byte("ann@example.com nobody")}, "p1 created")
+	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1",
+		Messages: []notify.SendCommand{{Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com"}}},
+		Stored:   []byte("ann@example.com nobody")}, "p1 created")
 	state := func() string {
 		return m.text(`select format('%s %s %s', (select string_agg(biz_no, ' ') from notify_names), (select count(*) from payment_payments where messages is not null),
 			(select max(detail) from payment_notices))`)

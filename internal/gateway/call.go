@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -40,16 +41,18 @@ func Unreadable(dialect, text string) *CallError {
 	return Failed(Unknown, dialect, "unreadable", text, nil)
 }
 
-// ByStatus classifies an HTTP status without a known error code. A 4xx response means that nothing was done; 5xx is
-// ambiguous, and below 400 the response cannot be interpreted.
-func ByStatus(status int) Outcome {
+// ByStatus classifies an HTTP status without a known error code. said: the body is an error of the provider's own.
+// After a 4xx response nothing was done, but it is final only if the provider itself refuses the request: a wrong key,
+// a missing permission, and the answer of a proxy say nothing of the payment, and can be mended. 5xx is ambiguous, and
+// below 400 the response cannot be interpreted.
+func ByStatus(status int, said bool) Outcome {
 	switch {
-	case status == 429:
+	case status < 400 || status >= 500:
+		return Unknown
+	case !said, status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusTooManyRequests:
 		return NotSent
-	case status >= 400 && status < 500:
-		return Refused
 	}
-	return Unknown
+	return Refused
 }
 
 // Invalid returns the error of a payment or refund that does not suit the gateway. It was not sent.

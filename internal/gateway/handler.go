@@ -37,6 +37,8 @@ func (h *Handler) Register(mux *http.ServeMux) { mux.Handle("POST "+Path+"{gatew
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g := h.Set.ByName[r.PathValue("gateway")]
 	if g == nil {
+		h.Log.WarnContext(r.Context(), "a callback names a payment gateway that is not configured here", "gateway",
+			r.PathValue("gateway"))
 		http.NotFound(w, r)
 		return
 	}
@@ -50,9 +52,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if requestID == "" {
 		requestID = rand.Text()
 	}
-	o, err := h.handle(r.Context(), requestID, g, Raw{Header: Archived(r.Header), Body: body, At: h.now()})
+	o, number, err := h.handle(r.Context(), requestID, g, Raw{Header: Archived(r.Header), Body: body, At: h.now()})
 	h.Set.metrics.callback(g.Name, o)
-	h.log(r.Context(), o, err, "gateway", g.Name, "request_id", requestID)
+	h.log(r.Context(), o, err, "gateway", g.Name, "out_trade_no", number, "request_id", requestID)
 	w.Header().Set("Cache-Control", "no-store")
 	switch o {
 	case forged:
@@ -64,25 +66,26 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *Handler) handle(ctx context.Context, requestID string, g *Configured, raw Raw) (outcome, error) {
+// handle also returns the number of the payment that a verified callback is about.
+func (h *Handler) handle(ctx context.Context, requestID string, g *Configured, raw Raw) (outcome, string, error) {
 	n, err := g.Notice(raw.Header, raw.Body, raw.At)
 	switch {
 	case errors.Is(err, ErrForged):
-		return forged, err
+		return forged, "", err
 	case err != nil:
-		return format, err
+		return format, "", err
 	case n.Kind == Other:
-		return other, nil
+		return other, "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, takeWithin)
 	defer cancel()
 	switch ok, err := h.Take(ctx, requestID, g, &n, raw); {
 	case err != nil:
-		return failed, err
+		return failed, n.OutTradeNo, err
 	case !ok:
-		return again, nil
+		return again, n.OutTradeNo, nil
 	}
-	return taken, nil
+	return taken, n.OutTradeNo, nil
 }
 
 // log logs callbacks that are not taken. Errors of Notice contain nothing of the body.

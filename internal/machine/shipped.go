@@ -76,7 +76,8 @@ var Shipped = map[string]*Definition{
 			{From: []string{CouponUnclaimed, CouponClaimed}, To: CouponExpired, By: []Actor{ByTimer}},
 		},
 	},
-	// Declined is not the end: the payer may try again. Nor is closed: the money of a payer who was quicker comes late.
+	// Declined is not the end: the payer may try again. Nor is closed: a payer who was quicker has paid all the same,
+	// late if the order has ended.
 	PaymentMachine: {
 		States: []State{
 			{Name: PaymentCreated, Initial: true},
@@ -92,7 +93,7 @@ var Shipped = map[string]*Definition{
 			{From: []string{PaymentCreated, PaymentDeclined}, To: PaymentSubmitted, By: []Actor{ByFlow}},
 			{From: []string{PaymentCreated, PaymentSubmitted}, To: PaymentDeclined, By: []Actor{ByFlow},
 				Publish: "payment.declined"},
-			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined, PaymentSuspended},
+			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined, PaymentSuspended, PaymentClosed},
 				To: PaymentSucceeded, By: []Actor{ByFlow}, Publish: "payment.succeeded"},
 			{From: []string{PaymentCreated, PaymentSubmitted, PaymentDeclined}, To: PaymentClosed,
 				By: []Actor{ByFlow}},

@@ -92,6 +92,12 @@ type SendCommand struct {
 	limited     limited
 }
 
+// Check validates a message that is sent later. Returns faults SECRET_NOT_CONFIGURED and FIELD_INVALID.
+func (c *SendCommand) Check(o *Outbox) error {
+	m := *c
+	return m.prepare(o)
+}
+
 // Need requests the rows of the biz_no, the fingerprint and the counters.
 func (c *SendCommand) Need(tx *Tx) {
 	c.name, c.fingerprint = nil, nil

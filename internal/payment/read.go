@@ -193,6 +193,20 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 		})
 }
 
+// Waiting returns the notices of a payment that came before it, the oldest first, with the request that brought each.
+func (r *Reader) Waiting(ctx context.Context, k Key) (list []Stored, requests []string, err error) {
+	rows, err := q.NoticeWaiting(ctx, pg.Planned{DB: r.pool}, db.NoticeWaitingParams{TenantID: k.Tenant,
+		OutTradeNo: k.OutTradeNo, Most: MaxUnknown})
+	for _, f := range rows {
+		s := Stored{Gateway: f.Gateway, Said: Said{Asset: pg.OrZero(f.Asset), Callback: f.Callback, Body: f.Body}}
+		if err := errors.Join(decode(f.Fields, &s.Notice), decode(f.Headers, &s.Header)); err != nil {
+			return nil, nil, err
+		}
+		list, requests = append(list, s), append(requests, f.RequestID)
+	}
+	return list, requests, err
+}
+
 // Flags lists flags in a state, or all if it is empty, the oldest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Flags(ctx context.Context, tenant int32, state string, size int, token string) (list []FlagView,
 	next string, err error) {

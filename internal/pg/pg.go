@@ -67,24 +67,31 @@ var (
 )
 
 // rolePowers selects what the login role can do beyond ledgerd_app, itself or as a role that it may become, and whether
-// it is a member of ledgerd_app. Roles named pg_ are those of Postgres that reach past the privileges of tables.
+// it is a member of ledgerd_app. The roles named pg_ reach past the privileges of tables.
 const rolePowers = `
-with roles as (
-    select r.* from pg_roles r where pg_has_role(session_user, r.oid, 'member')
+with me as (
+    select * from pg_roles where rolname = session_user
+), roles as (
+    select r.* from pg_roles r, me where r.oid = me.oid or not me.rolsuper and pg_has_role(me.oid, r.oid, 'member')
+), ours as (
+    select relnamespace as schema from pg_class where oid = 'ledger_accounts'::regclass
+    union select 'audit'::regnamespace
 )
 select array(
-    select distinct p.power from roles r cross join lateral (values
-        (r.rolsuper, 'is a superuser'), (r.rolcreaterole, 'may create roles'), (r.rolcreatedb, 'may create databases'),
-        (r.rolreplication, 'may replicate'), (r.rolbypassrls, 'bypasses row-level security'),
-        (r.rolname in ('ledgerd_owner', 'ledgerd_audit', 'pg_read_all_data', 'pg_write_all_data',
-            'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain',
-            'pg_signal_backend', 'pg_checkpoint', 'pg_create_subscription'), 'is a member of ' || r.rolname)
+    select p.power from roles r cross join lateral (values
+        (r.rolsuper, 'is a superuser'), (r.rolcreaterole, 'may create roles'), (r.rolreplication, 'may replicate'),
+        (r.rolbypassrls, 'bypasses row-level security'),
+        (r.rolname in ('ledgerd_owner', 'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files',
+            'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain', 'pg_create_subscription'),
+            'is a member of ' || r.rolname)
     ) p (has, power)
     where p.has
     union select 'owns the database' from pg_database d join roles r on r.oid = d.datdba
     where d.datname = current_database()
-    union select 'owns schema ' || n.nspname from pg_namespace n join roles r on r.oid = n.nspowner
-    where n.oid in ('audit'::regnamespace, 'ledger_accounts'::regclass::oid, n.oid)
+    union select 'owns schema ' || n.nspname from pg_namespace n join ours on ours.schema = n.oid
+    join roles r on r.oid = n.nspowner
+    union select 'owns ' || c.relname from pg_class c join ours on ours.schema = c.relnamespace
+    join roles r on r.oid = c.relowner and r.rolname <> 'ledgerd_owner'
     order by 1
 ), pg_has_role(session_user, 'ledgerd_app', 'member')`
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -145,9 +147,10 @@ var createPaymentCall = register("payment.create",
 		cmd := &flow.CreatePayment{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Gateway: r.GetGateway(), PayType: r.GetPayType(), OutTradeNo: r.GetOutTradeNo(),
 			Details: payment.Details{Description: d.printable("description", r.GetDescription()),
-				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.printable("payer_ip", r.GetPayerIp()),
-				ReturnURL: d.printable("return_url", r.GetReturnUrl())}}
-		cmd.Messages, cmd.Lease = d.storedMessages(c, r), c.firstLease()
+				Payer: d.printable("payer", r.GetPayer()), PayerIP: d.address("payer_ip", r.GetPayerIp()),
+				ReturnURL: d.webAddress("return_url", r.GetReturnUrl())}}
+		cmd.Messages, cmd.Stored = d.storedMessages(c, r)
+		cmd.Lease = c.firstLease()
 		if c.token != nil {
 			cmd.TokenHash = token.Hash(c.token.Token)
 		}
@@ -163,15 +166,32 @@ var createPaymentCall = register("payment.create",
 		})
 	})
 
+// address reads an IP address, which may be empty.
+func (d *decoder) address(field, text string) string {
+	if _, err := netip.ParseAddr(text); text != "" && err != nil {
+		d.bad(field, "must be an IP address")
+	}
+	return text
+}
+
+// webAddress reads the URL of a page, which may be empty.
+func (d *decoder) webAddress(field, text string) string {
+	u, err := url.Parse(text)
+	if text != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
+		d.bad(field, "must be a URL that begins with https:// or http://")
+	}
+	return d.printable(field, text)
+}
+
 // maxStored bounds the messages of a payment.
 const maxStored = 64 << 10
 
-// storedMessages checks messages that are sent later, and encodes them.
-func (d *decoder) storedMessages(c *call, r *pb.CreatePaymentRequest) []byte {
+// storedMessages returns messages that are sent later, and their encoding.
+func (d *decoder) storedMessages(c *call, r *pb.CreatePaymentRequest) ([]notify.SendCommand, []byte) {
 	if len(r.GetMessages()) == 0 {
-		return nil
+		return nil, nil
 	}
-	d.messages(c, r.GetMessages())
+	messages := d.messages(c, r.GetMessages())
 	stored := &pb.CreatePaymentRequest{Messages: proto.CloneOf(r).GetMessages()}
 	for n, m := range stored.GetMessages() {
 		m.BizNo = cmp.Or(m.GetBizNo(), fmt.Sprint(r.GetOrderNo(), "/paid/", n+1))
@@ -180,7 +200,7 @@ func (d *decoder) storedMessages(c *call, r *pb.CreatePaymentRequest) []byte {
 	if err != nil || len(b) > maxStored {
 		d.bad("messages", "must be at most 64 KiB in all")
 	}
-	return b
+	return messages, b
 }
 
 // StoredMessages reads messages that storedMessages has encoded.

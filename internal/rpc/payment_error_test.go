@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -29,6 +30,13 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		{"CreatePayment", "OUT_TRADE_NO_TAKEN", `"outTradeNo"`, createPayment("due-a", "paid-a")},
 		{"CreatePayment", "FIELD_INVALID", "outTradeNo: ", createPayment("due-a", "x")},
 		{"CreatePayment", "FIELD_INVALID", "returnUrl: ", &paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "till", ReturnUrl: "a\x01"}},
+		{"CreatePayment", "FIELD_INVALID", "returnUrl: must be a URL that begins with", &paymentv1.CreatePaymentRequest{OrderNo: "due-a",
+			Gateway: "till", ReturnUrl: "javascript:alert(1)"}},
+		{"CreatePayment", "FIELD_INVALID", "payerIp: must be an IP address", &paymentv1.CreatePaymentRequest{OrderNo: "due-a",
+			Gateway: "till", PayerIp: "localhost"}},
+		{"CreatePayment", "FIELD_INVALID", `"messages[0].recipient"`, &paymentv1.CreatePaymentRequest{OrderNo: "due-a",
+			Gateway: "till", Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "nope",
+				BusinessType: "paid", Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "Thank you"}}}}}},
 		{"RefundPayment", "PAYMENT_NOT_FOUND", "none-1", refundPayment("refund-1", "none-1", "")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must not have more decimals than the payment", refundPayment("refund-1", "paid-a", "0.001")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be greater than zero", refundPayment("refund-1", "paid-a", "0")},

@@ -27,6 +27,10 @@ func (s *Server) openPayments(ctx context.Context) error {
 	s.dispatcher = dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: s.batches},
 		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, Settle: s.settle, Log: s.log})
 	s.payments = newPaymentMetrics(s.registry)
+	for name, g := range s.gateways.ByName {
+		s.log.InfoContext(ctx, "a payment gateway is configured", "gateway", name, "kind", g.Kind, "tenant",
+			g.TenantName)
+	}
 	return nil
 }
 

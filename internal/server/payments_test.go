@@ -6,12 +6,16 @@ import (
 	"hash/crc32"
 	"maps"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
@@ -38,7 +42,8 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
 				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
-				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain}} {
+				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
+				{"before", heardBefore}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
 			}
 		})
@@ -113,6 +118,57 @@ func messaged(x *till, no string) {
 	if n := sent(); n != 2 {
 		x.T.Errorf("%d messages", n)
 	}
+}
+
+// heardBefore: the gateway tells that it is paid before the payment is created, and does not know it when it is asked. The
+// notice that was kept pays the order.
+func heardBefore(x *till, no string) {
+	if x.kind != "standard" {
+		return // one that a test can sign
+	}
+	merchant, signs := x.standard()
+	body, now := []byte(`{"type": "payment.paid", "data": {"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`", "amount": "12.30",
+		"currency": "CNY", "merchant": "`+merchant+`"}}`), time.Now()
+	signature, err := signs.Sign("m_"+no, now, body)
+	if err != nil {
+		x.T.Fatal(err)
+	}
+	res := new(paymentv1.HandleCallbackResponse)
+	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
+		"webhook-id": "m_" + no, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
+	if res.GetStatus() != http.StatusServiceUnavailable {
+		x.T.Errorf("of an unknown payment: %v", res)
+	}
+	x.createOrder(no)
+	if p := x.pay(no).GetPayment(); p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED || p.GetTransactionId() != "t_"+no {
+		x.T.Errorf("%v", p)
+	}
+	x.becomes(no, isPaid)
+}
+
+// standard returns the merchant of the standard gateway, and what signs its callbacks.
+func (x *till) standard() (merchant string, signs *standardwebhooks.Webhook) {
+	x.T.Helper()
+	var f struct {
+		Gateways []struct {
+			Kind, Merchant string
+			Secrets        []string
+		}
+	}
+	text, err := os.ReadFile(x.settings)
+	if err == nil {
+		err = yaml.Unmarshal(text, &f)
+	}
+	for _, g := range f.Gateways {
+		if err == nil && g.Kind == "standard" {
+			merchant = g.Merchant
+			signs, err = standardwebhooks.NewWebhook(g.Secrets[0])
+		}
+	}
+	if err != nil {
+		x.T.Fatal(err)
+	}
+	return merchant, signs
 }
 
 // formOpensAgain: the submit token of the page can be spent again after a decline.

@@ -34,6 +34,7 @@ type till struct {
 	*servertest.Caller
 	kind      string // of the gateway, and its name
 	simulator string // URL
+	settings  string // file
 	relayed   *sync.Map
 }
 
@@ -46,9 +47,9 @@ func newTills(t *testing.T) *till {
 	x := &till{Caller: &servertest.Caller{Site: first, APIKey: first.Key("shop", "boss", access.Admin)}, relayed: &sync.Map{}}
 	front := httptest.NewServer(x.front(&second))
 	t.Cleanup(front.Close)
-	settings := x.simulate(front.URL)
+	x.settings = x.simulate(front.URL)
 	for _, s := range []*servertest.Site{first, &second} {
-		f, err := gateway.ReadFile(settings, dialects.All)
+		f, err := gateway.ReadFile(x.settings, dialects.All)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -162,6 +162,10 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 		met := make([]int, len(due))
 		for _, r := range rows {
 			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
+			if !r.Free {
+				tx.expectLapse(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
+				continue
+			}
 			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.now) {
 				tx.change(i.rows[0]).nextLapseAt, i.lapsing = expiresAt, true
 				continue

@@ -17,14 +17,15 @@ limit @count::integer;
 select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
-    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+    round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
+    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.refunding, l.refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded from payment_transactions l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text;
@@ -34,7 +35,8 @@ where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text
 select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
-    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+    round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
+    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from (
     (
         select l.* from payment_payments l
@@ -82,6 +84,18 @@ from (
     )
 ) n
 order by n.notice_id desc;
+
+-- name: NoticeWaiting :many
+-- Notices of a payment that came before it, and whose money is not recorded yet, the oldest first.
+select n.gateway, n.callback, n.asset, n.fields, n.headers, n.body, n.request_id
+from payment_notices n
+where n.tenant_id = @tenant_id::integer and n.out_trade_no = @out_trade_no::text and n.out_trade_no <> ''
+    and n.verdict = 'unknown' and ( -- as in NoticeUnknown
+        select count(*) from payment_transactions t
+        where t.tenant_id = n.tenant_id and t.gateway = n.gateway and t.transaction_id = n.transaction_id
+    ) = 0
+order by n.notice_id
+limit @most::integer;
 
 -- name: RefundGet :one
 select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,

@@ -97,22 +97,30 @@ cross join lateral (
 ) c;
 
 -- name: ReservationDue :many
--- For each item: the reservations whose time is over, up to a limit, and the next one. The comparison of two columns
--- leaves the planner one index to choose.
-select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at
+-- For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
+-- locked, but for those that another session holds: they lapse later, and delay no other command. The comparison of two
+-- columns leaves the planner one index to choose.
+select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item
 ) u
 cross join lateral (
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
-    from stock_reservations l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
-        and (l.item, l.expires_at) <= (u.item, @now::timestamptz)
-    order by l.expires_at
-    limit @most::bigint)
+    (select d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
+    from (
+        select l.* from stock_reservations l
+        where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
+            and (l.item, l.expires_at) <= (u.item, @now::timestamptz)
+        order by l.expires_at
+        limit @most::bigint
+    ) d
+    left join lateral (
+        select true as free from stock_reservations y
+        where y.tenant_id = u.tenant_id and y.item = u.item and y.reservation_no = d.reservation_no
+        offset 0 for no key update skip locked
+    ) f on true)
     union all
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
+    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
         and (l.item, l.expires_at) > (u.item, @now::timestamptz)

@@ -60,7 +60,7 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 		return err
 	}
 	if a.Status != http.StatusOK {
-		return gateway.Failed(gateway.ByStatus(a.Status), "alipay", "http_"+strconv.Itoa(a.Status), "", a)
+		return gateway.Failed(gateway.ByStatus(a.Status, false), "alipay", "http_"+strconv.Itoa(a.Status), "", a)
 	}
 	var said map[string]json.RawMessage
 	if err := json.Unmarshal(a.Body, &said); err != nil {
@@ -89,6 +89,13 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 	return r.failed(a)
 }
 
+// ours are refusals that say nothing of the payment, and that end when something is mended: a key, an app, a
+// permission, or the balance of a refund.
+var ours = map[string]bool{"ACQ.SELLER_BALANCE_NOT_ENOUGH": true, "ACQ.ACCESS_FORBIDDEN": true,
+	"isv.app-call-limited": true, "isv.invalid-app-id": true, "isv.missing-app-id": true, "isv.invalid-signature": true,
+	"isv.missing-signature": true, "isv.missing-signature-key": true, "isv.invalid-signature-type": true,
+	"isv.missing-signature-type": true, "isv.invalid-timestamp": true, "isv.missing-timestamp": true}
+
 func (r *result) failed(a *httpsend.Answer) error {
 	sub := strings.TrimPrefix(r.SubCode, "aop.")
 	outcome := gateway.Refused
@@ -97,9 +104,9 @@ func (r *result) failed(a *httpsend.Answer) error {
 		return gateway.ErrNoTrade
 	case r.Code == "20000", r.Code == "10003", sub == "ACQ.SYSTEM_ERROR", sub == "SYSTEM_ERROR":
 		outcome = gateway.Unknown
-	case r.Code == "40005", sub == "ACQ.SELLER_BALANCE_NOT_ENOUGH", sub == "isv.app-call-limited":
+	case r.Code == "40005", r.Code == "40006", r.Code == "20001", ours[sub]:
 		outcome = gateway.NotSent
-	case !strings.HasPrefix(r.Code, "400") && r.Code != "20001":
+	case !strings.HasPrefix(r.Code, "400"):
 		outcome = gateway.Unknown // a code of later versions
 	}
 	if sub == "" {

@@ -296,7 +296,8 @@ func (g *account) call(ctx context.Context, name string, q *request) (*message, 
 		if code == "" {
 			code = "http_" + strconv.Itoa(a.Status)
 		}
-		return nil, gateway.Notice{}, gateway.Failed(gateway.ByStatus(a.Status), "standard", code, m.Error.Text, a)
+		return nil, gateway.Notice{}, gateway.Failed(gateway.ByStatus(a.Status, m.Error.Code != ""), "standard", code,
+			m.Error.Text, a)
 	}
 	n, err := g.read(&m)
 	if err != nil {

@@ -164,7 +164,9 @@ func TestCallsAndAnswers(t *testing.T) {
 		{400, `{"error":{"code":"bad amount"}}`, gateway.Refused, "standard_bad_amount"},
 		{429, ``, gateway.NotSent, "standard_http_429"},
 		{500, `{"error":{"code":"oops"}}`, gateway.Unknown, "standard_oops"},
-		{404, ``, gateway.Refused, "standard_http_404"},
+		{404, ``, gateway.NotSent, "standard_http_404"},
+		{401, `{"error":{"code":"signature"}}`, gateway.NotSent, "standard_signature"},
+		{403, `<html>`, gateway.NotSent, "standard_http_403"},
 		{200, `{`, gateway.Unknown, "standard_unreadable"},
 		{302, ``, gateway.Unknown, "standard_http_302"},
 	} {

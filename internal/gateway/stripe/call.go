@@ -58,7 +58,7 @@ func (g *account) ask(ctx context.Context, method, path, key string, form url.Va
 	if code == "" {
 		code = "http_" + strconv.Itoa(a.Status)
 	}
-	outcome := gateway.ByStatus(a.Status)
+	outcome := gateway.ByStatus(a.Status, e.Code != "" || e.Message != "")
 	switch {
 	case e.Code == "resource_missing" && a.Status == http.StatusNotFound:
 		return e, gateway.ErrNoTrade

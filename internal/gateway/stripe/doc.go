@@ -7,6 +7,7 @@ package stripe
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -57,6 +58,8 @@ func build(a *gateway.Account) (gateway.Gateway, error) {
 	switch {
 	case len(o.APIKeys) == 0 || o.APIKeys[0] == "":
 		return nil, errors.New("api_keys: is missing")
+	case slices.ContainsFunc(o.APIKeys, func(k string) bool { return strings.HasPrefix(k, "pk_") }):
+		return nil, errors.New("api_keys: has a publishable key; needed are secret or restricted keys")
 	case len(o.WebhookSecrets) == 0:
 		return nil, errors.New("webhook_secrets: is missing")
 	case o.Mode != "live" && o.Mode != "test":
@@ -91,7 +94,7 @@ var whole = map[string]bool{"ISK": true}
 func minor(d amount.Decimal, currency string) (string, error) {
 	n, ok := decimalsOf(currency)
 	if !ok {
-		return "", errors.New("currency: Stripe's documentation does not say how to write amounts in it")
+		return "", errors.New("currency: is none of those that Stripe takes")
 	}
 	text, err := gateway.Minor("amount", d, n)
 	switch {

@@ -316,12 +316,14 @@ func TestFailedCalls(t *testing.T) {
 		code    string
 	}{
 		`400 {"error":{"code":"amount_too_small","message":"no"}}`: {gateway.Refused, "stripe_amount_too_small"},
-		`401 {"error":{"message":"Invalid API Key"}}`:              {gateway.Refused, "stripe_http_401"},
-		`409 {"error":{"code":"idempotency_key_in_use"}}`:          {gateway.Unknown, "stripe_idempotency_key_in_use"},
-		`429 {"error":{"code":"rate_limit"}}`:                      {gateway.NotSent, "stripe_rate_limit"},
-		`429 {"error":{"code":"lock_timeout"}}`:                    {gateway.Unknown, "stripe_lock_timeout"},
-		`500 `:                                                     {gateway.Unknown, "stripe_http_500"},
-		`200 <html>`:                                               {gateway.Unknown, "stripe_unreadable"},
+		`401 {"error":{"message":"Invalid API Key"}}`:              {gateway.NotSent, "stripe_http_401"},
+		`403 <html>`: {gateway.NotSent, "stripe_http_403"},
+		`404 <html>`: {gateway.NotSent, "stripe_http_404"},
+		`409 {"error":{"code":"idempotency_key_in_use"}}`: {gateway.Unknown, "stripe_idempotency_key_in_use"},
+		`429 {"error":{"code":"rate_limit"}}`:             {gateway.NotSent, "stripe_rate_limit"},
+		`429 {"error":{"code":"lock_timeout"}}`:           {gateway.Unknown, "stripe_lock_timeout"},
+		`500 `:                                            {gateway.Unknown, "stripe_http_500"},
+		`200 <html>`:                                      {gateway.Unknown, "stripe_unreadable"},
 	} {
 		a.script(answer)
 		_, _, err := g.Create(t.Context(), p)

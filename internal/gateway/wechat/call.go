@@ -96,7 +96,10 @@ func (g *account) ask(ctx context.Context, method, path string, query url.Values
 func refused(a *httpsend.Answer) (string, error) {
 	var e apiError
 	_ = json.Unmarshal(a.Body, &e) // an error without a body has a status
-	outcome := gateway.ByStatus(a.Status)
+	outcome := gateway.ByStatus(a.Status, e.Code != "")
+	if a.Status == http.StatusForbidden && e.Code != "" && e.Code != "NO_AUTH" {
+		outcome = gateway.Refused // a rule of the trade
+	}
 	switch {
 	case a.Status == http.StatusNotFound && absent[e.Code]:
 		return e.Code, gateway.ErrNoTrade

@@ -161,7 +161,8 @@ func TestRefund(t *testing.T) {
 	}
 	a.want(t, "GET /wechat/v3/refund/domestic/refunds/R1")
 	for answer, want := range map[string]gateway.Outcome{`403 {"code":"NOT_ENOUGH"}`: gateway.NotSent, `429 {"code":"FREQUENCY_LIMITED"}`: gateway.NotSent,
-		`500 {"code":"SYSTEM_ERROR"}`: gateway.Unknown, `400 {"code":"INVALID_REQUEST"}`: gateway.Refused, `401 {"code":"SIGN_ERROR"}`: gateway.Refused} {
+		`500 {"code":"SYSTEM_ERROR"}`: gateway.Unknown, `400 {"code":"INVALID_REQUEST"}`: gateway.Refused, `401 {"code":"SIGN_ERROR"}`: gateway.NotSent,
+		`403 {"code":"RULE_LIMIT"}`: gateway.Refused, `403 {"code":"NO_AUTH"}`: gateway.NotSent} {
 		a.script(answer)
 		_, err := a.gw.Refund(t.Context(), r)
 		gatewaytest.Failed(t, err, want, "wechat_"+strings.Split(answer, `"`)[3])

@@ -19,12 +19,19 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 	ctx = context.WithoutCancel(ctx) // a call that has begun ends, so that its outcome is recorded
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if l.Kind == payment.Query && l.Subject == payment.OfPayment {
+		applied, err := d.applyWaiting(ctx, g, l)
+		if applied || err != nil {
+			return nil, errors.Join(err, d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "", ""))
+		}
+	}
 	n, c, err := d.call(limited, g, l, v)
 	if err == nil {
 		s, err := d.settle(ctx, g, n, c)
 		switch {
 		case err != nil:
-			return nil, errors.Join(err, d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
+			return nil, errors.Join(err,
+				d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
 		case s.Replaced && l.Kind != payment.Close: // a close stays due until the payment has ended
 			return s.Payment, nil
 		}
@@ -40,6 +47,24 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 	}
 	wait := max(pauseAfter(l.Attempts), failed.RetryAfter)
 	return nil, errors.Join(err, d.reschedule(ctx, l, next, wait, failed.Code, failed.Text))
+}
+
+// applyWaiting applies the notices that came before their payment was created, and reports whether there were any. The
+// gateway may not say again that it is paid, and a query may lag behind what it has said.
+func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l payment.Leased) (bool, error) {
+	k := payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number}
+	v, err := d.Reader.Payment(ctx, k)
+	if err != nil || v.State.State != payment.Created {
+		return false, err
+	}
+	waiting, requests, err := d.Reader.Waiting(ctx, k)
+	for i, s := range waiting {
+		from := payment.GatewayKey{Tenant: g.Tenant, Gateway: s.Gateway}
+		if _, err := d.Settle(ctx, from, s.Said, nil, requests[i]); err != nil {
+			return false, err
+		}
+	}
+	return len(waiting) > 0, err
 }
 
 // reschedule asks for a call again, under the fence of its lease.

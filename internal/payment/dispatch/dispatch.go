@@ -117,8 +117,8 @@ func (d *Dispatcher) logged(ctx context.Context, g *gateway.Configured, l paymen
 
 func (d *Dispatcher) log(ctx context.Context, g *gateway.Configured, l payment.Leased, err error) {
 	if err != nil {
-		d.Log.WarnContext(ctx, "a call at a gateway failed", "gateway", g.Name, "call", string(l.Kind), "number", l.Number,
-			"error", err)
+		d.Log.WarnContext(ctx, "a call at a gateway failed", "gateway", g.Name, "call", string(l.Kind), "number",
+			l.Number, "error", err)
 	}
 }
 

@@ -6,16 +6,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// fields are the fields of CreatePayment by their names in errors of gateways.
-var fields = map[string]string{"out_trade_no": "out_trade_no", "pay_type": "pay_type", "amount": "order_no",
-	"currency": "gateway", "description": "description", "payer": "payer", "payer_ip": "payer_ip",
-	"return_url": "return_url", "expires_at": "order_no"}
+// fields are the fields of CreatePayment by their names in errors of gateways, with what is wrong there.
+var fields = map[string]struct{ name, what string }{"out_trade_no": {"out_trade_no", ""}, "pay_type": {"pay_type", ""},
+	"amount": {"order_no", "the amount of the order "}, "currency": {"gateway", "the currency of the order "},
+	"description": {"description", ""}, "payer": {"payer", ""}, "payer_ip": {"payer_ip", ""},
+	"return_url": {"return_url", ""}, "expires_at": {"order_no", "the time to pay of the order "}}
 
 // invalid returns an error of a gateway's rules as a fault about a field of the request.
 func invalid(err error) error {
 	name, problem, ok := strings.Cut(err.Error(), ": ")
-	if field := fields[name]; ok && field != "" {
-		return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	if f := fields[name]; ok && f.name != "" {
+		problem = f.what + problem
+		return fault.FieldInvalid.New("%s: %s", f.name, problem).WithField(f.name, problem)
 	}
 	return fault.FieldInvalid.New("gateway: %s", err).WithField("gateway", err.Error())
 }

@@ -164,7 +164,7 @@ const (
 	Resolution_RESOLUTION_ACCEPT Resolution = 1
 	// It is given back, through the gateway.
 	Resolution_RESOLUTION_REFUND Resolution = 2
-	// It is moved to an account.
+	// It is moved to an account; money that the gateway gave back unasked is taken from one.
 	Resolution_RESOLUTION_WRITE_OFF Resolution = 3
 )
 
@@ -545,7 +545,8 @@ type ResolveFlagRequest struct {
 	FlagId int64 `protobuf:"varint,1,opt,name=flag_id,json=flagId,proto3" json:"flag_id,omitempty"`
 	// What becomes of the money.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
-	// Account that gets the money: required to write off, and only then.
+	// Account that gets the money; of FLAG_KIND_UNKNOWN_REFUND the account that it is taken from. Required to write off, and
+	// only then.
 	Account string `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
 	// Number of the refund: required to refund, and only then.
 	RefundNo string `protobuf:"bytes,4,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`

@@ -283,18 +283,76 @@ func (q *Queries) NoticePage(ctx context.Context, db DBTX, arg NoticePageParams)
 	return items, nil
 }
 
+const noticeWaiting = `-- name: NoticeWaiting :many
+select n.gateway, n.callback, n.asset, n.fields, n.headers, n.body, n.request_id
+from payment_notices n
+where n.tenant_id = $1::integer and n.out_trade_no = $2::text and n.out_trade_no <> ''
+    and n.verdict = 'unknown' and ( -- as in NoticeUnknown
+        select count(*) from payment_transactions t
+        where t.tenant_id = n.tenant_id and t.gateway = n.gateway and t.transaction_id = n.transaction_id
+    ) = 0
+order by n.notice_id
+limit $3::integer
+`
+
+type NoticeWaitingParams struct {
+	TenantID   int32
+	OutTradeNo string
+	Most       int32
+}
+
+type NoticeWaitingRow struct {
+	Gateway   string
+	Callback  bool
+	Asset     *string
+	Fields    []byte
+	Headers   []byte
+	Body      []byte
+	RequestID string
+}
+
+// Notices of a payment that came before it, and whose money is not recorded yet, the oldest first.
+func (q *Queries) NoticeWaiting(ctx context.Context, db DBTX, arg NoticeWaitingParams) ([]NoticeWaitingRow, error) {
+	rows, err := db.Query(ctx, noticeWaiting, arg.TenantID, arg.OutTradeNo, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []NoticeWaitingRow
+	for rows.Next() {
+		var i NoticeWaitingRow
+		if err := rows.Scan(
+			&i.Gateway,
+			&i.Callback,
+			&i.Asset,
+			&i.Fields,
+			&i.Headers,
+			&i.Body,
+			&i.RequestID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const paymentGet = `-- name: PaymentGet :one
 select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
-    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+    round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
+    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.refunding, l.refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded from payment_transactions l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = $1::integer and p.out_trade_no = $2::text
@@ -376,7 +434,8 @@ const paymentPage = `-- name: PaymentPage :many
 select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
-    coalesce(x.refunding, 0)::numeric as refunding, coalesce(x.refunded, 0)::numeric as refunded
+    round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
+    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from (
     (
         select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l

@@ -376,20 +376,27 @@ func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams)
 }
 
 const reservationDue = `-- name: ReservationDue :many
-select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at
+select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item
 ) u
 cross join lateral (
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
-    from stock_reservations l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
-        and (l.item, l.expires_at) <= (u.item, $3::timestamptz)
-    order by l.expires_at
-    limit $4::bigint)
+    (select d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
+    from (
+        select l.tenant_id, l.item, l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms, l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id, l.ctid from stock_reservations l
+        where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
+            and (l.item, l.expires_at) <= (u.item, $3::timestamptz)
+        order by l.expires_at
+        limit $4::bigint
+    ) d
+    left join lateral (
+        select true as free from stock_reservations y
+        where y.tenant_id = u.tenant_id and y.item = u.item and y.reservation_no = d.reservation_no
+        offset 0 for no key update skip locked
+    ) f on true)
     union all
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
+    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
         and (l.item, l.expires_at) > (u.item, $3::timestamptz)
@@ -412,10 +419,12 @@ type ReservationDueRow struct {
 	Segment       int16
 	Draws         []int64
 	ExpiresAt     *time.Time
+	Free          bool
 }
 
-// For each item: the reservations whose time is over, up to a limit, and the next one. The comparison of two columns
-// leaves the planner one index to choose.
+// For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are locked,
+// but for those that another session holds: they lapse later, and delay no other command. The comparison of two columns leaves the
+// planner one index to choose.
 func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDueParams) ([]ReservationDueRow, error) {
 	rows, err := db.Query(ctx, reservationDue,
 		arg.Items,
@@ -437,6 +446,7 @@ func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDu
 			&i.Segment,
 			&i.Draws,
 			&i.ExpiresAt,
+			&i.Free,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,56 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// A reservation that another session holds lapses when it is released. Until then the item's other due reservations lapse,
+// and their units can be sold.
+func TestAHeldReservationDelaysNoSale(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	ctx := context.Background()
+	m.wants(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "cup"}), "ok")
+	m.wants(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "cup", ChangeNo: "c", Kind: stock.Restock, Quantity: 2}), "ok")
+	reserve := func(no string, life time.Duration) flow.Command {
+		return flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "cup", ReservationNo: no, Quantity: 1, Life: life})
+	}
+	m.wants(reserve("r1", time.Second), "ok")
+	m.wants(reserve("r2", time.Second), "ok")
+	m.clock.Set(t, time.Minute)
+	held, err := m.super.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(ctx) }()
+	if _, err := held.Exec(ctx, "select from stock_reservations where reservation_no = 'r1' for update"); err != nil {
+		t.Fatal(err)
+	}
+	quickly, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	sell := func(no string) error {
+		_, err := m.engines[0].Do(quickly, flow.Submission{Tenant: 1, RequestID: "r", Rows: 2, Bytes: 100, Command: reserve(no, 0)})
+		return err
+	}
+	if err := sell("s1"); err != nil {
+		t.Errorf("the unit of the other reservation: %v", err)
+	}
+	if err := sell("s2"); err == nil {
+		t.Error("the unit of the held reservation is sold")
+	}
+	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) from stock_reservations"); got != "r1 reserved, r2 lapsed, s1 sold" {
+		t.Error(got)
+	}
+	if err := held.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m.wants(reserve("s3", 0), "ok")
+	if got := m.text("select format('%s %s %s', available, reserved, sold) from stock_items where item = 'cup'"); got != "0 0 2" {
+		t.Error(got)
+	}
+}
