@@ -534,7 +534,7 @@ func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
 }
 
 // A notice of a refund that no call asked for, and that does not say how that ended, asks for a question.
-func TestAnUndecidedRefundOfTheGatewayIsAskedAbout(t *testing.T) {
+func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o", outside)
@@ -545,7 +545,7 @@ func TestAnUndecidedRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 		for range 2 {
 			out, err := flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
 				notice("m"+no, ofRefund(no, gateway.RefundPending)), nil, "r")
-			if err != nil || out.Undecided != want || !out.Done {
+			if err != nil || out.NeedsQuery != want || !out.Done {
 				t.Errorf("refund %q: %+v, %v", no, out, err)
 			}
 		}

@@ -146,7 +146,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	if x.MovesOrder, err = c.moveOrder(tx, p, money); err != nil {
 		return nil, err
 	}
-	stored := tx.Payments().Ask(c.refund, x)
+	stored := tx.Payments().CreateRefund(c.refund, x)
 	tx.Payments().CallRefund(c.RefundKey, x.Gateway, payment.Submit, 0)
 	return payment.RefundView{Refund: *stored, State: stateOf(i), Lease: leaseLast(tx, c.Lease, x.Gateway)}, nil
 }
@@ -418,7 +418,7 @@ func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) erro
 
 // returned flags the money of a refund that failed after it had succeeded.
 func (c *SettlePayment) returned(tx *Tx, x *payment.Refund) (any, error) {
-	if c.once.Exists {
+	if c.alias.Exists {
 		return c.record(tx, payment.Known, "the failure is known"), nil
 	}
 	detail := "refund " + c.RefundNo + " failed after it had succeeded"
@@ -426,7 +426,7 @@ func (c *SettlePayment) returned(tx *Tx, x *payment.Refund) (any, error) {
 		detail += ": " + c.Code
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	tx.Payments().Name(c.once, c.notice)
+	tx.Payments().AddAlias(c.alias, c.notice)
 	tx.Payments().Raise(c.Tenant, payment.Flag{Kind: payment.RefundReturned, Detail: detail, Gateway: c.Gateway,
 		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
 		Asset: x.Asset, Scale: x.Scale, Amount: x.Amount, RequestID: c.RequestID})
@@ -449,8 +449,8 @@ func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 	return err
 }
 
-// undecided reports whether the notice is about a refund that no call asked for, and does not say how that ended.
-func (c *SettlePayment) undecided() bool {
+// needsQuery reports whether the notice is about a refund that no call asked for, and does not say how that ended.
+func (c *SettlePayment) needsQuery() bool {
 	return c.Kind == gateway.RefundPending && c.row.Exists && c.refund.row != nil && !c.refund.row.Exists
 }
 
@@ -458,10 +458,10 @@ func (c *SettlePayment) undecided() bool {
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.Kind != gateway.Refunded {
 		s := c.record(tx, payment.Known, "there is no such refund")
-		s.Undecided = c.undecided()
+		s.NeedsQuery = c.needsQuery()
 		return s, nil
 	}
-	if c.once != nil && c.once.Exists {
+	if c.alias != nil && c.alias.Exists {
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	}
 	n, scale := c.minor(tx)
@@ -479,8 +479,8 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	if c.once != nil {
-		tx.Payments().Name(c.once, c.notice)
+	if c.alias != nil {
+		tx.Payments().AddAlias(c.alias, c.notice)
 	}
 	c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: scale, Amount: n})
 	return s, nil

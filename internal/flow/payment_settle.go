@@ -44,7 +44,7 @@ type SettlePayment struct {
 	refund   refundRows
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
-	once     *payment.NoticeRow    // of a refund that is flagged, which several notices may tell of
+	alias    *payment.NoticeRow    // of a refund that is flagged, which several notices may tell of
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
@@ -57,13 +57,13 @@ type Settled struct {
 	Done    bool
 	Verdict payment.Verdict
 	Existed bool // it was recorded before
-	// Undecided: it is about a refund that no call asked for, and does not say how that ended. The gateway knows.
-	Undecided bool
+	// NeedsQuery: it is about a refund that no call asked for, and does not say how that ended. The gateway knows.
+	NeedsQuery bool
 	// Submitted is the payment, if the notice is the answer to its submission; else nil.
 	Submitted *payment.View
 }
 
-// pollAfter are the times after which a payment is asked for that its gateway has not decided.
+// pollAfter is the wait before the first query of a pending payment or refund.
 const pollAfter = 15 * time.Second
 
 // Need names what the notice is about. The order and its parts are found by the number of the payment.
@@ -86,9 +86,9 @@ func (c *SettlePayment) Need(tx *Tx) {
 	if c.Kind.Refund() {
 		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 		c.needHold(tx)
-		c.once = nil
-		if name := c.onceName(); name != "" {
-			c.once = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,
+		c.alias = nil
+		if name := c.aliasName(); name != "" {
+			c.alias = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,
 				ID: httpsend.Cut(name, 256)})
 		}
 	}
@@ -119,8 +119,8 @@ func (c *SettlePayment) Need(tx *Tx) {
 	c.need(tx)
 }
 
-// onceName is the second name of the notice that flags a refund. Empty: none does, or the gateway has no number of it.
-func (c *SettlePayment) onceName() string {
+// aliasName is the second name of the notice that flags a refund. Empty: none does, or the gateway has no number of it.
+func (c *SettlePayment) aliasName() string {
 	switch {
 	case c.Kind == gateway.RefundFailed && c.RefundNo != "":
 		return "refund_returned/" + c.RefundNo
@@ -247,7 +247,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
-	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, Undecided: c.undecided()}
+	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery()}
 	if c.Kind != gateway.Closed || !c.row.Exists || c.foreign() != "" {
 		return s, nil
 	}
@@ -330,7 +330,7 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 		return nil, err
 	}
 	s := c.record(tx, payment.Applied, c.unsent)
-	tx.Payments().Receive(c.money, c.transaction(tx, p.Payee))
+	tx.Payments().RecordTransaction(c.money, c.transaction(tx, p.Payee))
 	return s, nil
 }
 

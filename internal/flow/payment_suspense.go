@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// unknownFor is how long the money of a payment that was not created waits for that.
-const unknownFor = 24 * time.Hour
+// unknownTTL is how long money for an unknown payment waits for CreatePayment.
+const unknownTTL = 24 * time.Hour
 
 // toSuspense takes money that does not pay the order: it is flagged, and stands on the suspense account.
 func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
@@ -33,7 +33,7 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	t := c.transaction(tx, account)
-	tx.Payments().Receive(c.money, t)
+	tx.Payments().RecordTransaction(c.money, t)
 	c.raise(tx, kind, detail, &t)
 	return s, nil
 }
@@ -96,7 +96,7 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 		if err := c.move(tx, machine.PaymentUnexpected); err != nil {
 			return nil, err
 		}
-		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.FlagUnknown, unknownFor)
+		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.FlagUnknown, unknownTTL)
 		return c.record(tx, payment.Unknown, "there is no such payment"), nil
 	}
 	state, err := c.state(tx)

@@ -34,19 +34,19 @@ func (tx *Tx) Record(r *NoticeRow, s *Said, v Verdict, detail, requestID string)
 	return id
 }
 
-// Name gives a recorded notice a second name, in a row that does not exist.
-func (tx *Tx) Name(r, of *NoticeRow) {
+// AddAlias gives a recorded notice a second name, in a row that does not exist.
+func (tx *Tx) AddAlias(r, of *NoticeRow) {
 	*tx.notices.Change(r) = Recorded{ID: of.Value.ID, Verdict: of.Value.Verdict}
 }
 
-// Receive records money that came.
-func (tx *Tx) Receive(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
+// RecordTransaction records money that came.
+func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
 
 // ChangeMoney returns a transaction for modification of what refunds give back.
 func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.transactions.Change(r) }
 
-// Ask records a refund, in a row that does not exist.
-func (tx *Tx) Ask(r *RefundRow, x Refund) *Refund {
+// CreateRefund records a refund, in a row that does not exist.
+func (tx *Tx) CreateRefund(r *RefundRow, x Refund) *Refund {
 	x.RefundKey, x.CreatedAt = r.Key, tx.Now
 	v := tx.refunds.Change(r)
 	*v = x
@@ -87,8 +87,8 @@ func (tx *Tx) CallRefund(k RefundKey, gateway string, kind CallKind, after time.
 		kind: kind, at: tx.Now.Add(after)})
 }
 
-// Lease leases the call that was asked for last to the command's caller, for a time: it makes the call itself, once the
-// batch has committed. 0: a worker is to make it, and nil is returned.
+// Lease leases the call that was asked for last to the caller of the command, who makes it after the commit. 0: a
+// worker makes it, and nil is returned.
 func (tx *Tx) Lease(d time.Duration) *Leased {
 	if d == 0 {
 		return nil

@@ -38,7 +38,7 @@ func (s *Server) openPayments(ctx context.Context) error {
 func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
 	requestID string) (dispatch.Settled, error) {
 	out, err := s.settled(ctx, k, said, c, requestID)
-	return dispatch.Settled{Replaced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
+	return dispatch.Settled{Advanced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
 }
 
 // number finds the number of the payment of a notice that does not say it, from those of the refund and the
@@ -72,7 +72,7 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	asset, _ := g.Asset(n.Currency)
 	said := payment.Said{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
 	out, err := s.settled(ctx, k, said, nil, requestID)
-	if err == nil && out.Undecided {
+	if err == nil && out.NeedsQuery {
 		return s.askAboutRefund(ctx, requestID, g, n)
 	}
 	return out.Done, err
@@ -97,7 +97,7 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	asset, _ := g.Asset(answer.Currency)
 	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
 		payment.Said{Notice: answer, Asset: asset}, nil, requestID)
-	return err == nil && !out.Undecided, err
+	return err == nil && !out.NeedsQuery, err
 }
 
 // flatten joins the values of headers.

@@ -375,8 +375,8 @@ set call = excluded.call, next_call_at = excluded.next_call_at, attempts = exclu
 where payment_calls.call <> 'close';
 
 -- name: CallLock :many
--- Locks calls in the order of the arrays, which callers sort, and those of the open payments of orders. A worker that
--- leases a call at the same time moves its row: the statements after this one see it where it is then.
+-- Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its
+-- row: the statements after this one see it where it is then.
 select c.number
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,

@@ -32,7 +32,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 		case err != nil:
 			return nil, errors.Join(err,
 				d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "not_recorded", err.Error()))
-		case s.Replaced && l.Kind != payment.Close: // a close stays due until the payment has ended
+		case s.Advanced && l.Kind != payment.Close: // a close stays due until the payment has ended
 			return s.Payment, nil
 		}
 		return nil, d.reschedule(ctx, l, again(l.Kind), pauseAfter(l.Attempts), "", "")

@@ -31,8 +31,8 @@ type Config struct {
 
 // Settled is what has become of an answer.
 type Settled struct {
-	// Replaced: the payment or refund has moved, which has replaced the call that was due.
-	Replaced bool
+	// Advanced: the payment or refund has moved, which has replaced the call that was due.
+	Advanced bool
 	// Payment that was submitted, as it is now; nil: not so.
 	Payment *payment.View
 }
@@ -44,9 +44,9 @@ type Dispatcher struct{ Config }
 func New(c Config) *Dispatcher { return &Dispatcher{c} }
 
 const (
-	// atOnce bounds the calls of one gateway and process at a time.
-	atOnce = 16
-	look   = time.Second
+	// maxConcurrent bounds the calls of one gateway and process at a time.
+	maxConcurrent = 16
+	pollInterval  = time.Second
 )
 
 // Run makes calls that are due until ctx ends.
@@ -64,7 +64,7 @@ func keyOf(g *gateway.Configured) payment.GatewayKey {
 
 // serve makes the calls of one gateway.
 func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
-	free := make(chan struct{}, atOnce)
+	free := make(chan struct{}, maxConcurrent)
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for {
@@ -74,7 +74,7 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 		case <-ctx.Done():
 			return
 		}
-		n := atOnce - len(free)
+		n := maxConcurrent - len(free)
 		leased, err := d.Queue.Take(ctx, keyOf(g), n, lease(g))
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "calls at a gateway could not be leased", "gateway", g.Name, "error", err)
@@ -92,7 +92,7 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(look):
+		case <-time.After(pollInterval):
 		}
 	}
 }

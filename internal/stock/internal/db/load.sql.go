@@ -422,9 +422,9 @@ type ReservationDueRow struct {
 	Free          bool
 }
 
-// For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are locked,
-// but for those that another session holds: they lapse later, and delay no other command. The comparison of two columns leaves the
-// planner one index to choose.
+// For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
+// locked, but for those that another session holds: they lapse later, and delay no other command. The comparison of two
+// columns leaves the planner one index to choose.
 func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDueParams) ([]ReservationDueRow, error) {
 	rows, err := db.Query(ctx, reservationDue,
 		arg.Items,
