@@ -400,8 +400,8 @@ create table payment_calls (
 create index payment_calls_due_idx on payment_calls (tenant_id, gateway, next_call_at) where call <> 'flag';
 create index payment_calls_flag_idx on payment_calls (next_call_at, tenant_id, number) where call = 'flag';
 comment on table payment_calls is
-    'Calls that are due at gateways: one row for each payment and refund that is not decided. Written under the lock of '
-    'the instance of the payment, refund or order; leased by a worker, or by the call that created the payment or '
+    'Calls that are due at gateways: one row for each payment and refund that is not decided. Written under the lock '
+    'of the instance of the payment, refund or order; leased by a worker, or by the call that created the payment or '
     'refund; rescheduled under the fence of the lease.';
 comment on column payment_calls.tenant_id is 'Tenant.';
 comment on column payment_calls.subject is 'payment; refund.';
