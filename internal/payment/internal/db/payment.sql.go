@@ -100,8 +100,8 @@ type CallLockParams struct {
 	Numbers  []string
 }
 
-// Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its row:
-// the statements after this one see it where it is then.
+// Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its
+// row: the statements after this one see it where it is then.
 func (q *Queries) CallLock(ctx context.Context, db DBTX, arg CallLockParams) ([]string, error) {
 	rows, err := db.Query(ctx, callLock, arg.Tenants, arg.Subjects, arg.Numbers)
 	if err != nil {
