@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"unicode"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	"github.com/ledgerd/ledgerd/internal/claim"
@@ -71,7 +70,7 @@ var dropClaimCall = register("idempotency.drop_claim",
 
 // claim decodes one use of a key.
 func (d *decoder) claim(path string, r *pb.ClaimKeyRequest) claim.Params {
-	p := claim.Params{Parts: r.GetParts(), Owner: d.printable(path+"owner", r.GetOwner()), FirstOnly: r.GetFirstOnly(),
+	p := claim.Params{Parts: r.GetParts(), Owner: d.name(path+"owner", r.GetOwner()), FirstOnly: r.GetFirstOnly(),
 		Result: d.printable(path+"result", r.GetResult())}
 	p.Scope, p.Key = d.claimed(path, r)
 	d.callersScope(path, p.Scope)
@@ -88,14 +87,14 @@ func (d *decoder) claimed(path string, r interface {
 	scope = cmp.Or(r.GetScope(), claim.PageScope)
 	if parts := r.GetParts(); len(parts) > 0 {
 		for i, part := range parts {
-			d.printable(fmt.Sprintf("%sparts[%d]", path, i), part)
+			d.name(fmt.Sprintf("%sparts[%d]", path, i), part)
 		}
 		if r.GetKey() != "" {
 			d.bad(path+"parts", "must not be set together with key")
 		}
 		return scope, claim.Compose(parts)
 	}
-	if key = d.printable(path+"key", r.GetKey()); key == "" {
+	if key = d.name(path+"key", r.GetKey()); key == "" {
 		d.bad(path+"key", "must be set, or parts")
 	}
 	return scope, key
@@ -106,17 +105,6 @@ func (d *decoder) callersScope(path, scope string) {
 	if scope == claim.OrderScope || scope == claim.SaleScope || scope == claim.CampaignScope {
 		d.bad(path+"scope", "must not be that of orders, sales or campaigns")
 	}
-}
-
-// printable rejects control characters and line separators.
-func (d *decoder) printable(path, s string) string {
-	for _, r := range s {
-		if unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp) || r == unicode.ReplacementChar {
-			d.bad(path, "must not contain control characters, line separators, or U+FFFD")
-			break
-		}
-	}
-	return s
 }
 
 func renderClaim(scope, key string, c *claim.Claim) *pb.Claim {

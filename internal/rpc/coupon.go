@@ -42,7 +42,7 @@ func (s *Sales) ClaimCoupon(ctx context.Context, r *pb.ClaimCouponRequest) (*pb.
 var claimCouponCall = register("coupon.claim",
 	func(c *call, d *decoder, r *pb.ClaimCouponRequest) mutation[*pb.ClaimCouponResponse] {
 		cmd := &flow.ClaimCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
-			Owner: d.printable("owner", r.GetOwner())}
+			Owner: d.name("owner", r.GetOwner())}
 		return newMutation(cmd, couponRows, func(v coupon.View, existed bool) *pb.ClaimCouponResponse {
 			return &pb.ClaimCouponResponse{Coupon: renderCoupon(&v), Existed: existed}
 		})
@@ -55,7 +55,7 @@ func (s *Sales) RedeemCoupon(ctx context.Context, r *pb.RedeemCouponRequest) (*p
 var redeemCouponCall = register("coupon.redeem",
 	func(c *call, d *decoder, r *pb.RedeemCouponRequest) mutation[*pb.RedeemCouponResponse] {
 		cmd := &flow.RedeemCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
-			Owner: d.printable("owner", r.GetOwner()), Cause: d.printable("cause", r.GetCause())}
+			Owner: d.name("owner", r.GetOwner()), Cause: d.printable("cause", r.GetCause())}
 		return newMutation(cmd, couponRows, func(v coupon.View, existed bool) *pb.RedeemCouponResponse {
 			return &pb.RedeemCouponResponse{Coupon: renderCoupon(&v), Existed: existed}
 		})

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"strings"
 	"time"
-	"unicode/utf8"
+	"unicode"
 
+	"golang.org/x/text/unicode/norm"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -67,10 +68,44 @@ func printableASCII(s string) bool {
 	return true
 }
 
+// printable validates a text for people: without control characters and line separators.
+func (d *decoder) printable(path, s string) string {
+	for _, r := range s {
+		if unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp) || r == unicode.ReplacementChar {
+			d.bad(path, "must not contain control characters, line separators, or U+FFFD")
+			break
+		}
+	}
+	return s
+}
+
+// name validates a text that identifies something. Two names that look alike are equal: so there are no invisible
+// characters, such as zero-width spaces and marks that change the direction of writing, and Unicode text is in
+// normalization form C.
+func (d *decoder) name(path, s string) string {
+	if invisible(s) {
+		d.bad(path, "must not contain control characters, invisible characters, line separators, or U+FFFD")
+	} else if !norm.NFC.IsNormalString(s) {
+		d.bad(path, "must be in Unicode normalization form C (NFC)")
+	}
+	return s
+}
+
+func invisible(s string) bool {
+	for _, r := range s {
+		if r >= 0x7f || r < ' ' {
+			if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r == unicode.ReplacementChar {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // maxCodeBytes is the limit of the table. The rules of the proto count characters.
 const maxCodeBytes = 256
 
-// code validates the code of an account: parts separated by colons, without "*", control characters, and U+10FFFF,
+// code validates the code of an account: a name of parts separated by colons, without "*" and U+10FFFF,
 // which is the exclusive upper bound of patterns.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
@@ -80,13 +115,10 @@ func (d *decoder) code(path, s string) string {
 	if len(s) > maxCodeBytes {
 		d.bad(path, "must be at most 256 bytes")
 	}
-	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
-			d.bad(path, `must not contain control characters, U+10FFFF or "*"`)
-			break
-		}
+	if strings.ContainsAny(s, "*\U0010FFFF") {
+		d.bad(path, `must not contain U+10FFFF or "*"`)
 	}
-	return s
+	return d.name(path, s)
 }
 
 func (d *decoder) ref(path string, r *ledgerv1.AccountRef) (code, asset string) {

@@ -85,3 +85,28 @@ func TestDeepJSONIsRefused(t *testing.T) {
 		t.Error("100 levels were accepted")
 	}
 }
+
+// Names that look alike are equal: nothing invisible is in them, and one way of writing.
+func TestNamesAreVisibleAndNormal(t *testing.T) {
+	t.Parallel()
+	for text, ok := range map[string]bool{
+		"user:1001": true, "店铺:北京": true, "Zoë": true, "मुंबई": true, "a b": true, "🎁": true,
+		"Zoe\u0308":     false, // not composed
+		"user\u200b:1":  false, // zero-width space
+		"user\u202e1":   false, // right-to-left override
+		"user\u2066x":   false, // isolate
+		"\ufeffuser":    false, // byte-order mark
+		"user\u0085":    false, // C1 control
+		"user\u2028x":   false, // line separator
+		"user\u00adx":   false, // soft hyphen
+		"a\tb":          false,
+		"broken \ufffd": false,
+	} {
+		var d decoder
+		d.name("name", text)
+		d.code("code", strings.ReplaceAll(text, " ", "_"))
+		if f := d.f; (f == nil) != ok || f != nil && len(f.Fields) != 2 {
+			t.Errorf("%q: %v", text, f)
+		}
+	}
+}

@@ -246,20 +246,24 @@ func panicked(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
 	return fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 }
 
-// RequireKey is middleware that requires an API key, for handlers outside of Connect.
-func (g *Gate) RequireKey(next http.Handler) http.Handler {
+// RequireAdmin is middleware that requires an API key with the role admin, for handlers outside of Connect.
+func (g *Gate) RequireAdmin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.Authenticate != nil {
-			if _, err := g.identify(r.Context(), r.Header); err != nil {
-				status := http.StatusServiceUnavailable
-				if fault.Is(err, access.Unauthenticated) {
-					status = http.StatusUnauthorized
-				}
-				http.Error(w, fault.Of(err).Message, status)
-				return
-			}
+		if g.Authenticate == nil {
+			next.ServeHTTP(w, r)
+			return
 		}
-		next.ServeHTTP(w, r)
+		id, err := g.identify(r.Context(), r.Header)
+		switch {
+		case fault.Is(err, access.Unauthenticated):
+			http.Error(w, fault.Of(err).Message, http.StatusUnauthorized)
+		case err != nil:
+			http.Error(w, fault.Of(err).Message, http.StatusServiceUnavailable)
+		case id.Role < access.Admin:
+			http.Error(w, "the API key must have the role admin", http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
+		}
 	})
 }
 

@@ -193,7 +193,7 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	renewed = read()
 	eventually(t, 20*time.Second, "the lease is renewed", func() bool { return read().After(renewed) })
 	req, _ := http.NewRequest(http.MethodGet, s.Base+"/metrics", nil)
-	req.Header.Set("Authorization", "Bearer "+c.apiKey)
+	req.Header.Set("Authorization", "Bearer "+s.watcher())
 	res, err := servertest.HTTP1.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -181,7 +181,7 @@ func messageKey(c *call, k *pb.MessageKey) inbox.Key {
 
 // messageKey decodes and validates the key of a message that may be new.
 func (d *decoder) messageKey(c *call, k *pb.MessageKey) inbox.Key {
-	d.printable("key.consumer_group", k.GetConsumerGroup())
+	d.name("key.consumer_group", k.GetConsumerGroup())
 	d.printable("key.message_id", k.GetMessageId())
 	d.printable("key.part", k.GetPart())
 	return messageKey(c, k)

@@ -27,7 +27,7 @@ import (
 // admittedBytes returns the metric of large requests in flight, in bytes.
 func (c *caller) admittedBytes() (bytes int) {
 	c.T.Helper()
-	_, page := servertest.Get(c.T, c.Base+"/metrics", c.apiKey)
+	_, page := servertest.Get(c.T, c.Base+"/metrics", c.watcher())
 	for line := range strings.Lines(page) {
 		if value, found := strings.CutPrefix(line, "ledgerd_admission_bytes "); found {
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)

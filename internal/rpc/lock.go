@@ -100,8 +100,8 @@ func (d *decoder) acquire(c *call, r *pb.AcquireRequest) lock.AcquireParams {
 	if r.GetReentrant() && r.GetHolder() == "" {
 		d.bad("holder", "must be set when reentrant is true")
 	}
-	return lock.AcquireParams{Name: d.printable("name", r.GetName()),
-		Holder: cmp.Or(d.printable("holder", r.GetHolder()), c.requestID), Reentrant: r.GetReentrant(),
+	return lock.AcquireParams{Name: d.name("name", r.GetName()),
+		Holder: cmp.Or(d.name("holder", r.GetHolder()), c.requestID), Reentrant: r.GetReentrant(),
 		GuardsPage: r.GetGuardsPage(), Lease: lifeOr(r.GetLease(), defaultLockLease)}
 }
 

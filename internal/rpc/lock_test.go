@@ -445,7 +445,7 @@ func TestLocksAreCounted(t *testing.T) {
 		}
 	}
 	request, _ := http.NewRequest(http.MethodGet, s.Base+"/metrics", nil)
-	request.Header.Set("Authorization", "Bearer "+key)
+	request.Header.Set("Authorization", "Bearer "+s.watcher())
 	res, err := servertest.HTTP1.Do(request)
 	if err != nil {
 		t.Fatal(err)

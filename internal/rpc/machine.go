@@ -46,7 +46,7 @@ var createInstanceCall = register("machine.create_instance",
 	func(c *call, d *decoder, r *pb.CreateInstanceRequest) mutation[*pb.CreateInstanceResponse] {
 		d.ownMachine("machine", r.GetMachine())
 		cmd := &machine.CreateCommand{Caller: c.caller(), CreateParams: machine.CreateParams{Machine: r.GetMachine(),
-			Key: d.printable("key", r.GetKey()), Owner: d.printable("owner", r.GetOwner()),
+			Key: d.name("key", r.GetKey()), Owner: d.name("owner", r.GetOwner()),
 			Timer: lifeOr(r.GetTimer(), 0)}}
 		return newMutation(flow.Machine(cmd), 2, func(i machine.Instance, existed bool) *pb.CreateInstanceResponse {
 			return &pb.CreateInstanceResponse{Instance: renderInstance(i), Existed: existed}
@@ -60,7 +60,7 @@ func (s *Machines) Move(ctx context.Context, r *pb.MoveRequest) (*pb.MoveRespons
 var moveCall = register("machine.move",
 	func(c *call, d *decoder, r *pb.MoveRequest) mutation[*pb.MoveResponse] {
 		cmd := &machine.MoveCommand{Caller: c.caller(), MoveParams: machine.MoveParams{Machine: r.GetMachine(),
-			Key: d.printable("key", r.GetKey()), To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
+			Key: d.name("key", r.GetKey()), To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
 			Cause: d.printable("cause", r.GetCause()), Reason: r.GetReason(),
 			Inputs: d.metadata("inputs", r.GetInputs())}}
 		return newMutation(flow.Machine(cmd), 2, func(i machine.Instance, existed bool) *pb.MoveResponse {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
@@ -43,6 +44,9 @@ func newSite(t testing.TB) *site {
 	s := servertest.New(t)
 	return &site{s, new(sync.Map), sync.OnceValue(func() *flow.Engine { return engineOn(t, s.DB.AppDSN) })}
 }
+
+// watcher is an API key that may read metrics.
+func (s *site) watcher() string { return s.Key("watchers", "watcher", access.Admin) }
 
 // second starts another server on the same database.
 func (s *site) second() *site { return &site{s.Second(), s.fences, s.engine} }

@@ -37,7 +37,7 @@ var sendCall = register(sendOperation, func(c *call, d *decoder, r *pb.SendReque
 
 func sendCommand(c commit.Caller, d *decoder, r *pb.SendRequest) *notify.SendCommand {
 	p := notify.Params{Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(),
-		Content: contentOf(r.GetContent()), BusinessType: d.printable("business_type", r.GetBusinessType()),
+		Content: contentOf(r.GetContent()), BusinessType: d.name("business_type", r.GetBusinessType()),
 		BizNo: d.bizNo("biz_no", r.GetBizNo()), Priority: priorities[r.GetPriority()],
 		GiveUpAfter: r.GetGiveUpAfter().AsDuration(), ContentLife: r.GetContentLife().AsDuration(),
 		OnUnknown: onUnknowns[r.GetOnUnknown()], MaxAttempts: r.GetMaxAttempts(), ClientIP: r.GetClientIp()}

@@ -58,7 +58,7 @@ func (c *call) orderNo() (string, error) {
 // order decodes what a request says of an order.
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f := order.Facts{Machine: cmp.Or(d.ownMachine("machine", r.GetMachine()), machine.OrderMachine),
-		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
+		Subject: d.name("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
 		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
 		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()),
 		Metadata: d.metadata("metadata", r.GetMetadata())}
@@ -73,7 +73,7 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 		f.Purchase = &order.Purchase{Parts: p.GetParts(), Refuse: p.GetRefuse(),
 			Window: lifeOr(p.GetWindow(), claim.SamePurchase.Window)}
 		for i, part := range p.GetParts() {
-			d.printable(fmt.Sprintf("purchase.parts[%d]", i), part)
+			d.name(fmt.Sprintf("purchase.parts[%d]", i), part)
 		}
 		if len(p.GetParts()) == 0 {
 			f.Purchase.Parts = []string{f.Subject}

@@ -79,7 +79,7 @@ var grabCall = register(grabOperation, func(c *call, d *decoder, r *pb.GrabReque
 })
 
 func grabCommand(c *call, d *decoder, name, path string, g *pb.Grab) *flow.Grab {
-	cmd := &flow.Grab{Caller: c.caller(), Sale: name, Buyer: d.printable(path+"buyer", g.GetBuyer()),
+	cmd := &flow.Grab{Caller: c.caller(), Sale: name, Buyer: d.name(path+"buyer", g.GetBuyer()),
 		Unit: max(g.GetUnit(), 1), Renumber: c.gate.OrderNo, Code: coupon.NewCode()}
 	cmd.OrderNo, cmd.Unnumbered = c.orderNo()
 	return cmd

@@ -592,7 +592,7 @@ func TestOutcomesOfWorkAreCountedAndLogged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.apiKey)
+	req.Header.Set("Authorization", "Bearer "+c.watcher())
 	res, err := servertest.HTTP1.Do(req)
 	if err != nil {
 		t.Fatal(err)

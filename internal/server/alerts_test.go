@@ -75,7 +75,7 @@ func metricsOf(t *testing.T, c *servertest.Caller) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	req.Header.Set("Authorization", "Bearer "+watcher(c))
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -140,6 +140,9 @@ func (s *Server) serveMetrics() error {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	s.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	if ip, ok := l.Addr().(*net.TCPAddr); ok && ip.IP.IsLoopback() {
+		s.metrics.Handler = onlyLocal(mux)
+	}
 	go func() { _ = s.metrics.Serve(l) }()
 	return nil
 }

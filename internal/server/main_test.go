@@ -17,6 +17,9 @@ func writer(s *servertest.Site) *servertest.Caller {
 	return &servertest.Caller{Site: s, APIKey: s.Key("mine", "boss", access.Write)}
 }
 
+// watcher is an API key that may read metrics.
+func watcher(c *servertest.Caller) string { return c.Key("mine", "watcher", access.Admin) }
+
 // fund creates the accounts "world", which is unbounded, and "u:" plus a tag, with 100 COIN.
 func fund(c *servertest.Caller, tag string) {
 	c.T.Helper()

@@ -293,7 +293,7 @@ func (s *Server) routes() http.Handler {
 	s.health(mux)
 	s.reports(mux)
 	s.callbacks(mux)
-	mux.Handle("GET /metrics", gate.RequireKey(metricsHandler(s.registry)))
+	mux.Handle("GET /metrics", gate.RequireAdmin(metricsHandler(s.registry)))
 	handler := crossOrigin(s.options.Origins, rpc.Named(logPanics(s.log, rpc.NewAdmission(s.registry).Bounded(mux))))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler)
@@ -334,7 +334,7 @@ func logPanics(log *slog.Logger, next http.Handler) http.Handler {
 }
 
 // onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
-// name resolves to this machine could call the server.
+// name resolves to this machine could call the server, or read its metrics.
 func onlyLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -342,7 +342,7 @@ func onlyLocal(next http.Handler) http.Handler {
 			host = name
 		}
 		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "a server without API keys only answers requests to localhost", http.StatusForbidden)
+			http.Error(w, "without API keys only requests to localhost are answered", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)

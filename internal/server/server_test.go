@@ -208,7 +208,7 @@ func TestMetricNames(t *testing.T) {
 	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
 	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
 	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "1000"), "Idempotency-Key", "k")
-	code, page := servertest.Get(t, s.Base+"/metrics", c.APIKey)
+	code, page := servertest.Get(t, s.Base+"/metrics", watcher(c))
 	if code != 200 {
 		t.Fatal(code)
 	}
@@ -233,6 +233,21 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+func TestMetricsNeedAnAdminKey(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	c := writer(s)
+	for name, x := range map[string]struct {
+		key  string
+		code int
+	}{"no key": {"", 401}, "a key that is none": {"x", 401}, "read": {s.Key("mine", "reader", access.Read), 403},
+		"write": {c.APIKey, 403}, "admin": {watcher(c), 200}} {
+		if code, _ := servertest.Get(t, s.Base+"/metrics", x.key); code != x.code {
+			t.Errorf("%s: %d", name, code)
+		}
+	}
+}
+
 func TestMetricsListenNeedsNoKey(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -247,6 +262,19 @@ func TestMetricsListenNeedsNoKey(t *testing.T) {
 	for _, path := range []string{"/metrics", "/debug/pprof/"} {
 		if code, _ := servertest.Get(t, "http://"+address+path, ""); code != 200 {
 			t.Errorf("%s: %d", path, code)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = "rebound.example" // a foreign page whose name resolves to this machine
+		res, err := servertest.HTTP1.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusForbidden {
+			t.Errorf("%s for another host: %d", path, res.StatusCode)
 		}
 	}
 }
@@ -298,8 +326,9 @@ func TestStopAnswersCallsInFlight(t *testing.T) {
 			answers <- c.Call(p, "Transfer", r, "Idempotency-Key", r.BizNo)
 		}()
 	}
+	key := watcher(c)
 	servertest.Eventually(t, 10*time.Second, "the calls wait", func() bool {
-		_, page := servertest.Get(t, s.Base+"/metrics", c.APIKey)
+		_, page := servertest.Get(t, s.Base+"/metrics", key)
 		return strings.Contains(page, "ledgerd_commit_inflight_rows 4")
 	})
 	ended := make(chan struct{})
