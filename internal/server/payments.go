@@ -8,8 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
 )
@@ -25,13 +27,22 @@ func (s *Server) openPayments(ctx context.Context) error {
 		}
 	}
 	s.dispatcher = dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: s.batches},
-		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, Settle: s.settle, Log: s.log})
+		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, Settle: s.settle,
+		AccountExists: s.accountExists, Log: s.log})
 	s.payments = newPaymentMetrics(s.registry)
 	for name, g := range s.gateways.ByName {
 		s.log.InfoContext(ctx, "a payment gateway is configured", "gateway", name, "kind", g.Kind, "tenant",
 			g.TenantName)
 	}
 	return nil
+}
+
+func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset string) (bool, error) {
+	_, err := ledger.NewReader(s.reads).Account(ctx, tenant, code, asset)
+	if fault.Is(err, ledger.AccountNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // settle commits what a gateway said in answer to a call.

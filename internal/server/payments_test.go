@@ -43,7 +43,7 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
 				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
-				{"before", heardBefore}} {
+				{"before", heardBefore}, {"nowhere", paysNowhere}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
 			}
 		})
@@ -144,6 +144,16 @@ func heardBefore(x *till, no string) {
 		x.T.Errorf("%v", p)
 	}
 	x.becomes(no, isPaid)
+}
+
+// paysNowhere: the payee does not exist. The payer cannot pay, instead of paying into suspense.
+func paysNowhere(x *till, no string) {
+	x.createOrder(no, func(r *orderv1.CreateOrderRequest) { r.Payee = "payee:misspelt:" + no })
+	p := x.pay(no).GetPayment()
+	if p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_CLOSED || len(p.GetCredential()) > 0 ||
+		p.GetFailureCode() != "account_not_found" || !strings.Contains(p.GetFailureText(), "payee:misspelt:"+no) {
+		x.T.Errorf("%v", p)
+	}
 }
 
 // standard returns the merchant of the standard gateway, and what signs its callbacks.

@@ -128,7 +128,14 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 				Text: "the payer has not gone to the gateway yet"}
 		}
 	}
-	c, n, err := g.Create(ctx, p)
+	if l.Kind == payment.Submit {
+		err = d.checkAccounts(ctx, &v.Payment)
+	}
+	var c gateway.Credential
+	var n gateway.Notice
+	if err == nil {
+		c, n, err = g.Create(ctx, p)
+	}
 	if failed := refusal(err); failed != nil {
 		return refusedPayment(l.Number, failed), nil, nil
 	}

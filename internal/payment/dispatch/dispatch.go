@@ -26,7 +26,9 @@ type Config struct {
 	// Settle commits what a gateway said.
 	Settle func(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
 		requestID string) (Settled, error)
-	Log *slog.Logger
+	// AccountExists reports whether the ledger has an account.
+	AccountExists func(ctx context.Context, tenant int32, code, asset string) (bool, error)
+	Log           *slog.Logger
 }
 
 // Settled is what has become of an answer.
@@ -38,10 +40,13 @@ type Settled struct {
 }
 
 // Dispatcher makes calls. It is safe for concurrent use.
-type Dispatcher struct{ Config }
+type Dispatcher struct {
+	Config
+	accounts accounts
+}
 
 // New returns a dispatcher. Run starts it.
-func New(c Config) *Dispatcher { return &Dispatcher{c} }
+func New(c Config) *Dispatcher { return &Dispatcher{Config: c} }
 
 const (
 	// maxConcurrent bounds the calls of one gateway and process at a time.
