@@ -163,7 +163,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	owner.must("migrate")
 	owner.must("migrate")
 	if out, code := owner.run("serve", "--listen", "127.0.0.1:0"); code != 1 ||
-		!strings.Contains(out, "must not run as a superuser") {
+		!strings.Contains(out, "a member of ledgerd_app only: this one") {
 		t.Errorf("serve as a superuser: %d %s", code, out)
 	}
 	key := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders", "--role", "read")

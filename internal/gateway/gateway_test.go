@@ -221,7 +221,7 @@ func TestHandler(t *testing.T) {
 		"ledgerd_payment_callbacks_total"); err != nil {
 		t.Error(err)
 	}
-	if text := logged.String(); strings.Contains(text, "body-text") || strings.Count(text, "\n") != 4 {
+	if text := logged.String(); strings.Contains(text, "body-text") || strings.Count(text, "\n") != 5 {
 		t.Errorf("logged %s", text)
 	}
 }

@@ -92,6 +92,7 @@ select array(
     join roles r on r.oid = n.nspowner
     union select 'owns ' || c.relname from pg_class c join ours on ours.schema = c.relnamespace
     join roles r on r.oid = c.relowner and r.rolname <> 'ledgerd_owner'
+    where c.relkind in ('r', 'p', 'v')
     order by 1
 ), pg_has_role(session_user, 'ledgerd_app', 'member')`
 

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -296,7 +297,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("GET /metrics", gate.RequireAdmin(metricsHandler(s.registry)))
 	handler := crossOrigin(s.options.Origins, rpc.Named(logPanics(s.log, rpc.NewAdmission(s.registry).Bounded(mux))))
 	if s.options.Anyone != nil {
-		return onlyLocal(handler)
+		return onlyLocal(handler, s.options.Origins...)
 	}
 	return handler
 }
@@ -334,9 +335,15 @@ func logPanics(log *slog.Logger, next http.Handler) http.Handler {
 }
 
 // onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
-// name resolves to this machine could call the server, or read its metrics.
-func onlyLocal(next http.Handler) http.Handler {
+// name resolves to this machine could call the server, or read its metrics. It also refuses requests of pages that are
+// neither the server's own nor of the given origins: browsers send some without asking first.
+func onlyLocal(next http.Handler, origins ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if o := r.Header.Get("Origin"); o != "" && o != "http://"+r.Host && !slices.Contains(origins, o) {
+			http.Error(w, "without API keys pages of other origins are not answered: --cors-origin allows them",
+				http.StatusForbidden)
+			return
+		}
 		host := r.Host
 		if name, _, err := net.SplitHostPort(host); err == nil {
 			host = name

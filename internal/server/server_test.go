@@ -528,7 +528,8 @@ func TestAnyoneRequiresTheOption(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Server.Stop()
-	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}})
+	const page = "http://localhost:3000"
+	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}, Origins: []string{page}})
 	if a := (&servertest.Caller{Site: s}).Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}); a.Code != "" {
 		t.Errorf("%s: %s", a.Code, a.Message)
 	}
@@ -544,6 +545,19 @@ func TestAnyoneRequiresTheOption(t *testing.T) {
 		res.Body.Close()
 		if res.StatusCode != want {
 			t.Errorf("as %s: %d", host, res.StatusCode)
+		}
+	}
+	for origin, want := range map[string]int{"": 200, page: 200, s.Base: 200, "http://localhost:4000": 403,
+		"https://evil.example": 403, "null": 403} {
+		req, _ := http.NewRequest(http.MethodGet, s.Base+"/healthz", nil)
+		req.Header.Set("Origin", origin)
+		res, err := servertest.HTTP1.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("of a page of %q: %d", origin, res.StatusCode)
 		}
 	}
 }
