@@ -1,5 +1,6 @@
 -- A call is due for every payment and refund that is not decided, and for no other one: at its gateway, or, of a
--- payment that was not created, none but its flag.
+-- payment that was not created, none but its flag. A closed payment may be closed again, and one that
+-- has ended may have more money that is to be flagged.
 select coalesce(i.tenant_id, c.tenant_id) as tenant_id, coalesce(i.machine, c.subject) as subject,
     coalesce(i.key, c.number) as number, i.state,
     case when c.number is null then 'no call is due' when i.key is null then 'a call is due'
@@ -13,5 +14,8 @@ from (
 full join payment_calls c on c.tenant_id = i.tenant_id and c.subject = i.machine and c.number = i.key
 left join payment_payments p on c.subject = 'payment' and p.tenant_id = c.tenant_id and p.out_trade_no = c.number
 left join payment_refunds r on c.subject = 'refund' and r.tenant_id = c.tenant_id and r.refund_no = c.number
-where c.number is null or i.key is null or (i.state = 'unexpected') <> (c.call = 'flag')
+where c.number is null or i.key is null and c.call <> 'flag' and not exists (
+        select from machine_instances y
+        where y.tenant_id = c.tenant_id and y.machine = c.subject and y.key = c.number and y.state = 'closed'
+    ) or (i.state = 'unexpected') <> (c.call = 'flag')
     or c.gateway <> coalesce(p.gateway, r.gateway, c.gateway)

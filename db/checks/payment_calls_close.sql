@@ -1,5 +1,5 @@
 -- A payment that is not decided is to be closed once its order was in a state that confirms or cancels the parts of
--- orders: it cannot be paid any more, or another payment has paid it.
+-- orders: it cannot be paid any more, or another payment has paid it. Of one that has ended, money may be left to flag.
 with ending as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s
@@ -8,7 +8,7 @@ with ending as materialized (
 select c.tenant_id, c.number, p.order_no, c.call, 'close' as call_expected
 from payment_calls c
 join payment_payments p on p.tenant_id = c.tenant_id and p.out_trade_no = c.number
-where c.subject = 'payment' and c.call <> 'close' and exists (
+where c.subject = 'payment' and c.call not in ('close', 'flag') and exists (
     select from order_orders o
     join machine_history h on h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     join ending e on e.tenant_id = h.tenant_id and e.machine = h.machine and e.version = h.version

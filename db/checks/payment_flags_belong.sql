@@ -1,12 +1,14 @@
 -- Every flag is about the whole of a transaction, or about a refund: one that no call asked for, or one that failed
 -- after it had succeeded. What was decided has come about: there is the refund, or the transfer of that money, or of
--- what refunds have left of it. It has the time of its batch; or an earlier one, if the batch's time was that of an
--- account ahead of the clock.
+-- what refunds have left of it, if the ledger has its asset. It has the time of its batch; or an earlier one, if the
+-- batch's time was that of an account ahead of the clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
     case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null
             then 'there is no such transaction'
         when f.resolution = 'refund' and r.refund_no is null then 'there is no such refund'
-        when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 then 'there is no such transfer'
+        when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
+                and f.amount > 0
+            then 'there is no such transfer'
         when b.batch_id is null then 'no batch made it' end as problem,
     f.currency, x.currency as currency_expected, f.amount, x.amount as amount_expected,
     f.created_at, b.committed_at as created_at_expected
@@ -37,7 +39,8 @@ left join lateral (
 left join commit_batches b on b.batch_id = f.flag_id >> 14 and b.commands > 0
 where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.asset, x.scale, x.amount)
     or f.resolution = 'refund' and r.refund_no is null
-    or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0
+    or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
+        and f.amount > 0
     or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (
         select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
         join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at

@@ -1,6 +1,6 @@
 -- A refund of posted money has a hold of its amount on the account on which that stands: open until the gateway has
--- decided, captured if it gave the money back, and released if it did not. If the capture was impossible, a flag says
--- that the money was given back.
+-- decided, captured if it gave the money back, and open no more if it did not. If the capture was impossible, a flag
+-- says that the money was given back.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
         when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave it back' end as problem,
@@ -12,9 +12,6 @@ cross join lateral (
     select y.state from machine_instances y
     where y.tenant_id = r.tenant_id and y.machine = 'refund' and y.key = r.refund_no offset 0
 ) i
-cross join lateral (
-    select case i.state when 'succeeded' then 'captured' when 'failed' then 'released' else 'held' end as wanted
-) s
 left join lateral (
     select y.hold_id, y.state, a.code, a.asset,
         trim_scale(y.amount * 10::numeric ^ (r.scale - a.scale)::numeric) as amount
@@ -22,6 +19,10 @@ left join lateral (
     where y.tenant_id = r.tenant_id and y.biz_no = n.biz_no
     offset 0
 ) h on true
+cross join lateral (
+    select case when i.state = 'succeeded' then 'captured' when i.state <> 'failed' then 'held'
+        when h.state in ('captured', 'expired') then h.state else 'released' end as wanted
+) s
 left join lateral (
     select y.transfer_id from ledger_transfers y
     where y.tenant_id = r.tenant_id and y.biz_no = n.biz_no || '/paid' and y.hold_id = h.hold_id offset 0

@@ -1,6 +1,6 @@
--- Every transaction was posted to its payee, or to suspense if it was flagged, unless the flag says that it was not;
--- and the resolution of the flag has moved it. Both are transfers of its whole amount, but for one that moved what
--- refunds had left. It stands where the last one led.
+-- Every transaction of money was posted to its payee, or to suspense if it was flagged, unless the flag says that it
+-- was not; and the resolution of the flag has moved it. Both are transfers of its whole amount, but for one that moved
+-- what refunds had left. It stands where the last one led.
 select x.tenant_id, x.gateway, x.transaction_id, x.account, m.stands as account_expected, m.biz_no,
     case when t.transfer_id is null then 'there is no such transfer'
         when not t.whole then 'the transfer is of other money' end as problem
@@ -38,5 +38,5 @@ left join lateral (
     from ledger_transfers y where y.tenant_id = x.tenant_id and y.biz_no = m.biz_no and m.target is not null
     offset 0
 ) t on true
-where not (f.resolution is not distinct from 'write_off' and x.refunded > 0)
+where x.amount > 0 and not (f.resolution is not distinct from 'write_off' and x.refunded > 0)
     and (x.account is distinct from m.stands or m.target is not null and t.whole is not true)

@@ -684,3 +684,153 @@ func TestTheMoneyOfAClosedPaymentPaysAnOrderThatWaits(t *testing.T) {
 	}
 	m.verify()
 }
+
+// An order whose money is on its way back cannot be paid again.
+func TestARefundingOrderCannotBePaid(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.gets(creates("p2", "app"), "p2 created")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(creates("p3", ""), "p1 succeeded existed")
+	m.says(notice("n2", amountOf("10", "CNY"), of("p2", "t2")), "flagged")
+	m.is("o refunding, p1 succeeded, p2 late, r1 asked; second_transaction 1000 sus; gw -20, sus 10, user:3 10 held 10")
+	m.verify()
+}
+
+// The refund of flagged money leaves the order as it is.
+func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "second_transaction refund")
+	m.gets(refund("r1", "10"), "REFUND_EXISTS_DIFFERENT")
+	m.gets(refund("r2", ""), "r2 asked")
+	m.is("o refunding, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund; gw -20, sus 10 held 10, user:3 10 held 10")
+	m.verify()
+}
+
+func flagUnknown(number string) flow.Command {
+	return &flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: number}}
+}
+
+// Money of an unknown payment that is told of while the scheduler flags other money of it is flagged too.
+func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.says(notice("n1", of("px", "t1")), "unknown again")
+	if got := m.together(hears(notice("n2", of("px", "t2"))), flagUnknown("px"), hears(notice("n3", of("px", "t3")))); got != "unknown again, true, flagged" {
+		t.Error(got)
+	}
+	if got := m.text("select number || ' ' || call from payment_calls"); got != "px flag" {
+		t.Errorf("calls: %s", got)
+	}
+	m.gets(flagUnknown("px"), "true")
+	m.gets(flagUnknown("px"), "false")
+	m.is("px late; unknown_number 600 sus, unknown_number 600 sus, unknown_number 600 sus; gw -18, sus 18")
+	if n := m.text("select count(*)::text from payment_calls"); n != "0" {
+		t.Errorf("%s calls are due", n)
+	}
+	m.verify()
+}
+
+// All money that was told of before the payment was created is taken, even if the server dies after the first.
+func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
+	t.Parallel()
+	for _, end := range []struct{ name, with, calls string }{
+		{"paid by an early notice", "n1", "p1 flag"},
+		{"paid by another notice", "n3", "p1 flag"},
+		{"closed", "c1", "p1 close"},
+	} {
+		m := newTill(t)
+		ten := amountOf("10", "CNY")
+		m.says(notice("n1", ten), "unknown again")
+		m.says(notice("n2", ten, of("p1", "t2")), "unknown again")
+		m.payableOrder("o", outside)
+		m.create("o", "p1")
+		said := notice(end.with, ten)
+		switch end.with {
+		case "n3":
+			said = notice("n3", ten, of("p1", "t3"))
+		case "c1":
+			said = notice("c1", kind(gateway.Closed))
+		}
+		m.says(said, "applied")
+		if got := m.text("select number || ' ' || call from payment_calls"); got != end.calls {
+			t.Errorf("%s: calls %s, want %s", end.name, got, end.calls)
+		}
+		m.verify()
+		if end.with == "c1" {
+			continue // its call applies them
+		}
+		m.gets(flagUnknown("p1"), "true")
+		m.gets(flagUnknown("p1"), "false")
+		want := "o paid, p1 succeeded; second_transaction 1000 sus; gw -20, sus 10, user:3 10"
+		if end.with == "n3" {
+			want = "o paid, p1 succeeded; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10"
+		}
+		m.is(want)
+		if n := m.text("select count(*)::text from payment_calls"); n != "0" {
+			t.Errorf("%s: %s calls are due", end.name, n)
+		}
+		m.verify()
+	}
+}
+
+// A wrong amount for a closed payment can be accepted while its order waits.
+func TestAWrongAmountOfAClosedPaymentCanBeAccepted(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("c1", kind(gateway.Closed)), "applied")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	m.is("o awaiting_payment, p1 suspended; wrong_amount 900 sus; gw -9, sus 9")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
+	m.is("o paid, p1 succeeded; wrong_amount 900 sus accept; gw -9, user:3 9")
+	m.verify()
+}
+
+// A refund whose hold a console has captured fails all the same.
+func TestARefundWhoseHoldIsGoneFails(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", "4"), "r1 asked")
+	taken := capture("console", "refund/r1", "4")
+	taken.To = "loss"
+	m.wants(flow.Ledger(taken), "ok")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
+	m.is("o paid, p1 succeeded, r1 failed; gw -10, loss 4, user:3 6")
+	m.verify()
+}
+
+// Every flag can be resolved, though there is nothing that the ledger could move.
+func TestFlagsWithoutMoneyToMoveAreResolved(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	off := flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+	m.says(notice("n2", amountOf("0", "CNY"), of("p1", "t2")), "flagged")
+	m.says(notice("m1", amountOf("4", "XYZ"), ofRefund("a", gateway.Refunded)), "flagged")
+	m.says(notice("m2", amountOf("0", "CNY"), ofRefund("b", gateway.Refunded)), "flagged")
+	m.says(notice("m3", amountOf("0.0000000000001", "CNY"), ofRefund("c", gateway.Refunded)), "flagged")
+	m.gets(m.resolve(0, off), "second_transaction write_off")
+	for n := range 3 {
+		m.gets(m.resolve(n+1, off), "unknown_refund write_off")
+	}
+	m.says(notice("n3", amountOf("3", "XYZ"), of("p1", "t3")), "flagged")
+	m.gets(m.resolve(4, off), "FIELD_INVALID") // it can be given back
+	m.says(notice("n4", amountOf("0.0000000000001", "CNY"), of("p1", "t4")), "flagged")
+	m.gets(m.resolve(5, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r4"}), "second_transaction refund")
+	m.verify()
+}

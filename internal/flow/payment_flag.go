@@ -89,7 +89,7 @@ func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 			from, to = to, from
 		}
 	}
-	if f.Asset == "" || from == "" || to == "" || from == to {
+	if f.Asset == "" || f.Amount.IsZero() || from == "" || to == "" || from == to {
 		return
 	}
 	c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{
@@ -150,6 +150,9 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		return commit.ErrMoreRows
 	}
 	if c.transfer == nil {
+		if c.nothingToMove() {
+			return nil
+		}
 		if c.flag.Asset == "" {
 			const problem = "must be RESOLUTION_REFUND: the ledger has no asset for its currency"
 			return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
@@ -164,6 +167,12 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		tx.Payments().ChangeMoney(c.money).Account = to
 	}
 	return nil
+}
+
+// nothingToMove reports whether the ledger cannot hold what the flag is about, and no refund can give it back.
+func (c *ResolveFlag) nothingToMove() bool {
+	f := c.flag
+	return f.Amount.IsZero() || f.Asset == "" && f.Kind.OfRefund()
 }
 
 // giveBack asks for the refund of the money.

@@ -52,7 +52,9 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 		c.failure(tx)
 	}
 	tx.Payments().Change(c.row).Decided = true
-	tx.Payments().EndCalls(c.row.Key)
+	if err := c.endCalls(tx, payment.Close); err != nil {
+		return nil, err
+	}
 	return c.record(tx, payment.Applied, ""), nil
 }
 

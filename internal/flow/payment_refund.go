@@ -205,7 +205,7 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 // moveOrder moves an order of the shipped machine of which everything is given back.
 func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.TransactionRow) (bool, error) {
 	o := c.order
-	if o == nil || o.Value.Machine != machine.OrderMachine || money.Key.ID != p.TransactionID ||
+	if c.FlagID != 0 || o == nil || o.Value.Machine != machine.OrderMachine || money.Key.ID != p.TransactionID ||
 		!money.Value.Remaining().IsZero() || money.Value.Account != p.Payee {
 		return false, nil
 	}
@@ -226,7 +226,7 @@ func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.Tra
 func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	x := &c.refund.Value
 	var differs []string
-	if x.OutTradeNo != c.OutTradeNo {
+	if x.OutTradeNo != c.OutTradeNo || x.FlagID != c.FlagID {
 		differs = append(differs, "out_trade_no")
 	}
 	if c.Amount != nil {
@@ -443,8 +443,8 @@ func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 		return err
 	}
 	_, err := c.refund.release.Apply(tx.Ledger())
-	if back && (fault.Is(err, ledger.HoldNotHeld) || fault.Is(err, ledger.HoldExpired)) {
-		return nil // its money is flagged
+	if fault.Is(err, ledger.HoldNotHeld) || fault.Is(err, ledger.HoldExpired) {
+		return nil // it was freed before; if the money went back, that is flagged
 	}
 	return err
 }

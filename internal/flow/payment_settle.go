@@ -352,12 +352,16 @@ func (c *SettlePayment) transaction(tx *Tx, account string) payment.Transaction 
 		Asset: c.knownAsset(tx), Scale: scale, Amount: n, Account: account}
 }
 
-// knownAsset is the asset of the money; empty: the ledger has none for its currency.
+// knownAsset is the asset of the money; empty: the ledger has none for its currency, or none with as many decimals.
 func (c *SettlePayment) knownAsset(tx *Tx) string {
 	if c.Asset == "" {
 		return ""
 	}
-	if _, err := tx.Ledger().Decimals(c.Tenant, c.Asset); err != nil {
+	scale, err := tx.Ledger().Decimals(c.Tenant, c.Asset)
+	if err == nil {
+		_, err = c.Amount.Minor(scale)
+	}
+	if err != nil {
 		return ""
 	}
 	return c.Asset
@@ -434,14 +438,28 @@ func (c *SettlePayment) pay(tx *Tx) error {
 	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
 		return err
 	}
-	c.ended(tx)
-	return nil
+	return c.ended(tx)
 }
 
 // ended notes that the payment has its money.
-func (c *SettlePayment) ended(tx *Tx) {
+func (c *SettlePayment) ended(tx *Tx) error {
 	p := tx.Payments().Change(c.row)
 	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
 	p.Decided = true
+	return c.endCalls(tx, payment.FlagUnknown)
+}
+
+// endCalls ends the calls about the payment. If the gateway told of it before it was created, it may have told of more
+// money than was taken until now: then a last call deals with that.
+func (c *SettlePayment) endCalls(tx *Tx, last payment.CallKind) error {
+	i, err := tx.Machines().StateOf(paymentInstance(c.row.Key), c.Caller)
+	if err != nil {
+		return err
+	}
+	if c.notice.Exists || i.CreatedAt.Before(c.row.Value.CreatedAt) {
+		tx.Payments().CallPayment(c.row.Key, c.row.Value.Gateway, last, 0)
+		return nil
+	}
 	tx.Payments().EndCalls(c.row.Key)
+	return nil
 }

@@ -43,27 +43,17 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 	if c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return nil // its own gateway decides
 	}
-	state, err := c.state(tx)
-	if err != nil {
-		return err
-	}
 	to := machine.PaymentSuspended
-	if kind == payment.Late || kind == payment.SecondTransaction || kind == payment.UnknownNumber ||
-		state == machine.PaymentClosed {
+	if kind == payment.Late || kind == payment.SecondTransaction || kind == payment.UnknownNumber {
 		to = machine.PaymentLate
 	}
 	if !tx.Machines().Allows(paymentInstance(c.row.Key), to, machine.ByFlow) {
 		return nil
 	}
-	if err := c.move(tx, to); err != nil {
+	if err := c.move(tx, to); err != nil || !c.row.Exists {
 		return err
 	}
-	if c.row.Exists {
-		c.ended(tx)
-	} else {
-		tx.Payments().EndCalls(c.row.Key)
-	}
-	return nil
+	return c.ended(tx)
 }
 
 // raise raises a flag about money.
@@ -111,7 +101,8 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 	return c.toSuspense(tx, payment.UnknownNumber, "there is no such payment") // its time is over
 }
 
-// FlagUnknown flags the money of a payment that was not created in time. Its answer reports whether it did.
+// FlagUnknown flags the money that gateways told of before its payment was created: after the time in which it could be
+// created, or, if the payment was created, has ended, and took other money. Its answer reports whether there was any.
 type FlagUnknown struct {
 	commit.Caller
 	Key payment.Key
@@ -135,13 +126,12 @@ func (c *FlagUnknown) Need(tx *Tx) {
 
 // Apply flags the money of each notice.
 func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
-	k := paymentInstance(c.Key)
-	if r := tx.Machines().Known(k); c.row.Exists || !r.Exists {
+	if r := tx.Machines().Known(paymentInstance(c.Key)); !r.Exists {
 		return false, nil
 	}
-	i, err := tx.Machines().StateOf(k, c.Caller)
-	if err != nil || i.State != machine.PaymentUnexpected && i.State != machine.PaymentLate {
-		return false, err
+	i, err := tx.Machines().StateOf(paymentInstance(c.Key), c.Caller)
+	if err != nil || c.row.Exists && (payment.IsOpen(i.State) || i.State == machine.PaymentClosed) {
+		return false, err // its next call applies them
 	}
 	if !c.found {
 		for _, s := range tx.Payments().Unknown(c.Key) {
@@ -150,14 +140,15 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 		c.found = true
 		return nil, commit.ErrMoreRows
 	}
+	if len(c.parts) == 0 {
+		tx.Payments().EndCalls(c.Key)
+		return false, nil
+	}
 	for _, p := range c.parts {
 		if p.money == nil || p.money.Exists {
 			continue
 		}
-		if p.Unposted = c.unposted; p.Unposted {
-			p.suspend = false
-		}
-		_, err := p.toSuspense(tx, payment.UnknownNumber, "it was not created within 24 hours")
+		err := c.flag(tx, p)
 		f := fault.Of(err)
 		if f != nil && !c.unposted && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.BadRequest) {
 			c.unposted = true
@@ -167,12 +158,23 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
-	if len(c.parts) == 0 && i.State == machine.PaymentLate {
-		return false, nil
-	}
-	tx.Payments().EndCalls(c.Key)
-	if len(c.parts) == payment.MaxUnknown { // there may be more
-		tx.Payments().CallPayment(c.Key, c.parts[0].Gateway, payment.FlagUnknown, 0)
-	}
+	// Others may have come since they were read. The next run finds none.
+	tx.Payments().CallPayment(c.Key, c.parts[0].Gateway, payment.FlagUnknown, 0)
 	return true, nil
+}
+
+// flag flags the money of a notice.
+func (c *FlagUnknown) flag(tx *Tx, p *SettlePayment) error {
+	if p.Unposted = c.unposted; p.Unposted {
+		p.suspend = false
+	}
+	kind, detail := payment.UnknownNumber, "it was not created within 24 hours"
+	if c.row.Exists {
+		var err error
+		if kind, detail, err = p.problem(tx); err != nil {
+			return err
+		}
+	}
+	_, err := p.toSuspense(tx, kind, detail)
+	return err
 }

@@ -54,12 +54,11 @@ func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
 }
 
 // Targets returns the states with such parts to which the batch's definition lets an instance move, by the given
-// actors, sorted.
+// actors, sorted. Not one to which it may go back: that does nothing anew.
 func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	v := &tx.Known(k).Value
 	for p, m := range v.def.moves {
-		mayMove := slices.ContainsFunc(by, m.by) && (!m.back || p.to == v.CameFrom)
-		if p.from == v.State && mayMove && v.def.states[p.to].Parts == parts {
+		if p.from == v.State && !m.back && slices.ContainsFunc(by, m.by) && v.def.states[p.to].Parts == parts {
 			states = append(states, p.to)
 		}
 	}

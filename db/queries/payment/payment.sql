@@ -358,7 +358,8 @@ select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from reso
 
 -- name: CallPut :exec
 -- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
--- that is to be closed stays so, whatever its gateway says of it: its order has ended. A fence of 0 means no lease.
+-- that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
+-- no lease.
 insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
     case when u.fence <> 0 then 1 else 0 end as attempts,
@@ -372,7 +373,7 @@ from (
 on conflict (tenant_id, subject, number) do update
 set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
     lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
-where payment_calls.call <> 'close';
+where payment_calls.call <> 'close' or excluded.call = 'flag';
 
 -- name: CallLock :many
 -- Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its

@@ -19,7 +19,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 	ctx = context.WithoutCancel(ctx) // a call that has begun ends, so that its outcome is recorded
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if l.Kind == payment.Query && l.Subject == payment.OfPayment {
+	if l.Kind != payment.Submit && l.Subject == payment.OfPayment {
 		applied, err := d.applyWaiting(ctx, g, l)
 		if applied || err != nil {
 			return nil, errors.Join(err, d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "", ""))
@@ -52,12 +52,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 // applyWaiting applies the notices that came before their payment was created, and reports whether there were any. The
 // gateway may not say again that it is paid, and a query may lag behind what it has said.
 func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l payment.Leased) (bool, error) {
-	k := payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number}
-	v, err := d.Reader.Payment(ctx, k)
-	if err != nil || v.State.State != payment.Created {
-		return false, err
-	}
-	waiting, requests, err := d.Reader.Waiting(ctx, k)
+	waiting, requests, err := d.Reader.Waiting(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
 	for i, s := range waiting {
 		from := payment.GatewayKey{Tenant: g.Tenant, Gateway: s.Gateway}
 		if _, err := d.Settle(ctx, from, s.Said, nil, requests[i]); err != nil {

@@ -178,7 +178,7 @@ from (
 on conflict (tenant_id, subject, number) do update
 set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
     lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
-where payment_calls.call <> 'close'
+where payment_calls.call <> 'close' or excluded.call = 'flag'
 `
 
 type CallPutParams struct {
@@ -193,7 +193,8 @@ type CallPutParams struct {
 }
 
 // Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
-// that is to be closed stays so, whatever its gateway says of it: its order has ended. A fence of 0 means no lease.
+// that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
+// no lease.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
 		arg.Tenants,
