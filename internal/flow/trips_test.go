@@ -101,16 +101,21 @@ func TestRoundTripsOfACheckout(t *testing.T) {
 		}, 3},
 		{"the callback", func(no string) error { return say(no, gateway.Paid, nil) }, 3},
 	}
+	least := make([]int64, len(steps)) // a new connection takes more, until it knows the statements
 	for i := range 12 {
-		for _, s := range steps {
+		for k, s := range steps {
 			before := n.Load()
 			if err := s.do(fmt.Sprint("c", i)); err != nil {
 				t.Fatal(s.what, err)
 			}
-			// The first ones make the process and its connections know what is always the same.
-			if got := n.Load() - before; got != s.want && i > 8 {
-				t.Errorf("%s: %d round trips, want %d", s.what, got, s.want)
+			if got := n.Load() - before; i == 0 || got < least[k] {
+				least[k] = got
 			}
+		}
+	}
+	for k, s := range steps {
+		if least[k] != s.want {
+			t.Errorf("%s: %d round trips, want %d", s.what, least[k], s.want)
 		}
 	}
 }
