@@ -587,45 +587,6 @@ func TestARefundThatSucceedsAfterItsFailureIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// However often an unknown payment is paid, all its money is flagged when its time is over.
-func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
-	t.Parallel()
-	m := newTill(t)
-	const times = payment.MaxUnknown + 3
-	paid := func(n int) payment.Said { return notice(fmt.Sprint("n", n), of("px", fmt.Sprint("t", n))) }
-	for n := range times {
-		m.says(paid(n), "unknown again")
-	}
-	for _, want := range []string{"true", "true", "false"} {
-		m.gets(&flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "px"}}, want)
-	}
-	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) from payment_flags"); got != fmt.Sprint(times, " ", times*600, " 0") {
-		t.Errorf("flags: %s", got)
-	}
-	for n := range times {
-		m.says(paid(n), "known")
-	}
-	m.verify()
-}
-
-// A gateway that tells again of money of an unknown payment, when its time is over, finds it in suspense.
-func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
-	t.Parallel()
-	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
-	m.says(notice("n2", of("px", "t2")), "unknown again")
-	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'known' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
-		t.Fatal(err)
-	}
-	m.gets(&flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "px"}}, "true")
-	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'unknown' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
-		t.Fatal(err)
-	}
-	m.says(notice("n2", of("px", "t2")), "flagged")
-	m.says(notice("n2", of("px", "t2")), "known")
-	m.is("px late; unknown_number 600 sus, unknown_number 600 sus; gw -12, sus 12")
-}
-
 // Of many transactions, the one that a person has accepted can be given back.
 func TestAnAcceptedTransactionOfManyCanBeGivenBack(t *testing.T) {
 	t.Parallel()
@@ -713,73 +674,6 @@ func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
 	m.gets(refund("r2", ""), "r2 asked")
 	m.is("o refunding, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund; gw -20, sus 10 held 10, user:3 10 held 10")
 	m.verify()
-}
-
-func flagUnknown(number string) flow.Command {
-	return &flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: number}}
-}
-
-// Money of an unknown payment that is told of while the scheduler flags other money of it is flagged too.
-func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
-	t.Parallel()
-	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
-	if got := m.together(hears(notice("n2", of("px", "t2"))), flagUnknown("px"), hears(notice("n3", of("px", "t3")))); got != "unknown again, true, flagged" {
-		t.Error(got)
-	}
-	if got := m.text("select number || ' ' || call from payment_calls"); got != "px flag" {
-		t.Errorf("calls: %s", got)
-	}
-	m.gets(flagUnknown("px"), "true")
-	m.gets(flagUnknown("px"), "false")
-	m.is("px late; unknown_number 600 sus, unknown_number 600 sus, unknown_number 600 sus; gw -18, sus 18")
-	if n := m.text("select count(*)::text from payment_calls"); n != "0" {
-		t.Errorf("%s calls are due", n)
-	}
-	m.verify()
-}
-
-// All money that was told of before the payment was created is taken, even if the server dies after the first.
-func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
-	t.Parallel()
-	for _, end := range []struct{ name, with, calls string }{
-		{"paid by an early notice", "n1", "p1 flag"},
-		{"paid by another notice", "n3", "p1 flag"},
-		{"closed", "c1", "p1 close"},
-	} {
-		m := newTill(t)
-		ten := amountOf("10", "CNY")
-		m.says(notice("n1", ten), "unknown again")
-		m.says(notice("n2", ten, of("p1", "t2")), "unknown again")
-		m.payableOrder("o", outside)
-		m.create("o", "p1")
-		said := notice(end.with, ten)
-		switch end.with {
-		case "n3":
-			said = notice("n3", ten, of("p1", "t3"))
-		case "c1":
-			said = notice("c1", kind(gateway.Closed))
-		}
-		m.says(said, "applied")
-		if got := m.text("select number || ' ' || call from payment_calls"); got != end.calls {
-			t.Errorf("%s: calls %s, want %s", end.name, got, end.calls)
-		}
-		m.verify()
-		if end.with == "c1" {
-			continue // its call applies them
-		}
-		m.gets(flagUnknown("p1"), "true")
-		m.gets(flagUnknown("p1"), "false")
-		want := "o paid, p1 succeeded; second_transaction 1000 sus; gw -20, sus 10, user:3 10"
-		if end.with == "n3" {
-			want = "o paid, p1 succeeded; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10"
-		}
-		m.is(want)
-		if n := m.text("select count(*)::text from payment_calls"); n != "0" {
-			t.Errorf("%s: %s calls are due", end.name, n)
-		}
-		m.verify()
-	}
 }
 
 // A wrong amount for a closed payment can be accepted while its order waits.
