@@ -53,6 +53,7 @@ create table payment_payments (
     return_url     text,
     expires_at     timestamptz,
     token_hash     bytea,
+    early          boolean not null default false,
     principal      text collate "C" not null,
     request_id     text collate "C" not null,
     created_at     timestamptz not null,
@@ -82,7 +83,8 @@ comment on table payment_payments is
     'Payments of orders. The state is that of the instance of the machine "payment" with the same number.';
 comment on column payment_payments.tenant_id is 'Tenant.';
 comment on column payment_payments.out_trade_no is 'Number under which the gateway knows it.';
-comment on column payment_payments.payment_id is 'Id; payment_id >> 14 is the batch that created it.';
+comment on column payment_payments.payment_id is
+    'Id; payment_id >> 14 is the batch that created it or, if it is early, first heard of it.';
 comment on column payment_payments.order_no is 'Order that it pays.';
 comment on column payment_payments.gateway is 'Gateway.';
 comment on column payment_payments.pay_type is 'Way to pay, as the gateway knows several; empty: its default.';
@@ -98,6 +100,8 @@ comment on column payment_payments.payer_ip is 'IP address of the payer; null: n
 comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: not said.';
 comment on column payment_payments.expires_at is
     'When the order ends if it is not paid, as at the creation of the payment; null: never.';
+comment on column payment_payments.early is
+    'The gateway told of it before it was created: notices with the verdict unknown may wait for it.';
 comment on column payment_payments.token_hash is
     'SHA-256 of the submit token that the call spent, which a decline opens again; null: none.';
 comment on column payment_payments.principal is 'Principal of the caller that created it.';

@@ -251,7 +251,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 		}
 		m := movePayment(c.Caller, paymentInstance(k), machine.PaymentCreated, causeCreate)
 		m.Need(tx.Machines()) // named by the birth
-		call, move = payment.Query, m.Apply
+		call, move, p.Early = payment.Query, m.Apply, true
 	}
 	answer, err := c.run(tx, move)
 	if err != nil {

@@ -42,7 +42,7 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if !payment.IsOpen(state) {
-		tx.Payments().EndCalls(c.row.Key) // the gateway may have been asked to close it again
+		c.endCalls(tx) // the gateway may have been asked to close it again
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
 	if err := c.move(tx, machine.PaymentClosed); err != nil {
@@ -52,9 +52,7 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 		c.failure(tx)
 	}
 	tx.Payments().Change(c.row).Decided = true
-	if err := c.endCalls(tx, payment.Close); err != nil {
-		return nil, err
-	}
+	c.endCalls(tx)
 	return c.record(tx, payment.Applied, ""), nil
 }
 

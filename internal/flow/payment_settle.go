@@ -253,7 +253,7 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	}
 	state, err := c.state(tx)
 	if err == nil && !payment.IsOpen(state) {
-		tx.Payments().EndCalls(c.row.Key) // the gateway may have been asked to close it again
+		c.endCalls(tx) // the gateway may have been asked to close it again
 	}
 	return s, err
 }
@@ -438,28 +438,24 @@ func (c *SettlePayment) pay(tx *Tx) error {
 	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
 		return err
 	}
-	return c.ended(tx)
+	c.ended(tx)
+	return nil
 }
 
 // ended notes that the payment has its money.
-func (c *SettlePayment) ended(tx *Tx) error {
+func (c *SettlePayment) ended(tx *Tx) {
 	p := tx.Payments().Change(c.row)
 	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
 	p.Decided = true
-	return c.endCalls(tx, payment.FlagUnknown)
+	c.endCalls(tx)
 }
 
 // endCalls ends the calls about the payment. If the gateway told of it before it was created, it may have told of more
-// money than was taken until now: then a last call deals with that.
-func (c *SettlePayment) endCalls(tx *Tx, last payment.CallKind) error {
-	i, err := tx.Machines().StateOf(paymentInstance(c.row.Key), c.Caller)
-	if err != nil {
-		return err
-	}
-	if c.notice.Exists || i.CreatedAt.Before(c.row.Value.CreatedAt) {
-		tx.Payments().CallPayment(c.row.Key, c.row.Value.Gateway, last, 0)
-		return nil
+// money than was taken until now, which is flagged.
+func (c *SettlePayment) endCalls(tx *Tx) {
+	if p := &c.row.Value; p.Early {
+		tx.Payments().CallPayment(c.row.Key, p.Gateway, payment.FlagUnknown, 0)
+		return
 	}
 	tx.Payments().EndCalls(c.row.Key)
-	return nil
 }

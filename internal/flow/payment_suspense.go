@@ -53,7 +53,8 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 	if err := c.move(tx, to); err != nil || !c.row.Exists {
 		return err
 	}
-	return c.ended(tx)
+	c.ended(tx)
+	return nil
 }
 
 // raise raises a flag about money.
@@ -101,12 +102,16 @@ func (c *SettlePayment) unknown(tx *Tx) (any, error) {
 	return c.toSuspense(tx, payment.UnknownNumber, "there is no such payment") // its time is over
 }
 
-// FlagUnknown flags the money that gateways told of before its payment was created: after the time in which it could be
-// created, or, if the payment was created, has ended, and took other money. Its answer reports whether there was any.
+// causeUnknown is the cause of the move of a payment that was not created in time, and has no money of its own.
+const causeUnknown = "unknown_number"
+
+// FlagUnknown flags the money that gateways told of before its payment was created: after the time in which it could
+// be created, or when the payment has ended without that money. Its answer reports whether there was any.
 type FlagUnknown struct {
 	commit.Caller
 	Key payment.Key
 
+	entailed
 	row   *payment.Row
 	parts []*SettlePayment // of its notices, as an earlier run found them
 	found bool
@@ -122,6 +127,7 @@ func (c *FlagUnknown) Need(tx *Tx) {
 	for _, p := range c.parts {
 		p.Need(tx)
 	}
+	c.need(tx)
 }
 
 // Apply flags the money of each notice.
@@ -130,8 +136,8 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 		return false, nil
 	}
 	i, err := tx.Machines().StateOf(paymentInstance(c.Key), c.Caller)
-	if err != nil || c.row.Exists && (payment.IsOpen(i.State) || i.State == machine.PaymentClosed) {
-		return false, err // its next call applies them
+	if err != nil || c.row.Exists && payment.IsOpen(i.State) {
+		return false, err // its call applies them
 	}
 	if !c.found {
 		for _, s := range tx.Payments().Unknown(c.Key) {
@@ -142,7 +148,14 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	}
 	if len(c.parts) == 0 {
 		tx.Payments().EndCalls(c.Key)
-		return false, nil
+		if i.State != machine.PaymentUnexpected {
+			return false, nil
+		}
+		// Its money was flagged under another number.
+		m := movePayment(c.Caller, paymentInstance(c.Key), machine.PaymentLate, causeUnknown)
+		m.Need(tx.Machines())
+		_, err := c.run(tx, m.Apply)
+		return false, err
 	}
 	for _, p := range c.parts {
 		if p.money == nil || p.money.Exists {
@@ -173,6 +186,9 @@ func (c *FlagUnknown) flag(tx *Tx, p *SettlePayment) error {
 		var err error
 		if kind, detail, err = p.problem(tx); err != nil {
 			return err
+		}
+		if kind == "" {
+			kind, detail = payment.Late, "it came before the payment, which was closed then"
 		}
 	}
 	_, err := p.toSuspense(tx, kind, detail)

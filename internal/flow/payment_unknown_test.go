@@ -40,7 +40,7 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 	for _, end := range []struct{ name, with, calls string }{
 		{"paid by an early notice", "n1", "p1 flag"},
 		{"paid by another notice", "n3", "p1 flag"},
-		{"closed", "c1", "p1 close"},
+		{"closed", "c1", "p1 flag"},
 	} {
 		m := newTill(t)
 		ten := amountOf("10", "CNY")
@@ -61,12 +61,16 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 		}
 		m.verify()
 		if end.with == "c1" {
-			continue // its call applies them
+			m.says(said, "applied existed") // the gateway says it again
+			m.verify()
 		}
 		m.gets(flagUnknown("p1"), "true")
 		m.gets(flagUnknown("p1"), "false")
 		want := "o paid, p1 succeeded; second_transaction 1000 sus; gw -20, sus 10, user:3 10"
-		if end.with == "n3" {
+		switch end.with {
+		case "c1":
+			want = "o awaiting_payment, p1 late; late 1000 sus, second_transaction 1000 sus; gw -20, sus 20"
+		case "n3":
 			want = "o paid, p1 succeeded; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10"
 		}
 		m.is(want)
@@ -114,4 +118,18 @@ func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
 	m.says(notice("n2", of("px", "t2")), "flagged")
 	m.says(notice("n2", of("px", "t2")), "known")
 	m.is("px late; unknown_number 600 sus, unknown_number 600 sus; gw -12, sus 12")
+}
+
+// A transaction that a gateway tells of under two unknown numbers is flagged once, and both payments end.
+func TestATransactionOfTwoUnknownPaymentsIsFlaggedOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.says(notice("n1", of("px", "t1")), "unknown again")
+	m.says(notice("n2", of("py", "t1")), "unknown again")
+	for _, number := range []string{"px", "py"} {
+		m.pay(0, flagUnknown(number))
+		m.gets(flagUnknown(number), "false")
+	}
+	m.is("px late, py late; unknown_number 600 sus; gw -6, sus 6")
+	m.verify()
 }

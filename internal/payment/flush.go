@@ -47,6 +47,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 			arg.Payers, arg.PayerIps = append(arg.Payers, x.Payer), append(arg.PayerIps, x.PayerIP)
 			arg.ReturnUrls, arg.ExpiresAt = append(arg.ReturnUrls, x.ReturnURL), append(arg.ExpiresAt, x.ExpiresAt)
 			arg.TokenHashes = append(arg.TokenHashes, orEmpty(x.TokenHash))
+			arg.Earlies = append(arg.Earlies, x.Early)
 			arg.Messages = append(arg.Messages, orEmpty(x.Messages))
 			arg.Principals, arg.RequestIds = append(arg.Principals, x.Principal), append(arg.RequestIds, x.RequestID)
 			arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)

@@ -102,7 +102,7 @@ func (tx *Tx) lookupPayments(p *commit.Pipe) {
 				Attempt: f.Attempt, Asset: f.Asset, Scale: uint8(f.Scale), Amount: f.Amount, Payee: f.Payee,
 				Details: Details{pg.OrZero(f.Description), pg.OrZero(f.Payer), pg.OrZero(f.PayerIp),
 					pg.OrZero(f.ReturnUrl)},
-				ExpiresAt: pg.OrZero(f.ExpiresAt).UTC(), TokenHash: f.TokenHash, Principal: f.Principal,
+				ExpiresAt: pg.OrZero(f.ExpiresAt).UTC(), TokenHash: f.TokenHash, Early: f.Early, Principal: f.Principal,
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
 				Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt).UTC(),
 					FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}}

@@ -28,6 +28,7 @@ type Payment struct {
 	Details
 	ExpiresAt time.Time // zero: the order stays unpaid for ever
 	TokenHash []byte    // of the submit token that the call spent; nil: none
+	Early     bool      // the gateway told of it before it was created
 	Messages  []byte    // to send in the commit that pays the order; not read back. Nil: none
 	Principal string
 	RequestID string

@@ -38,8 +38,8 @@ set clearing = excluded.clearing, suspense = excluded.suspense, payee = excluded
 -- name: PaymentLookup :many
 -- Payments by number.
 select u.n::integer as n, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount,
-    p.payee, p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.token_hash, p.principal, p.request_id,
-    p.created_at, p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text
+    p.payee, p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.token_hash, p.early, p.principal,
+    p.request_id, p.created_at, p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text
 from (
     select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@out_trade_nos::text[]) as out_trade_no
@@ -84,13 +84,13 @@ order by u.n, p.age;
 -- name: PaymentInsert :exec
 -- Inserts payments in the order of the arrays, which callers sort.
 insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
-    amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, principal, request_id, created_at,
-    transaction_id, paid_at, messages)
+    amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, early, principal, request_id,
+    created_at, transaction_id, paid_at, messages)
 select u.tenant_id, u.out_trade_no, u.payment_id, u.order_no, u.gateway, u.pay_type, u.attempt, u.asset, u.scale,
     u.amount, u.payee, nullif(u.description, ''), nullif(u.payer, ''), nullif(u.payer_ip, ''),
-    nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.principal,
-    u.request_id, @now::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00'),
-    nullif(u.messages, '')
+    nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.early,
+    u.principal, u.request_id, @now::timestamptz, nullif(u.transaction_id, ''),
+    nullif(u.paid_at, '0001-01-01 00:00:00+00'), nullif(u.messages, '')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@payment_ids::bigint[]) as payment_id, unnest(@order_nos::text[]) as order_no,
@@ -100,9 +100,10 @@ from (
         unnest(@payees::text[]) as payee, unnest(@descriptions::text[]) as description,
         unnest(@payers::text[]) as payer, unnest(@payer_ips::text[]) as payer_ip,
         unnest(@return_urls::text[]) as return_url, unnest(@expires_at::timestamptz[]) as expires_at,
-        unnest(@token_hashes::bytea[]) as token_hash, unnest(@principals::text[]) as principal,
-        unnest(@request_ids::text[]) as request_id, unnest(@transaction_ids::text[]) as transaction_id,
-        unnest(@paid_at::timestamptz[]) as paid_at, unnest(@messages::bytea[]) as messages
+        unnest(@token_hashes::bytea[]) as token_hash, unnest(@earlies::boolean[]) as early,
+        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id,
+        unnest(@transaction_ids::text[]) as transaction_id, unnest(@paid_at::timestamptz[]) as paid_at,
+        unnest(@messages::bytea[]) as messages
 ) u;
 
 -- name: PaymentUpdate :one

@@ -19,7 +19,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 	ctx = context.WithoutCancel(ctx) // a call that has begun ends, so that its outcome is recorded
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if l.Kind != payment.Submit && l.Subject == payment.OfPayment {
+	if l.Kind == payment.Query && l.Subject == payment.OfPayment {
 		applied, err := d.applyWaiting(ctx, g, l)
 		if applied || err != nil {
 			return nil, errors.Join(err, d.reschedule(ctx, l, l.Kind, pauseAfter(l.Attempts), "", ""))

@@ -757,13 +757,13 @@ func (q *Queries) NoticeUnknown(ctx context.Context, db DBTX, arg NoticeUnknownP
 
 const paymentInsert = `-- name: PaymentInsert :exec
 insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale,
-    amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, principal, request_id, created_at,
-    transaction_id, paid_at, messages)
+    amount, payee, description, payer, payer_ip, return_url, expires_at, token_hash, early, principal, request_id,
+    created_at, transaction_id, paid_at, messages)
 select u.tenant_id, u.out_trade_no, u.payment_id, u.order_no, u.gateway, u.pay_type, u.attempt, u.asset, u.scale,
     u.amount, u.payee, nullif(u.description, ''), nullif(u.payer, ''), nullif(u.payer_ip, ''),
-    nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.principal,
-    u.request_id, $1::timestamptz, nullif(u.transaction_id, ''), nullif(u.paid_at, '0001-01-01 00:00:00+00'),
-    nullif(u.messages, '')
+    nullif(u.return_url, ''), nullif(u.expires_at, '0001-01-01 00:00:00+00'), nullif(u.token_hash, ''), u.early,
+    u.principal, u.request_id, $1::timestamptz, nullif(u.transaction_id, ''),
+    nullif(u.paid_at, '0001-01-01 00:00:00+00'), nullif(u.messages, '')
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as out_trade_no,
         unnest($4::bigint[]) as payment_id, unnest($5::text[]) as order_no,
@@ -773,9 +773,10 @@ from (
         unnest($12::text[]) as payee, unnest($13::text[]) as description,
         unnest($14::text[]) as payer, unnest($15::text[]) as payer_ip,
         unnest($16::text[]) as return_url, unnest($17::timestamptz[]) as expires_at,
-        unnest($18::bytea[]) as token_hash, unnest($19::text[]) as principal,
-        unnest($20::text[]) as request_id, unnest($21::text[]) as transaction_id,
-        unnest($22::timestamptz[]) as paid_at, unnest($23::bytea[]) as messages
+        unnest($18::bytea[]) as token_hash, unnest($19::boolean[]) as early,
+        unnest($20::text[]) as principal, unnest($21::text[]) as request_id,
+        unnest($22::text[]) as transaction_id, unnest($23::timestamptz[]) as paid_at,
+        unnest($24::bytea[]) as messages
 ) u
 `
 
@@ -798,6 +799,7 @@ type PaymentInsertParams struct {
 	ReturnUrls     []string
 	ExpiresAt      []time.Time
 	TokenHashes    [][]byte
+	Earlies        []bool
 	Principals     []string
 	RequestIds     []string
 	TransactionIds []string
@@ -826,6 +828,7 @@ func (q *Queries) PaymentInsert(ctx context.Context, db DBTX, arg PaymentInsertP
 		arg.ReturnUrls,
 		arg.ExpiresAt,
 		arg.TokenHashes,
+		arg.Earlies,
 		arg.Principals,
 		arg.RequestIds,
 		arg.TransactionIds,
@@ -837,14 +840,14 @@ func (q *Queries) PaymentInsert(ctx context.Context, db DBTX, arg PaymentInsertP
 
 const paymentLookup = `-- name: PaymentLookup :many
 select u.n::integer as n, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount,
-    p.payee, p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.token_hash, p.principal, p.request_id,
-    p.created_at, p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text
+    p.payee, p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.token_hash, p.early, p.principal,
+    p.request_id, p.created_at, p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as out_trade_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
+    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p
 `
 
@@ -870,6 +873,7 @@ type PaymentLookupRow struct {
 	ReturnUrl     *string
 	ExpiresAt     *time.Time
 	TokenHash     []byte
+	Early         bool
 	Principal     string
 	RequestID     string
 	CreatedAt     time.Time
@@ -907,6 +911,7 @@ func (q *Queries) PaymentLookup(ctx context.Context, db DBTX, arg PaymentLookupP
 			&i.ReturnUrl,
 			&i.ExpiresAt,
 			&i.TokenHash,
+			&i.Early,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,
@@ -976,7 +981,7 @@ from (
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid, row_number() over (partition by l.gateway, l.pay_type order by l.attempt desc) as age
+    select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid, row_number() over (partition by l.gateway, l.pay_type order by l.attempt desc) as age
     from payment_payments l
     where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
     offset 0

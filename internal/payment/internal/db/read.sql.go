@@ -438,7 +438,7 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from (
     (
-        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
+        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
         where $1::text = '' and l.tenant_id = $2::integer and l.payment_id > 0
             and l.payment_id < $3::bigint
         order by l.payment_id desc
@@ -446,7 +446,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
+        select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
         where $1::text <> '' and l.tenant_id = $2::integer and l.order_no = $1::text
             and l.order_no <> '' and l.payment_id < $3::bigint
     )
