@@ -114,7 +114,6 @@ type FlagUnknown struct {
 	entailed
 	row   *payment.Row
 	parts []*SettlePayment // of its notices, as an earlier run found them
-	found bool
 	// unposted: the suspense account cannot take the money, as an earlier run found, so that it is only flagged.
 	unposted bool
 }
@@ -139,19 +138,18 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	if err != nil || c.row.Exists && payment.IsOpen(i.State) {
 		return false, err // its call applies them
 	}
-	if !c.found {
+	if c.parts == nil {
 		for _, s := range tx.Payments().Unknown(c.Key) {
 			c.parts = append(c.parts, &SettlePayment{Caller: c.Caller, Gateway: s.Gateway, Said: s.Said, suspend: true})
 		}
-		c.found = true
-		return nil, commit.ErrMoreRows
-	}
-	if len(c.parts) == 0 {
-		tx.Payments().EndCalls(c.Key)
+		if c.parts != nil {
+			return nil, commit.ErrMoreRows
+		}
 		if i.State != machine.PaymentUnexpected {
+			tx.Payments().EndFlagUnknown(c.Key)
 			return false, nil
 		}
-		// Its money was flagged under another number.
+		// Its money was flagged under another number. The next run flags what this batch is told of before.
 		m := movePayment(c.Caller, paymentInstance(c.Key), machine.PaymentLate, causeUnknown)
 		m.Need(tx.Machines())
 		_, err := c.run(tx, m.Apply)
@@ -171,9 +169,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
-	// Others may have come since they were read. The next run finds none.
-	tx.Payments().CallPayment(c.Key, c.parts[0].Gateway, payment.FlagUnknown, 0)
-	return true, nil
+	return true, nil // more may have come since they were read: the next run finds none, and is the last
 }
 
 // flag flags the money of a notice.

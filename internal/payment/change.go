@@ -1,6 +1,7 @@
 package payment
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -101,6 +102,14 @@ func (tx *Tx) Lease(d time.Duration) *Leased {
 // EndCalls ends the calls about a payment: it is decided.
 func (tx *Tx) EndCalls(k Key) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
+}
+
+// EndFlagUnknown ends the run that flags the money of a payment. A call that was asked for since it was due stays.
+func (tx *Tx) EndFlagUnknown(k Key) {
+	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
+	if !slices.ContainsFunc(tx.calls, c.sameSubject) {
+		tx.calls = append(tx.calls, c)
+	}
 }
 
 // EndRefundCalls ends the calls about a refund.

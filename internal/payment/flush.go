@@ -227,13 +227,12 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	var puts db.CallPutParams
 	var ends db.CallDeleteParams
 	for i, c := range calls {
-		if i+1 < len(calls) && calls[i+1].tenant == c.tenant && calls[i+1].subject == c.subject &&
-			calls[i+1].number == c.number {
+		if i+1 < len(calls) && c.sameSubject(calls[i+1]) {
 			continue // a later command knows better
 		}
 		if c.kind == "" {
 			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))
-			ends.Numbers = append(ends.Numbers, c.number)
+			ends.Numbers, ends.Calls = append(ends.Numbers, c.number), append(ends.Calls, string(c.only))
 			continue
 		}
 		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
@@ -246,7 +245,8 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	}
 	if len(ends.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLock(p.Context(), d, db.CallLockParams(ends))
+			_, err := q.CallLock(p.Context(), d, db.CallLockParams{Tenants: ends.Tenants, Subjects: ends.Subjects,
+				Numbers: ends.Numbers})
 			return err
 		})
 		p.Queue(func(d commit.DB) error {

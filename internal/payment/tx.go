@@ -77,9 +77,15 @@ type dueCall struct {
 	number  string
 	gateway string
 	kind    CallKind
+	only    CallKind // the one that it ends; empty: any
 	at      time.Time
 	fence   int64 // of a lease; 0: none
 	until   time.Time
+}
+
+// sameSubject reports whether two calls are about the same payment or refund.
+func (c dueCall) sameSubject(d dueCall) bool {
+	return c.tenant == d.tenant && c.subject == d.subject && c.number == d.number
 }
 
 var (

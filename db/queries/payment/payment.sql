@@ -360,7 +360,7 @@ select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from reso
 -- name: CallPut :exec
 -- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
 -- that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
--- no lease.
+-- no lease. Another gateway may have told of a payment before it was created: its own one is asked then.
 insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
     case when u.fence <> 0 then 1 else 0 end as attempts,
@@ -372,8 +372,9 @@ from (
         unnest(@lease_until::timestamptz[]) as lease_until
 ) u
 on conflict (tenant_id, subject, number) do update
-set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
-    lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
+set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
+    attempts = excluded.attempts, lease_until = excluded.lease_until, fence = excluded.fence, last_code = null,
+    last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag';
 
 -- name: CallLock :many
@@ -407,17 +408,19 @@ cross join lateral (
 ) c;
 
 -- name: CallDelete :execrows
--- Ends calls, which CallLock has locked: nothing is left to ask. Some may have none.
+-- Ends calls, which CallLock has locked: nothing is left to ask. Some may have none. Of a call that is not empty, only
+-- one of that kind is ended.
 delete from payment_calls
 where ctid = any(array(
     select l.ctid
     from (
         select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
-            unnest(@numbers::text[]) as number
+            unnest(@numbers::text[]) as number, unnest(@calls::text[]) as call
     ) u
     cross join lateral (
         select x.ctid from payment_calls x
         where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+            and u.call in ('', x.call)
         offset 0
     ) l
 ));

@@ -56,11 +56,12 @@ where ctid = any(array(
     select l.ctid
     from (
         select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
-            unnest($3::text[]) as number
+            unnest($3::text[]) as number, unnest($4::text[]) as call
     ) u
     cross join lateral (
         select x.ctid from payment_calls x
         where x.tenant_id = u.tenant_id and x.subject = u.subject and x.number = u.number
+            and u.call in ('', x.call)
         offset 0
     ) l
 ))
@@ -70,11 +71,18 @@ type CallDeleteParams struct {
 	Tenants  []int32
 	Subjects []string
 	Numbers  []string
+	Calls    []string
 }
 
-// Ends calls, which CallLock has locked: nothing is left to ask. Some may have none.
+// Ends calls, which CallLock has locked: nothing is left to ask. Some may have none. Of a call that is not empty, only
+// one of that kind is ended.
 func (q *Queries) CallDelete(ctx context.Context, db DBTX, arg CallDeleteParams) (int64, error) {
-	result, err := db.Exec(ctx, callDelete, arg.Tenants, arg.Subjects, arg.Numbers)
+	result, err := db.Exec(ctx, callDelete,
+		arg.Tenants,
+		arg.Subjects,
+		arg.Numbers,
+		arg.Calls,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -176,8 +184,9 @@ from (
         unnest($8::timestamptz[]) as lease_until
 ) u
 on conflict (tenant_id, subject, number) do update
-set call = excluded.call, next_call_at = excluded.next_call_at, attempts = excluded.attempts,
-    lease_until = excluded.lease_until, fence = excluded.fence, last_code = null, last_text = null
+set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
+    attempts = excluded.attempts, lease_until = excluded.lease_until, fence = excluded.fence, last_code = null,
+    last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag'
 `
 
@@ -194,7 +203,7 @@ type CallPutParams struct {
 
 // Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
 // that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
-// no lease.
+// no lease. Another gateway may have told of a payment before it was created: its own one is asked then.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
 		arg.Tenants,

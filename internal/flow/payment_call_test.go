@@ -1,0 +1,117 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// secondGateway adds the gateway "h": from the account gwh to user:3, or to sus.
+func (m *till) secondGateway() {
+	m.Helper()
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "gwh", Asset: "CNY", Kind: "asset"}}}), "ok")
+	m.wants(&flow.PutGateway{Caller: caller, Name: "h", Gateway: payment.Gateway{Clearing: "gwh", Suspense: "sus", Payee: user(3)}}, "ok")
+}
+
+// calls compares the calls that are due: gateway, number and kind.
+func (m *till) calls(want string) {
+	m.Helper()
+	if got := m.text("select coalesce(string_agg(concat_ws(' ', gateway, number, call), ', ' order by number), 'none') from payment_calls"); got != want {
+		m.Errorf("calls: got %s, want %s", got, want)
+	}
+}
+
+// A payment of which another gateway has told is asked for at its own, and the other money is flagged in the end.
+func TestAPaymentOfWhichAnotherGatewayToldIsAskedForAtItsOwn(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.secondGateway()
+	ten := amountOf("10", "CNY")
+	if got := m.hearFrom("h", notice("n1", ten)); got != "unknown again" {
+		t.Error(got)
+	}
+	m.says(notice("n2", ten, of("p1", "t2")), "unknown again")
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.calls("g p1 query")
+	m.verify()
+	m.says(notice("n2", ten, of("p1", "t2")), "applied")
+	m.calls("g p1 flag")
+	m.gets(flagUnknown("p1"), "true")
+	m.calls("g p1 flag")
+	m.verify()
+	m.gets(flagUnknown("p1"), "false")
+	m.calls("none")
+	m.is("o paid, p1 succeeded; wrong_merchant 1000 sus; gw -10, sus 10, user:3 10")
+	m.verify()
+}
+
+// lost compares the number of notices that nothing will ever apply or flag.
+func (m *till) lost(want string) {
+	m.Helper()
+	if got := m.text(`select count(*)::text from payment_notices n where verdict = 'unknown'
+		and not exists (select from payment_transactions t where t.gateway = n.gateway and t.transaction_id = n.transaction_id)
+		and not exists (select from payment_calls c where c.number = n.out_trade_no)`); got != want {
+		m.Errorf("%s notices are lost, want %s", got, want)
+	}
+}
+
+// Money that is told of in the batch of the run that finds nothing to flag is flagged by the next one.
+func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.says(notice("n1", of("px", "t1")), "unknown again")
+	m.says(notice("n2", of("py", "t1")), "unknown again")
+	m.gets(flagUnknown("px"), "true")
+	m.gets(flagUnknown("px"), "false")
+	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py")); got != "unknown again, false" {
+		t.Error(got)
+	}
+	m.lost("0")
+	for _, want := range []string{"true", "false"} {
+		m.gets(flagUnknown("py"), want)
+	}
+	m.calls("none")
+	m.is("px late, py late; unknown_number 600 sus, unknown_number 600 sus; gw -12, sus 12")
+	m.verify()
+}
+
+// A close that is asked for while the scheduler has the run of the payment is made all the same.
+func TestARunThatFlagsMoneyLeavesAClose(t *testing.T) {
+	t.Parallel()
+	for _, together := range []bool{false, true} {
+		m := newTill(t)
+		m.secondGateway()
+		m.hearFrom("h", notice("n1"))
+		m.payableOrder("o")
+		m.create("o", "p1")
+		m.says(notice("c1", kind(gateway.Closed)), "applied")
+		m.calls("g p1 flag")
+		due, err := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
+		if err != nil || len(due) != 1 {
+			t.Fatal(due, err)
+		}
+		flags, pending := flow.FlagUnknowns(due, "r")[0].Command, notice("n2", kind(gateway.Pending)) // its submission was on its way
+		if together {
+			m.gets(flags, "true")
+			if got := m.together(hears(pending), flagUnknown("p1")); got != "known, false" {
+				t.Error(got)
+			}
+		} else {
+			m.says(pending, "known")
+			m.calls("g p1 close")
+			m.gets(flags, "true")
+			m.gets(flagUnknown("p1"), "false")
+		}
+		m.calls("g p1 close")
+		m.says(notice("c2", kind(gateway.Closed)), "known")
+		m.calls("g p1 flag")
+		m.gets(flagUnknown("p1"), "false")
+		m.calls("none")
+		m.verify()
+	}
+}
