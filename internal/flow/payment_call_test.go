@@ -115,3 +115,61 @@ func TestARunThatFlagsMoneyLeavesAClose(t *testing.T) {
 		m.verify()
 	}
 }
+
+// A payment of which its gateway says that the transaction of another one has paid it is closed, and asked for no more.
+func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
+	t.Parallel()
+	for name, foreign := range map[string]string{"own": "", "foreign": "mode test"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTill(t)
+			ten := amountOf("10", "CNY")
+			m.says(notice("n1", ten, of("px", "t1")), "unknown again")
+			m.gets(flagUnknown("px"), "true")
+			m.gets(flagUnknown("px"), "false")
+			said := func(id string) payment.Said {
+				return notice(id, ten, func(s *payment.Said) { s.Foreign = foreign })
+			}
+			m.says(said("early"), "known") // before the payment is created
+			m.payableOrder("o", outside)
+			m.create("o", "p1")
+			m.gets(creates("p2", "app"), "p2 created")
+			m.calls("g p1 submit, g p2 submit")
+			m.says(said("early"), "known existed")
+			m.calls("g p2 submit")
+			m.says(notice("n3", ten, of("p2", "t1"), func(s *payment.Said) { s.Foreign = foreign }), "known")
+			m.calls("none")
+			m.is("o awaiting_payment, p1 closed, p2 closed, px late; unknown_number 1000 sus; gw -10, sus 10")
+			m.says(notice("n4", kind(gateway.Pending)), "known")
+			m.calls("g p1 close")
+			m.says(said("early"), "known existed")
+			m.calls("none")
+			m.says(notice("n5", kind(gateway.Pending)), "known")
+			m.says(said("n6"), "known")
+			m.calls("none")
+			if got := m.text("select string_agg(failure_code, ' ') from payment_payments"); got != "transaction_known transaction_known" {
+				t.Error(got)
+			}
+			m.verify()
+			m.says(notice("n7", ten, of("p1", "t2")), "applied") // it was paid all the same
+			m.verify()
+		})
+	}
+}
+
+// Another gateway that knows the transaction closes no payment.
+func TestAKnownTransactionOfAnotherGatewayClosesNoPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.secondGateway()
+	ten := amountOf("10", "CNY")
+	m.hearFrom("h", notice("n1", ten, of("px", "t1")))
+	m.gets(flagUnknown("px"), "true")
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	if got := m.hearFrom("h", notice("n2", ten)); got != "known" {
+		t.Error(got)
+	}
+	m.calls("g p1 submit, h px flag")
+	m.is("o awaiting_payment, p1 created, px late; unknown_number 1000 sus; sus 10")
+}

@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"fmt"
+
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
@@ -54,6 +56,26 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 	tx.Payments().Change(c.row).Decided = true
 	c.endCalls(tx)
 	return c.record(tx, payment.Applied, ""), nil
+}
+
+// paidElsewhere ends the calls about a payment of which its gateway says that a known transaction has paid it: it would
+// say that for ever. One that is open is closed, since the transaction is of another payment.
+func (c *SettlePayment) paidElsewhere(tx *Tx) error {
+	state, err := c.state(tx)
+	if err != nil || state == machine.PaymentSucceeded || c.row.Value.Gateway != c.Gateway {
+		return err
+	}
+	if payment.IsOpen(state) {
+		if err := c.move(tx, machine.PaymentClosed); err != nil {
+			return err
+		}
+		p := tx.Payments().Change(c.row)
+		p.FailureCode, p.FailureText = "transaction_known", fmt.Sprintf("the gateway says that transaction %s has "+
+			"paid it, which is of payment %s", c.TransactionID, c.money.Value.OutTradeNo)
+		p.Decided = true
+	}
+	c.endCalls(tx)
+	return nil
 }
 
 // pending notes that the gateway knows the payment.

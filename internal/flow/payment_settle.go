@@ -248,7 +248,12 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery()}
-	if c.Kind != gateway.Closed || !c.row.Exists || c.foreign() != "" {
+	switch {
+	case !c.row.Exists:
+		return s, nil
+	case c.Kind == gateway.Paid && c.money != nil && c.money.Exists:
+		return s, c.paidElsewhere(tx)
+	case c.Kind != gateway.Closed || c.foreign() != "":
 		return s, nil
 	}
 	state, err := c.state(tx)
@@ -303,6 +308,9 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 			WithField("transaction_id", "is missing")
 	}
 	if c.money.Exists {
+		if err := c.paidElsewhere(tx); err != nil {
+			return nil, err
+		}
 		return c.record(tx, payment.Known, "the transaction is known"), nil
 	}
 	if !c.seesAccounts() {
