@@ -17,7 +17,7 @@ create table payment_gateways (
     changed_at timestamptz not null,
     constraint payment_gateways_pkey primary key (tenant_id, gateway),
     constraint payment_gateways_gateway_check check (gateway ~ '^[a-z0-9][a-z0-9._-]{0,31}$'),
-    constraint payment_gateways_suspense_check check (suspense <> clearing)
+    constraint payment_gateways_suspense_check check (suspense <> clearing and suspense <> payee)
 );
 comment on table payment_gateways is 'Gateways: where their money stands in the ledger. Keys are not in the database.';
 comment on column payment_gateways.tenant_id is 'Tenant.';

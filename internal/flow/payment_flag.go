@@ -204,6 +204,13 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
 			With("order_no", o.OrderNo).With("state", v.State.State)
 	}
+	if c.flag.Amount.IsZero() || c.flag.Account == p.Payee {
+		problem := "must not be RESOLUTION_ACCEPT: there is no money"
+		if c.flag.Account == p.Payee {
+			problem = "must not be RESOLUTION_ACCEPT: the payee of the order is the suspense account"
+		}
+		return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+	}
 	if c.payee != p.Payee {
 		c.payee = p.Payee
 		return commit.ErrMoreRows

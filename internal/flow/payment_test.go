@@ -563,3 +563,9 @@ func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
 	}
 	m.is("o paid, p1 succeeded; gw -6, user:3 10")
 }
+
+// fault runs a command, and returns its fault.
+func (m *till) fault(c flow.Command) *fault.Fault {
+	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
+	return fault.Of(err)
+}

@@ -53,6 +53,9 @@ var putGatewayCall = register("payment.put_gateway",
 				d.bad(x.path, "must not be the clearing account")
 			}
 		}
+		if g.Suspense != "" && g.Suspense == g.Payee {
+			d.bad("gateway.suspense", "must not be the payee, who would have money that paid no order")
+		}
 		return newMutation(&flow.PutGateway{Caller: c.caller(), Name: x.GetGateway(), Gateway: g}, 1,
 			func(g payment.Gateway, existed bool) *pb.PutGatewayResponse {
 				return &pb.PutGatewayResponse{Gateway: renderGateway(&payment.NamedGateway{Name: x.GetGateway(),

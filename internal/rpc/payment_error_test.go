@@ -23,7 +23,9 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		r                   proto.Message
 	}{
 		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the clearing account", &paymentv1.PutGatewayRequest{
-			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "a", Payee: "a"}}},
+			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "a", Payee: "b"}}},
+		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the payee", &paymentv1.PutGatewayRequest{
+			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "b", Payee: "b"}}},
 		{"PutGateway", "FIELD_INVALID", "gateway.payee: must be non-empty parts separated by colons", putGateway("x", "a", "a::b")},
 		{"CreatePayment", "GATEWAY_NOT_FOUND", "no gateway none", &paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "none"}},
 		{"CreatePayment", "ORDER_NOT_FOUND", "no order none", createPayment("none", "")},

@@ -168,7 +168,8 @@ type Gateway struct {
 	// Code of the account from which its payments are posted. It needs no least balance: it goes below zero by what the
 	// gateway has to pay out.
 	Clearing string `protobuf:"bytes,2,opt,name=clearing,proto3" json:"clearing,omitempty"`
-	// Code of the account on which money stands that fits no order. Empty: such money is flagged only.
+	// Code of the account on which money stands that fits no order: neither the clearing account nor the payee. Empty:
+	// such money is flagged only.
 	Suspense string `protobuf:"bytes,3,opt,name=suspense,proto3" json:"suspense,omitempty"`
 	// Code of the account that is paid for orders without a payee. Empty: such orders cannot be paid by this gateway.
 	Payee         string `protobuf:"bytes,4,opt,name=payee,proto3" json:"payee,omitempty"`
