@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -74,12 +73,12 @@ type CreatePayment struct {
 	Check func(*payment.Payment) error
 
 	entailed
-	order    *order.Row
-	row      *payment.Row
-	gateway  *payment.GatewayRow
-	birth    machine.CreateCommand
-	follow   string   // machine of the order, as an earlier run found it
-	siblings []string // payments of the order that an earlier run wanted to see
+	order   *order.Row
+	row     *payment.Row
+	gateway *payment.GatewayRow
+	birth   machine.CreateCommand
+	follow  string // machine of the order, as an earlier run found it
+	others  siblings
 }
 
 // Need names the order, the payment, and what earlier runs found.
@@ -92,6 +91,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 	payments := tx.Payments()
 	c.row = payments.Want(pk)
 	payments.WantOfOrder(payment.OrderKey(k))
+	c.others.listed = true
 	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 	if tx.loaded {
 		return // an operation of an Execute whose references are resolved
@@ -100,12 +100,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 	if c.follow != "" {
 		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
 	}
-	for _, number := range c.siblings {
-		k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
-		payments.Want(k)
-		payments.WantMoney(k)
-		tx.Machines().Want(paymentInstance(k))
-	}
+	c.others.need(tx, payment.OrderKey(k))
 	c.need(tx)
 }
 
@@ -131,11 +126,15 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := tx.Payments().OfOrder(payment.OrderKey(o.Key))
-	if tx.payTarget(o) == "" {
-		return c.paid(tx, &v, all)
+	if p, err := c.others.paid(tx, payment.OrderKey(o.Key)); err != nil {
+		return nil, err
+	} else if p != nil {
+		return commit.Repeat{First: *p}, nil
 	}
-	attempt := int16(1)
+	if tx.payTarget(o) == "" {
+		return nil, notPayable(&v)
+	}
+	all, attempt := tx.Payments().OfOrder(payment.OrderKey(o.Key)), int16(1)
 	for i := range all {
 		if s := &all[i]; s.Gateway == c.Gateway && s.PayType == c.PayType {
 			first, err := c.open(tx, s.OutTradeNo)
@@ -157,27 +156,15 @@ func (tx *Tx) payTarget(o *order.Order) string {
 	return to[0]
 }
 
-// paid answers for an order that cannot be paid: with the payment that has paid it.
-func (c *CreatePayment) paid(tx *Tx, v *order.View, all []payment.Sibling) (any, error) {
-	for i := range all {
-		if !all[i].Paid {
-			continue
-		}
-		p, err := c.sibling(tx, all[i].OutTradeNo)
-		if err != nil {
-			return nil, err
-		}
-		if p.State.State == machine.PaymentSucceeded {
-			return commit.Repeat{First: p}, nil
-		}
-	}
-	return nil, payment.NotPayable.New("order %s is %s: it cannot be paid", v.OrderNo, v.State.State).
+// notPayable is the fault for an order that cannot be paid.
+func notPayable(v *order.View) error {
+	return payment.NotPayable.New("order %s is %s: it cannot be paid", v.OrderNo, v.State.State).
 		With("order_no", v.OrderNo).With("state", v.State.State)
 }
 
 // open answers with a payment that is still open, or with nothing.
 func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
-	p, err := c.sibling(tx, number)
+	p, err := c.others.view(tx, c.Tenant, number)
 	if err != nil || !payment.IsOpen(p.State.State) {
 		return nil, err
 	}
@@ -187,16 +174,6 @@ func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 			With("differs", "out_trade_no").WithField("out_trade_no", "differs from that of the open payment")
 	}
 	return commit.Repeat{First: p}, nil
-}
-
-// sibling returns a payment of the order with its state.
-func (c *CreatePayment) sibling(tx *Tx, number string) (v payment.View, err error) {
-	k := payment.Key{Tenant: c.Tenant, OutTradeNo: number}
-	if !slices.Contains(c.siblings, number) {
-		c.siblings = append(c.siblings, number)
-		return v, commit.ErrMoreRows
-	}
-	return tx.viewPayment(k)
 }
 
 // viewPayment returns a named payment with its state and its money, as far as that is named.

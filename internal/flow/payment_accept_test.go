@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
@@ -36,5 +37,70 @@ func TestMoneyOnThePayeesAccountIsNotAccepted(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "wrong_amount write_off")
+	m.verify()
+}
+
+// done follows paid, and confirms the parts of an order too.
+func done(d *machine.Definition) {
+	d.States = append(d.States, machine.State{Name: "done", Parts: machine.ConfirmParts})
+	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "done"})
+}
+
+// returning leads from paid to refunding, and back by a move of its own.
+func returning(d *machine.Definition) {
+	d.States = append(d.States, machine.State{Name: "refunding"})
+	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "refunding"}, machine.Allowed{From: []string{"refunding"}, To: "paid"})
+}
+
+// An order that a payment has paid is paid by no other one, also if its machine would let it.
+func TestAnOrderIsPaidByOnePayment(t *testing.T) {
+	t.Parallel()
+	ten := amountOf("10", "CNY")
+	for name, c := range map[string]struct {
+		machine func(*machine.Definition)
+		move    string
+	}{"a state follows that confirms too": {done, ""}, "an order that goes back": {returning, "refunding"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTill(t)
+			m.define("own", "cancelled", c.machine)
+			m.wants(newOrder("o", plain, at("own"), func(c *flow.CreateOrder) { c.Payee = user(3) }), "o pending")
+			m.create("o", "p1")
+			m.gets(creates("p2", "app"), "p2 created")
+			m.gets(creates("p3", "web"), "p3 created")
+			m.says(notice("n9", amountOf("9", "CNY"), of("p3", "t9")), "flagged")
+			if got := m.together(hears(notice("n1", ten)), creates("p4", "x"), hears(notice("n2", ten, of("p2", "t2")))); got != "applied, p1 succeeded existed, flagged" {
+				t.Error(got)
+			}
+			if c.move != "" {
+				m.wants(moveOrder("o", c.move, "x"), "o "+c.move)
+			}
+			m.gets(creates("p2", "app"), "p1 succeeded existed")
+			m.gets(creates("p5", "web"), "p1 succeeded existed")
+			m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "ORDER_NOT_PAYABLE")
+			m.says(notice("n4", ten, of("p2", "t4")), "flagged")
+			if got := m.text("select string_agg(kind || ' ' || transaction_id, ', ' order by flag_id) from payment_flags"); got != "wrong_amount t9, second_transaction t2, second_transaction t4" {
+				t.Error(got)
+			}
+			m.calls("none")
+			m.verify()
+		})
+	}
+}
+
+// A moved order that no payment has paid is payable: other money of it is no obstacle.
+func TestAnOrderThatHasMovedIsPaidOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.define("own", "", done)
+	m.wants(newOrder("o", plain, at("own"), func(c *flow.CreateOrder) { c.Payee = user(3) }), "o pending")
+	m.create("o", "p1")
+	m.wants(moveOrder("o", "asleep", "x"), "o asleep")
+	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
+	m.gets(creates("p2", ""), "p2 created")
+	m.gets(creates("p3", "app"), "p3 created")
+	ten := amountOf("10", "CNY")
+	m.says(notice("n2", ten, of("p2", "t2")), "applied")
+	m.says(notice("n3", ten, of("p3", "t3")), "flagged")
 	m.verify()
 }

@@ -29,6 +29,7 @@ type ResolveFlag struct {
 	money    *payment.TransactionRow
 	gateway  *payment.GatewayRow
 	order    *order.Row
+	others   siblings
 	payee    string // account that the transfer names, of Accept
 	clearing string // of the gateway, as an earlier run found it
 	transfer *ledger.TransferCommand
@@ -71,6 +72,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 			c.order = tx.Orders().Known(o.Key)
 			tx.Machines().Want(instanceOf(o))
 			tx.nameParts(o)
+			c.others.need(tx, payment.OrderKey(o.Key))
 			c.expectOrder(o.Key)
 			c.orders[o.Key] = *o // as in SettlePayment
 		})
@@ -198,11 +200,14 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 	if err != nil {
 		return err
 	}
+	paid, err := c.others.paid(tx, payment.OrderKey(o.Key))
+	if err != nil {
+		return err
+	}
 	to := tx.payTarget(o)
-	if to == "" || p.Gateway != c.flag.Gateway ||
+	if paid != nil || to == "" || p.Gateway != c.flag.Gateway ||
 		!tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
-		return payment.NotPayable.New("order %s is %s: it cannot be paid", o.OrderNo, v.State.State).
-			With("order_no", o.OrderNo).With("state", v.State.State)
+		return notPayable(&v)
 	}
 	if c.flag.Amount.IsZero() || c.flag.Account == p.Payee {
 		problem := "must not be RESOLUTION_ACCEPT: there is no money"

@@ -39,8 +39,8 @@ type SettlePayment struct {
 	order    *order.Row              // nil: not found yet
 	payee    string                  // account that the transfer names; empty: none yet
 	transfer *ledger.TransferCommand
+	others   siblings
 	suspend  bool // the money goes to suspense: its account is named
-	others   bool // the other payments of the order are named
 	refund   refundRows
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
@@ -166,9 +166,7 @@ func (c *SettlePayment) send(tx *Tx) error {
 func (c *SettlePayment) found(tx *Tx, o *order.Order) {
 	c.order = tx.Orders().Known(o.Key)
 	tx.Machines().Want(instanceOf(o))
-	if c.others {
-		tx.Payments().WantOfOrder(payment.OrderKey(o.Key))
-	}
+	c.others.need(tx, payment.OrderKey(o.Key))
 	if c.Kind != gateway.Paid {
 		return
 	}
@@ -412,7 +410,15 @@ func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 		return "", "", err
 	case tx.payTarget(&c.order.Value) == "":
 		return c.late(tx, v.State.State)
-	case c.Refused != nil:
+	case v.Revision > 1: // it has moved, so that it may be paid
+		p, err := c.others.paid(tx, payment.OrderKey(v.Key))
+		if err != nil {
+			return "", "", err
+		} else if p != nil {
+			return payment.SecondTransaction, "the order has payment " + p.OutTradeNo + " already", nil
+		}
+	}
+	if c.Refused != nil {
 		return payment.OrderRefused, c.Refused.Reason.Name + ": " + c.Refused.Message, nil
 	}
 	return "", "", nil
@@ -420,8 +426,8 @@ func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 
 // late tells money that came after the end from money that came twice.
 func (c *SettlePayment) late(tx *Tx, state string) (payment.FlagKind, string, error) {
-	if !c.others {
-		c.others = true
+	if !c.others.listed {
+		c.others.listed = true
 		return "", "", commit.ErrMoreRows
 	}
 	for _, s := range tx.Payments().OfOrder(payment.OrderKey(c.order.Key)) {

@@ -1,0 +1,63 @@
+package flow
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// siblings are the payments of an order that a command has to see, run by run.
+type siblings struct {
+	listed  bool     // the numbers of all of them are named
+	numbers []string // those that earlier runs wanted to see
+}
+
+// need names them, as far as earlier runs know them. The command names the instance of the order too.
+func (s *siblings) need(tx *Tx, k payment.OrderKey) {
+	if s.listed {
+		tx.Payments().WantOfOrder(k)
+	}
+	for _, number := range s.numbers {
+		k := payment.Key{Tenant: k.Tenant, OutTradeNo: number}
+		tx.Payments().Want(k)
+		tx.Payments().WantMoney(k)
+		tx.Machines().Want(paymentInstance(k))
+	}
+}
+
+// view returns a payment of the order with its state.
+func (s *siblings) view(tx *Tx, tenant int32, number string) (v payment.View, err error) {
+	if !slices.Contains(s.numbers, number) {
+		s.numbers = append(s.numbers, number)
+		return v, commit.ErrMoreRows
+	}
+	return tx.viewPayment(payment.Key{Tenant: tenant, OutTradeNo: number})
+}
+
+// paid returns the payment that has paid the order, or nil. Its machine may let an order that is paid be paid again:
+// one payment pays it all the same.
+func (s *siblings) paid(tx *Tx, k payment.OrderKey) (*payment.View, error) {
+	if !s.listed {
+		s.listed = true
+		return nil, commit.ErrMoreRows
+	}
+	var missing error
+	for _, x := range tx.Payments().OfOrder(k) {
+		if !x.Paid {
+			continue
+		}
+		v, err := s.view(tx, k.Tenant, x.OutTradeNo)
+		switch {
+		case errors.Is(err, commit.ErrMoreRows):
+			missing = err
+		case err != nil:
+			return nil, err
+		case v.State.State == machine.PaymentSucceeded:
+			return &v, nil
+		}
+	}
+	return nil, missing
+}
