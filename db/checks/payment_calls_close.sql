@@ -1,5 +1,6 @@
--- A payment that is not decided is to be closed once its order was in a state that confirms or cancels the parts of
--- orders: it cannot be paid any more, or another payment has paid it. Of one that has ended, money may be left to flag.
+-- A payment that is not decided is to be closed once its order has moved to a state that confirms or cancels the parts
+-- of orders: it cannot be paid any more, or another payment has paid it. Moves before its creation do not count: the
+-- order was opened again. Of one that has ended, money may be left to flag.
 with ending as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s
@@ -13,5 +14,5 @@ where c.subject = 'payment' and c.call not in ('close', 'flag') and exists (
     join machine_history h on h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     join ending e on e.tenant_id = h.tenant_id and e.machine = h.machine and e.version = h.version
         and e.state = h.to_state
-    where o.tenant_id = p.tenant_id and o.order_no = p.order_no
+    where o.tenant_id = p.tenant_id and o.order_no = p.order_no and h.recorded_at >= p.created_at
 )

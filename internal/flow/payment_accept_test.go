@@ -104,3 +104,21 @@ func TestAnOrderThatHasMovedIsPaidOnce(t *testing.T) {
 	m.says(notice("n3", ten, of("p3", "t3")), "flagged")
 	m.verify()
 }
+
+// An order that was cancelled, and opened again, can be paid: the payment is not to be closed.
+func TestAnOrderThatIsOpenedAgainCanBePaid(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.define("own", "", func(d *machine.Definition) {
+		d.Moves = append(d.Moves, machine.Allowed{From: []string{"cancelled"}, To: "pending"})
+	})
+	m.wants(newOrder("o", plain, at("own"), func(c *flow.CreateOrder) { c.Payee = user(3) }), "o pending")
+	m.wants(moveOrder("o", "cancelled", "x"), "o cancelled")
+	m.wants(moveOrder("o", "pending", "y"), "o pending")
+	m.create("o", "p1")
+	m.calls("g p1 submit")
+	m.verify()
+	m.wants(moveOrder("o", "cancelled", "z"), "o cancelled")
+	m.calls("g p1 close")
+	m.verify()
+}
