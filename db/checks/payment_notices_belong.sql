@@ -1,6 +1,6 @@
--- Every notice has its name, and every name its notice. A notice that flags a refund has a second name, that of the
--- refund. A notice has the time of its batch; or an earlier one, if the batch's time was that
--- of an account ahead of the clock.
+-- Every notice has its name, and every name its notice. A notice that flags an unknown refund has a second name, that of
+-- the refund. A notice has the time of its batch; or an earlier one, if the batch's time was that of an account ahead of
+-- the clock.
 select coalesce(n.tenant_id, x.tenant_id) as tenant_id, coalesce(n.notice_id, x.notice_id) as notice_id,
     coalesce(n.gateway, x.gateway) as gateway, coalesce(n.notify_id, x.notify_id) as notify_id,
     case when n.notice_id is null then 'there is no such notice' when x.notice_id is null then 'it has no name'
@@ -8,8 +8,7 @@ select coalesce(n.tenant_id, x.tenant_id) as tenant_id, coalesce(n.notice_id, x.
     n.recorded_at, b.committed_at as recorded_at_expected
 from payment_notices n
 full join payment_notice_names x on x.tenant_id = n.tenant_id and x.notice_id = n.notice_id
-    and x.gateway = n.gateway and (x.notify_id = n.notify_id or x.notify_id like 'unknown_refund/%'
-        or x.notify_id like 'refund_returned/%')
+    and x.gateway = n.gateway and (x.notify_id = n.notify_id or x.notify_id like 'unknown_refund/%')
 left join commit_batches b on b.batch_id = n.notice_id >> 14 and b.commands > 0
 where n.notice_id is null or x.notice_id is null or b.batch_id is null or b.committed_at <> n.recorded_at
     and not (n.recorded_at < b.committed_at and exists (

@@ -31,6 +31,7 @@ where r.account is not null and not (i.state = 'succeeded' and exists (
         select from payment_flags f
         where f.tenant_id = r.tenant_id and f.out_trade_no = r.out_trade_no and f.out_trade_no <> ''
             and f.kind = 'unknown_refund'
+            and starts_with(f.detail, 'the hold of refund ' || r.refund_no || ' cannot be captured')
     )) and (
     (h.code, h.asset, h.state, h.amount) is distinct from (r.account, r.asset, s.wanted, r.amount)
     or i.state = 'succeeded' and t.transfer_id is null

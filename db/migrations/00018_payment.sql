@@ -277,6 +277,7 @@ create table payment_refunds (
     gateway_refund_id text collate "C",
     failure_code      text,
     failure_text      text,
+    turn_flag_id      bigint,
     constraint payment_refunds_pkey primary key (tenant_id, refund_no),
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
     constraint payment_refunds_amount_check check (amount > 0)
@@ -309,8 +310,10 @@ comment on column payment_refunds.created_at is 'When it was asked for: time of 
 comment on column payment_refunds.gateway_refund_id is 'The gateway''s number of it; null: not known.';
 comment on column payment_refunds.failure_code is 'Why it failed, as the gateway says; null: it did not.';
 comment on column payment_refunds.failure_text is 'The same for people.';
+comment on column payment_refunds.turn_flag_id is
+    'Flag of the last time that its gateway said the contrary of its state; null: it never did.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text) on payment_refunds to ledgerd_app;
+grant update (gateway_refund_id, failure_code, failure_text, turn_flag_id) on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -341,7 +344,9 @@ create table payment_flags (
     constraint payment_flags_kind_check check (kind in ('unknown_number', 'wrong_amount', 'wrong_asset',
         'wrong_merchant', 'late', 'second_transaction', 'order_refused', 'unknown_refund', 'refund_returned')),
     constraint payment_flags_state_check check (state in ('open', 'resolved')),
-    constraint payment_flags_resolution_check check (resolution in ('accept', 'refund', 'write_off')),
+    constraint payment_flags_resolution_check check (resolution in ('accept', 'refund', 'write_off', 'withdrawn')),
+    constraint payment_flags_withdrawn_check check (
+        resolution <> 'withdrawn' or kind in ('unknown_refund', 'refund_returned')),
     constraint payment_flags_resolved_check check (
         case state when 'open' then num_nonnulls(resolution, target, refund_no, note, resolved_by, resolved_request_id,
             resolved_at) = 0
@@ -372,7 +377,8 @@ comment on column payment_flags.request_id is 'X-Request-ID under which it was r
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
 comment on column payment_flags.resolution is
-    'accept: it paid its order. refund: it is given back. write_off: it went to target.';
+    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: the gateway said the '
+    'contrary since.';
 comment on column payment_flags.target is 'Code of the account to which it was written off.';
 comment on column payment_flags.refund_no is 'Refund that gives it back.';
 comment on column payment_flags.note is 'Note of the person who decided.';

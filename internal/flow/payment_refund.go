@@ -266,6 +266,9 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 	tx.Machines().Want(refundInstance(k))
 	if x := r.found; x != nil {
 		payments.WantTransaction(x.Transaction())
+		if x.TurnFlagID != 0 {
+			payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.TurnFlagID})
+		}
 		if x.FlagID != 0 {
 			r.flag = payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
 		}
@@ -310,17 +313,11 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	switch {
-	case c.Kind == gateway.RefundFailed && i.State == machine.RefundSucceeded:
-		return c.returned(tx, x)
-	case c.Kind == gateway.Refunded && i.State == machine.RefundFailed:
-		return c.unknownRefund(tx) // its money was released
+	if i.State == machine.RefundSucceeded || i.State == machine.RefundFailed {
+		return c.turned(tx, x, i.State)
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
-	}
-	if c.Kind == gateway.Refunded && c.Amount != (amount.Decimal{}) && c.Amount != decimalOf(x.Amount, x.Scale) {
-		return c.unknownRefund(tx)
 	}
 	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Said))
 	m.Need(tx.Machines())
@@ -345,9 +342,11 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if c.Refused != nil && x.Account != "" {
 		detail := "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
 			c.Refused.Message
-		s := c.record(tx, payment.Flagged, detail)
-		c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: x.Scale, Amount: x.Amount})
+		s, _ := c.doubt(tx, x, payment.UnknownRefund, c.given(x), detail)
 		return s, nil
+	}
+	if given := c.given(x); given != x.Amount {
+		return c.difference(tx, x, given), nil
 	}
 	return c.record(tx, payment.Applied, ""), nil
 }
@@ -416,23 +415,6 @@ func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) erro
 	return err
 }
 
-// returned flags the money of a refund that failed after it had succeeded.
-func (c *SettlePayment) returned(tx *Tx, x *payment.Refund) (any, error) {
-	if c.alias.Exists {
-		return c.record(tx, payment.Known, "the failure is known"), nil
-	}
-	detail := "refund " + c.RefundNo + " failed after it had succeeded"
-	if c.Code != "" {
-		detail += ": " + c.Code
-	}
-	s := c.record(tx, payment.Flagged, detail)
-	tx.Payments().AddAlias(c.alias, c.notice)
-	tx.Payments().Raise(c.Tenant, payment.Flag{Kind: payment.RefundReturned, Detail: detail, Gateway: c.Gateway,
-		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
-		Asset: x.Asset, Scale: x.Scale, Amount: x.Amount, RequestID: c.RequestID})
-	return s, nil
-}
-
 // endHold captures the hold of a refund for the clearing account, or releases it.
 func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 	if seen := c.seesAccounts(); !seen || c.heldFor != c.gateway.Value.Clearing {
@@ -447,41 +429,4 @@ func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 		return nil // it was freed before; if the money went back, that is flagged
 	}
 	return err
-}
-
-// needsQuery reports whether the notice is about a refund that no call asked for, and does not say how that ended.
-func (c *SettlePayment) needsQuery() bool {
-	return c.Kind == gateway.RefundPending && c.row.Exists && c.refund.row != nil && !c.refund.row.Exists
-}
-
-// unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
-func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
-	if c.Kind != gateway.Refunded {
-		s := c.record(tx, payment.Known, "there is no such refund")
-		s.NeedsQuery = c.needsQuery()
-		return s, nil
-	}
-	if c.alias != nil && c.alias.Exists {
-		return c.record(tx, payment.Known, "the refund is known"), nil
-	}
-	n, scale := c.minor(tx)
-	detail := "the gateway gave it back, and no refund asked for it"
-	if r := c.refund.row; r != nil && r.Exists {
-		detail = "the gateway gave it back for refund " + c.RefundNo + ", which had failed"
-		switch x := &r.Value; {
-		case c.Foreign != "":
-			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
-		case x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway:
-			detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + x.OutTradeNo
-		case c.Amount != decimalOf(x.Amount, x.Scale):
-			detail = "the gateway gave it back for refund " + c.RefundNo + ", which asked for " +
-				amount.Format(x.Amount, x.Scale)
-		}
-	}
-	s := c.record(tx, payment.Flagged, detail)
-	if c.alias != nil {
-		tx.Payments().AddAlias(c.alias, c.notice)
-	}
-	c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: scale, Amount: n})
-	return s, nil
 }

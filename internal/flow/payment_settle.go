@@ -122,8 +122,6 @@ func (c *SettlePayment) Need(tx *Tx) {
 // aliasName is the second name of the notice that flags a refund. Empty: none does, or the gateway has no number of it.
 func (c *SettlePayment) aliasName() string {
 	switch {
-	case c.Kind == gateway.RefundFailed && c.RefundNo != "":
-		return "refund_returned/" + c.RefundNo
 	case c.Kind == gateway.Refunded && c.GatewayRefundID != "":
 		return "unknown_refund/" + c.GatewayRefundID
 	case c.Kind == gateway.Refunded && c.RefundNo != "":

@@ -173,6 +173,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
+		arg.TurnFlagIds = append(arg.TurnFlagIds, x.TurnFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)

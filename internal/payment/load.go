@@ -247,7 +247,8 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 				Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
 				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
-				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)})
+				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText),
+				TurnFlagID: pg.OrZero(f.TurnFlagID)})
 		}
 		return err
 	})

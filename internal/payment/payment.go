@@ -134,6 +134,8 @@ type Refund struct {
 	GatewayRefundID string
 	FailureCode     string
 	FailureText     string
+	TurnFlagID      int64 // flag of the last time that the gateway said the contrary of the state; 0: it never did
+	Turned          bool  // by a command of the batch
 }
 
 // Transaction is the key of the refunded transaction.
@@ -160,7 +162,7 @@ const (
 // OfRefund reports whether the flag is about a refund, and not about a whole transaction.
 func (k FlagKind) OfRefund() bool { return k == UnknownRefund || k == RefundReturned }
 
-// Resolution is what a person decided about flagged money.
+// Resolution is what became of flagged money.
 type Resolution string
 
 // Resolutions.
@@ -168,6 +170,8 @@ const (
 	Accept   Resolution = "accept"
 	GiveBack Resolution = "refund"
 	WriteOff Resolution = "write_off"
+	// Withdrawn: nothing is left to decide, since the gateway said the contrary. No person decides that.
+	Withdrawn Resolution = "withdrawn"
 )
 
 // FlagKey identifies a flag.

@@ -240,6 +240,9 @@ func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.notices.Want(k) }
 // WantFlag names a flag.
 func (tx *Tx) WantFlag(k FlagKey) *FlagRow { return tx.flags.Want(k) }
 
+// KnownFlag returns a flag that is named, or nil.
+func (tx *Tx) KnownFlag(k FlagKey) *FlagRow { return tx.flags.Known(k) }
+
 // WantGateway names a gateway to read.
 func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.gateways.Want(k) }
 

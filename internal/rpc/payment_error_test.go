@@ -46,6 +46,8 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		{"ResolveFlag", "FIELD_INVALID", "refundNo: must be set to refund", &paymentv1.ResolveFlagRequest{FlagId: 1,
 			Resolution: paymentv1.Resolution_RESOLUTION_REFUND}},
 		{"ResolveFlag", "FIELD_INVALID", "RESOLUTION_WRITE_OFF", &paymentv1.ResolveFlagRequest{FlagId: 1, Resolution: 77}},
+		{"ResolveFlag", "FIELD_INVALID", "resolution", &paymentv1.ResolveFlagRequest{FlagId: 1, Account: "a",
+			Resolution: paymentv1.Resolution_RESOLUTION_WITHDRAWN}},
 		{"ResolveFlag", "ACCOUNT_NOT_FOUND", `"account"`, resolveFlag("flag-sold-a", writeOff("nowhere"))},
 		{"AskGateway", "GATEWAY_NOT_CONFIGURED", "till", &paymentv1.AskGatewayRequest{OutTradeNo: "paid-a"}},
 		{"HandleCallback", "FIELD_INVALID", "headers.Note: must not contain a NUL", &paymentv1.HandleCallbackRequest{

@@ -166,6 +166,9 @@ const (
 	Resolution_RESOLUTION_REFUND Resolution = 2
 	// It is moved to an account; money that the gateway gave back unasked is taken from one.
 	Resolution_RESOLUTION_WRITE_OFF Resolution = 3
+	// Nothing is left to decide: the gateway said the contrary of what was flagged about a refund. The service resolves
+	// so, and no caller.
+	Resolution_RESOLUTION_WITHDRAWN Resolution = 4
 )
 
 // Enum value maps for Resolution.
@@ -175,12 +178,14 @@ var (
 		1: "RESOLUTION_ACCEPT",
 		2: "RESOLUTION_REFUND",
 		3: "RESOLUTION_WRITE_OFF",
+		4: "RESOLUTION_WITHDRAWN",
 	}
 	Resolution_value = map[string]int32{
 		"RESOLUTION_UNSPECIFIED": 0,
 		"RESOLUTION_ACCEPT":      1,
 		"RESOLUTION_REFUND":      2,
 		"RESOLUTION_WRITE_OFF":   3,
+		"RESOLUTION_WITHDRAWN":   4,
 	}
 )
 
@@ -715,12 +720,11 @@ const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"k\n" +
 	"\x11ListFlagsResponse\x12.\n" +
 	"\x05flags\x18\x01 \x03(\v2\x18.ledgerd.payment.v1.FlagR\x05flags\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x82\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x84\x02\n" +
 	"\x12ResolveFlagRequest\x12 \n" +
-	"\aflag_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x06flagId\x12J\n" +
+	"\aflag_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x06flagId\x12L\n" +
 	"\n" +
-	"resolution\x18\x02 \x01(\x0e2\x1e.ledgerd.payment.v1.ResolutionB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\n" +
+	"resolution\x18\x02 \x01(\x0e2\x1e.ledgerd.payment.v1.ResolutionB\f\xbaH\t\x82\x01\x06\x10\x01 \x00 \x04R\n" +
 	"resolution\x12\"\n" +
 	"\aaccount\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\aaccount\x12<\n" +
 	"\trefund_no\x18\x04 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^([0-9A-Za-z_-]{6,64})?$R\brefundNo\x12\x1c\n" +
@@ -742,13 +746,14 @@ const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"\tFlagState\x12\x1a\n" +
 	"\x16FLAG_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFLAG_STATE_OPEN\x10\x01\x12\x17\n" +
-	"\x13FLAG_STATE_RESOLVED\x10\x02*p\n" +
+	"\x13FLAG_STATE_RESOLVED\x10\x02*\x8a\x01\n" +
 	"\n" +
 	"Resolution\x12\x1a\n" +
 	"\x16RESOLUTION_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RESOLUTION_ACCEPT\x10\x01\x12\x15\n" +
 	"\x11RESOLUTION_REFUND\x10\x02\x12\x18\n" +
-	"\x14RESOLUTION_WRITE_OFF\x10\x03B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
+	"\x14RESOLUTION_WRITE_OFF\x10\x03\x12\x18\n" +
+	"\x14RESOLUTION_WITHDRAWN\x10\x04B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
 
 var (
 	file_ledgerd_payment_v1_flag_proto_rawDescOnce sync.Once

@@ -1166,13 +1166,13 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.turn_flag_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1201,6 +1201,7 @@ type RefundLookupRow struct {
 	GatewayRefundID *string
 	FailureCode     *string
 	FailureText     *string
+	TurnFlagID      *int64
 }
 
 // Refunds by number.
@@ -1233,6 +1234,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.GatewayRefundID,
 			&i.FailureCode,
 			&i.FailureText,
+			&i.TurnFlagID,
 		); err != nil {
 			return nil, err
 		}
@@ -1248,13 +1250,14 @@ const refundUpdate = `-- name: RefundUpdate :one
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
-        failure_text = nullif(y.failure_text, '')
+        failure_text = nullif(y.failure_text, ''), turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text
+        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.turn_flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as refund_no,
                 unnest($3::text[]) as gateway_refund_id,
-                unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text
+                unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text,
+                unnest($6::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -1274,6 +1277,7 @@ type RefundUpdateParams struct {
 	GatewayRefundIds []string
 	FailureCodes     []string
 	FailureTexts     []string
+	TurnFlagIds      []int64
 }
 
 // Updates what changes of refunds, found by their keys.
@@ -1284,6 +1288,7 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.GatewayRefundIds,
 		arg.FailureCodes,
 		arg.FailureTexts,
+		arg.TurnFlagIds,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

@@ -1,0 +1,109 @@
+package flow_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// refunding has order o, paid with 10 by p1, and its refund r1, which a gateway has not decided.
+func refunding(t *testing.T, amount string) *till {
+	t.Helper()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.gets(refund("r1", amount), "r1 asked")
+	return m
+}
+
+// A refund of which the gateway gave back another amount ends all the same, and a flag has the difference.
+func TestARefundOfAnotherAmountEnds(t *testing.T) {
+	t.Parallel()
+	for given, c := range map[string]struct{ flag, after string }{
+		"8":  {"refund_returned", "gw -2, loss 2"},
+		"12": {"unknown_refund", "gw 2, loss -2"},
+	} {
+		t.Run(given, func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "")
+			back := func(id, n string) payment.Said {
+				return notice(id, amountOf(n, "CNY"), ofRefund("r1", gateway.Refunded))
+			}
+			m.says(back("m1", given), "flagged")
+			m.says(back("m2", given), "known")
+			m.says(back("m3", "10"), "known")
+			m.calls("none")
+			ended := "o refunded, p1 succeeded, r1 succeeded; " + c.flag + " 200"
+			m.is(ended)
+			m.verify()
+			m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), c.flag+" write_off")
+			m.is(ended + " write_off; " + c.after)
+			m.verify()
+		})
+	}
+}
+
+// What the gateway says last of a refund counts. A flag that nobody has resolved is withdrawn if it returns to what it
+// said before, and one that a person has resolved is followed by the contrary.
+func TestARefundThatTurnsTwiceMisleadsNobody(t *testing.T) {
+	t.Parallel()
+	for _, first := range []gateway.Kind{gateway.Refunded, gateway.RefundFailed} {
+		kinds, flags := []gateway.Kind{gateway.Refunded, gateway.RefundFailed}, []string{"unknown_refund", "refund_returned"}
+		state, books := "succeeded", "gw -6, user:3 6"
+		if first == gateway.RefundFailed {
+			kinds, flags = []gateway.Kind{kinds[1], kinds[0]}, []string{flags[1], flags[0]}
+			state, books = "failed", "gw -10, user:3 10"
+		}
+		t.Run(string(first), func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			n := 0
+			says := func(turn int, want string) {
+				t.Helper()
+				for _, want := range []string{want, "known"} { // each under two ids
+					n++
+					m.says(notice(fmt.Sprint("m", n), amountOf("4", "CNY"), ofRefund("r1", kinds[turn%2])), want)
+				}
+				m.verify()
+			}
+			off := flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+			is := func(flags, books string) {
+				t.Helper()
+				m.is("o paid, p1 succeeded, r1 " + state + "; " + flags + "; " + books)
+			}
+			says(0, "applied")
+			says(1, "flagged")
+			is(flags[1]+" 400", books)
+			says(2, "applied")
+			is(flags[1]+" 400 withdrawn", books)
+			m.gets(m.resolve(0, off), "FLAG_RESOLVED")
+			says(3, "flagged")
+			m.gets(m.resolve(1, off), flags[1]+" write_off")
+			says(4, "flagged")
+			says(5, "applied")
+			says(6, "flagged")
+			m.gets(m.resolve(3, off), flags[0]+" write_off")
+			is(flags[1]+" 400 withdrawn, "+flags[1]+" 400 write_off, "+flags[0]+" 400 withdrawn, "+flags[0]+" 400 write_off", books)
+			m.verify()
+		})
+	}
+}
+
+// Two turns in one batch are two turns.
+func TestARefundTurnsTwiceInABatch(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	said := func(id string, k gateway.Kind) flow.Command {
+		return hears(notice(id, amountOf("4", "CNY"), ofRefund("r1", k)))
+	}
+	got := m.together(said("m1", gateway.Refunded), said("m2", gateway.RefundFailed), said("m3", gateway.RefundFailed), said("m4", gateway.Refunded))
+	if got != "applied, flagged, known, applied" {
+		t.Error(got)
+	}
+	m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400 withdrawn; gw -6, user:3 6")
+	m.verify()
+}
