@@ -1,11 +1,15 @@
 -- Every flag is about the whole of a transaction, or about a refund: one that no call asked for, or one that failed
--- after it had succeeded. What was decided has come about: there is the refund, or the transfer of that money, or of
--- what refunds have left of it, if the ledger has its asset. It has the time of its batch; or an earlier one, if the
--- batch's time was that of an account ahead of the clock.
+-- after it had succeeded. What was decided has come about: the payment has succeeded by it, there is the refund, which
+-- has not failed, or the transfer of that money, or of what refunds have left of it, if the ledger has its asset. Of an
+-- open one, something is left to decide. It has the time of its batch; or an earlier one, if the batch's time was that of
+-- an account ahead of the clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
     case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null
             then 'there is no such transaction'
         when f.resolution = 'refund' and r.refund_no is null then 'there is no such refund'
+        when f.resolution = 'refund' and r.state = 'failed' then 'its refund has failed'
+        when f.resolution = 'accept' and p.state is null then 'its payment has not succeeded by it'
+        when f.state = 'open' and x.refunded > 0 and x.refunded = x.amount then 'its money has been given back'
         when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
                 and f.amount > 0
             then 'there is no such transfer'
@@ -22,11 +26,19 @@ left join lateral (
     offset 0
 ) x on true
 left join lateral (
-    select y.refund_no from payment_refunds y
+    select y.refund_no, i.state from payment_refunds y
+    join machine_instances i on i.tenant_id = y.tenant_id and i.machine = 'refund' and i.key = y.refund_no
     where y.tenant_id = f.tenant_id and y.refund_no = f.refund_no and y.gateway = f.gateway
         and y.transaction_id = f.transaction_id
     offset 0
 ) r on true
+left join lateral (
+    select i.state from payment_payments y
+    join machine_instances i on i.tenant_id = y.tenant_id and i.machine = 'payment' and i.key = y.out_trade_no
+    where f.resolution = 'accept' and y.tenant_id = f.tenant_id and y.out_trade_no = f.out_trade_no
+        and y.gateway = f.gateway and y.transaction_id = f.transaction_id and i.state = 'succeeded'
+    offset 0
+) p on true
 left join lateral (
     select y.transfer_id from ledger_transfers y
     join ledger_entries e on e.tenant_id = y.tenant_id and e.transfer_id = y.transfer_id
@@ -38,7 +50,9 @@ left join lateral (
 ) t on true
 left join commit_batches b on b.batch_id = f.flag_id >> 14 and b.commands > 0
 where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.asset, x.scale, x.amount)
-    or f.resolution = 'refund' and r.refund_no is null
+    or f.resolution = 'refund' and (r.refund_no is null or r.state = 'failed')
+    or f.resolution = 'accept' and p.state is null
+    or f.state = 'open' and x.refunded > 0 and x.refunded = x.amount
     or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
         and f.amount > 0
     or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (

@@ -1,6 +1,6 @@
--- A refund of posted money has a hold of its amount on the account on which that stands: open until the gateway has
--- decided, captured if it gave the money back, and open no more if it did not. If the capture was impossible, a flag
--- says that the money was given back.
+-- A refund of posted money has a hold of its amount on the account on which that stands: captured if the gateway gave
+-- the money back, and open no more if it did not. If the capture was impossible, since a caller has ended the hold, a
+-- flag of that refund says that the money was given back.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
         when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave it back' end as problem,
@@ -20,8 +20,8 @@ left join lateral (
     offset 0
 ) h on true
 cross join lateral (
-    select case when i.state = 'succeeded' then 'captured' when i.state <> 'failed' then 'held'
-        when h.state in ('captured', 'expired') then h.state else 'released' end as wanted
+    select case when i.state = 'succeeded' then 'captured' when i.state = 'failed' and h.state = 'held' then 'released'
+        else h.state end as wanted
 ) s
 left join lateral (
     select y.transfer_id from ledger_transfers y

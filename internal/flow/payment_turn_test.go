@@ -6,6 +6,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
@@ -105,5 +106,15 @@ func TestARefundTurnsTwiceInABatch(t *testing.T) {
 		t.Error(got)
 	}
 	m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400 withdrawn; gw -6, user:3 6")
+	m.verify()
+}
+
+// The hold of a refund that is not decided may be released by hand: the books say what they must all the same.
+func TestTheHoldOfARefundIsReleasedByHand(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r1")), "ok")
+	m.verify()
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.verify()
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/verify/verifytest"
 )
 
+// resolved begins a statement that resolves flags.
+const resolved = `update payment_flags set state = 'resolved', resolved_by = 'x', resolved_request_id = 'x', resolved_at = now(), `
+
 // paymentTamperings are changes of payments that a superuser with disabled triggers could make.
 var paymentTamperings = []struct {
 	name, sql string
@@ -26,7 +29,8 @@ var paymentTamperings = []struct {
 		[]string{"machine_instances_match_history", "payment_calls_belong", "payment_payments_match_transactions"},
 		[]string{"out_trade_no=gone", `problem="there is no such transaction"`, `problem="a call is due"`}},
 	{"a transaction is deleted", `delete from payment_transactions where transaction_id = 't-good'`,
-		[]string{"payment_payments_match_transactions", "payment_refunds_belong"}, []string{`problem="there is no such transaction"`}},
+		[]string{"payment_notices_match_transactions", "payment_payments_match_transactions", "payment_refunds_belong"},
+		[]string{`problem="there is no such transaction"`, "notify_id=n-t-good"}},
 	{"a transaction is made greater", `update payment_transactions set amount = 1100 where transaction_id = 't-good'`,
 		[]string{"payment_payments_match_transactions", "payment_transactions_belong", "payment_transactions_match_transfers"},
 		[]string{"amount=1100 (should be 1000)", `problem="the transfer is of other money"`}},
@@ -51,15 +55,24 @@ var paymentTamperings = []struct {
 			resolved_at = null, note = null where transaction_id = 't-less'`,
 		[]string{"payment_payments_match_transactions", "payment_transactions_match_transfers"},
 		[]string{"amount=900 (should be 1000)", "account=shop (should be suspense)"}},
+	{"flagged money is accepted by hand", resolved + `resolution = 'accept' where transaction_id = 't-late'`,
+		[]string{"payment_flags_belong", "payment_transactions_match_transfers"}, []string{`problem="its payment has not succeeded by it"`}},
+	{"a flag is resolved by a refund that failed", resolved + `resolution = 'refund', refund_no = 'r-late' where transaction_id = 't-late'`,
+		[]string{"payment_flags_belong"}, []string{"transaction_id=t-late", `problem="its refund has failed"`}},
+	{"flagged money is given back by hand", `update payment_transactions set refunded = amount where transaction_id = 't-late'`,
+		[]string{"payment_flags_belong", "payment_transactions_match_refunds"}, []string{`problem="its money has been given back"`}},
+	{"the call about an unknown payment is forgotten", `delete from payment_calls where number = 'none'`,
+		[]string{"payment_calls_belong", "payment_notices_match_transactions"}, []string{`problem="no call is due that would take its money"`}},
 	{"a refund is forgotten", `update payment_transactions set refunded = 0 where transaction_id = 't-back'`,
-		[]string{"payment_transactions_match_refunds"}, []string{"refunded=0 (should be 400)"}},
+		[]string{"payment_transactions_match_refunds"}, []string{"refunded=0 (should be 800)"}},
 	{"an open refund is forgotten", `update payment_transactions set refunding = 0 where transaction_id = 't-good'`,
 		[]string{"payment_transactions_match_refunds"}, []string{"refunding=0 (should be 400)"}},
 	{"a refund is made smaller", `update payment_refunds set amount = 300 where refund_no = 'r-good'`,
 		[]string{"payment_refunds_match_holds", "payment_transactions_match_refunds"}, []string{"amount=400 (should be 300)", "refunding=400 (should be 300)"}},
-	{"the hold of a refund is released", `update ledger_holds set state = 'released', closed_at = now() where biz_no = 'refund/r-good';
-		update ledger_accounts set held = 0, next_lapse_at = null where code = 'shop'`,
-		[]string{"payment_refunds_match_holds"}, []string{"hold_state=released (should be held)"}},
+	{"the hold of a refund was not captured", `update ledger_holds set state = 'released', captured = 0 where biz_no = 'refund/r-back'`,
+		[]string{"ledger_holds_match_captures", "payment_refunds_match_holds"}, []string{"hold_state=released (should be captured)"}},
+	{"the flag of a refund without a hold is deleted", `delete from payment_flags where kind = 'unknown_refund'`,
+		[]string{"payment_refunds_match_holds"}, []string{"refund_no=r-gone", `problem="no transfer gave it back"`}},
 	{"the transfer of a refund gets another number", `update ledger_transfers set biz_no = 'other' where biz_no = 'refund/r-back/paid'`,
 		[]string{"payment_refunds_match_holds"}, []string{"refund_no=r-back", `problem="no transfer gave it back"`}},
 	{"a refund is moved to another currency", `update payment_refunds set currency = 'USD' where refund_no = 'r-good'`,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
@@ -82,11 +83,28 @@ func (b *Books) Payments() {
 		Resolution: payment.Accept})
 	b.ask("req-write-off", &flow.ResolveFlag{Caller: caller(Demo, "req-write-off"), ID: b.flagOf("t-again"),
 		Resolution: payment.WriteOff, Target: "loss"})
-	for no, of := range map[string]string{"r-good": "good", "r-back": "back"} {
-		n := Decimal("4")
-		b.ask("req-"+no, &flow.RefundPayment{Caller: caller(Demo, "req-"+no), OutTradeNo: of, Amount: &n,
-			RefundKey: payment.RefundKey{RefundNo: no}})
+	b.refunds()
+}
+
+// refunds asks for refunds of 4: r-good of good, which is not decided, and of back r-back and r-gone, which succeed,
+// r-gone after its hold was released. r-late, of the money of late, fails.
+func (b *Books) refunds() {
+	for _, no := range []string{"good", "back", "gone"} {
+		of, n := no, Decimal("4")
+		if no == "gone" {
+			of = "back"
+		}
+		b.ask("req-r-"+no, &flow.RefundPayment{Caller: caller(Demo, "req-r-"+no), OutTradeNo: of, Amount: &n,
+			RefundKey: payment.RefundKey{RefundNo: "r-" + no}})
 	}
-	b.says("bank", gateway.Notice{ID: "n-r-back", Kind: gateway.Refunded, OutTradeNo: "back", TransactionID: "t-back",
-		RefundNo: "r-back", Amount: Decimal("4")})
+	b.ask("req-r-late", &flow.ResolveFlag{Caller: caller(Demo, "req-r-late"), ID: b.flagOf("t-late"),
+		Resolution: payment.GiveBack, RefundNo: "r-late"})
+	b.ask("req-release", flow.Ledger(ledger.ReleaseOf(caller(Demo, "req-release"), 0, "refund/r-gone")))
+	back := func(no, of, n string, k gateway.Kind) {
+		b.says("bank", gateway.Notice{ID: "n-r-" + no, Kind: k, OutTradeNo: of, TransactionID: "t-" + of,
+			RefundNo: "r-" + no, Amount: Decimal(n)})
+	}
+	back("back", "back", "4", gateway.Refunded)
+	back("gone", "back", "4", gateway.Refunded)
+	back("late", "late", "10", gateway.RefundFailed)
 }

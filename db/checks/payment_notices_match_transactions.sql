@@ -1,0 +1,12 @@
+-- Money of which a gateway has told, and that took effect or was flagged, is recorded, under the number that it named.
+-- Money of an unknown payment is recorded, or a call about that payment is due, which leads to it.
+select n.tenant_id, n.notice_id, n.gateway, n.notify_id, n.out_trade_no, n.transaction_id, n.verdict,
+    case when n.verdict = 'unknown' then 'no call is due that would take its money'
+        else 'there is no such transaction' end as problem
+from payment_notices n
+left join payment_transactions x on x.tenant_id = n.tenant_id and x.gateway = n.gateway
+    and x.transaction_id = n.transaction_id and (x.out_trade_no = n.out_trade_no or n.verdict = 'unknown')
+left join payment_calls c on n.verdict = 'unknown' and c.tenant_id = n.tenant_id and c.subject = 'payment'
+    and c.number = n.out_trade_no
+where n.kind = 'paid' and n.verdict in ('applied', 'flagged', 'unknown') and x.transaction_id is null
+    and c.number is null
