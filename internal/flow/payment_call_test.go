@@ -68,7 +68,7 @@ func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
 	m.says(notice("n2", of("py", "t1")), "unknown again")
 	m.gets(flagUnknown("px"), "true")
 	m.gets(flagUnknown("px"), "false")
-	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py")); got != "unknown again, false" {
+	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py"), flagUnknown("py")); got != "unknown again, false, false" {
 		t.Error(got)
 	}
 	m.lost("0")
@@ -172,4 +172,18 @@ func TestAKnownTransactionOfAnotherGatewayClosesNoPayment(t *testing.T) {
 	}
 	m.calls("g p1 submit, h px flag")
 	m.is("o awaiting_payment, p1 created, px late; unknown_number 1000 sus; sus 10")
+}
+
+// A payment that its gateway had closed before it was created is closed, although that notice is known.
+func TestAPaymentThatWasClosedBeforeIsClosed(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	said := notice("c1", kind(gateway.Closed))
+	m.says(said, "known")
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(said, "known existed")
+	m.is("o awaiting_payment, p1 closed")
+	m.calls("none")
+	m.verify()
 }

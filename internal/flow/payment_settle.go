@@ -249,14 +249,11 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 		return s, nil
 	case c.Kind == gateway.Paid && c.money != nil && c.money.Exists:
 		return s, c.paidElsewhere(tx)
-	case c.Kind != gateway.Closed || c.foreign() != "":
-		return s, nil
+	case c.Kind == gateway.Closed && c.foreign() == "":
+		_, err := c.closed(tx) // it was created since, or the gateway was asked to close it again
+		return s, err
 	}
-	state, err := c.state(tx)
-	if err == nil && !payment.IsOpen(state) {
-		c.endCalls(tx) // the gateway may have been asked to close it again
-	}
-	return s, err
+	return s, nil
 }
 
 // foreign is what the notice names that is not of the payment: a merchant, or the gateway. Empty: nothing.

@@ -104,10 +104,15 @@ func (tx *Tx) EndCalls(k Key) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
 }
 
-// EndFlagUnknown ends the run that flags the money of a payment. A call that was asked for since it was due stays.
+// EndFlagUnknown ends the run that flags the money of a payment, unless the batch has been told of more. A call that was
+// asked for since it was due stays.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
-	if !slices.ContainsFunc(tx.calls, c.sameSubject) {
+	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {
+		v := &r.Value
+		return r.Key.Tenant == k.Tenant && v.Verdict == Unknown && v.said != nil && v.said.OutTradeNo == k.OutTradeNo
+	})
+	if !more && !slices.ContainsFunc(tx.calls, c.sameSubject) {
 		tx.calls = append(tx.calls, c)
 	}
 }
