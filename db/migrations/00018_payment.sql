@@ -377,8 +377,8 @@ comment on column payment_flags.request_id is 'X-Request-ID under which it was r
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
 comment on column payment_flags.resolution is
-    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: the gateway said the '
-    'contrary since.';
+    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: the gateway said '
+    'the contrary since.';
 comment on column payment_flags.target is 'Code of the account to which it was written off.';
 comment on column payment_flags.refund_no is 'Refund that gives it back.';
 comment on column payment_flags.note is 'Note of the person who decided.';

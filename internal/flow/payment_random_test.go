@@ -95,13 +95,13 @@ func (p *payPlay) text(sql string, args ...any) string {
 }
 
 // pick draws one of the values of a query, as long as there are some, or else any.
-func (p *payPlay) pick(r *rapid.T, what, sql string, any *rapid.Generator[string]) string {
+func (p *payPlay) pick(r *rapid.T, what, sql string, other *rapid.Generator[string]) string {
 	p.Helper()
 	some := strings.Fields(p.text("select coalesce(string_agg(x::text, ' ' order by x), '') from (" + sql + ") y (x)"))
 	if len(some) > 0 && rapid.IntRange(0, 4).Draw(r, "known") > 0 {
-		any = rapid.SampledFrom(some)
+		other = rapid.SampledFrom(some)
 	}
-	return any.Draw(r, what)
+	return other.Draw(r, what)
 }
 
 // create starts a payment.
@@ -284,7 +284,8 @@ func TestPaymentsComeToRest(t *testing.T) {
 	m := newMarket(t)
 	var plays, minutes atomic.Int32
 	rapid.Check(t, func(r *rapid.T) {
-		p := &payPlay{T: r, market: m, caller: caller, banks: map[string]*bank{"g": newBank(), "h": newBank()}, told: map[string]payment.Said{}, minutes: &minutes}
+		p := &payPlay{T: r, market: m, caller: caller, minutes: &minutes, told: map[string]payment.Said{},
+			banks: map[string]*bank{"g": newBank(), "h": newBank()}}
 		p.caller.Tenant = 100 + plays.Add(1)
 		p.dispatcher = m.dispatcher(p.caller.Tenant, p.banks)
 		p.begin()

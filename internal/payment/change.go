@@ -104,8 +104,8 @@ func (tx *Tx) EndCalls(k Key) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
 }
 
-// EndFlagUnknown ends the run that flags the money of a payment, unless the batch has been told of more. A call that was
-// asked for since it was due stays.
+// EndFlagUnknown ends the run that flags the money of a payment, unless the batch has been told of more. A call that
+// was asked for since it was due stays.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {
