@@ -142,7 +142,7 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			out.writer = http.NewResponseController(w)
 			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
 		}
-		defer out.release()
+		defer out.held.release()
 		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
 		length, zipped := int(r.ContentLength), isZipped(r)
 		if r.Method == http.MethodGet {
@@ -190,8 +190,9 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 		return err
 	}
 	for !in.readAhead(limit) {
-		if limit *= 2; !in.admission.grow(&in.ticket, in.estimate(limit)) {
-			return in.admission.busy()
+		limit *= 2
+		if n := in.estimate(limit); !in.admission.grow(&in.ticket, n) {
+			return in.admission.busy(&in.ticket, n-in.ticket.bytes)
 		}
 	}
 	if in.err != io.EOF {
