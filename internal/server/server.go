@@ -270,8 +270,9 @@ func (s *Server) routes() http.Handler {
 		mux.Handle(rpc.Supported(path, h))
 		s.services = append(s.services, strings.Trim(path, "/"))
 	}
-	serve(ledgerv1connect.NewLedgerServiceHandler(
-		&rpc.Ledger{Mutations: mutations, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
+	books := ledger.NewReader(s.reads)
+	serve(ledgerv1connect.NewLedgerServiceHandler(&rpc.Ledger{Mutations: mutations, Reader: books,
+		Tail: ledger.NewTail(books), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations,
 		Claims:  claim.NewReader(s.reads),
