@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"regexp"
 	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -14,7 +13,7 @@ type Watcher struct {
 	tail    *Tail
 	tenant  int32
 	pattern pattern
-	match   *regexp.Regexp // nil: the range of the pattern suffices
+	matches func(code string) bool
 	lane    *lane
 
 	cursor string // of the caller, until the first read
@@ -30,14 +29,11 @@ func (t *Tail) Watch(tenant int32, cursor, codes string) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{tail: t, tenant: tenant, pattern: p, cursor: cursor}
-	if p.match != "" {
-		if w.match, err = regexp.Compile(p.match); err != nil {
-			return nil, err
-		}
+	matches, err := p.matcher()
+	if err != nil {
+		return nil, err
 	}
-	w.lane = t.begin(tenant)
-	return w, nil
+	return &Watcher{tail: t, tenant: tenant, pattern: p, matches: matches, cursor: cursor, lane: t.begin(tenant)}, nil
 }
 
 // Close ends the watch.
@@ -113,9 +109,7 @@ func (w *Watcher) next() (groups []*group, newest position, changed <-chan struc
 func (w *Watcher) matching(g *group, after position) (entries []Entry) {
 	several := false
 	for i := range g.entries {
-		code := g.entries[i].Account
-		if g.batches[i].compare(after) > 0 && w.pattern.low <= code && code < w.pattern.high &&
-			(w.match == nil || w.match.MatchString(code)) {
+		if g.batches[i].compare(after) > 0 && w.matches(g.entries[i].Account) {
 			entries = append(entries, g.entries[i])
 			several = several || g.batches[i] != g.batches[0]
 		}
