@@ -132,6 +132,10 @@ func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 func (a *Admission) busy(t *ticket, more int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.full(t, more)
+}
+
+func (a *Admission) full(t *ticket, more int) error {
 	whose, limit := "tenant has reached its share", a.share
 	switch {
 	case t.lane != nil && a.roomIn(t.lane, more):
@@ -248,18 +252,24 @@ func (a *Admission) decode(ctx context.Context, t *ticket) error {
 	return nil
 }
 
-// decoded releases the slot and replaces the estimated size by the actual one, even above the limit: the engine's own
-// admission is next.
-func (a *Admission) decoded(t *ticket, bytes int) {
+// decoded releases the slot and replaces the estimated size by the actual one. A call that is larger than estimated
+// needs room, unless it is the tenant's only one: that may be larger than the share. Returns fault BUSY.
+func (a *Admission) decoded(t *ticket, bytes int) error {
 	if t.lane == nil {
-		return
+		return nil
 	}
 	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count(t.lane, bytes-t.bytes)
+	more := bytes - t.bytes
+	alone := t.lane.bytes == t.bytes && a.room(min(bytes, a.share)-t.bytes)
+	if more > 0 && !alone && !(a.roomIn(t.lane, more) && a.room(more)) {
+		return a.full(t, more)
+	}
+	a.count(t.lane, more)
 	t.bytes = bytes
 	a.dispatch()
+	return nil
 }
 
 func (a *Admission) releaseTurn(t *ticket) {

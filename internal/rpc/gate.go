@@ -133,7 +133,9 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		c := callOf(ctx)
 		message := req.Any().(proto.Message)
 		res, err := connect.AnyResponse(nil), checkCall(message)
-		c.intake.decoded(message)
+		if full := c.intake.decoded(message); err == nil {
+			err = full
+		}
 		switch {
 		case err != nil:
 		case req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects:
