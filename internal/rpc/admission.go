@@ -123,7 +123,9 @@ func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 		}
 		return nil
 	case <-ctx.Done():
-		a.dequeue(t)
+		if !a.dequeue(t) { // admitted meanwhile
+			a.release(t)
+		}
 		return fault.NotRun.New("the call timed out or was cancelled before the server admitted it").Because(ctx.Err())
 	}
 }
