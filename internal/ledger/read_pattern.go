@@ -67,8 +67,8 @@ func parsePattern(text string) (pattern, error) {
 	return p, nil
 }
 
-// matcher returns a function that matches codes as the queries do. All expressions of patterns mean the same to Postgres
-// and to regexp.
+// matcher returns a function that matches codes as the queries do. The expressions of patterns mean the same to
+// Postgres and to regexp.
 func (p pattern) matcher() (func(code string) bool, error) {
 	expression, err := regexp.Compile(p.match)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// The pause between polls of a tail grows from tailPauseMin to tailPauseMax while there are no new commits. A poll reads
-// about tailPage entries. The tail keeps tailKeep entries for watchers that are slow.
+// The pause between polls of a tail grows from tailPauseMin to tailPauseMax while there are no new commits. A poll
+// reads about tailPage entries. The tail keeps tailKeep entries for watchers that are slow.
 const (
 	tailPauseMin = 20 * time.Millisecond
 	tailPauseMax = time.Second
@@ -20,9 +20,9 @@ const (
 	tailKeep     = 50_000
 )
 
-// Tail follows the commits of the database for all watchers of a process, with one query at a time, and none while there
-// are no watchers. It keeps the newest entries of the watched tenants in memory. A Watcher that is older than these reads
-// by itself until it has caught up.
+// Tail follows the commits of the database for all watchers of a process, with one query at a time, and none while
+// there are no watchers. It keeps the newest entries of the watched tenants in memory. A Watcher that is older than
+// these reads by itself until it has caught up.
 type Tail struct {
 	reader *Reader
 	keep   int // tailKeep, except in tests

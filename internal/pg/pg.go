@@ -49,8 +49,8 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that has
-// ended, but that request may be lost, and this process may die.
+// ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that
+// has ended, but that request may be lost, and this process may die.
 const ReadTimeout = 65 * time.Second
 
 // setTimeout sets the statement timeout of a connection straight to Postgres. Behind a pooler in transaction mode the

@@ -11,9 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// A watcher sends about watchEntries before its API key is checked again. While it is behind the tail, the pause between
-// its reads grows from watchPauseMin to watchPauseMax if there are no new entries. After watchHeartbeat without an entry
-// the stream sends the cursor alone.
+// A watcher sends about watchEntries before its API key is checked again. While it is behind the tail, the pause
+// between its reads grows from watchPauseMin to watchPauseMax if there are no new entries. After watchHeartbeat without
+// an entry the stream sends the cursor alone.
 const (
 	watchEntries   = 1_000
 	watchPauseMin  = 20 * time.Millisecond

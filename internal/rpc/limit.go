@@ -20,8 +20,8 @@ const (
 
 var limits sync.Map // procedure to its limit
 
-// requestLimit returns the largest size of a request of a procedure: twice what a valid message can take in JSON, between
-// minLimit and maxRequestBytes. Messages with a field of any size have maxRequestBytes.
+// requestLimit returns the largest size of a request of a procedure: twice what a valid message can take in JSON,
+// between minLimit and maxRequestBytes. Messages with a field of any size have maxRequestBytes.
 func requestLimit(procedure string) int {
 	if found, ok := limits.Load(procedure); ok {
 		return found.(int)
