@@ -236,3 +236,20 @@ func TestFootprintCountsEachItem(t *testing.T) {
 		t.Errorf("1,000 empty items: %d bytes", got)
 	}
 }
+
+// A request that is larger than estimated when it is decoded needs room, unless it is the tenant's only one.
+func TestDecodedCallNeedsRoomForTheRest(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	lone := a.mustEnter(t, 1, 1000)
+	if err := a.decoded(lone, 2*admitTenantBytes); err != nil {
+		t.Errorf("a lone call: %v", err)
+	}
+	first, second := a.mustEnter(t, 2, 1000), a.mustEnter(t, 2, 1000)
+	if err := a.decoded(second, admitTenantBytes); !fault.Is(err, fault.Busy) {
+		t.Errorf("above the tenant's share: %v", err)
+	}
+	if err := a.decoded(first, 5000); err != nil {
+		t.Errorf("within the share: %v", err)
+	}
+}
