@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,9 +47,11 @@ func (p Page) size() int {
 func (r *Reader) one() db.DBTX { return pg.Planned{DB: r.pool} }
 
 // beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
-// than it needs. With poor statistics the planner would read and sort everything.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+// than it needs. With poor statistics the planner would read and sort everything. The timeout is for connections
+// through a pooler, which have none of their own.
+var beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off; " +
+	fmt.Sprintf("set local statement_timeout = %d", pg.ReadTimeout.Milliseconds())
 
 // snapshot runs several statements, or a list, on one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -64,6 +65,18 @@ func parsePattern(text string) (pattern, error) {
 		p.match = "^" + match.String() + "$"
 	}
 	return p, nil
+}
+
+// matcher returns a function that matches codes as the queries do. The expressions of patterns mean the same to
+// Postgres and to regexp.
+func (p pattern) matcher() (func(code string) bool, error) {
+	expression, err := regexp.Compile(p.match)
+	if err != nil {
+		return nil, err
+	}
+	return func(code string) bool {
+		return p.low <= code && code < p.high && (p.match == "" || expression.MatchString(code))
+	}, nil
 }
 
 // writeLiteral escapes a part for a regular expression: everything except letters and digits.

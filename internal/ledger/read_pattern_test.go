@@ -1,18 +1,20 @@
 package ledger
 
 import (
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// matches does what the queries do.
 func (p pattern) matches(code string) bool {
-	return code >= p.low && code < p.high && regexp.MustCompile(p.match).MatchString(code)
+	m, err := p.matcher()
+	return err == nil && m(code)
 }
 
 func TestPatternMatchesPartByPart(t *testing.T) {
@@ -93,4 +95,48 @@ func TestPatternFollowsTheRule(t *testing.T) {
 			t.Fatalf("%q on %q: %v, want %v", pattern, code, got, want)
 		}
 	})
+}
+
+func TestPatternMatchesInMemoryAsInPostgres(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	part := rapid.OneOf(rapid.SampledFrom([]string{"a", "b", "a.b", "a-", "a b", "A", "ä", "aé", "日本", "x+", "(a", "a|b", "$",
+		"a_", "^a", "{1}", "[a]", `a\`, "(?i)a", "***"}), rapid.StringN(1, 4, -1))
+	list := rapid.SliceOfN(part, 1, 4)
+	matched := 0
+	rapid.Check(t, func(r *rapid.T) {
+		pattern := rapid.SliceOfN(rapid.OneOf(part, rapid.Just("*")), 1, 4).Draw(r, "pattern")
+		codes := []string{"a:b"}
+		for _, parts := range rapid.SliceOfN(list, 1, 30).Draw(r, "codes") {
+			codes = append(codes, strings.Join(parts, ":"))
+		}
+		for _, p := range pattern { // a code that may match
+			codes[0] += ":" + strings.ReplaceAll(p, "*", "z")
+		}
+		codes = append(codes, strings.TrimPrefix(codes[0], "a:b:"))
+		if rapid.Bool().Draw(r, "rest") {
+			pattern = append(pattern, "**")
+		}
+		p, err := parsePattern(strings.Join(pattern, ":"))
+		codes = slices.DeleteFunc(codes, func(c string) bool { return strings.ContainsRune(c, 0) || !utf8.ValidString(c) })
+		if err != nil {
+			r.Skip("not a pattern")
+		}
+		var inPostgres []bool
+		if err := pool.QueryRow(t.Context(), `select array(select c.code collate "C" >= $2 and c.code collate "C" < $3 and c.code collate "C" ~ $4
+			from unnest($1::text[]) with ordinality c(code, n) order by n)`, codes,
+			p.low, p.high, p.match).Scan(&inPostgres); err != nil {
+			r.Fatal(err)
+		}
+		for i, code := range codes {
+			if got := p.matches(code); got != inPostgres[i] {
+				r.Fatalf("%q on %q: %v in memory, %v in Postgres: %+v", pattern, code, got, inPostgres[i], p)
+			} else if got {
+				matched++
+			}
+		}
+	})
+	if matched == 0 {
+		t.Error("no code matched")
+	}
 }

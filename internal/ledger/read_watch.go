@@ -40,22 +40,27 @@ func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes s
 	if err != nil {
 		return nil, "", err
 	}
-	epoch, err := commit.CurrentEpoch(ctx, r.pool)
+	commits, epoch, next, err := r.entriesAfter(ctx, tenant, cursor, p, limit)
 	if err != nil {
 		return nil, "", err
+	}
+	return commits, next.cursor(epoch), nil
+}
+
+func (r *Reader) entriesAfter(ctx context.Context, tenant int32, cursor string, p pattern,
+	limit int) (commits []Commit, epoch commit.Epoch, next position, err error) {
+	if epoch, err = commit.CurrentEpoch(ctx, r.pool); err != nil {
+		return nil, epoch, next, err
 	}
 	if cursor == "" {
-		now, err := r.lastCommit(ctx)
-		return nil, now.cursor(epoch), err
+		next, err = r.lastCommit(ctx)
+		return nil, epoch, next, err
 	}
-	after, err := parseCursor(cursor, epoch)
-	if err != nil {
-		return nil, "", err
+	if next, err = parseCursor(cursor, epoch); err != nil {
+		return nil, epoch, next, err
 	}
-	var commits []Commit
-	next := after
 	err = r.snapshot(ctx, func(d db.DBTX) error {
-		batches, err := commitsAfter(ctx, d, after)
+		batches, err := commitsAfter(ctx, d, next)
 		if err != nil || len(batches) == 0 {
 			return err
 		}
@@ -66,10 +71,7 @@ func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes s
 		commits, err = entriesOf(ctx, d, tenant, batches, p, epoch)
 		return err
 	})
-	if err != nil {
-		return nil, "", err
-	}
-	return commits, next.cursor(epoch), nil
+	return commits, epoch, next, err
 }
 
 // position orders commits by epoch, transaction id and batch number.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,6 +19,15 @@ import (
 // Open opens a pool of at most size connections and registers the codec of amount.Int. It does not connect; the
 // first use does.
 func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
+	return open(ctx, dsn, size, 0)
+}
+
+// OpenReads is Open for short statements and reads: they end after ReadTimeout.
+func OpenReads(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
+	return open(ctx, dsn, size, ReadTimeout)
+}
+
+func open(ctx context.Context, dsn string, size int32, statementTimeout time.Duration) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("the database URL cannot be read: %w", hide(err))
@@ -28,12 +38,30 @@ func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	c.ConnConfig.ConnectTimeout = 5 * time.Second
 	c.ConnConfig.DialFunc = dialer.DialContext
 	c.ConnConfig.OnNotice = notice
-	c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())
 		registerArrays(conn.TypeMap())
-		return nil
+		if statementTimeout == 0 {
+			return nil
+		}
+		return setTimeout(ctx, conn, statementTimeout)
 	}
 	return pgxpool.NewWithConfig(ctx, c)
+}
+
+// ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that
+// has ended, but that request may be lost, and this process may die.
+const ReadTimeout = 65 * time.Second
+
+// setTimeout sets the statement timeout of a connection straight to Postgres. Behind a pooler in transaction mode the
+// setting would stay with a connection that others use, so there reads that may take long set it in their transaction.
+func setTimeout(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
+	_, err := conn.Exec(ctx, "select set_config('statement_timeout', $1, false) where pg_backend_pid()::bigint = $2",
+		pgx.QueryExecModeSimpleProtocol, strconv.FormatInt(timeout.Milliseconds(), 10), int64(conn.PgConn().PID()))
+	if err != nil {
+		return fmt.Errorf("set the statement timeout: %w", err)
+	}
+	return nil
 }
 
 // hide removes the DSN, which may contain a password, from an error.

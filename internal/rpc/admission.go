@@ -34,7 +34,7 @@ const (
 // large requests leave CPU to other tenants. Reads uses it for other quantities than bytes of requests.
 type Admission struct {
 	total    int           // bytes of all tenants
-	share    int           // bytes of one tenant
+	share    int           // bytes of one tenant, or of one principal
 	of       string        // what is bounded, for messages
 	decoding chan struct{} // slots of the process
 	maxWait  time.Duration
@@ -43,11 +43,17 @@ type Admission struct {
 
 	mu    sync.Mutex
 	bytes int
-	lanes map[int32]*admissionLane
+	lanes map[laneKey]*admissionLane
 	ring  []*admissionLane // lanes with waiting calls, the next one first
 }
 
-// admissionLane is the state of one tenant.
+// laneKey is a tenant, or one principal of a tenant.
+type laneKey struct {
+	tenant    int32
+	principal string // "": the tenant
+}
+
+// admissionLane is the state of one tenant, or of one principal.
 type admissionLane struct {
 	decoding chan struct{} // slots of the tenant
 	users    int           // tickets that refer to the lane
@@ -57,16 +63,19 @@ type admissionLane struct {
 
 // ticket is the state of one call. The zero value is not admitted.
 type ticket struct {
-	tenant  int32
-	lane    *admissionLane // nil: neither admitted nor waiting
-	bytes   int
-	turn    bool          // holds a slot to decode
-	granted chan struct{} // closed when the call is admitted
+	tenant    int32
+	principal string         // "": the lane of the whole tenant
+	lane      *admissionLane // nil: neither admitted nor waiting
+	bytes     int
+	turn      bool          // holds a slot to decode
+	granted   chan struct{} // closed when the call is admitted
 }
+
+func (t *ticket) key() laneKey { return laneKey{t.tenant, t.principal} }
 
 // NewAdmission also registers metrics if reg is not nil.
 func NewAdmission(reg prometheus.Registerer) *Admission {
-	a := newAdmission(admitBytes, admitTenantBytes, "large requests in flight")
+	a := newAdmission(admitBytes, admitTenantBytes, "bytes of large requests in flight")
 	a.gauge(reg, "bytes", "Bytes of large requests in flight.", func() int { return a.bytes })
 	a.gauge(reg, "waiting_calls", "Large requests that wait for memory. Their bodies are not read yet.", a.waiting)
 	return a
@@ -74,7 +83,7 @@ func NewAdmission(reg prometheus.Registerer) *Admission {
 
 func newAdmission(total, share int, of string) *Admission {
 	return &Admission{total: total, share: share, of: of, maxWait: admitWait, writeTimeout: writeTimeout,
-		lanes:    make(map[int32]*admissionLane),
+		lanes:    make(map[laneKey]*admissionLane),
 		decoding: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 }
 
@@ -108,28 +117,45 @@ func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 	case <-t.granted:
 		return nil
 	case <-timer.C:
+		full := a.busy(t, t.bytes)
 		if a.dequeue(t) {
-			return a.busy()
+			return full
 		}
 		return nil
 	case <-ctx.Done():
-		a.dequeue(t)
+		if !a.dequeue(t) { // admitted meanwhile
+			a.release(t)
+		}
 		return fault.NotRun.New("the call timed out or was cancelled before the server admitted it").Because(ctx.Err())
 	}
 }
 
-func (a *Admission) busy() error {
-	return fault.Busy.New("the tenant has reached the server's limit of %s: retry later", a.of).After(admitRetry)
+// busy returns the refusal of a call that waits for more bytes. It says what is full: the caller's share or the server.
+func (a *Admission) busy(t *ticket, more int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.full(t, more)
+}
+
+func (a *Admission) full(t *ticket, more int) error {
+	whose, limit := "tenant has reached its share", a.share
+	switch {
+	case t.lane != nil && a.roomIn(t.lane, more):
+		whose, limit = "server has reached its limit", a.total
+	case t.principal != "":
+		whose = "API key's principal has reached its share"
+	}
+	return fault.Busy.New("the %s of %d %s: retry later", whose, limit, a.of).After(admitRetry)
 }
 
 // enqueue appends a call to its tenant's queue, and admits it at once if there is room.
 func (a *Admission) enqueue(t *ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.lanes[t.tenant]
+	l := a.lanes[t.key()]
 	if l == nil {
 		l = &admissionLane{decoding: make(chan struct{}, cap(a.decoding)/2)}
-		a.lanes[t.tenant] = l
+		a.lanes[t.key()] = l
 	}
 	t.lane = l
 	l.users++
@@ -190,7 +216,7 @@ func (a *Admission) dequeue(t *ticket) bool {
 // detach drops the ticket's reference to its lane.
 func (a *Admission) detach(t *ticket) {
 	if t.lane.users--; t.lane.users == 0 {
-		delete(a.lanes, t.tenant)
+		delete(a.lanes, t.key())
 	}
 	t.lane = nil
 }
@@ -228,18 +254,24 @@ func (a *Admission) decode(ctx context.Context, t *ticket) error {
 	return nil
 }
 
-// decoded releases the slot and replaces the estimated size by the actual one, even above the limit: the engine's own
-// admission is next.
-func (a *Admission) decoded(t *ticket, bytes int) {
+// decoded releases the slot and replaces the estimated size by the actual one. A call that is larger than estimated
+// needs room, unless it is the tenant's only one: that may be larger than the share. Returns fault BUSY.
+func (a *Admission) decoded(t *ticket, bytes int) error {
 	if t.lane == nil {
-		return
+		return nil
 	}
 	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count(t.lane, bytes-t.bytes)
+	more := bytes - t.bytes
+	alone := t.lane.bytes == t.bytes && a.room(min(bytes, a.share)-t.bytes)
+	if more > 0 && !alone && !(a.roomIn(t.lane, more) && a.room(more)) {
+		return a.full(t, more)
+	}
+	a.count(t.lane, more)
 	t.bytes = bytes
 	a.dispatch()
+	return nil
 }
 
 func (a *Admission) releaseTurn(t *ticket) {

@@ -199,7 +199,7 @@ func TestAdmissionNeverExceedsItsLimits(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(4))*time.Millisecond)
 				x, size := &ticket{tenant: tenant}, 1+rand.IntN(admitTenantBytes)
 				if err := a.enter(ctx, x, size); err != nil {
-					gaveUp.Add(1)
+					gaveUp.Add(1) // and holds nothing
 				} else {
 					admitted.Add(1)
 					now.Add(int64(size))
@@ -210,8 +210,8 @@ func TestAdmissionNeverExceedsItsLimits(t *testing.T) {
 					runtime.Gosched()
 					perTenant[tenant].Add(int64(-size))
 					now.Add(int64(-size))
+					a.release(x)
 				}
-				a.release(x)
 				cancel()
 			}
 		})
@@ -234,5 +234,22 @@ func TestFootprintCountsEachItem(t *testing.T) {
 	}
 	if got := footprint(r); got < 1000*perCommand || got > 1100*perCommand {
 		t.Errorf("1,000 empty items: %d bytes", got)
+	}
+}
+
+// A request that is larger than estimated when it is decoded needs room, unless it is the tenant's only one.
+func TestDecodedCallNeedsRoomForTheRest(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	lone := a.mustEnter(t, 1, 1000)
+	if err := a.decoded(lone, 2*admitTenantBytes); err != nil {
+		t.Errorf("a lone call: %v", err)
+	}
+	first, second := a.mustEnter(t, 2, 1000), a.mustEnter(t, 2, 1000)
+	if err := a.decoded(second, admitTenantBytes); !fault.Is(err, fault.Busy) {
+		t.Errorf("above the tenant's share: %v", err)
+	}
+	if err := a.decoded(first, 5000); err != nil {
+		t.Errorf("within the share: %v", err)
 	}
 }

@@ -24,10 +24,22 @@ func codecs() []connect.HandlerOption {
 		connect.WithCodec(protoCodec{}),
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
-		connect.WithCompression("gzip", func() connect.Decompressor { return &gunzip{} },
-			func() connect.Compressor { return gzip.NewWriter(io.Discard) }),
+		connect.WithConditionalHandlerOptions(limited),
 		connect.WithCompressMinBytes(minCompressed),
 	}
+}
+
+// limited bounds the messages of a procedure. Connect's own bound is for streams of requests: their messages are not
+// the whole body.
+func limited(spec connect.Spec) []connect.HandlerOption {
+	limit := requestLimit(spec.Procedure)
+	options := []connect.HandlerOption{connect.WithCompression("gzip",
+		func() connect.Decompressor { return &gunzip{limit: limit} },
+		func() connect.Compressor { return gzip.NewWriter(io.Discard) })}
+	if spec.StreamType&connect.StreamTypeClient != 0 {
+		options = append(options, connect.WithReadMaxBytes(limit))
+	}
+	return options
 }
 
 const minCompressed = 4 << 10

@@ -133,13 +133,15 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		c := callOf(ctx)
 		message := req.Any().(proto.Message)
 		res, err := connect.AnyResponse(nil), checkCall(message)
-		c.intake.decoded(message)
+		if full := c.intake.decoded(message); err == nil {
+			err = full
+		}
 		switch {
 		case err != nil:
 		case req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects:
 			within, cancel := context.WithTimeout(ctx, maxRead)
 			defer cancel()
-			res, err = g.Reads.run(within, c.identity.Tenant,
+			res, err = g.Reads.run(within, c.identity,
 				func() (connect.AnyResponse, error) { return next(within, req) })
 		default:
 			res, err = next(ctx, req)
@@ -161,7 +163,7 @@ func (g *Gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 func (g *Gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := callOf(ctx)
-		return c.finish(ctx, g.Reads.watch(ctx, c.identity.Tenant,
+		return c.finish(ctx, g.Reads.watch(ctx, c.identity,
 			func() error { return next(ctx, checkedConn{conn, c.intake, c.reply}) }))
 	}
 }

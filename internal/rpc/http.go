@@ -48,19 +48,27 @@ func newRequestID() string {
 	return requestIDText.EncodeToString(b[:])
 }
 
-// maxRequestBytes bounds a request, before and after decompression.
-const maxRequestBytes = 16 << 20
-
+// body is the body of a request. Frames in front of messages do not count.
 type body struct {
 	io.ReadCloser
-	id   string
-	left int
+	id    string
+	limit int
+	left  int
+}
+
+// newBody limits the body of a request. Reflection is a stream of requests, each of which has the limit.
+func newBody(r *http.Request) *body {
+	limit := requestLimit(r.URL.Path)
+	if strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
+		limit = maxRequestBytes
+	}
+	return &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), limit: limit, left: limit + frameBytes}
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, tooLarge(b.id)
+		return 0, tooLarge(b.id, b.limit)
 	}
 	if err != nil && err != io.EOF {
 		err = connectError(unreadable(err), b.id)
@@ -81,20 +89,42 @@ func unreadable(err error) *fault.Fault {
 }
 
 // tooLarge returns a complete Connect error: no interceptor converts errors of reading a body.
-func tooLarge(requestID string) error {
-	return connectError(fault.FieldInvalid.New("the request is larger than %d MiB", maxRequestBytes>>20), requestID)
+func tooLarge(requestID string, limit int) error {
+	return connectError(fault.FieldInvalid.New("the request is larger than %d KiB, the limit of this call", limit>>10),
+		requestID)
 }
 
-// gunzip stops at the limit. Connect's own decompressor reads to the end to report the full size. Errors of gunzip are
-// complete Connect errors too, but without a request id.
+// gunzip stops at the limit of the call. Connect's own decompressor reads to the end to report the full size. Errors of
+// gunzip are complete Connect errors too, but without a request id.
 type gunzip struct {
 	gzip.Reader
-	left     int
+	zipped   counter
+	limit    int
+	read     int
 	resetErr error
 }
 
+// From zippedFree bytes on, a request may be at most maxRatio times as large as its compressed form: requests rarely
+// compress as well, and a small bomb must not become a large request.
+const (
+	zippedFree = 1 << 20
+	maxRatio   = 128
+)
+
+type counter struct {
+	io.Reader
+	n int
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n += n
+	return n, err
+}
+
 func (g *gunzip) Reset(r io.Reader) error {
-	g.left, g.resetErr = maxRequestBytes, g.Reader.Reset(r)
+	g.zipped, g.read = counter{Reader: r}, 0
+	g.resetErr = g.Reader.Reset(&g.zipped)
 	return nil
 }
 
@@ -102,10 +132,13 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 	if err = g.resetErr; err == nil {
 		n, err = g.Reader.Read(p)
 	}
-	if g.left -= n; g.left < 0 {
-		return 0, tooLarge("")
-	}
-	if err != nil && err != io.EOF {
+	switch g.read += n; {
+	case g.read > g.limit:
+		return 0, tooLarge("", g.limit)
+	case g.read > zippedFree && g.read > maxRatio*g.zipped.n:
+		return 0, connectError(fault.FieldInvalid.New("the request is more than %d times as large as its compressed form: send it uncompressed",
+			maxRatio), "")
+	case err != nil && err != io.EOF:
 		return 0, connectError(fault.FieldInvalid.New("the body of the request is not valid gzip"), "")
 	}
 	return n, err
@@ -142,13 +175,13 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			out.writer = http.NewResponseController(w)
 			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
 		}
-		defer out.release()
+		defer out.held.release()
 		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
 		length, zipped := int(r.ContentLength), isZipped(r)
 		if r.Method == http.MethodGet {
 			length = max(length, len(r.URL.RawQuery)) // holds the message
 		}
-		raw := &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}
+		raw := newBody(r)
 		// Set the body on a copy: net/http checks whether the body of its own request was read to the end. Otherwise it
 		// would reuse the connection and parse the rest of the body as a request.
 		if 0 <= length && length <= smallRequest && !zipped {
@@ -190,8 +223,9 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 		return err
 	}
 	for !in.readAhead(limit) {
-		if limit *= 2; !in.admission.grow(&in.ticket, in.estimate(limit)) {
-			return in.admission.busy()
+		limit *= 2
+		if n := in.estimate(limit); !in.admission.grow(&in.ticket, n) {
+			return in.admission.busy(&in.ticket, n-in.ticket.bytes)
 		}
 	}
 	if in.err != io.EOF {
@@ -213,11 +247,12 @@ func (in *intake) readAhead(limit int) (ended bool) {
 	return in.err != nil
 }
 
-// decoded reports the decoded request to the admission.
-func (in *intake) decoded(m proto.Message) {
-	if in != nil {
-		in.admission.decoded(&in.ticket, footprint(m))
+// decoded reports the decoded request to the admission. Returns fault BUSY if it needs more memory than there is.
+func (in *intake) decoded(m proto.Message) error {
+	if in == nil {
+		return nil
 	}
+	return in.admission.decoded(&in.ticket, footprint(m))
 }
 
 // Read returns the bytes read ahead, then continues with the body.

@@ -281,11 +281,13 @@ func (spaces) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Reads of one tenant that wait for a table leave connections to those of another tenant.
+// Reads of one tenant that wait for a table leave connections to its other principals and to other tenants, and delay
+// no authentication.
 func TestReadsOfOneTenantDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	mine, other := &caller{s, s.Key("mine", "boss", access.Read)}, &caller{s, s.Key("other", "boss", access.Read)}
+	mine, mate := &caller{s, s.Key("mine", "boss", access.Read)}, &caller{s, s.Key("mine", "mate", access.Read)}
+	other := &caller{s, s.Key("other", "boss", access.Read)}
 	tx, err := s.Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -295,17 +297,26 @@ func TestReadsOfOneTenantDoNotBlockOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	var blocked sync.WaitGroup
-	for range 40 {
-		blocked.Go(func() {
-			mine.call(connectJSON, "ListTransfers", &ledgerv1.ListTransfersRequest{}, "Connect-Timeout-Ms", "20000")
+	block := func(c *caller, waiting int) {
+		for range 40 {
+			blocked.Go(func() {
+				c.call(connectJSON, "ListTransfers", &ledgerv1.ListTransfersRequest{}, "Connect-Timeout-Ms", "20000")
+			})
+		}
+		eventually(t, 20*time.Second, "reads wait for the table", func() bool {
+			return s.Count("select count(*) from pg_locks where not granted and relation = 'ledger_transfers'::regclass") >= waiting
 		})
 	}
-	eventually(t, 20*time.Second, "reads wait for the table", func() bool {
-		return s.Count("select count(*) from pg_locks where not granted and relation = 'ledger_transfers'::regclass") >= 10
-	})
-	if a := other.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Connect-Timeout-Ms", "10000"); a.Code != "" {
-		t.Errorf("another tenant: %s %s", a.Code, a.Message)
+	answers := func(who string, c *caller) {
+		t.Helper()
+		if a := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Connect-Timeout-Ms", "10000"); a.Code != "" {
+			t.Errorf("%s: %s %s", who, a.Code, a.Message)
+		}
 	}
+	block(mine, 5)
+	answers("another principal", mate)
+	block(mate, 10)
+	answers("another tenant", other)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 type Ledger struct {
 	*Mutations
 	Reader *ledger.Reader
+	// Tail serves the streams of entries.
+	Tail *ledger.Tail
 	// Closing ends streams when closed.
 	Closing <-chan struct{}
 }

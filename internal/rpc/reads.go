@@ -1,96 +1,144 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ledgerd/ledgerd/internal/access"
 )
 
 // Limits of Reads.
 const (
-	// spareReads are the connections that are left for authentication and for watches.
-	spareReads = 2
+	// spareReads are the connections that are left for reads within mutations and for the server's own work, which must
+	// not wait for the reads of callers: follow-up tokens, due rows, lock queues, the tail of commits.
+	spareReads = 4
 	readWait   = 5 * time.Second // for a connection
 	// largeResponse is the size in bytes from which responses are bounded. A page has at most 17 MB.
 	largeResponse       = 64 << 10
 	responseBytes       = 256 << 20 // of all tenants
 	responseTenantBytes = responseBytes / 4
-	// Each watch polls the database for as long as it lasts.
-	watches       = 400
+	// Watches share one query, but each occupies a connection of its caller and memory.
+	watches       = 800
 	watchesTenant = watches / 4
 	// writeTimeout bounds one write of a response over HTTP/1. HTTP/2 has a timeout of its own.
 	writeTimeout = 30 * time.Second
 )
 
 // Reads bounds what the reads of one tenant take from those of others: connections of the pool, of which one tenant
-// gets at most three quarters, memory of large responses that callers are slow to receive, and watches. Reads without
-// room wait as in Admission, and are refused with BUSY.
+// gets at most three quarters, memory of large responses that callers are slow to receive, and watches. One principal
+// gets half of what its tenant may have. Reads without room wait as in Admission, and are refused with BUSY.
 type Reads struct {
-	connections, bytes, watches *Admission
+	connections, bytes, watches shares
 }
 
-// NewReads makes the limits for a pool of so many connections, at least 4. It registers metrics if reg is not nil.
+// shares are two limits: the share of a principal, then that of its tenant and the total.
+type shares struct{ principals, tenants *Admission }
+
+func newShares(total, tenant int, of string, wait time.Duration) shares {
+	s := shares{newAdmission(math.MaxInt, tenant/2, of), newAdmission(total, tenant, of)}
+	s.principals.maxWait, s.tenants.maxWait = wait, wait
+	return s
+}
+
+// share is what a call holds of shares. The zero value holds nothing.
+type share struct {
+	of                shares
+	principal, tenant ticket
+}
+
+// enter waits for both limits. Returns faults BUSY, NOT_RUN.
+func (s shares) enter(ctx context.Context, h *share, id access.Identity, n int) error {
+	h.of = s
+	h.tenant.tenant = id.Tenant
+	h.principal.tenant, h.principal.principal = id.Tenant, cmp.Or(id.Principal, "-")
+	if err := s.principals.enter(ctx, &h.principal, n); err != nil {
+		return err
+	}
+	err := s.tenants.enter(ctx, &h.tenant, n)
+	if err != nil {
+		s.principals.release(&h.principal)
+	}
+	return err
+}
+
+// release gives back what the call holds. It may be called again.
+func (h *share) release() {
+	if h.of.tenants != nil {
+		h.of.tenants.release(&h.tenant)
+		h.of.principals.release(&h.principal)
+	}
+}
+
+// NewReads makes the limits for a pool of so many connections, at least 8. It registers metrics if reg is not nil.
 func NewReads(connections int, reg prometheus.Registerer) *Reads {
 	total := connections - spareReads
-	r := &Reads{connections: newAdmission(total, total*3/4, "reads at the same time"),
-		bytes:   newAdmission(responseBytes, responseTenantBytes, "large responses in flight"),
-		watches: newAdmission(watches, watchesTenant, "watches at the same time")}
-	r.connections.maxWait = readWait
-	r.connections.gauge(reg, "reads", "Reads in progress.", func() int { return r.connections.bytes })
-	r.connections.gauge(reg, "waiting_reads", "Reads that wait for a connection.", r.connections.waiting)
-	r.watches.gauge(reg, "watches", "Streams of WatchEntries.", func() int { return r.watches.bytes })
-	r.bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return r.bytes.bytes })
+	r := &Reads{connections: newShares(total, total*3/4, "reads at the same time", readWait),
+		bytes:   newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
+		watches: newShares(watches, watchesTenant, "watches at the same time", admitWait)}
+	reads, streams, bytes := r.connections.tenants, r.watches.tenants, r.bytes.tenants
+	reads.gauge(reg, "reads", "Reads in progress.", func() int { return reads.bytes })
+	reads.gauge(reg, "waiting_reads", "Reads that wait for a connection.", reads.waiting)
+	r.connections.principals.gauge(reg, "waiting_principals",
+		"Reads that wait for others of their principal to end.", r.connections.principals.waiting)
+	streams.gauge(reg, "watches", "Streams of WatchEntries.", func() int { return streams.bytes })
+	bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return bytes.bytes })
 	return r
 }
 
 // run runs a read, and admits the memory of its response. Returns faults BUSY, NOT_RUN, and those of the read.
-func (r *Reads) run(ctx context.Context, tenant int32,
+func (r *Reads) run(ctx context.Context, id access.Identity,
 	read func() (connect.AnyResponse, error)) (res connect.AnyResponse, err error) {
+	if err = r.query(ctx, id, func() error { res, err = read(); return err }); err != nil {
+		return nil, err
+	}
 	if r == nil {
-		return read()
-	}
-	t := ticket{tenant: tenant}
-	if err := r.connections.enter(ctx, &t, 1); err != nil {
-		return nil, err
-	}
-	func() {
-		defer r.connections.release(&t) // also after a panic
-		res, err = read()
-	}()
-	if err != nil {
-		return nil, err
+		return res, nil
 	}
 	out, _ := ctx.Value(replyKey{}).(*reply)
 	if size := proto.Size(res.Any().(proto.Message)); out != nil && size > largeResponse {
-		out.admission, out.ticket.tenant = r.bytes, tenant
-		return res, r.bytes.enter(ctx, &out.ticket, size)
+		return res, r.bytes.enter(ctx, &out.held, id, size)
 	}
 	return res, nil
 }
 
+// query runs a query of a read. Returns faults BUSY, NOT_RUN, and those of the query.
+func (r *Reads) query(ctx context.Context, id access.Identity, query func() error) error {
+	if r == nil {
+		return query()
+	}
+	var h share
+	if err := r.connections.enter(ctx, &h, id, 1); err != nil {
+		return err
+	}
+	defer h.release() // also after a panic
+	return query()
+}
+
 // watch runs a stream. Returns faults BUSY, NOT_RUN, and those of the stream.
-func (r *Reads) watch(ctx context.Context, tenant int32, stream func() error) error {
+func (r *Reads) watch(ctx context.Context, id access.Identity, stream func() error) error {
 	if r == nil {
 		return stream()
 	}
-	t := ticket{tenant: tenant}
-	if err := r.watches.enter(ctx, &t, 1); err != nil {
+	var h share
+	if err := r.watches.enter(ctx, &h, id, 1); err != nil {
 		return err
 	}
-	defer r.watches.release(&t)
+	defer h.release()
 	return stream()
 }
 
 // reply is the response to a request.
 type reply struct {
-	writer    *http.ResponseController // nil: not over HTTP/1
-	timeout   time.Duration            // of a write
-	admission *Admission               // nil: needs none
-	ticket    ticket
+	writer  *http.ResponseController // nil: not over HTTP/1
+	timeout time.Duration            // of a write
+	held    share                    // of the memory of large responses
 }
 
 type replyKey struct{}
@@ -99,11 +147,5 @@ type replyKey struct{}
 func (r *reply) deadline() {
 	if r != nil && r.writer != nil {
 		_ = r.writer.SetWriteDeadline(time.Now().Add(r.timeout))
-	}
-}
-
-func (r *reply) release() {
-	if r.admission != nil {
-		r.admission.release(&r.ticket)
 	}
 }

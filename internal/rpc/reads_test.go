@@ -22,48 +22,88 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func TestReadsOfOneTenantLeaveConnectionsToOthers(t *testing.T) {
-	t.Parallel()
-	r := NewReads(16, nil)
-	r.connections.maxWait = 50 * time.Millisecond
-	started, end := make(chan bool), make(chan bool)
-	slow := func() (connect.AnyResponse, error) {
-		started <- true
-		<-end
-		return connect.NewResponse(&wrapperspb.BoolValue{}), nil
-	}
-	done := make(chan error, 10)
-	for range 10 {
-		go func() { _, err := r.run(t.Context(), 1, slow); done <- err }()
-		<-started
-	}
-	quick := func() (connect.AnyResponse, error) { return connect.NewResponse(&wrapperspb.BoolValue{}), nil }
-	if _, err := r.run(t.Context(), 1, quick); !fault.Is(err, fault.Busy) {
-		t.Errorf("one read more: %v", err)
-	}
-	if _, err := r.run(t.Context(), 2, quick); err != nil {
-		t.Errorf("another tenant: %v", err)
-	}
-	close(end)
-	for range 10 {
-		if err := <-done; err != nil {
-			t.Error(err)
+// occupy starts reads that last until end is closed, and returns their results.
+func (r *Reads) occupy(t *testing.T, id access.Identity, n int, end <-chan bool) <-chan error {
+	t.Helper()
+	started, done := make(chan bool), make(chan error, n)
+	for range n {
+		go func() {
+			_, err := r.run(t.Context(), id, func() (connect.AnyResponse, error) {
+				started <- true
+				<-end
+				return connect.NewResponse(&wrapperspb.BoolValue{}), nil
+			})
+			done <- err
+		}()
+		select {
+		case <-started:
+		case err := <-done:
+			t.Fatal(err)
 		}
 	}
-	if _, err := r.run(t.Context(), 1, quick); err != nil {
+	return done
+}
+
+func (r *Reads) quick(t *testing.T, id access.Identity) error {
+	t.Helper()
+	_, err := r.run(t.Context(), id, func() (connect.AnyResponse, error) {
+		return connect.NewResponse(&wrapperspb.BoolValue{}), nil
+	})
+	return err
+}
+
+func TestReadsLeaveConnectionsToOtherPrincipalsAndTenants(t *testing.T) {
+	t.Parallel()
+	r := NewReads(18, nil)
+	for _, a := range []*Admission{r.connections.principals, r.connections.tenants} {
+		a.maxWait = 50 * time.Millisecond
+	}
+	busy := func(who string, id access.Identity, full string) {
+		t.Helper()
+		err := r.quick(t, id)
+		if f := fault.Of(err); f == nil || f.Reason != fault.Busy || !strings.Contains(f.Message, full) {
+			t.Errorf("%s: %v, not BUSY with %q", who, err, full)
+		}
+	}
+	ada, bob, eve := access.Identity{Tenant: 1, Principal: "ada"}, access.Identity{Tenant: 1, Principal: "bob"},
+		access.Identity{Tenant: 1, Principal: "eve"}
+	other := access.Identity{Tenant: 2, Principal: "ada"}
+	end := make(chan bool)
+	first := r.occupy(t, ada, 5, end)
+	busy("the same principal", ada, "principal has reached its share of 5 reads")
+	if err := r.quick(t, bob); err != nil {
+		t.Errorf("another principal: %v", err)
+	}
+	second := r.occupy(t, bob, 5, end)
+	busy("a third principal", eve, "tenant has reached its share of 10 reads")
+	third := r.occupy(t, other, 4, end)
+	busy("another tenant", other, "server has reached its limit of 14 reads")
+	close(end)
+	for _, done := range []<-chan error{first, second, third} {
+		for range cap(done) {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := r.quick(t, ada); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+	for _, a := range []*Admission{r.connections.principals, r.connections.tenants} {
+		if n, lanes := a.held(); n != 0 || lanes != 0 {
+			t.Errorf("%d reads of %d lanes are left", n, lanes)
+		}
 	}
 }
 
 // reads serves GetAccount with responses of 16 MiB, more than sockets buffer. The API key is the tenant's number.
 func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) {
 	t.Helper()
-	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Reads: NewReads(16, nil),
+	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Reads: NewReads(18, nil),
 		Authenticate: func(_ context.Context, key string) (access.Identity, error) {
 			return access.Identity{Tenant: int32(key[0] - '0'), Role: access.Read}, nil
 		}}
-	gate.Reads.bytes = newAdmission(40<<20, 20<<20, "large responses in flight")
-	gate.Reads.bytes.maxWait = 20 * time.Millisecond
+	gate.Reads.bytes = newShares(80<<20, 40<<20, "bytes of large responses in flight", 20*time.Millisecond)
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("GetAccount")
 	h := connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceGetAccountProcedure,
 		func(context.Context, *ledgerv1.GetAccountRequest) (*ledgerv1.GetAccountResponse, error) {
@@ -110,7 +150,7 @@ func (r *Reads) await(t *testing.T, inFlight bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
-		if bytes, _ := r.bytes.held(); bytes > 0 == inFlight {
+		if bytes, _ := r.bytes.tenants.held(); bytes > 0 == inFlight {
 			return
 		}
 		if ctx.Err() != nil {

@@ -132,6 +132,15 @@ func TestServerBehindAPoolerWorksOrNamesTheSetting(t *testing.T) {
 			}
 		}
 	}
+	reads, err := pg.OpenReads(t.Context(), through(u, "cache_describe"), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reads.Close()
+	timeout := ""
+	if err := reads.QueryRow(t.Context(), "show statement_timeout").Scan(&timeout); err != nil || timeout != "0" {
+		t.Errorf("a connection that others use has the statement timeout %q of reads, %v", timeout, err)
+	}
 	for mode, asset := range map[string]string{"cache_describe": "CNY", "describe_exec": "USD"} {
 		s, err := start(mode)
 		if err != nil {

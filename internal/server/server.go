@@ -98,7 +98,8 @@ type Options struct {
 
 const (
 	enginePool = 8 + commit.MaxDirect
-	readPool   = 16
+	readPool   = 18
+	keyPool    = 4 // for API keys alone: calls are authenticated even if all other connections are busy
 
 	readTimeout = 30 * time.Second
 )
@@ -120,6 +121,7 @@ type Server struct {
 	payments   *paymentMetrics
 	batches    *pgxpool.Pool // of the engine
 	reads      *pgxpool.Pool
+	keyring    *pgxpool.Pool // of authentication
 	registry   *prometheus.Registry
 	services   []string // full names
 	http       *http.Server
@@ -163,7 +165,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
+		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads}, poolCollector{"key", s.keyring})
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
@@ -207,8 +209,12 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if s.batches, err = pg.Open(ctx, s.options.DatabaseURL, enginePool); err != nil {
 		return err
 	}
-	if s.reads, err = pg.Open(ctx, s.options.DatabaseURL, readPool); err != nil {
+	if s.reads, err = pg.OpenReads(ctx, s.options.DatabaseURL, readPool); err != nil {
 		s.batches.Close()
+		return err
+	}
+	if s.keyring, err = pg.OpenReads(ctx, s.options.DatabaseURL, keyPool); err != nil {
+		s.closePools()
 		return err
 	}
 	if err = pg.CheckMode(ctx, s.reads); err == nil && s.options.Anyone == nil {
@@ -223,6 +229,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 func (s *Server) closePools() {
 	s.batches.Close()
 	s.reads.Close()
+	if s.keyring != nil {
+		s.keyring.Close()
+	}
 	if s.sends != nil {
 		s.sends.Close()
 	}
@@ -239,7 +248,7 @@ func (s *Server) newGate() *rpc.Gate {
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
-		gate.Authenticate = access.NewKeys(s.reads).Authenticate
+		gate.Authenticate = access.NewKeys(s.keyring).Authenticate
 	}
 	return gate
 }
@@ -261,8 +270,9 @@ func (s *Server) routes() http.Handler {
 		mux.Handle(rpc.Supported(path, h))
 		s.services = append(s.services, strings.Trim(path, "/"))
 	}
-	serve(ledgerv1connect.NewLedgerServiceHandler(
-		&rpc.Ledger{Mutations: mutations, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
+	books := ledger.NewReader(s.reads)
+	serve(ledgerv1connect.NewLedgerServiceHandler(&rpc.Ledger{Mutations: mutations, Reader: books,
+		Tail: ledger.NewTail(books), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations,
 		Claims:  claim.NewReader(s.reads),

@@ -47,3 +47,22 @@ cross join lateral (
 ) a
 where a.code >= @low::text and a.code < @high::text and a.code ~ @match::text
 order by u.n, e.transfer_id, e.posting, e.amount;
+
+-- name: EntryOfTenants :many
+-- Entries of tenants in batches, in the order in which each tenant's were posted.
+select t.tenant_id::integer as tenant_id, u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version,
+    e.transfer_id, e.posting, e.amount, e.balance_before, e.balance_after, e.recorded_at, e.effective_at
+from (select generate_subscripts(@batch_ids::bigint[], 1) as n, unnest(@batch_ids::bigint[]) as batch_id) u
+cross join (select unnest(@tenants::integer[]) as tenant_id) t
+cross join lateral (
+    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after,
+        l.recorded_at, l.effective_at
+    from ledger_entries l
+    where l.tenant_id = t.tenant_id and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
+    offset 0
+) e
+cross join lateral (
+    select l.code, l.asset, l.scale from ledger_accounts l
+    where l.tenant_id = t.tenant_id and l.account_id = e.account_id offset 0
+) a
+order by t.tenant_id, u.n, e.transfer_id, e.posting, e.amount;

@@ -1406,19 +1406,19 @@ const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x16\n" +
 	"\x06locale\x18\x02 \x01(\tR\x06locale\x12%\n" +
 	"\x0edefault_locale\x18\x03 \x01(\bR\rdefaultLocale\x12\x18\n" +
-	"\aexisted\x18\x04 \x01(\bR\aexisted\"\x85\x01\n" +
+	"\aexisted\x18\x04 \x01(\bR\aexisted\"\x98\x01\n" +
 	"\x15DeleteTemplateRequest\x12@\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\achannel\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
-	"\x06locale\x18\x03 \x01(\tR\x06locale\"U\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\achannel\x12\x1c\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04name\x12\x1f\n" +
+	"\x06locale\x18\x03 \x01(\tB\a\xbaH\x04r\x02(@R\x06locale\"U\n" +
 	"\x16DeleteTemplateResponse\x12;\n" +
 	"\vdelete_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"deleteTime\"\x8d\x01\n" +
+	"deleteTime\"\x97\x01\n" +
 	"\x12GetTemplateRequest\x12@\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\achannel\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\achannel\x12\x1c\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04name\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"U\n" +
 	"\x13GetTemplateResponse\x12>\n" +
 	"\bversions\x18\x01 \x03(\v2\".ledgerd.notify.v1.TemplateVersionR\bversions\"\xca\x02\n" +

@@ -239,3 +239,80 @@ func (q *Queries) EntryOfBatch(ctx context.Context, db DBTX, arg EntryOfBatchPar
 	}
 	return items, nil
 }
+
+const entryOfTenants = `-- name: EntryOfTenants :many
+select t.tenant_id::integer as tenant_id, u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version,
+    e.transfer_id, e.posting, e.amount, e.balance_before, e.balance_after, e.recorded_at, e.effective_at
+from (select generate_subscripts($1::bigint[], 1) as n, unnest($1::bigint[]) as batch_id) u
+cross join (select unnest($2::integer[]) as tenant_id) t
+cross join lateral (
+    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after,
+        l.recorded_at, l.effective_at
+    from ledger_entries l
+    where l.tenant_id = t.tenant_id and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
+    offset 0
+) e
+cross join lateral (
+    select l.code, l.asset, l.scale from ledger_accounts l
+    where l.tenant_id = t.tenant_id and l.account_id = e.account_id offset 0
+) a
+order by t.tenant_id, u.n, e.transfer_id, e.posting, e.amount
+`
+
+type EntryOfTenantsParams struct {
+	BatchIds []int64
+	Tenants  []int32
+}
+
+type EntryOfTenantsRow struct {
+	TenantID      int32
+	N             int32
+	AccountID     int64
+	Code          string
+	Asset         string
+	Scale         int16
+	Version       int64
+	TransferID    int64
+	Posting       int16
+	Amount        amount.Int
+	BalanceBefore amount.Int
+	BalanceAfter  amount.Int
+	RecordedAt    time.Time
+	EffectiveAt   *time.Time
+}
+
+// Entries of tenants in batches, in the order in which each tenant's were posted.
+func (q *Queries) EntryOfTenants(ctx context.Context, db DBTX, arg EntryOfTenantsParams) ([]EntryOfTenantsRow, error) {
+	rows, err := db.Query(ctx, entryOfTenants, arg.BatchIds, arg.Tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EntryOfTenantsRow
+	for rows.Next() {
+		var i EntryOfTenantsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.N,
+			&i.AccountID,
+			&i.Code,
+			&i.Asset,
+			&i.Scale,
+			&i.Version,
+			&i.TransferID,
+			&i.Posting,
+			&i.Amount,
+			&i.BalanceBefore,
+			&i.BalanceAfter,
+			&i.RecordedAt,
+			&i.EffectiveAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

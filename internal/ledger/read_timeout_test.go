@@ -1,0 +1,19 @@
+package ledger
+
+import (
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// The pool has no timeout of its own, as behind a pooler.
+func TestReadsOfSeveralRowsHaveATimeoutInTheDatabase(t *testing.T) {
+	t.Parallel()
+	r, limit := NewReader(pgtest.Pool(t, pgtest.New(t).AppDSN)), ""
+	if err := r.snapshot(t.Context(), func(d db.DBTX) error {
+		return d.QueryRow(t.Context(), "show statement_timeout").Scan(&limit)
+	}); err != nil || limit != "65s" {
+		t.Errorf("%q, %v", limit, err)
+	}
+}
