@@ -43,6 +43,9 @@ func (s *Server) background(ctx context.Context) {
 	s.work.Go(func() { s.locks.waiting.Run(ctx) })
 	s.work.Go(func() { s.deliver(ctx) })
 	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
+	if s.transport != nil {
+		s.every(ctx, reloadPause, "read the files of TLS", s.transport.reload)
+	}
 }
 
 // keepPartitions creates and drops partitions of messages. Messages and events are never dropped, only contents.
