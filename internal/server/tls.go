@@ -27,7 +27,7 @@ type TLSFiles struct {
 }
 
 // reloadPause is the time between two looks at the files.
-const reloadPause = 5 * time.Second
+const reloadPause = 2 * time.Second
 
 // transport holds the configuration of connections. One goroutine at a time reads the files.
 type transport struct {
