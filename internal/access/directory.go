@@ -17,7 +17,6 @@ import (
 type caller struct {
 	tenant, principal string
 	role              Role
-	until             time.Time // the end of the certificate or token
 }
 
 var principalName = regexp.MustCompile(`^[!-~]{1,64}$`)
@@ -68,11 +67,7 @@ func (d *directory) identify(ctx context.Context, sum [32]byte,
 	if len(d.known) >= maxKnown {
 		clear(d.known)
 	}
-	until := now.Add(rememberFor)
-	if c.until.Before(until) {
-		until = c.until
-	}
-	d.known[sum] = &remembered{identity: id, renew: now.Add(renewAfter), until: until}
+	d.known[sum] = &remembered{identity: id, renew: now.Add(renewAfter), until: now.Add(rememberFor)}
 	return id, nil
 }
 

@@ -107,9 +107,7 @@ func (i *issuer) verify(ctx context.Context, token *jwt.JSONWebToken) (caller, e
 		return caller{}, Unauthenticated.New("the token is not valid: %s", strings.TrimPrefix(err.Error(),
 			"go-jose/go-jose/jwt: ")).Because(err)
 	}
-	c, err := i.caller(claims)
-	c.until = standard.Expiry.Time().Add(leeway)
-	return c, err
+	return i.caller(claims)
 }
 
 // caller reads the claims that name the caller.
