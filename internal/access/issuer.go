@@ -96,9 +96,8 @@ func trustworthy(text string) error {
 
 const (
 	fetchTimeout = 3 * time.Second
-	fetchPause   = 5 * time.Second  // between two fetches: tokens of unknown keys must not flood the issuer
-	keysLife     = 10 * time.Minute // then they are fetched again, because the issuer may have withdrawn one
-	maxDocument  = 1 << 20          // bytes
+	fetchPause   = 5 * time.Second // between two fetches for calls: tokens of unknown keys must not flood the issuer
+	maxDocument  = 1 << 20         // bytes
 )
 
 // issuerKeys caches the public keys of an issuer. While it is away, known keys stay in use.
@@ -113,20 +112,10 @@ type issuerKeys struct {
 	fetching chan struct{} // closed at the end of the fetch in flight; nil: there is none
 }
 
-func newIssuerKeys(issuer string, log *slog.Logger) *issuerKeys {
-	k := &issuerKeys{issuer: issuer, log: log}
-	k.cached("")
-	return k
-}
-
-// cached returns the known keys with an id; all of them for a token that names none. It has old keys fetched again in
-// the background.
+// cached returns the known keys with an id; all of them for a token that names none.
 func (k *issuerKeys) cached(id string) (found []jose.JSONWebKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Since(k.ended) > keysLife {
-		k.fetch()
-	}
 	for _, key := range k.keys {
 		if id == "" || id == key.KeyID {
 			found = append(found, key)
@@ -135,20 +124,12 @@ func (k *issuerKeys) cached(id string) (found []jose.JSONWebKey) {
 	return found
 }
 
-// refresh fetches the keys, unless that was done a moment ago. Returns fault ISSUER_UNAVAILABLE.
+// refresh fetches the keys for a call, unless that was done a moment ago. Returns fault ISSUER_UNAVAILABLE.
 func (k *issuerKeys) refresh(ctx context.Context) error {
-	k.mu.Lock()
-	if time.Since(k.ended) > fetchPause {
-		k.fetch()
-	}
-	fetching := k.fetching
-	k.mu.Unlock()
-	if fetching != nil {
-		select {
-		case <-fetching:
-		case <-ctx.Done():
-			return IssuerUnavailable.New("the token's issuer did not answer in time").Because(ctx.Err())
-		}
+	select {
+	case <-k.fetch(fetchPause):
+	case <-ctx.Done():
+		return IssuerUnavailable.New("the token's issuer did not answer in time").Because(ctx.Err())
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,12 +139,19 @@ func (k *issuerKeys) refresh(ctx context.Context) error {
 	return nil
 }
 
-// fetch begins to fetch the keys, unless that is going on. Requires mu.
-func (k *issuerKeys) fetch() {
+// fetch begins to fetch the keys, unless a fetch is in flight or ended less than a pause ago. The channel is closed
+// when the keys are there.
+func (k *issuerKeys) fetch(pause time.Duration) <-chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.fetching != nil {
-		return
+		return k.fetching
 	}
 	fetching := make(chan struct{})
+	if time.Since(k.ended) < pause {
+		close(fetching)
+		return fetching
+	}
 	k.fetching = fetching
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
@@ -182,6 +170,7 @@ func (k *issuerKeys) fetch() {
 		k.err, k.ended, k.fetching = err, time.Now(), nil
 		close(fetching)
 	}()
+	return fetching
 }
 
 // fetchKeys finds the keys of an issuer by OpenID Connect discovery. It skips those that cannot sign tokens.

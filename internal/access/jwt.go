@@ -42,14 +42,26 @@ const (
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
 	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
 
+// RefreshEvery is the time between two calls of Refresh.
+const RefreshEvery = 10 * time.Minute
+
 // NewIssuers makes an Issuers on a pool. It begins to fetch keys, but does not wait for them: the server can start
 // while an issuer is away.
 func NewIssuers(pool *pgxpool.Pool, configured []Issuer, log *slog.Logger) *Issuers {
 	all := &Issuers{newDirectory(pool), make(map[string]*issuer, len(configured))}
 	for _, c := range configured {
-		all.byName[c.Issuer] = &issuer{c, newIssuerKeys(c.Issuer, log)}
+		all.byName[c.Issuer] = &issuer{c, &issuerKeys{issuer: c.Issuer, log: log}}
+		all.byName[c.Issuer].keys.fetch(0)
 	}
 	return all
+}
+
+// Refresh fetches the keys of all issuers again, because an issuer may have withdrawn one. It does not wait for them.
+func (i *Issuers) Refresh(context.Context) error {
+	for _, from := range i.byName {
+		from.keys.fetch(0)
+	}
+	return nil
 }
 
 type authenticate = func(ctx context.Context, credential string) (Identity, error)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -45,6 +46,9 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
 	if s.transport != nil {
 		s.every(ctx, reloadPause, "read the files of TLS", s.transport.reload)
+	}
+	if s.issuers != nil {
+		s.every(ctx, access.RefreshEvery, "fetch the keys of issuers", s.issuers.Refresh)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -186,4 +187,28 @@ func TestWithdrawnAuthorityEndsOpenConnections(t *testing.T) {
 		t.Errorf("the stream ended with %q: %v", got, stream.Err())
 	}
 	servertest.Eventually(t, 20*time.Second, "refused", func() bool { return list() == "UNAUTHENTICATED" })
+}
+
+// TestClientLibrarySpeaksTLS calls over every protocol of the client, with a key and with a certificate.
+func TestClientLibrarySpeaksTLS(t *testing.T) {
+	t.Parallel()
+	own, clients := newAuthority(t), newAuthority(t)
+	s := secured(t, newFiles(t, own, clients))
+	key := s.Key("mine", "boss", access.Write)
+	for what, options := range map[string][]client.Option{"protobuf": nil, "JSON": {client.WithJSON()}, "gRPC": {client.WithGRPC()},
+		"gathered": {client.WithGather()}} {
+		trust := &tls.Config{RootCAs: own.pool()}
+		known := &tls.Config{RootCAs: own.pool(), Certificates: []tls.Certificate{clients.named("ledgerd://mine/boss?role=write")}}
+		for _, identity := range [][]client.Option{{client.WithTLS(trust), client.WithAPIKey(key)}, {client.WithTLS(known)}} {
+			c := client.New(s.Base, append(identity, options...)...)
+			if err := createAsset(t.Context(), c.Ledger); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			c.Close()
+		}
+	}
+	if err := createAsset(t.Context(), client.New(s.Base, client.WithAPIKey(key), client.WithRetry(1, 0, 0)).Ledger); err == nil ||
+		!strings.Contains(err.Error(), "certificate signed by unknown authority") {
+		t.Errorf("an unknown authority: %v", err)
+	}
 }

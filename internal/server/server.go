@@ -130,8 +130,9 @@ type Server struct {
 	gate       *rpc.Gate
 	metrics    *http.Server
 	listener   net.Listener
-	transport  *transport    // nil: without TLS
-	closing    chan struct{} // closed when shutdown begins
+	transport  *transport      // nil: without TLS
+	issuers    *access.Issuers // nil: no tokens are accepted
+	closing    chan struct{}   // closed when shutdown begins
 	once       sync.Once
 	work       sync.WaitGroup
 	stop       context.CancelFunc
@@ -200,6 +201,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			return nil, err
 		}
 	}
+	s.warnPlain()
 	go func() {
 		if err := s.serve(); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("the listener ended", "error", err)

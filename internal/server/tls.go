@@ -109,7 +109,6 @@ func (t *transport) authorities() *x509.CertPool { return t.current.Load().Clien
 // serve accepts connections until shutdown: TLS only, or cleartext only.
 func (s *Server) serve() error {
 	if s.transport == nil {
-		s.warnPlain()
 		return s.http.Serve(s.listener)
 	}
 	s.http.Protocols.SetUnencryptedHTTP2(false)
@@ -122,7 +121,8 @@ func (s *Server) serve() error {
 // identify adds tokens and client certificates to the credentials that a gate accepts.
 func (s *Server) identify(gate *rpc.Gate) {
 	if len(s.options.Issuers) > 0 {
-		gate.Authenticate = access.NewIssuers(s.reads, s.options.Issuers, s.log).Or(gate.Authenticate)
+		s.issuers = access.NewIssuers(s.reads, s.options.Issuers, s.log)
+		gate.Authenticate = s.issuers.Or(gate.Authenticate)
 	}
 	if s.transport != nil && s.transport.files.ClientCA != "" {
 		gate.Certificate = access.NewCertificates(s.reads, s.transport.authorities).Authenticate
@@ -131,7 +131,7 @@ func (s *Server) identify(gate *rpc.Gate) {
 
 // warnPlain warns if the listener sends keys and books unencrypted over a network.
 func (s *Server) warnPlain() {
-	if a, ok := s.listener.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+	if a, ok := s.listener.Addr().(*net.TCPAddr); ok && s.transport == nil && !a.IP.IsLoopback() {
 		s.log.Warn("the server listens beyond this machine without TLS: use --tls-cert and --tls-key, unless a proxy "+
 			"on the same private network speaks TLS for it", "address", s.Addr())
 	}

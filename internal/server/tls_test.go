@@ -172,3 +172,23 @@ func body(t testing.TB, client *http.Client, address string) (int, string) {
 	}
 	return res.StatusCode, fmt.Sprint(strings.TrimSpace(string(b)))
 }
+
+func TestServerLogsHowTheDatabaseIsReached(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]string{
+		"prefer":      `"level":"WARN","msg":"connections to the database may be unencrypted: add sslmode=verify-full to its URL","sslmode":"prefer"`,
+		"require":     `"msg":"connections to the database are encrypted","sslmode":"require","certificate_verified":false`,
+		"verify-full": `"msg":"connections to the database are encrypted","sslmode":"verify-full","certificate_verified":true`,
+	} {
+		log := &servertest.Log{}
+		s, err := server.Start(t.Context(), server.Options{DatabaseURL: "postgres://u@database.invalid/d?sslmode=" + mode,
+			Listen: "127.0.0.1:0", Log: slog.New(slog.NewJSONHandler(log, nil))})
+		if err == nil {
+			s.Stop()
+			t.Fatal("the server reached a database that does not exist")
+		}
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s: %s", mode, log)
+		}
+	}
+}
