@@ -193,7 +193,7 @@ func fetchKeys(ctx context.Context, issuer string) (keys []jose.JSONWebKey, err 
 	}
 	for _, text := range set.Keys {
 		var key jose.JSONWebKey
-		if json.Unmarshal(text, &key) == nil && key.IsPublic() && key.Valid() && key.Use != "enc" {
+		if json.Unmarshal(text, &key) == nil && key.IsPublic() && key.Use != "enc" {
 			keys = append(keys, key)
 		}
 	}
