@@ -62,8 +62,8 @@ func holder(cert *x509.Certificate) (caller, error) {
 	}
 	role := Read
 	if query.Has("role") {
-		if role, err = ParseRole(query.Get("role")); err != nil {
-			return caller{}, Unauthenticated.New("the client certificate's name: %v", err)
+		if role = callerRoles[query.Get("role")]; role == 0 {
+			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, write or admin")
 		}
 	}
 	return caller{u.Host, strings.TrimPrefix(u.Path, "/"), role}, nil

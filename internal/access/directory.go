@@ -19,6 +19,9 @@ type caller struct {
 	role              Role
 }
 
+// callerRoles are the roles that a certificate or token can give. None reaches beyond a tenant.
+var callerRoles = map[string]Role{"read": Read, "write": Write, "admin": Admin}
+
 var principalName = regexp.MustCompile(`^[!-~]{1,64}$`)
 
 // identity makes the identity of a caller whose tenant was looked up.

@@ -138,7 +138,7 @@ func (i *issuer) caller(claims map[string]any) (c caller, err error) {
 	}
 	for _, r := range roles {
 		name, _ := r.(string)
-		c.role = max(c.role, roleNames[name])
+		c.role = max(c.role, callerRoles[name])
 	}
 	if c.role == 0 {
 		return c, Unauthenticated.New("the token's claim %s must be read, write or admin", i.RoleClaim)

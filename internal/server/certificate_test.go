@@ -85,6 +85,7 @@ func TestClientCertificateNamesTheCaller(t *testing.T) {
 		{"bad principal", clients.named("ledgerd://mine/the%20boss?role=write"), unknown, unknown},
 		{"long principal", clients.named("ledgerd://mine/" + strings.Repeat("p", 65)), unknown, unknown},
 		{"bad role", clients.named("ledgerd://mine/boss?role=king"), unknown, unknown},
+		{"role beyond a tenant", clients.named("ledgerd://mine/boss?role=operator"), unknown, unknown},
 		{"two roles", clients.named("ledgerd://mine/boss?role=write&role=read"), unknown, unknown},
 		{"unknown parameter", clients.named("ledgerd://mine/boss?role=write&only=assets"), unknown, unknown},
 		{"user", clients.named("ledgerd://me@mine/boss?role=write"), unknown, unknown},

@@ -199,6 +199,7 @@ func TestTokenNamesTheCaller(t *testing.T) {
 		{"no issuer", good.token(map[string]any{"iss": nil}), unknown, unknown},
 		{"no role", good.token(map[string]any{"role": nil}), unknown, unknown},
 		{"unknown role", good.token(map[string]any{"role": "king"}), unknown, unknown},
+		{"role beyond a tenant", good.token(map[string]any{"role": []string{"operator"}}), unknown, unknown},
 		{"unknown roles", good.token(map[string]any{"role": []any{"king", 3}}), unknown, unknown},
 		{"no roles", good.token(map[string]any{"role": []string{}}), unknown, unknown},
 		{"unknown tenant", good.token(map[string]any{"tenant": "nobodys"}), unknown, unknown},
