@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -140,12 +139,12 @@ func TestServerWithoutUsableTLSFilesDoesNotStart(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	replace(t, empty, nil)
 	for what, change := range map[string]func(*server.TLSFiles){
-		"no key":             func(f *server.TLSFiles) { f.Key = "" },
-		"no certificate":     func(f *server.TLSFiles) { f.Cert = "" },
-		"missing file":       func(f *server.TLSFiles) { f.Cert += "x" },
-		"another key":        func(f *server.TLSFiles) { f.Key = newFiles(t, other, nil).Key },
-		"no authorities":     func(f *server.TLSFiles) { f.ClientCA = empty },
-		"missing authorites": func(f *server.TLSFiles) { f.ClientCA = empty + "x" },
+		"no key":              func(f *server.TLSFiles) { f.Key = "" },
+		"no certificate":      func(f *server.TLSFiles) { f.Cert = "" },
+		"missing file":        func(f *server.TLSFiles) { f.Cert += "x" },
+		"another key":         func(f *server.TLSFiles) { f.Key = newFiles(t, other, nil).Key },
+		"no authorities":      func(f *server.TLSFiles) { f.ClientCA = empty },
+		"missing authorities": func(f *server.TLSFiles) { f.ClientCA = empty + "x" },
 	} {
 		files := newFiles(t, own, nil)
 		change(files)
@@ -170,7 +169,7 @@ func body(t testing.TB, client *http.Client, address string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, fmt.Sprint(strings.TrimSpace(string(b)))
+	return res.StatusCode, string(b)
 }
 
 func TestServerLogsHowTheDatabaseIsReached(t *testing.T) {
