@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"time"
 
 	"connectrpc.com/connect"
@@ -55,6 +56,7 @@ type Client struct {
 
 type settings struct {
 	http         connect.HTTPClient
+	tls          *tls.Config
 	apiKey       string
 	retry        RetryPolicy
 	gather       bool
@@ -67,13 +69,18 @@ type settings struct {
 // Option configures a Client.
 type Option func(*settings)
 
-// WithAPIKey sends an API key with every call; `ledgerd apikey create` prints it once.
+// WithAPIKey sends an API key with every call; `ledgerd apikey create` prints it once. A token of an issuer that the
+// server trusts may take its place.
 func WithAPIKey(key string) Option { return func(s *settings) { s.apiKey = key } }
 
 // WithHTTPClient replaces the HTTP client. The default one keeps up to 512 idle connections to the server for
 // 90 s, times out dialling after 5 s, and follows no redirects. WithGRPC without TLS needs a client with
 // unencrypted HTTP/2.
 func WithHTTPClient(h connect.HTTPClient) Option { return func(s *settings) { s.http = h } }
+
+// WithTLS configures connections to https addresses: authorities of its own, or a client certificate, which identifies
+// the caller instead of an API key. It has no effect together with WithHTTPClient.
+func WithTLS(config *tls.Config) Option { return func(s *settings) { s.tls = config } }
 
 // WithRetry configures retries: the total number of attempts (1: no retries), the maximum wait before the
 // second attempt, and the limit up to which it doubles. Default 3, 100 ms and 1 s. See RetryInterceptor.
@@ -134,7 +141,7 @@ func New(baseURL string, opts ...Option) *Client {
 		o(&s)
 	}
 	if s.http == nil {
-		s.http = newHTTPClient(s.grpc)
+		s.http = newHTTPClient(s.grpc, s.tls)
 	}
 	c := &Client{http: s.http}
 	wire := s.interceptors

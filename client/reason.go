@@ -19,8 +19,8 @@ const (
 	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant's policy requires a key
 	ReasonKeyUnsupported         Reason = "IDEMPOTENCY_KEY_UNSUPPORTED" // the call takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
-	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no valid API key
-	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the API key's role does not allow the call
+	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no valid API key, token or certificate
+	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the caller's role does not allow the call
 	ReasonBizNoExistsDifferent   Reason = "BIZ_NO_EXISTS_DIFFERENT"
 	ReasonAssetNotFound          Reason = "ASSET_NOT_FOUND"
 	ReasonAssetExistsDifferent   Reason = "ASSET_EXISTS_DIFFERENT"
@@ -198,6 +198,7 @@ const (
 	ReasonSecretNotConfigured Reason = "SECRET_NOT_CONFIGURED" // the server has no master key
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
+	ReasonIssuerUnavailable   Reason = "ISSUER_UNAVAILABLE"  // the token cannot be checked now
 	ReasonGatewayUnavailable  Reason = "GATEWAY_UNAVAILABLE" // State has the gateway's code
 	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"
 	ReasonIDWorkersExhausted  Reason = "ID_WORKERS_EXHAUSTED"

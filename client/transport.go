@@ -1,6 +1,7 @@
 package client
 
 import (
+	"crypto/tls"
 	"net"
 	"net/http"
 	"time"
@@ -16,10 +17,11 @@ const (
 
 // newHTTPClient makes the default HTTP client. It uses HTTP/1.1 unless TLS or gRPC requires HTTP/2: for
 // concurrent calls, separate connections cost less than HTTP/2 framing.
-func newHTTPClient(grpc bool) *http.Client {
+func newHTTPClient(grpc bool, config *tls.Config) *http.Client {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig:     config,
 		TLSHandshakeTimeout: dialTimeout,
 		MaxIdleConnsPerHost: idleConnections,
 		IdleConnTimeout:     idleTime,

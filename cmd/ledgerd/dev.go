@@ -69,7 +69,8 @@ func (c *devCmd) Run(e *env) error {
 		sent = "Messages are sent by the providers in " + c.Notify +
 			"; messages of other channels are not sent, but written to " + messages
 	}
-	err = c.serve(e, url, &anyone, provider.Development(messages), func(s *server.Server) error {
+	o := server.Options{DatabaseURL: url, Anyone: &anyone}
+	err = c.serve(e, o, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)

@@ -34,6 +34,10 @@ type serverFlags struct {
 
 type serveCmd struct {
 	serverFlags
+	TLSCert     string `name:"tls-cert" help:"PEM file of the server's certificate and intermediate ones: connections use TLS (docs/security.md). Read again when it changes." type:"existingfile" env:"LEDGERD_TLS_CERT"`
+	TLSKey      string `name:"tls-key" help:"PEM file of the certificate's private key." type:"existingfile" env:"LEDGERD_TLS_KEY"`
+	TLSClientCA string `name:"tls-client-ca" help:"PEM file of authorities whose client certificates identify callers, instead of an API key. Needs --tls-cert." type:"existingfile" env:"LEDGERD_TLS_CLIENT_CA"`
+	OIDC        string `name:"oidc" help:"YAML file of OpenID Connect issuers whose tokens identify callers, beside API keys (docs/security.md). Empty: none." type:"existingfile" env:"LEDGERD_OIDC"`
 	DatabaseURL string `required:"" help:"URL of the Postgres database, with a login role that is a member of ledgerd_app only." env:"DATABASE_URL"`
 }
 
@@ -41,14 +45,26 @@ func (c *serveCmd) Run(e *env) error {
 	if err := pg.CheckSchema(e.ctx, c.DatabaseURL); err != nil {
 		return err
 	}
-	return c.serve(e, c.DatabaseURL, nil, nil, func(*server.Server) error { return nil })
+	o := server.Options{DatabaseURL: c.DatabaseURL}
+	if c.TLSCert+c.TLSKey+c.TLSClientCA != "" {
+		if c.TLSCert == "" || c.TLSKey == "" {
+			return errors.New("--tls-cert and --tls-key: set both, or none and no --tls-client-ca")
+		}
+		o.TLS = &server.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, ClientCA: c.TLSClientCA}
+	}
+	if c.OIDC != "" {
+		var err error
+		if o.Issuers, err = access.ReadIssuers(c.OIDC); err != nil {
+			return err
+		}
+	}
+	return c.serve(e, o, nil, func(*server.Server) error { return nil })
 }
 
-// serve runs a server until shutdown. ready is called once it listens.
+// serve runs a server until shutdown, with the given options and those of the flags. ready is called once it listens.
 //
 // senders serve the channels that the provider file does not name; nil: none.
-func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File,
-	ready func(*server.Server) error) error {
+func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, ready func(*server.Server) error) error {
 	limitMemory()
 	endTraces, err := startTraces(e.ctx, f.TraceURL, e.log)
 	if err != nil {
@@ -85,12 +101,11 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	if f.PhoneRegion != "" && !recipient.Region(f.PhoneRegion) {
 		return fmt.Errorf("--phone-region %s: must be a country code of two capital letters, such as CN", f.PhoneRegion)
 	}
-	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen,
-		MetricsListen: f.MetricsListen,
-		Anyone:        anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout,
-		Traces:  f.TraceURL != "",
-		Consume: consumers, Notify: senders, Pay: gateways,
-		Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
+	o.Listen, o.MetricsListen, o.Origins = f.Listen, f.MetricsListen, f.CORSOrigin
+	o.KeyLife, o.DrainTimeout, o.Traces = f.KeyLife, f.DrainTimeout, f.TraceURL != ""
+	o.Consume, o.Notify, o.Pay, o.Webhooks = consumers, senders, gateways, urls
+	o.Secret, o.Region, o.Log = master, f.PhoneRegion, e.log
+	s, err := server.Start(e.ctx, o)
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
@@ -98,7 +113,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		return err
 	}
 	defer s.Stop()
-	e.log.Info("listening", "address", s.Addr())
+	e.log.Info("listening", "address", s.Addr(), "tls", o.TLS != nil)
 	if err := ready(s); err != nil {
 		return err
 	}

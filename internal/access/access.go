@@ -28,10 +28,10 @@ import (
 var (
 	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest,
 		Code: fault.Unauthenticated, Step: fault.Fix,
-		Doc: "The call has no valid API key: send Authorization: Bearer KEY."})
+		Doc: "The call has no valid API key, token or client certificate: send Authorization: Bearer KEY."})
 	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest,
 		Code: fault.PermissionDenied, Step: fault.Fix,
-		Doc: "The API key's role does not allow the call."})
+		Doc: "The caller's role does not allow the call."})
 )
 
 // Role is the permission level of a key; each role includes the lesser ones.

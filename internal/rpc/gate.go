@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,8 +29,11 @@ import (
 // Gate is the interceptor of every service. It authenticates the caller, admits large requests before they are read,
 // validates the message, encodes errors, and counts calls. Named sets the request's id, Admission.Bounded its body.
 type Gate struct {
-	// Authenticate returns the identity behind an API key. Nil: every caller is Anyone.
+	// Authenticate returns the identity behind an API key or a token. Nil: every caller is Anyone.
 	Authenticate func(ctx context.Context, key string) (access.Identity, error)
+	// Certificate returns the identity behind a verified client certificate, the first of its chain. It is for calls
+	// without Authorization. Nil: certificates identify no caller.
+	Certificate func(ctx context.Context, chain []*x509.Certificate) (access.Identity, error)
 	// Anyone is the identity of all callers if Authenticate is nil.
 	Anyone  access.Identity
 	Log     *slog.Logger
@@ -90,10 +94,14 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 	return err
 }
 
-// identify authenticates by the Authorization header. It refuses two of them: a proxy may have checked the other one.
+// identify authenticates by the Authorization header, or without one by client certificate. It refuses two headers: a
+// proxy may have checked the other one.
 func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, error) {
 	const scheme = "Bearer "
 	values := h["Authorization"]
+	if chain := certificateOf(ctx); len(values) == 0 && chain != nil && g.Certificate != nil {
+		return g.Certificate(ctx, chain)
+	}
 	if len(values) != 1 || len(values[0]) < len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
 		return access.Identity{}, access.Unauthenticated.New("send Authorization: Bearer KEY, once")
 	}

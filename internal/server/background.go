@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -43,6 +44,12 @@ func (s *Server) background(ctx context.Context) {
 	s.work.Go(func() { s.locks.waiting.Run(ctx) })
 	s.work.Go(func() { s.deliver(ctx) })
 	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
+	if s.transport != nil {
+		s.every(ctx, reloadPause, "read the files of TLS", s.transport.reload)
+	}
+	if s.issuers != nil {
+		s.every(ctx, access.RefreshEvery, "fetch the keys of issuers", s.issuers.Refresh)
+	}
 }
 
 // keepPartitions creates and drops partitions of messages. Messages and events are never dropped, only contents.

@@ -70,6 +70,10 @@ type Options struct {
 	Listen      string // host:port, default 127.0.0.1:8080
 	// MetricsListen serves /metrics and /debug/pprof without a key on a separate address. Empty: off.
 	MetricsListen string
+	// TLS names the files of certificates. Nil: connections are not encrypted.
+	TLS *TLSFiles
+	// Issuers are the issuers of accepted tokens.
+	Issuers []access.Issuer
 	// Anyone is the identity of every caller; no API key is required. For development.
 	Anyone *access.Identity
 	// Origins are the CORS origins of pages that may call, such as https://shop.example.com; *: all.
@@ -128,7 +132,9 @@ type Server struct {
 	gate       *rpc.Gate
 	metrics    *http.Server
 	listener   net.Listener
-	closing    chan struct{} // closed when shutdown begins
+	transport  *transport      // nil: without TLS
+	issuers    *access.Issuers // nil: no tokens are accepted
+	closing    chan struct{}   // closed when shutdown begins
 	once       sync.Once
 	work       sync.WaitGroup
 	stop       context.CancelFunc
@@ -197,15 +203,22 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			return nil, err
 		}
 	}
+	s.warnPlain()
 	go func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.serve(); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("the listener ended", "error", err)
 		}
 	}()
 	return s, nil
 }
 
+// open reads the files of TLS, and opens the pools.
 func (s *Server) open(ctx context.Context) (err error) {
+	if s.options.TLS != nil {
+		if s.transport, err = newTransport(*s.options.TLS, s.log); err != nil {
+			return err
+		}
+	}
 	if s.batches, err = pg.Open(ctx, s.options.DatabaseURL, enginePool); err != nil {
 		return err
 	}
@@ -217,6 +230,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 		s.closePools()
 		return err
 	}
+	s.logEncryption()
 	if err = pg.CheckMode(ctx, s.reads); err == nil && s.options.Anyone == nil {
 		err = pg.CheckRole(ctx, s.reads)
 	}
@@ -249,11 +263,12 @@ func (s *Server) newGate() *rpc.Gate {
 		gate.Anyone = *s.options.Anyone
 	} else {
 		gate.Authenticate = access.NewKeys(s.keyring).Authenticate
+		s.identify(gate)
 	}
 	return gate
 }
 
-// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no API key.
+// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no caller.
 func (s *Server) routes() http.Handler {
 	gate := s.gate
 	var interceptors []connect.Interceptor
@@ -305,7 +320,8 @@ func (s *Server) routes() http.Handler {
 	s.reports(mux)
 	s.callbacks(mux)
 	mux.Handle("GET /metrics", gate.RequireAdmin(metricsHandler(s.registry)))
-	handler := crossOrigin(s.options.Origins, rpc.Named(logPanics(s.log, rpc.NewAdmission(s.registry).Bounded(mux))))
+	handler := crossOrigin(s.options.Origins,
+		rpc.Named(logPanics(s.log, rpc.Certified(rpc.NewAdmission(s.registry).Bounded(mux)))))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler, s.options.Origins...)
 	}

@@ -1,0 +1,70 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Certificates authenticates callers by client certificates. The authority that signs them decides who is who: the URI
+// ledgerd://TENANT/PRINCIPAL?role=ROLE among a certificate's alternative names names its holder.
+type Certificates struct {
+	directory   *directory
+	authorities func() *x509.CertPool
+}
+
+// NewCertificates makes a Certificates on a pool. authorities returns the current authorities of clients.
+func NewCertificates(pool *pgxpool.Pool, authorities func() *x509.CertPool) *Certificates {
+	return &Certificates{newDirectory(pool), authorities}
+}
+
+// Authenticate returns the identity of a client's certificate, which comes first in its chain. It verifies the chain
+// again, because connections outlive certificates and authorities. Returns faults UNAUTHENTICATED,
+// DATABASE_UNAVAILABLE.
+func (c *Certificates) Authenticate(ctx context.Context, chain []*x509.Certificate) (Identity, error) {
+	return c.directory.identify(ctx, sha256.Sum256(chain[0].Raw), func(context.Context) (caller, error) {
+		between := x509.NewCertPool()
+		for _, cert := range chain[1:] {
+			between.AddCert(cert)
+		}
+		if _, err := chain[0].Verify(x509.VerifyOptions{Roots: c.authorities(), Intermediates: between,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			return caller{}, Unauthenticated.New("the client certificate is not valid, or not any more").Because(err)
+		}
+		return holder(chain[0])
+	})
+}
+
+const certificateScheme = "ledgerd"
+
+// holder reads the URI that names the holder of a certificate.
+func holder(cert *x509.Certificate) (caller, error) {
+	var names []*url.URL
+	for _, u := range cert.URIs {
+		if u.Scheme == certificateScheme {
+			names = append(names, u)
+		}
+	}
+	if len(names) != 1 {
+		return caller{}, Unauthenticated.New("the client certificate must have one alternative name such as " +
+			"URI:ledgerd://TENANT/PRINCIPAL?role=write")
+	}
+	u := names[0]
+	// Unknown parts may restrict the holder: refuse them.
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil || u.User != nil || u.Fragment != "" || len(query) > 1 || len(query) == 1 && len(query["role"]) != 1 {
+		return caller{}, Unauthenticated.New("the client certificate's name must be ledgerd://TENANT/PRINCIPAL, " +
+			"with no parameter but role")
+	}
+	role := Read
+	if query.Has("role") {
+		if role = callerRoles[query.Get("role")]; role == 0 {
+			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, write or admin")
+		}
+	}
+	return caller{u.Host, strings.TrimPrefix(u.Path, "/"), role}, nil
+}
