@@ -227,8 +227,8 @@ with recursive roles as (
             else 'all' end,
         'to', (select string_agg(case o when 0 then 'PUBLIC' else pg_get_userbyid(o) end, ', ' order by o::regrole::text)
             from unnest(p.polroles) o),
-        'using (' || pg_get_expr(p.polqual, p.polrelid) || ')',
-        'check (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')'), null
+        'using ' || pg_get_expr(p.polqual, p.polrelid),
+        'check ' || pg_get_expr(p.polwithcheck, p.polrelid)), null
     from relations r
     join pg_policy p on p.polrelid = r.oid
     union all
@@ -330,9 +330,11 @@ with recursive roles as (
             'local_preload_libraries', 'transform_null_equals', 'allow_system_table_mods', 'ignore_system_indexes')
         -- Nothing may be found before pg_catalog and our schema, except in a schema with the name of the role.
         or d.name = 'search_path' and not d.super and (
-            regexp_replace(d.value, '[" ]', '', 'g') !~ ('^([$]user,|pg_catalog,)*' || d.main || '(,|$)')
+            not starts_with(regexp_replace(replace(replace(d.value, '"', ''), ' ', '') || ',', '^([$]user,|pg_catalog,)*', ''),
+                replace(replace(d.main, '"', ''), ' ', '') || ',')
             or d.value ~ ',\s*"?pg_catalog"?\s*(,|$)')
 )
-select f.kind, f.object, regexp_replace(f.definition, '\s+', ' ', 'g') as definition, f.expected
+-- Functions of catalogs return null for an object that was dropped after the query began.
+select f.kind, f.object, regexp_replace(coalesce(f.definition, 'dropped'), '\s+', ' ', 'g') as definition, f.expected
 from facts f
 order by f.kind collate "C", f.object collate "C", f.definition collate "C"

@@ -2,8 +2,10 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,25 +26,17 @@ type object struct {
 	expected *string
 }
 
-// schema compares the catalogs with the expected ones. Partitions come and go while the query runs, so differences count
-// if a second comparison finds them too.
+// schema compares the catalogs with the expected ones.
 func (r *run) schema(ctx context.Context) error {
 	start := time.Now()
-	differences, err := r.schemaDifferences(ctx)
-	if err == nil && len(differences) > 0 {
-		var again []Violation
-		again, err = r.schemaDifferences(ctx)
-		differences = slices.DeleteFunc(again, func(v Violation) bool {
-			return !slices.ContainsFunc(differences, func(w Violation) bool { return v.String() == w.String() })
-		})
-	}
+	found, err := readSchema(ctx, r.conn)
 	if err != nil {
 		return fmt.Errorf("check %s: %w", schemaCheck, err)
 	}
-	for _, v := range differences {
+	for _, v := range compare(schema.Expected(), found) {
 		r.found(v)
 	}
-	r.report.SchemaTook = time.Since(start)
+	r.report.Objects, r.report.SchemaTook = len(found), time.Since(start)
 	rows, err := r.conn.Query(ctx, query("owners"))
 	if err != nil {
 		return err
@@ -51,57 +45,52 @@ func (r *run) schema(ctx context.Context) error {
 	return err
 }
 
-func (r *run) schemaDifferences(ctx context.Context) (differences []Violation, err error) {
-	err = r.snapshot(ctx, func(tx pgx.Tx) error {
-		found, err := readSchema(ctx, tx)
-		r.report.Objects = len(found)
-		differences = compare(schema.Expected(), found)
-		return err
-	})
-	return differences, err
-}
-
 // Schema returns the objects of a database, sorted, as expected.txt lists them.
-func Schema(ctx context.Context, conn *pgx.Conn) ([]schema.Object, error) {
-	var list []schema.Object
-	err := (&run{conn: conn}).snapshot(ctx, func(tx pgx.Tx) error {
-		found, err := readSchema(ctx, tx)
-		for _, o := range found {
-			if o.expected == nil {
-				list = append(list, o.Object)
-			}
-		}
-		return err
-	})
+func Schema(ctx context.Context, conn *pgx.Conn) (list []schema.Object, err error) {
+	found, err := readSchema(ctx, conn)
+	for _, o := range found {
+		list = append(list, o.Object)
+	}
 	return list, err
 }
 
-// readSchema reads the objects. The session's search_path decides only which table is the ledger's.
-func readSchema(ctx context.Context, tx pgx.Tx) ([]object, error) {
-	var ledger *uint32
-	err := tx.QueryRow(ctx, "select pg_catalog.to_regclass('ledger_accounts')::pg_catalog.oid").Scan(&ledger)
-	if err != nil {
-		return nil, err
-	}
-	if ledger == nil {
-		return nil, fmt.Errorf("there is no table ledger_accounts in search_path")
-	}
-	if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
-		return nil, err
-	}
-	if _, err = tx.Exec(ctx, query("schema_path"), *ledger); err != nil {
-		return nil, err
-	}
-	if _, err = tx.Exec(ctx, query("schema_settings")); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, schema.Catalog)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (o object, err error) {
-		return o, row.Scan(&o.Kind, &o.Name, &o.Definition, &o.expected)
+// readSchema reads the objects. The session's search_path decides only which table is the ledger's. Partitions are locked
+// against dropping: Postgres' functions for definitions fail on objects that the query still sees.
+func readSchema(ctx context.Context, conn *pgx.Conn) (found []object, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var ledger *uint32
+		err := tx.QueryRow(ctx, "select pg_catalog.to_regclass('ledger_accounts')::pg_catalog.oid").Scan(&ledger)
+		if err != nil {
+			return err
+		}
+		if ledger == nil {
+			return errors.New("there is no table ledger_accounts in search_path")
+		}
+		if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
+			return err
+		}
+		var lock *string
+		if err = tx.QueryRow(ctx, query("partitioned"), *ledger).Scan(&lock); err != nil {
+			return err
+		}
+		if lock != nil {
+			if _, err = tx.Exec(ctx, *lock); err != nil {
+				return err
+			}
+		}
+		if _, err = tx.Exec(ctx, query("schema_settings"), *ledger); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, schema.Catalog)
+		if err != nil {
+			return err
+		}
+		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (o object, err error) {
+			return o, row.Scan(&o.Kind, &o.Name, &o.Definition, &o.expected)
+		})
+		return err
 	})
+	return found, err
 }
 
 // compare returns a violation for each object that differs, is missing, or is there in addition.
@@ -132,9 +121,34 @@ func compare(expected []schema.Object, found []object) (differences []Violation)
 		}
 	}
 	for _, o := range expected {
-		if k := (key{o.Kind, o.Name}); want[k] != "" {
-			differ(k, null, want[k])
+		k := key{o.Kind, o.Name}
+		if definition, missing := want[k]; missing {
+			differ(k, null, definition)
 		}
 	}
-	return differences
+	return withoutParts(differences)
+}
+
+// withoutParts leaves out the columns, constraints and indexes of relations that are missing or were added.
+func withoutParts(differences []Violation) []Violation {
+	relations := map[string]bool{}
+	for _, v := range differences {
+		switch d := v.Fields[2]; v.Fields[0].Value {
+		case "table", "view", "sequence", "materialized view", "foreign table", "type":
+			relations[v.Fields[1].Value] = d.Value == null || d.Expected == null
+		}
+	}
+	return slices.DeleteFunc(differences, func(v Violation) bool {
+		name := v.Fields[1].Value
+		switch v.Fields[0].Value {
+		case "column":
+			name = name[:strings.LastIndexByte(name, '.')]
+		case "constraint", "index":
+			_, name, _ = strings.Cut(name, " on ")
+		case "query", "range", "partition key":
+		default:
+			return false
+		}
+		return relations[name]
+	})
 }
