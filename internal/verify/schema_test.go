@@ -282,7 +282,7 @@ func TestWeakeningsOfRolesAreFoundAndNamed(t *testing.T) {
 	}
 
 	// A role that is no superuser may migrate, and is named as one that can change everything.
-	execute("create role migrator login in role ledgerd_owner; create role above login in role migrator")
+	execute("create role migrator login createrole in role ledgerd_owner; create role above login in role migrator")
 	execute("create database other owner migrator")
 	app := strings.ReplaceAll(db.AppDSN, db.Name, "other")
 	if err := pg.Migrate(t.Context(), strings.ReplaceAll(app, "ledgerd_test_app", "migrator")); err != nil {
@@ -360,6 +360,9 @@ func TestPartitionsThatAreDroppedGiveNoFalseAlarm(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.SuperDSN)
+	if _, err := conn.Exec(t.Context(), "set role ledgerd_owner"); err != nil {
+		t.Fatal(err)
+	}
 	done := make(chan error, 1)
 	go func() {
 		for range 200 {
