@@ -1,7 +1,7 @@
 -- The objects that guard the data, and the rights to them, as rows: kind, object, definition. The search_path must be
--- pg_catalog and then the schema of ledger_accounts, so that names are relative to that schema. expected.txt has the rows
--- of a freshly migrated database. Where "expected" is not null, the row is not in the file: it is part of a partition that
--- differs from its parent.
+-- pg_catalog and then the schema of ledger_accounts, so that names are relative to that schema. expected.txt has the
+-- rows of a freshly migrated database. A row whose "expected" is not null is not in the file: it is a part of a
+-- partition that differs from its parent.
 with recursive roles as (
     select oid, rolname from pg_roles where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_audit')
 ), memberships(member, role) as (
@@ -38,6 +38,9 @@ with recursive roles as (
     select c.relnamespace as oid, 'main' as name from pg_class c where c.oid = to_regclass('ledger_accounts')
     union all
     select n.oid, n.nspname from pg_namespace n where n.nspname = 'audit'
+), modes(mark, mode) as (
+    -- Of triggers and rules; O is enabled.
+    values ('D'::"char", 'disabled'), ('R', 'for replicas only'), ('A', 'always')
 ), of_extensions as (
     select d.classid, d.objid from pg_depend d where d.deptype = 'e'
 ), tree(oid, parent) as (
@@ -49,8 +52,7 @@ with recursive roles as (
     select i.inhrelid, i.inhparent from tree t join pg_inherits i on i.inhparent = t.oid
     where not exists (select from pg_class c where c.oid = i.inhrelid and c.relkind in ('i', 'I'))
 ), relations as (
-    select c.oid, c.oid::regclass::text as name, t.parent, c.relname, c.relkind, c.relispartition, c.relpersistence, c.relowner,
-        c.relacl, c.reloptions, c.relrowsecurity, c.relforcerowsecurity,
+    select c.*, c.oid::regclass::text as name, t.parent,
         -- Created by goose, in its own form, and owned by the role that migrated.
         c.relname in ('goose_db_version', 'goose_db_version_id_seq') as of_goose
     from tree t join pg_class c on c.oid = t.oid
@@ -60,8 +62,9 @@ with recursive roles as (
 ), parts(relid, kind, key, name, definition) as (
     -- A partition must have the parts of its parent, by kind and key, with the same definitions. Postgres chooses other
     -- names for its indexes and constraints: their key is their definition.
-    select r.oid, case r.relkind when 'r' then 'table' when 'p' then 'table' when 'v' then 'view' when 'S' then 'sequence'
-            when 'm' then 'materialized view' when 'f' then 'foreign table' else 'type' end, '', null,
+    select r.oid, case r.relkind when 'r' then 'table' when 'p' then 'table' when 'v' then 'view'
+            when 'm' then 'materialized view' when 'f' then 'foreign table' when 'S' then 'sequence' else 'type' end,
+        '', null,
         concat_ws(', ', case when not r.of_goose then 'owner ' || pg_get_userbyid(r.relowner) else 'any owner' end,
             case r.relpersistence when 'u' then 'unlogged' when 't' then 'temporary' end)
     from relations r
@@ -78,7 +81,7 @@ with recursive roles as (
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     where a.attnum > 0 and not a.attisdropped and r.relkind <> 'S' and not r.of_goose
     union all
-    -- From Postgres 18 on, NOT NULL is a constraint too. The column has it already, unless existing rows may violate it.
+    -- From Postgres 18 on, NOT NULL is a constraint too. The column has it already, unless rows may violate it.
     select r.oid, 'constraint', case when r.relkind = 'p' or r.relispartition then d.definition else c.conname end,
         c.conname, d.definition
     from relations r
@@ -87,8 +90,8 @@ with recursive roles as (
     where not r.of_goose and c.contype <> 't' and (c.contype <> 'n' or not c.convalidated)
         and (c.conparentid = 0 or r.relispartition)
     union all
-    select r.oid, 'index', case when r.relkind = 'p' or r.relispartition then d.definition else c.relname end, c.relname,
-        d.definition
+    select r.oid, 'index', case when r.relkind = 'p' or r.relispartition then d.definition else c.relname end,
+        c.relname, d.definition
     from relations r
     join pg_index i on i.indrelid = r.oid
     join pg_class c on c.oid = i.indexrelid
@@ -101,24 +104,28 @@ with recursive roles as (
     where not r.of_goose
     union all
     select r.oid, 'trigger', t.tgname, t.tgname, concat_ws(' ',
-        replace(substring(pg_get_triggerdef(t.oid, true) from ' ((BEFORE|AFTER|INSTEAD OF) .*)'), ' ON ' || r.name || ' ', ' '),
-        case t.tgenabled when 'O' then null when 'D' then 'disabled' when 'R' then 'for replicas only' else 'always' end)
+        replace(substring(pg_get_triggerdef(t.oid, true) from ' ((BEFORE|AFTER|INSTEAD OF) .*)'),
+            ' ON ' || r.name || ' ', ' '), m.mode)
     from relations r
     join pg_trigger t on t.tgrelid = r.oid
+    left join modes m on m.mark = t.tgenabled
     where not t.tgisinternal
     union all
     -- The triggers of foreign keys, which ALTER TABLE ... DISABLE TRIGGER ALL disables too.
-    select distinct r.oid, 'trigger', t.tgconstraint::text, 'of ' || c.conname,
-        case t.tgenabled when 'D' then 'disabled' when 'R' then 'for replicas only' else 'always' end
+    select r.oid, 'trigger', 'of ' || c.conname, 'of ' || c.conname, string_agg(distinct m.mode, ', ')
     from relations r
     join pg_trigger t on t.tgrelid = r.oid
-    left join pg_constraint c on c.oid = t.tgconstraint
-    where t.tgisinternal and t.tgenabled <> 'O'
+    join pg_constraint c on c.oid = t.tgconstraint
+    join modes m on m.mark = t.tgenabled
+    where t.tgisinternal
+    group by r.oid, c.conname
     union all
-    select r.oid, 'rule', w.rulename, w.rulename, concat_ws(' ', case when w.rulename <> '_RETURN' then pg_get_ruledef(w.oid, true) end,
-        case w.ev_enabled when 'O' then null when 'D' then 'disabled' when 'R' then 'for replicas only' else 'always' end)
+    -- _RETURN is the query of a view.
+    select r.oid, 'rule', w.rulename, w.rulename,
+        concat_ws(' ', case when w.rulename <> '_RETURN' then pg_get_ruledef(w.oid, true) end, m.mode)
     from relations r
     join pg_rewrite w on w.ev_class = r.oid
+    left join modes m on m.mark = w.ev_enabled
     where w.rulename <> '_RETURN' or w.ev_enabled <> 'O'
 ), rights(object, owner, acl) as (
     select r.name, r.relowner, r.relacl from relations r
@@ -166,7 +173,8 @@ with recursive roles as (
     where a.grantee <> r.relowner
     group by r.name, a.grantee, a.privilege_type, a.is_grantable
 ), loaded(setrole, setdatabase, super, main, name, value) as (
-    select d.setrole, d.setdatabase, coalesce(r.rolsuper, false), n.nspname, split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)
+    select d.setrole, d.setdatabase, coalesce(r.rolsuper, false), n.nspname, split_part(c, '=', 1),
+        substr(c, strpos(c, '=') + 1)
     from pg_db_role_setting d
     cross join unnest(d.setconfig) c
     left join pg_roles r on r.oid = d.setrole
@@ -225,8 +233,8 @@ with recursive roles as (
         case when p.polpermissive then 'permissive' else 'restrictive' end,
         case p.polcmd when 'r' then 'select' when 'a' then 'insert' when 'w' then 'update' when 'd' then 'delete'
             else 'all' end,
-        'to', (select string_agg(case o when 0 then 'PUBLIC' else pg_get_userbyid(o) end, ', ' order by o::regrole::text)
-            from unnest(p.polroles) o),
+        'to', (select string_agg(case o when 0 then 'PUBLIC' else pg_get_userbyid(o) end, ', '
+            order by pg_get_userbyid(o)) from unnest(p.polroles) o),
         'using ' || pg_get_expr(p.polqual, p.polrelid),
         'check ' || pg_get_expr(p.polwithcheck, p.polrelid)), null
     from relations r
@@ -239,12 +247,13 @@ with recursive roles as (
         case f.provolatile when 'i' then 'immutable' when 's' then 'stable' else 'volatile' end,
         case f.proparallel when 's' then 'parallel safe' when 'r' then 'parallel restricted' end,
         case when f.proisstrict then 'strict' end, case when f.proleakproof then 'leakproof' end,
-        case when f.prosecdef then 'security definer' end, case when f.prosupport <> 0 then 'support ' || f.prosupport end,
+        case when f.prosecdef then 'security definer' end,
+        case when f.prosupport <> 0 then 'support ' || f.prosupport end,
         (select string_agg('set ' || case when c ~ '^search_path=' then
                 replace(c, '=' || quote_ident(n.nspname) || ',', '=main,') else c end, ' ')
             from unnest(f.proconfig) c),
-        'sha256', encode(sha256(convert_to(f.prosrc || coalesce(f.probin, '') || coalesce(pg_get_function_sqlbody(f.oid), ''),
-            'UTF8')), 'hex')), null
+        'sha256', encode(sha256(convert_to(concat(f.prosrc, f.probin, pg_get_function_sqlbody(f.oid)), 'UTF8')),
+            'hex')), null
     from functions f
     join schemas s on s.name = 'main'
     join pg_namespace n on n.oid = s.oid
@@ -258,12 +267,14 @@ with recursive roles as (
     union all
     select 'operator', o.oid::regoperator::text, 'of ' || o.oprcode, null
     from pg_operator o
-    where (o.oprnamespace in (select oid from schemas) or o.oprnamespace = 'pg_catalog'::regnamespace and o.oid >= 16384)
+    where (o.oprnamespace in (select oid from schemas)
+            or o.oprnamespace = 'pg_catalog'::regnamespace and o.oid >= 16384)
         and not exists (select from of_extensions e where e.classid = 'pg_operator'::regclass and e.objid = o.oid)
     union all
     select 'cast', c.castsource::regtype || ' as ' || c.casttarget::regtype, 'by ' || c.castfunc::regprocedure, null
     from pg_cast c
-    where c.oid >= 16384 and not exists (select from of_extensions e where e.classid = 'pg_cast'::regclass and e.objid = c.oid)
+    where c.oid >= 16384
+        and not exists (select from of_extensions e where e.classid = 'pg_cast'::regclass and e.objid = c.oid)
     union all
     select 'function', p.oid::regprocedure::text, 'in pg_catalog', null
     from pg_proc p
@@ -288,7 +299,7 @@ with recursive roles as (
     where s.name = 'audit'
         or n.nspowner in (select u.oid from users u except select o.oid from roles o where o.rolname = 'ledgerd_owner')
     union all
-    -- The schema audit is there once, so there is one ledger in a database. Another may deceive a role by its search_path.
+    -- The schema audit exists once, so a database has one ledger. Another may deceive a role by its search_path.
     select 'schema', n.nspname, 'has a table ledger_accounts too', null
     from pg_class c
     join pg_namespace n on n.oid = c.relnamespace
@@ -315,7 +326,8 @@ with recursive roles as (
     from roles r
     join pg_auth_members m on m.member = r.oid
     union all
-    select 'login', pg_get_userbyid(p.login), 'member of ledgerd_app, ' || string_agg(p.power, ', ' order by p.power), null
+    select 'login', pg_get_userbyid(p.login), 'member of ledgerd_app, ' || string_agg(p.power, ', ' order by p.power),
+        null
     from powers p
     where p.login not in (select oid from roles)
     group by p.login
@@ -330,9 +342,10 @@ with recursive roles as (
             'local_preload_libraries', 'transform_null_equals', 'allow_system_table_mods', 'ignore_system_indexes')
         -- Nothing may be found before pg_catalog and our schema, except in a schema with the name of the role.
         or d.name = 'search_path' and not d.super and (
-            not starts_with(regexp_replace(replace(replace(d.value, '"', ''), ' ', '') || ',', '^([$]user,|pg_catalog,)*', ''),
-                replace(replace(d.main, '"', ''), ' ', '') || ',')
-            or d.value ~ ',\s*"?pg_catalog"?\s*(,|$)')
+            not starts_with(regexp_replace(translate(d.value, '" ', '') || ',', '^([$]user,|pg_catalog,)*', ''),
+                translate(d.main, '" ', '') || ',')
+            or translate(d.value, '" ', '') ~ ',pg_catalog(,|$)'
+                and translate(d.value, '" ', '') !~ '^[$]user,pg_catalog,')
 )
 -- Functions of catalogs return null for an object that was dropped after the query began.
 select f.kind, f.object, regexp_replace(coalesce(f.definition, 'dropped'), '\s+', ' ', 'g') as definition, f.expected

@@ -54,31 +54,12 @@ func Schema(ctx context.Context, conn *pgx.Conn) (list []schema.Object, err erro
 	return list, err
 }
 
-// readSchema reads the objects. The session's search_path decides only which table is the ledger's. Partitions are locked
-// against dropping: Postgres' functions for definitions fail on objects that the query still sees.
+// readSchema reads the objects. The session's search_path decides only which table is the ledger's. Partitions are
+// locked against dropping: Postgres' functions for definitions fail on dropped objects that the query still sees.
 func readSchema(ctx context.Context, conn *pgx.Conn) (found []object, err error) {
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		var ledger *uint32
-		err := tx.QueryRow(ctx, "select pg_catalog.to_regclass('ledger_accounts')::pg_catalog.oid").Scan(&ledger)
-		if err != nil {
-			return err
-		}
-		if ledger == nil {
-			return errors.New("there is no table ledger_accounts in search_path")
-		}
-		if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
-			return err
-		}
-		var lock *string
-		if err = tx.QueryRow(ctx, query("partitioned"), *ledger).Scan(&lock); err != nil {
-			return err
-		}
-		if lock != nil {
-			if _, err = tx.Exec(ctx, *lock); err != nil {
-				return err
-			}
-		}
-		if _, err = tx.Exec(ctx, query("schema_settings"), *ledger); err != nil {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
+		if err := prepare(ctx, tx); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, schema.Catalog)
@@ -91,6 +72,32 @@ func readSchema(ctx context.Context, conn *pgx.Conn) (found []object, err error)
 		return err
 	})
 	return found, err
+}
+
+// prepare makes the settings of the transaction and locks the partitions.
+func prepare(ctx context.Context, tx pgx.Tx) error {
+	var ledger *uint32
+	err := tx.QueryRow(ctx, "select pg_catalog.to_regclass('ledger_accounts')::pg_catalog.oid").Scan(&ledger)
+	if err != nil {
+		return err
+	}
+	if ledger == nil {
+		return errors.New("there is no table ledger_accounts in search_path")
+	}
+	if _, err = tx.Exec(ctx, "set local search_path = pg_catalog, pg_temp"); err != nil {
+		return err
+	}
+	var lock *string
+	if err = tx.QueryRow(ctx, query("partitioned"), *ledger).Scan(&lock); err != nil {
+		return err
+	}
+	if lock != nil {
+		if _, err = tx.Exec(ctx, *lock); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, query("schema_settings"), *ledger)
+	return err
 }
 
 // compare returns a violation for each object that differs, is missing, or is there in addition.
