@@ -215,12 +215,14 @@ with recursive roles as (
     join pg_sequence s on s.seqrelid = r.oid
     where not r.of_goose
     union all
-    -- In Postgres 15, and not later, the columns of a view of one table are qualified.
+    -- In Postgres 15, and not later, the columns of a view of one table are qualified. After a dump and restore the
+    -- constants in later parts of a UNION have names.
     select 'query', r.name, 'sha256 ' || encode(sha256(convert_to(case when a.alias is null then v.query
         else regexp_replace(v.query, '\m' || a.alias || '\.', '', 'g') end, 'UTF8')), 'hex')
         || coalesce(' with ' || array_to_string(r.reloptions, ', '), ''), null
     from relations r
-    cross join lateral pg_get_viewdef(r.oid, true) v(query)
+    cross join lateral regexp_replace(pg_get_viewdef(r.oid, true), '(::[a-z ]+) AS [a-z0-9]+(?=[,\n])', '\1', 'g')
+        v(query)
     cross join lateral substring(v.query from '\n   FROM (?:[^ ]+ )?([a-z0-9_]+)[;\n]') a(alias)
     where r.relkind in ('v', 'm')
     union all

@@ -342,6 +342,30 @@ func TestSchemasOfEveryNameMatch(t *testing.T) {
 	}
 }
 
+// A dump creates views and constraints from the definitions that Postgres prints.
+func TestRestoredDatabasesMatch(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if _, err := connect(t, db.SuperDSN).Exec(t.Context(), `
+		set role ledgerd_owner;
+		do $$
+		declare
+			d record;
+		begin
+			for d in select oid::regclass as name, pg_get_viewdef(oid) as query from pg_class where relkind = 'v' and relnamespace = 'audit'::regnamespace loop
+				execute format('create or replace view %s as %s', d.name, d.query);
+			end loop;
+			for d in select conrelid::regclass as name, conname, pg_get_constraintdef(oid) as definition from pg_constraint
+				where contype = 'c' and conrelid::regclass::text !~ '^(notify_(messages|events|contents)|pg_catalog|information_schema)'
+			loop
+				execute format('alter table %s drop constraint %I, add constraint %2$I %s', d.name, d.conname, d.definition);
+			end loop;
+		end $$`); err != nil {
+		t.Fatal(err)
+	}
+	clean(t, db.AppDSN)
+}
+
 func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
