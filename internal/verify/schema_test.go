@@ -356,7 +356,7 @@ func TestRestoredDatabasesMatch(t *testing.T) {
 				execute format('create or replace view %s as %s', d.name, d.query);
 			end loop;
 			for d in select conrelid::regclass as name, conname, pg_get_constraintdef(oid) as definition from pg_constraint
-				where contype = 'c' and conrelid::regclass::text !~ '^(notify_(messages|events|contents)|pg_catalog|information_schema)'
+				where contype = 'c' and connamespace = 'public'::regnamespace and conrelid::regclass::text !~ '^notify_(messages|events|contents)'
 			loop
 				execute format('alter table %s drop constraint %I, add constraint %2$I %s', d.name, d.conname, d.definition);
 			end loop;
