@@ -35,9 +35,13 @@ with recursive roles as (
     select c.login from reach c join roles o on o.oid = c.role where o.rolname = 'ledgerd_owner'
         and c.login not in (select oid from roles)
 ), schemas as (
-    select c.relnamespace as oid, 'main' as name from pg_class c where c.oid = to_regclass('ledger_accounts')
+    -- The path is the name as search_path has it, without needless quotes, which quote_all_identifiers adds.
+    select n.oid, 'main' as name, regexp_replace(quote_ident(n.nspname), '"([a-z0-9_]+)"', '\1') as path
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = to_regclass('ledger_accounts')
     union all
-    select n.oid, n.nspname from pg_namespace n where n.nspname = 'audit'
+    select n.oid, n.nspname, null from pg_namespace n where n.nspname = 'audit'
 ), modes(mark, mode) as (
     -- Of triggers and rules; O is enabled.
     values ('D'::"char", 'disabled'), ('R', 'for replicas only'), ('A', 'always')
@@ -172,14 +176,14 @@ with recursive roles as (
     cross join aclexplode(c.attacl) a
     where a.grantee <> r.relowner
     group by r.name, a.grantee, a.privilege_type, a.is_grantable
-), loaded(setrole, setdatabase, super, main, name, value) as (
-    select d.setrole, d.setdatabase, coalesce(r.rolsuper, false), n.nspname, split_part(c, '=', 1),
-        substr(c, strpos(c, '=') + 1)
+), loaded(setrole, setdatabase, super, main, name, value, path) as (
+    select d.setrole, d.setdatabase, coalesce(r.rolsuper, false), s.path, split_part(c, '=', 1), v.value,
+        regexp_replace(regexp_replace(v.value, '"([a-z0-9_$]+)"', '\1', 'g'), ', *', ',', 'g') || ','
     from pg_db_role_setting d
     cross join unnest(d.setconfig) c
+    cross join substr(c, strpos(c, '=') + 1) v(value)
     left join pg_roles r on r.oid = d.setrole
     join schemas s on s.name = 'main'
-    join pg_namespace n on n.oid = s.oid
     where d.setdatabase in (0, (select b.oid from pg_database b where b.datname = current_database()))
         and (d.setrole = 0 or r.rolsuper or exists (select from reach m join roles o on o.oid = m.role
             where m.login = d.setrole))
@@ -251,14 +255,12 @@ with recursive roles as (
         case when f.proisstrict then 'strict' end, case when f.proleakproof then 'leakproof' end,
         case when f.prosecdef then 'security definer' end,
         case when f.prosupport <> 0 then 'support ' || f.prosupport end,
-        (select string_agg('set ' || case when c ~ '^search_path=' then
-                replace(c, '=' || quote_ident(n.nspname) || ',', '=main,') else c end, ' ')
-            from unnest(f.proconfig) c),
+        (select string_agg('set ' || replace(regexp_replace(c, '"([a-z0-9_]+)"', '\1', 'g'),
+            'search_path=' || s.path || ',', 'search_path=main,'), ' ') from unnest(f.proconfig) c),
         'sha256', encode(sha256(convert_to(concat(f.prosrc, f.probin, pg_get_function_sqlbody(f.oid)), 'UTF8')),
             'hex')), null
     from functions f
     join schemas s on s.name = 'main'
-    join pg_namespace n on n.oid = s.oid
     union all
     -- Other objects with names in our schemas: the migrations create none, and casts have none.
     select 'type', t.oid::regtype::text, 'owner ' || pg_get_userbyid(t.typowner), null
@@ -344,10 +346,8 @@ with recursive roles as (
             'local_preload_libraries', 'transform_null_equals', 'allow_system_table_mods', 'ignore_system_indexes')
         -- Nothing may be found before pg_catalog and our schema, except in a schema with the name of the role.
         or d.name = 'search_path' and not d.super and (
-            not starts_with(regexp_replace(translate(d.value, '" ', '') || ',', '^([$]user,|pg_catalog,)*', ''),
-                translate(d.main, '" ', '') || ',')
-            or translate(d.value, '" ', '') ~ ',pg_catalog(,|$)'
-                and translate(d.value, '" ', '') !~ '^[$]user,pg_catalog,')
+            not starts_with(regexp_replace(d.path, '^([$]user,|pg_catalog,)*', ''), d.main || ',')
+            or d.path ~ ',pg_catalog,' and d.path !~ '^[$]user,pg_catalog,')
 )
 -- Functions of catalogs return null for an object that was dropped after the query began.
 select f.kind, f.object, regexp_replace(coalesce(f.definition, 'dropped'), '\s+', ' ', 'g') as definition, f.expected
