@@ -131,29 +131,34 @@ with recursive roles as (
     join pg_rewrite w on w.ev_class = r.oid
     left join modes m on m.mark = w.ev_enabled
     where w.rulename <> '_RETURN' or w.ev_enabled <> 'O'
-), rights(object, owner, acl) as (
-    select r.name, r.relowner, r.relacl from relations r
+), rights(object, owner, acl, initial) as (
+    select r.name, r.relowner, r.relacl, null::aclitem[] from relations r
     union all
-    select 'function ' || f.name, f.proowner, coalesce(f.proacl, acldefault('f', f.proowner)) from functions f
+    select 'function ' || f.name, f.proowner, coalesce(f.proacl, acldefault('f', f.proowner)), null from functions f
     union all
-    select 'schema ' || s.name, n.nspowner, n.nspacl from schemas s join pg_namespace n on n.oid = s.oid
+    select 'schema ' || s.name, n.nspowner, n.nspacl, null from schemas s join pg_namespace n on n.oid = s.oid
     union all
-    select 'database', d.datdba, coalesce(d.datacl, acldefault('d', d.datdba)) from pg_database d
+    select 'database', d.datdba, coalesce(d.datacl, acldefault('d', d.datdba)), null from pg_database d
     where d.datname = current_database()
     union all
     select 'new ' || case d.defaclobjtype when 'r' then 'relations' when 'S' then 'sequences' when 'f' then 'functions'
             when 'T' then 'types' else 'objects' end || ' of ' || pg_get_userbyid(d.defaclrole)
-            || coalesce(' in ' || s.name, ''), d.defaclrole, d.defaclacl
+            || coalesce(' in ' || s.name, ''), d.defaclrole, d.defaclacl, null
     from pg_default_acl d
     left join schemas s on s.oid = d.defaclnamespace
     where s.oid is not null or d.defaclrole in (select oid from roles)
     union all
-    select 'parameter ' || p.parname, 0, p.paracl from pg_parameter_acl p
+    select 'parameter ' || p.parname, 0, p.paracl, null from pg_parameter_acl p
     union all
-    select 'system function ' || p.oid::regprocedure, p.proowner, p.proacl from pg_proc p
+    select 'system function ' || p.oid::regprocedure, p.proowner, p.proacl,
+        coalesce(i.initprivs, acldefault('f', p.proowner))
+    from pg_proc p
+    left join pg_init_privs i on i.classoid = 'pg_proc'::regclass and i.objoid = p.oid
     where p.pronamespace = 'pg_catalog'::regnamespace and p.proacl is not null
     union all
-    select 'system table ' || c.relname, c.relowner, c.relacl from pg_class c
+    select 'system table ' || c.relname, c.relowner, c.relacl, coalesce(i.initprivs, acldefault('r', c.relowner))
+    from pg_class c
+    left join pg_init_privs i on i.classoid = 'pg_class'::regclass and i.objoid = c.oid and i.objsubid = 0
     where c.relnamespace = 'pg_catalog'::regnamespace and c.relacl is not null
 ), grants(object, grantee, privilege) as (
     -- Without those of the owner, who can grant itself everything.
@@ -166,7 +171,8 @@ with recursive roles as (
         when r.object = 'schema main' then a.grantee in (select oid from roles)
             or a.privilege_type = 'CREATE' and (a.grantee = 0 or a.grantee in (select oid from users))
         when r.object ~ '^parameter ' then a.grantee = 0 or a.grantee in (select oid from users)
-        when r.object ~ '^system ' then a.grantee in (select oid from users)
+        when r.object ~ '^system ' then a.grantee in (select oid from users) or a.grantee = 0 and not exists (
+            select from aclexplode(r.initial) i where i.grantee = 0 and i.privilege_type = a.privilege_type)
         else a.grantee <> r.owner end
     union all
     select r.name, a.grantee, a.privilege_type || case when a.is_grantable then ' with grant option' else '' end
