@@ -346,7 +346,8 @@ func TestSchemasOfEveryNameMatch(t *testing.T) {
 			}
 		})
 		if _, err := connect(t, other).Exec(t.Context(), create+`;
-			create extension pg_trgm; -- into public
+			create extension pg_trgm schema `+quoted+`;
+			create extension fuzzystrmatch schema pg_catalog;
 			alter database `+name+` set quote_all_identifiers = on;
 			alter database `+name+` set timezone = 'Asia/Tokyo';
 			alter database `+name+" set search_path = "+quoted+", public"); err != nil {
