@@ -405,29 +405,35 @@ func TestPartitionsThatAreDroppedGiveNoFalseAlarm(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "set role ledgerd_owner"); err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan error, 1)
+	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		for range 200 {
-			if _, err := conn.Exec(t.Context(), `select notify_add_partition('notify_contents', '20200106', '2020-01-06', '2020-01-13')`); err != nil {
+		for running, err := true, error(nil); ; {
+			select {
+			case <-stop:
+				running = false
+			default:
+			}
+			if !running || err != nil {
 				done <- err
 				return
 			}
-			if _, err := conn.Exec(t.Context(), "drop table notify_contents_20200106"); err != nil {
-				done <- err
-				return
+			_, err = conn.Exec(t.Context(), `
+				select notify_add_partition('notify_contents', to_char(d, 'YYYYMMDD'), d::date, d::date + 7)
+				from generate_series(timestamp '2020-01-06', '2020-03-01', '7 days') d`)
+			for day := 6; day < 28 && err == nil; day += 7 {
+				_, err = conn.Exec(t.Context(), fmt.Sprintf("drop table notify_contents_202001%02d", day))
 			}
 		}
-		done <- nil
 	}()
-	for {
-		clean(t, db.AppDSN)
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Error(err)
-			}
-			return
-		default:
+	verifier := connect(t, db.AppDSN)
+	for range 20 {
+		got, err := verify.CompareSchema(t.Context(), verifier)
+		if err != nil || !got.OK() {
+			t.Errorf("%v, %v", got.Violations, err)
 		}
+	}
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
