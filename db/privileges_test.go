@@ -1,7 +1,6 @@
 package db_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -161,9 +160,9 @@ func asAuditor(t *testing.T, db *pgtest.DB) *pgx.Conn {
 
 func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
+	// Roles are cluster-wide, and other tests verify that none has too many rights.
+	db := pgtest.NewDurable(t).DB
 	super := connect(t, db.SuperDSN)
-	// Roles are cluster-wide: name them after the database, and drop them.
 	name := db.Name[len(db.Name)-12:]
 	direct, indirect, maker, writer := name+"_owner", name+"_through", name+"_maker", name+"_writer"
 	auditor, owner := name+"_auditor", name+"_schema"
@@ -196,18 +195,6 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() {
-		conn, err := pgx.Connect(context.Background(), db.SuperDSN)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close(context.Background())
-		for _, sql := range []string{"alter schema audit owner to ledgerd_owner", `drop role "` + strings.Join(made, `", "`) + `"`} {
-			if _, err = conn.Exec(context.Background(), sql); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	as := func(role string) string { return strings.ReplaceAll(db.AppDSN, "ledgerd_test_app", role) }
 	cases := map[string]struct {
 		dsn  string

@@ -37,7 +37,7 @@ type cli struct {
 	Apikey  apikeyCmd  `cmd:"" help:"Create, list and revoke API keys."`
 	Policy  policyCmd  `cmd:"" help:"Set what a tenant requires of calls: request keys, submit tokens, the life of keys."`
 	Limit   limitCmd   `cmd:"" help:"Limit how many messages a tenant may send."`
-	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, and test all invariants."`
+	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, test all invariants, compare the schema."`
 	Bench   benchCmds  `embed:""`
 	Notify  notifyCmds `cmd:"" help:"Test providers of messages, and drop old records of messages."`
 	Import  importCmd  `cmd:"" help:"Import books from other systems."`

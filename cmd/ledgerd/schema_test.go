@@ -133,3 +133,20 @@ func TestMigrateNamesTheRightsThatItLacks(t *testing.T) {
 	execute(t, super, "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version)")
 	refuse("membership in ledgerd_owner", "INSERT on table goose_db_version")
 }
+
+func TestVerifyNamesDisabledGuards(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	verify := on([]string{"verify"}, db.AppDSN)
+	code, said := command(t, verify...)
+	if code != 0 || !strings.Contains(said, "\nno violations\n") || !strings.Contains(said, " objects of the schema compared in ") ||
+		!strings.Contains(said, "\nroles that can change or disable guards: ") {
+		t.Errorf("%d %s", code, said)
+	}
+	execute(t, db.SuperDSN, "alter table ledger_entries disable trigger ledger_entries_append_only")
+	code, said = command(t, verify...)
+	if code != 1 || !strings.Contains(said, `schema_matches: kind=trigger object="ledger_entries_append_only on ledger_entries" definition=`) ||
+		!strings.Contains(said, "\nschema_matches: 1 violations\n") || !strings.Contains(said, "the database violates 1 checks") {
+		t.Errorf("%d %s", code, said)
+	}
+}

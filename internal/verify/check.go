@@ -69,24 +69,28 @@ func (r *run) violations(ctx context.Context, q querier, c check, sql string, ar
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if r.report.Found == nil {
-			r.report.Found = map[string]int{}
-		}
-		if r.report.Found[c.name]++; r.report.Found[c.name] > keptViolations {
-			continue
-		}
 		v := Violation{Check: c.name, Rule: c.rule, Fields: fieldsOf(rows)}
 		for i, f := range v.Fields {
 			if name := r.names[f.Value]; f.Name == "tenant_id" && name != "" {
 				v.Fields[i] = Field{Name: "tenant", Value: name}
 			}
 		}
-		r.report.Violations = append(r.report.Violations, v)
+		r.found(v)
 	}
 	if err := rows.Err(); err != nil {
 		return fmt.Errorf("check %s: %w", c.name, err)
 	}
 	return nil
+}
+
+// found counts a violation, and keeps the first ones of a check.
+func (r *run) found(v Violation) {
+	if r.report.Found == nil {
+		r.report.Found = map[string]int{}
+	}
+	if r.report.Found[v.Check]++; r.report.Found[v.Check] <= keptViolations {
+		r.report.Violations = append(r.report.Violations, v)
+	}
 }
 
 const (

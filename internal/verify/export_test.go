@@ -10,6 +10,13 @@ import (
 // Settings are the settings of a slice's transaction.
 var Settings = query("settings")
 
+// CompareSchema returns the differences of the schema alone.
+func CompareSchema(ctx context.Context, conn *pgx.Conn) (Report, error) {
+	r := &run{conn: conn}
+	err := r.schema(ctx)
+	return r.report, err
+}
+
 // Sliced returns the statement and the column of every check that runs in slices, by name.
 func Sliced(ctx context.Context, conn *pgx.Conn, files fs.FS) (sql, columns map[string]string, err error) {
 	list, err := load(ctx, conn, files)

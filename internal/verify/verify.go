@@ -1,4 +1,5 @@
-// Package verify checks a live database against the invariants in db/checks.
+// Package verify checks a live database against the invariants in db/checks, and its schema against the one that the
+// migrations create, db/schema.
 //
 // Snapshots must be short, because a long one would keep dead versions of hot rows from being vacuumed. So the
 // checks run on slices of accounts, transfers and holds, each slice in its own short read-only snapshot.
@@ -14,6 +15,7 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,6 +40,11 @@ type Report struct {
 	Transfers int64
 	Holds     int64
 	Checks    int
+	// Objects counts the objects of the schema that were compared, in SchemaTook.
+	Objects    int
+	SchemaTook time.Duration
+	// Owners are the roles that can change or disable the guards.
+	Owners []string
 	// Found counts the violations by check.
 	Found map[string]int
 	// Violations are the first 100 violations of each check.
@@ -106,7 +113,10 @@ func (r *run) all(ctx context.Context, files fs.FS) (err error) {
 	if r.checks, err = load(ctx, r.conn, files); err != nil {
 		return err
 	}
-	r.report.Checks = len(r.checks)
+	r.report.Checks = len(r.checks) + 1 // the schema
+	if err := r.schema(ctx); err != nil {
+		return err
+	}
 	tenants, err := r.tenants(ctx)
 	if err != nil {
 		return err

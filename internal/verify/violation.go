@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Violation is one row that violates a check.
@@ -26,7 +27,7 @@ func (v Violation) Detail() string {
 	words := make([]string, len(v.Fields))
 	for i, f := range v.Fields {
 		words[i] = f.Name + "=" + f.Value
-		if strings.ContainsAny(f.Value, " ") {
+		if strings.ContainsFunc(f.Value, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }) {
 			words[i] = fmt.Sprintf("%s=%q", f.Name, f.Value)
 		}
 		if f.Wrong {
