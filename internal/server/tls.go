@@ -121,11 +121,11 @@ func (s *Server) serve() error {
 // identify adds tokens and client certificates to the credentials that a gate accepts.
 func (s *Server) identify(gate *rpc.Gate) {
 	if len(s.options.Issuers) > 0 {
-		s.issuers = access.NewIssuers(s.reads, s.options.Issuers, s.log)
+		s.issuers = access.NewIssuers(s.keyring, s.options.Issuers, s.log)
 		gate.Authenticate = s.issuers.Or(gate.Authenticate)
 	}
 	if s.transport != nil && s.transport.files.ClientCA != "" {
-		gate.Certificate = access.NewCertificates(s.reads, s.transport.authorities).Authenticate
+		gate.Certificate = access.NewCertificates(s.keyring, s.transport.authorities).Authenticate
 	}
 }
 
