@@ -48,9 +48,9 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 	}
 }
 
-// What the gateway says last of a refund counts. A flag that nobody has resolved is withdrawn if it returns to what it
-// said before, and one that a person has resolved is followed by the contrary.
-func TestARefundThatTurnsTwiceMisleadsNobody(t *testing.T) {
+// What the gateway says last of a refund counts. An open flag is withdrawn if the refund is again as it was before, and
+// one that a person has resolved is followed by the contrary.
+func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 	t.Parallel()
 	for _, first := range []gateway.Kind{gateway.Refunded, gateway.RefundFailed} {
 		kinds, flags := []gateway.Kind{gateway.Refunded, gateway.RefundFailed}, []string{"unknown_refund", "refund_returned"}
