@@ -60,6 +60,7 @@ func ParseRole(s string) (Role, error) {
 type Identity struct {
 	Tenant    int32
 	Principal string
+	KeyID     string // of the API key; empty: a certificate or a token
 	Role      Role
 	Policies  *Policies // of the tenant
 }
@@ -156,7 +157,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	if err != nil {
 		return Identity{}, fault.DatabaseUnavailable.New("the tenant's policies cannot be read now").Because(err)
 	}
-	return Identity{int32(tenant), row.Principal, roleNames[row.Role], policies}, nil
+	return Identity{int32(tenant), row.Principal, part[2], roleNames[row.Role], policies}, nil
 }
 
 // EnsureTenant returns the number of a tenant, creating it if necessary.

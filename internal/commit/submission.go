@@ -21,6 +21,7 @@ type Command[T any] interface {
 type Caller struct {
 	Tenant    int32
 	Principal string
+	KeyID     string // API key that the caller used; empty: none
 	RequestID string
 }
 

@@ -32,11 +32,14 @@ func Fire(c *machine.FireCommand) Command {
 // Need names the rows of the command, and what earlier runs found.
 func (c *moves) Need(tx *Tx) {
 	c.command.Need(tx.Machines())
+	needAudit(tx, c.command)
 	c.need(tx)
 }
 
 // Apply runs the command, and does what its moves entail.
-func (c *moves) Apply(tx *Tx) (any, error) { return c.run(tx, c.command.Apply) }
+func (c *moves) Apply(tx *Tx) (any, error) {
+	return recorded(tx, c.command, func() (any, error) { return c.run(tx, c.command.Apply) })
+}
 
 // entailed is what moves of instances entail: events, and ends of the parts of orders. Which these are is only known
 // when a move is made, and which rows they need only after the batch has read others: the endpoints that receive an

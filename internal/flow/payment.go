@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/machine"
@@ -40,15 +41,20 @@ type PutGateway struct {
 
 // Need names the gateway.
 func (c *PutGateway) Need(tx *Tx) {
+	audits.of(tx)
 	c.row = tx.Payments().WantPut(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Name})
 }
 
 // Apply creates or changes the gateway.
 func (c *PutGateway) Apply(tx *Tx) (any, error) {
+	change := audit.Change{Kind: audit.Gateway, Name: c.Name, After: c.Gateway}
+	if c.row.Exists {
+		change.Before = c.row.Value
+	}
 	if !tx.Payments().Put(c.row, c.Caller, c.Gateway) {
 		return commit.Repeat{First: c.Gateway}, nil
 	}
-	return c.Gateway, nil
+	return c.Gateway, audits.of(tx).Add(c.Caller, change)
 }
 
 // CreatePayment starts the payment of an order. Its answer is a payment.View, or a commit.Repeat of the open payment of

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon"
@@ -27,6 +28,7 @@ type PutSale struct {
 
 // Need names the sale, its item and its asset.
 func (c *PutSale) Need(tx *Tx) {
+	audits.of(tx)
 	c.row = tx.Sales().WantPut(c.Key)
 	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
 	if c.Order != nil {
@@ -49,10 +51,14 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 			return nil, inFields(err, func(path string) string { return "sale.order." + path })
 		}
 	}
+	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
+	if c.row.Exists {
+		change.Before = c.row.Value.Settings()
+	}
 	if !tx.Sales().Put(c.row, c.Caller, c.Sale) {
 		return commit.Repeat{First: c.Named}, nil
 	}
-	return c.Named, nil
+	return c.Named, audits.of(tx).Add(c.Caller, change)
 }
 
 // factsOf are the facts of the orders that a sale gives.

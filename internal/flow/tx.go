@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon"
@@ -54,6 +55,8 @@ var (
 	// Items and accounts are hot, so they are locked last and held for the shortest time.
 	stocks  = register(func(tx *Tx) *stock.Tx { return stock.NewTx(tx.direct) }, stock.NameConstraints()...)
 	ledgers = register(func(*Tx) *ledger.Tx { return ledger.NewTx() }, ledger.NameConstraints()...)
+	// The audit log has no locks.
+	audits = register(func(*Tx) *audit.Tx { return audit.NewTx() })
 )
 
 func newMessages(tx *Tx) *notify.Tx {
@@ -236,8 +239,37 @@ type onDomain[P commit.Participant] struct {
 	command commit.Command[P]
 }
 
-func (o onDomain[P]) Need(tx *Tx)               { o.command.Need(o.domain.of(tx)) }
-func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
+func (o onDomain[P]) Need(tx *Tx) {
+	o.command.Need(o.domain.of(tx))
+	needAudit(tx, o.command)
+}
+
+func (o onDomain[P]) Apply(tx *Tx) (any, error) {
+	return recorded(tx, o.command, func() (any, error) { return o.command.Apply(o.domain.of(tx)) })
+}
+
+// needAudit opens the audit log if the command changes settings.
+func needAudit(tx *Tx, command any) {
+	if _, ok := command.(audit.Audited); ok {
+		audits.of(tx)
+	}
+}
+
+// recorded applies a command, and adds its changes of settings to the audit log.
+func recorded(tx *Tx, command any, apply func() (any, error)) (any, error) {
+	answer, err := apply()
+	a, ok := command.(audit.Audited)
+	if _, repeat := answer.(commit.Repeat); !ok || repeat || err != nil {
+		return answer, err
+	}
+	caller, changes := a.Changes()
+	for _, x := range changes {
+		if err := audits.of(tx).Add(caller, x); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
+}
 
 // Guard runs the command's Guard, if it has one.
 func (o onDomain[P]) Guard(tx *Tx) error {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -63,6 +64,7 @@ type CreateAccountsCommand struct {
 	Accounts []NewAccount
 	handles  []*Account
 	assets   []*Asset
+	changes  []audit.Change
 }
 
 // CreatedAccounts holds the accounts and how many of them existed before.
@@ -83,6 +85,7 @@ func (c *CreateAccountsCommand) Need(tx *Tx) {
 // Apply creates the missing accounts.
 func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	made := CreatedAccounts{Accounts: make([]Account, 0, len(c.Accounts))}
+	c.changes = nil
 	for i, want := range c.Accounts {
 		a, asset := c.handles[i], c.assets[i]
 		if !asset.found {
@@ -107,9 +110,39 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 		tx.touch(a)
 		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
 		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, tx.at.Now, c.RequestID
+		if lo == nil || lo.Sign() < 0 {
+			c.changes = append(c.changes, a.change(nil))
+		}
 		made.Accounts = append(made.Accounts, *a)
 	}
 	return made, nil
+}
+
+// Changes returns the new accounts that may be overdrawn. Others have no settings of note.
+func (c *CreateAccountsCommand) Changes() (Caller, []audit.Change) { return c.Caller, c.changes }
+
+// settings are the settings of an account in the audit log.
+type settings struct {
+	Min      *string           `json:"min_balance"` // null: unbounded
+	Max      *string           `json:"max_balance"` // null: no limit
+	State    string            `json:"state"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+func (a *Account) settings() settings {
+	decimal := func(n *amount.Int) *string {
+		if n == nil {
+			return nil
+		}
+		s := a.Format(*n)
+		return &s
+	}
+	return settings{Min: decimal(a.Min), Max: decimal(a.Max), State: a.State, Metadata: a.Metadata}
+}
+
+// change is the change to the account's present settings.
+func (a *Account) change(before any) audit.Change {
+	return audit.Change{Kind: audit.Account, Name: a.Code + " " + a.Asset, Before: before, After: a.settings()}
 }
 
 // limits converts limits to minor units of the account's asset.
@@ -172,11 +205,17 @@ type UpdateAccountCommand struct {
 	Code, Asset string
 	Change      AccountChange
 	account     *Account
+	change      audit.Change
 }
 
 // Need declares the account.
 func (c *UpdateAccountCommand) Need(tx *Tx) {
 	c.account = tx.accountWithDetails(c.Tenant, c.Code, c.Asset)
+}
+
+// Changes returns the change of the account.
+func (c *UpdateAccountCommand) Changes() (Caller, []audit.Change) {
+	return c.Caller, []audit.Change{c.change}
 }
 
 func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
@@ -194,6 +233,7 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	before := a.settings()
 	tx.touch(a)
 	a.changed = true
 	if lo != nil || c.Change.Unbounded {
@@ -230,6 +270,7 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	case Open, Frozen:
 		a.State = c.Change.State
 	}
+	c.change = a.change(before)
 	now := *a
 	return &now, nil
 }

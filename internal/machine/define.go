@@ -3,6 +3,7 @@ package machine
 import (
 	"crypto/sha256"
 
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
@@ -15,7 +16,25 @@ type DefineCommand struct {
 	hash hash
 	err  error
 
-	row *commit.Row[Name, newest]
+	row    *commit.Row[Name, newest]
+	change audit.Change
+}
+
+// Changes returns the change of the machine.
+func (c *DefineCommand) Changes() (commit.Caller, []audit.Change) {
+	return c.Caller, []audit.Change{c.change}
+}
+
+// settings are what the audit log keeps of a machine: the versions themselves are kept for ever.
+type settings struct {
+	Version int32 `json:"version"`
+}
+
+func (n *newest) settings(exists bool) any {
+	if !exists {
+		return nil
+	}
+	return settings{n.Number}
 }
 
 // NewDefine returns a command that stores a definition. Apply returns fault MACHINE_INVALID if the definition breaks a
@@ -59,9 +78,11 @@ func (tx *Tx) define(row *commit.Row[Name, newest], c *DefineCommand) (any, erro
 		first.Definition = c.def.Definition
 		return commit.Repeat{First: first}, nil
 	}
+	before := v.settings(row.Exists)
 	v = tx.machines.Change(row)
 	*v = newest{Version: Version{Name: c.name, Number: v.Number + 1, Definition: c.def.Definition,
 		Principal: c.Principal, RequestID: c.RequestID, CreatedAt: tx.Now}, hash: c.hash, def: c.def}
 	tx.versions = append(tx.versions, *v)
+	c.change = audit.Change{Kind: audit.Machine, Name: c.name.Machine, Before: before, After: v.settings(true)}
 	return v.Version, nil
 }

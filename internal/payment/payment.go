@@ -64,11 +64,11 @@ type GatewayKey struct {
 	Gateway string
 }
 
-// Gateway says where the money of a gateway stands.
+// Gateway says where the money of a gateway stands. It is encoded in the audit log.
 type Gateway struct {
-	Clearing string
-	Suspense string // empty: money that fits no order is flagged only
-	Payee    string // of orders without one; empty: none
+	Clearing string `json:"clearing"`
+	Suspense string `json:"suspense,omitempty"` // empty: money that fits no order is flagged only
+	Payee    string `json:"payee,omitempty"`    // of orders without one; empty: none
 }
 
 // TransactionKey identifies a transaction.

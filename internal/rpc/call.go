@@ -47,7 +47,8 @@ func (c *call) within(ctx context.Context) context.Context {
 }
 
 func (c *call) caller() commit.Caller {
-	return commit.Caller{Tenant: c.identity.Tenant, Principal: c.identity.Principal, RequestID: c.requestID}
+	return commit.Caller{Tenant: c.identity.Tenant, Principal: c.identity.Principal, KeyID: c.identity.KeyID,
+		RequestID: c.requestID}
 }
 
 // conditional reports whether the header has a submit token or a claim.

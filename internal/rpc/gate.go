@@ -124,6 +124,7 @@ func roleFor(spec connect.Spec) access.Role {
 	case strings.HasPrefix(service, "grpc.reflection."):
 		return access.Read
 	case !strings.HasPrefix(service, "ledgerd."), strings.HasSuffix(service, ".AdminService"),
+		strings.HasSuffix(service, ".AuditService"),
 		spec.Procedure == notifyv1connect.WebhookServiceGetSecretProcedure:
 		return access.Admin
 	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:

@@ -84,6 +84,49 @@ func (s *Sale) Equal(t *Sale) bool {
 		s.ClosesAt.Equal(t.ClosesAt)
 }
 
+// Settings are the settings of a sale in the audit log.
+type Settings struct {
+	Item     string            `json:"item"`
+	Asset    string            `json:"asset,omitempty"`
+	Amount   string            `json:"amount,omitempty"`
+	Payee    string            `json:"payee,omitempty"`
+	Within   string            `json:"pay_within,omitempty"`
+	Machine  string            `json:"machine,omitempty"`
+	Campaign string            `json:"campaign,omitempty"`
+	Life     string            `json:"coupon_life,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	PerBuyer int32             `json:"per_buyer"`
+	Once     bool              `json:"once"`
+	OpensAt  *time.Time        `json:"open_time,omitempty"`
+	ClosesAt *time.Time        `json:"close_time,omitempty"`
+}
+
+// Settings returns the settings of the sale.
+func (s *Sale) Settings() Settings {
+	x := Settings{Item: s.Item, PerBuyer: s.PerBuyer, Once: s.Once}
+	if o := s.Order; o != nil {
+		x.Asset, x.Amount, x.Payee, x.Machine, x.Within = o.Asset, o.Amount, o.Payee, o.Machine, lengthOf(o.PayWithin)
+	}
+	if c := s.Coupon; c != nil {
+		x.Campaign, x.Life, x.Metadata = c.Campaign, lengthOf(c.Life), c.Metadata
+	}
+	if !s.OpensAt.IsZero() {
+		x.OpensAt = &s.OpensAt
+	}
+	if !s.ClosesAt.IsZero() {
+		x.ClosesAt = &s.ClosesAt
+	}
+	return x
+}
+
+// lengthOf writes a length of time; 0, the default, is empty.
+func lengthOf(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return d.String()
+}
+
 // NotFound is the reason for a sale that does not exist.
 var NotFound = fault.Define(fault.Reason{Name: "SALE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 	Step: fault.Fix,

@@ -132,6 +132,10 @@ var tamperings = []struct {
 	{"a limit is drawn over a balance", `alter table ledger_accounts drop constraint ledger_accounts_max_balance_check;
 		update ledger_accounts set max_balance = 1 where tenant_id = 1 and code = 'fees'`,
 		[]string{"ledger_accounts_within_limits"}, []string{"max_balance=1"}},
+	{"a limit is lifted in psql", `update ledger_accounts set min_balance = -1000 where tenant_id = 1 and code = 'fees'`,
+		[]string{"audit_events_match_accounts"}, []string{"code=fees", "min_balance=-1000"}},
+	{"an account is frozen in psql", `update ledger_accounts set state = 'frozen' where tenant_id = 1 and code = 'fees'`,
+		[]string{"audit_events_match_accounts"}, []string{"code=fees", "state=frozen"}},
 	{"a batch is deleted", `delete from commit_batches where batch_id = ` + fund + ` >> 14`,
 		[]string{"ledger_transfers_belong"}, []string{"biz_no=fund-1"}},
 	{"a claim is backdated", `update claim_keys set claimed_at = claimed_at - interval '1 day' where tenant_id = 1 and scope = 'page'`,

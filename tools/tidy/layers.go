@@ -7,7 +7,7 @@ type layer int
 
 const (
 	ground  layer = iota // pg, fault, embedded SQL: import no other layer
-	engine               // commit, lock: no domain words
+	engine               // commit, lock, audit: no domain words
 	domain               // ledger, order, stock, …: must not import each other
 	flow                 // operations across domains
 	rpc                  // thin adapters
@@ -35,6 +35,7 @@ var layers = map[string]layer{
 	"internal/settings": ground,
 	"internal/gateway":  ground,
 	"internal/commit":   engine,
+	"internal/audit":    engine,
 	"internal/clean":    engine,
 	"internal/lock":     engine,
 	"internal/ids":      engine,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -32,6 +33,7 @@ type PutCommand struct {
 	hash       [sha256.Size]byte
 	compiled   *Compiled
 	row        *commit.Row[key, root]
+	change     audit.Change
 }
 
 // Put is a stored version.
@@ -83,7 +85,7 @@ func (c *PutCommand) Need(tx *Tx) {
 func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	at := slices.Index(r.locales, c.Locale)
-	gone := !r.deletedAt.IsZero()
+	gone, before := !r.deletedAt.IsZero(), r.settings()
 	if c.row.Exists && !gone && at >= 0 && r.hashes[r.versions[at]] == c.hash &&
 		(!c.Default || r.defaultLocale == c.Locale) {
 		return commit.Repeat{First: Put{r.versions[at], c.Locale, r.defaultLocale == c.Locale}}, nil
@@ -112,7 +114,35 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r.hashes[r.last], r.changedAt = c.hash, tx.Now
 	*tx.Change(c.row) = r
 	tx.versions = append(tx.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.compiled, c.Caller})
+	c.change = changeOf(c.row.Key, before, r.settings())
 	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
+}
+
+// Changes returns the change of the template.
+func (c *PutCommand) Changes() (commit.Caller, []audit.Change) {
+	return c.Caller, []audit.Change{c.change}
+}
+
+// settings are the present versions of a template in the audit log.
+type settings struct {
+	Default  string           `json:"default_locale"`
+	Versions map[string]int32 `json:"versions"` // by locale
+}
+
+// settings returns nil for a template that does not exist, or is deleted.
+func (r *root) settings() any {
+	if len(r.locales) == 0 || !r.deletedAt.IsZero() {
+		return nil
+	}
+	s := settings{r.defaultLocale, map[string]int32{}}
+	for i, locale := range r.locales {
+		s.Versions[locale] = r.versions[i]
+	}
+	return s
+}
+
+func changeOf(k key, before, after any) audit.Change {
+	return audit.Change{Kind: audit.Template, Name: k.channel + " " + k.name, Before: before, After: after}
 }
 
 // DeleteCommand deletes a template, or one of its locales, for new messages. Its versions can still be read. Deleting
@@ -123,7 +153,13 @@ type DeleteCommand struct {
 	Name    string
 	Locale  string // empty: all
 
-	row *commit.Row[key, root]
+	row    *commit.Row[key, root]
+	change audit.Change
+}
+
+// Changes returns the change of the template.
+func (c *DeleteCommand) Changes() (commit.Caller, []audit.Change) {
+	return c.Caller, []audit.Change{c.change}
 }
 
 // Deleted is the time of the deletion.
@@ -143,7 +179,7 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	if !r.deletedAt.IsZero() {
 		return commit.Repeat{First: Deleted{r.deletedAt}}, nil
 	}
-	at := slices.Index(r.locales, c.Locale)
+	at, before := slices.Index(r.locales, c.Locale), r.settings()
 	switch {
 	case c.Locale == "" || at >= 0 && len(r.locales) == 1:
 		r.deletedAt = tx.Now
@@ -159,5 +195,6 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	}
 	r.changedAt = tx.Now
 	*tx.Change(c.row) = r
+	c.change = changeOf(c.row.Key, before, r.settings())
 	return Deleted{tx.Now}, nil
 }

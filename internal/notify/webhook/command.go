@@ -5,8 +5,34 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
+
+// audited is the part of a command that records its change.
+type audited struct{ change audit.Change }
+
+// settings are the settings of an endpoint in the audit log. Its secrets are in no database.
+type settings struct {
+	URL         string   `json:"url"`
+	Types       []string `json:"types,omitempty"` // missing: all
+	Description string   `json:"description,omitempty"`
+	Disabled    string   `json:"disabled_for,omitempty"`
+	Version     int32    `json:"secret_version"`
+}
+
+func (e *Endpoint) settings() any {
+	return settings{e.URL, e.Types, e.Description, string(e.Disabled), e.Version}
+}
+
+// record keeps the change of an endpoint; nil: there is none.
+func (a *audited) record(k Key, before, after any) {
+	a.change = audit.Change{Kind: audit.Endpoint, Name: k.Name, Before: before, After: after}
+}
+
+func (a *audited) changes(c commit.Caller) (commit.Caller, []audit.Change) {
+	return c, []audit.Change{a.change}
+}
 
 // CreateCommand creates an endpoint. Its answer is an Endpoint; creating an equal one again is a repeat. Returns fault
 // WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
@@ -16,7 +42,11 @@ type CreateCommand struct {
 	Types                  []string // sorted, unique
 
 	row *row
+	audited
 }
+
+// Changes returns the change of the endpoint.
+func (c *CreateCommand) Changes() (commit.Caller, []audit.Change) { return c.changes(c.Caller) }
 
 func (c *CreateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
@@ -42,6 +72,7 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		Description: c.Description, Version: 1,
 		CreatedAt: tx.Now}}
 	tx.stamp(&s.Endpoint, c.Caller)
+	c.record(c.row.Key, nil, s.settings())
 	return s.Endpoint, nil
 }
 
@@ -55,16 +86,22 @@ type UpdateCommand struct {
 	Enabled          *bool
 
 	row *row
+	audited
 }
+
+// Changes returns the change of the endpoint.
+func (c *UpdateCommand) Changes() (commit.Caller, []audit.Change) { return c.changes(c.Caller) }
 
 func (c *UpdateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply changes the endpoint. Enabling it, or setting another URL, clears its failures.
 func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
-	if _, err := tx.found(c.row); err != nil {
+	e, err := tx.found(c.row)
+	if err != nil {
 		return nil, err
 	}
-	e := tx.change(c.row)
+	before := e.settings()
+	e = tx.change(c.row)
 	tx.stamp(e, c.Caller)
 	if c.URL != nil && *c.URL != e.URL {
 		e.URL, e.FailingSince, e.FailedAt = *c.URL, time.Time{}, time.Time{}
@@ -82,6 +119,7 @@ func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
 	case e.Disabled == "":
 		e.Disabled, e.DisabledAt = ByCaller, tx.Now
 	}
+	c.record(c.row.Key, before, e.settings())
 	return *e, nil
 }
 
@@ -95,7 +133,11 @@ type RotateCommand struct {
 	Overlap time.Duration
 
 	row *row
+	audited
 }
+
+// Changes returns the change of the endpoint.
+func (c *RotateCommand) Changes() (commit.Caller, []audit.Change) { return c.changes(c.Caller) }
 
 func (c *RotateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
@@ -111,10 +153,12 @@ func (c *RotateCommand) Apply(tx *Tx) (any, error) {
 		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version,
 			c.Version).With("secret_version", e.Version)
 	}
+	before := e.settings()
 	e = tx.change(c.row)
 	tx.stamp(e, c.Caller)
 	e.Version++
 	e.PreviousUntil = tx.Now.Add(c.Overlap)
+	c.record(c.row.Key, before, e.settings())
 	return *e, nil
 }
 
@@ -125,7 +169,11 @@ type DeleteCommand struct {
 	Name string
 
 	row *row
+	audited
 }
+
+// Changes returns the change of the endpoint.
+func (c *DeleteCommand) Changes() (commit.Caller, []audit.Change) { return c.changes(c.Caller) }
 
 func (c *DeleteCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
@@ -137,6 +185,7 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	}
 	was := *e
 	tx.Change(c.row).deleted = true
+	c.record(c.row.Key, was.settings(), nil)
 	return was, nil
 }
 
@@ -145,6 +194,7 @@ type ObserveCommand struct {
 	Observation
 
 	row *row
+	audited
 }
 
 // Observed is the endpoint after an observation.
@@ -154,15 +204,21 @@ type Observed struct {
 	Now bool
 }
 
+// Changes returns the change of the endpoint, if the observation disabled it.
+func (c *ObserveCommand) Changes() (commit.Caller, []audit.Change) {
+	return c.changes(commit.Caller{Tenant: c.Key.Tenant})
+}
+
 func (c *ObserveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply disables an endpoint that is gone, or has failed continuously for FailingLimit. Observations of a deleted or
 // disabled endpoint change nothing.
 func (c *ObserveCommand) Apply(tx *Tx) (any, error) {
 	e, ok := tx.live(c.row)
-	if !ok || e.ID != c.ID || e.Disabled != "" || c.OK && e.FailingSince.IsZero() {
+	if c.record(c.Key, nil, nil); !ok || e.ID != c.ID || e.Disabled != "" || c.OK && e.FailingSince.IsZero() {
 		return Observed{}, nil
 	}
+	before := e.settings()
 	e = tx.change(c.row)
 	switch {
 	case c.OK:
@@ -181,5 +237,6 @@ func (c *ObserveCommand) Apply(tx *Tx) (any, error) {
 	case tx.Now.Sub(e.FailingSince) >= FailingLimit:
 		e.Disabled, e.DisabledAt = Failing, tx.Now
 	}
+	c.record(c.Key, before, e.settings())
 	return Observed{*e, e.Disabled != ""}, nil
 }

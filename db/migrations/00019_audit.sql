@@ -1,0 +1,123 @@
+-- The audit log of settings: who changed what, when, from what to what. Locks nothing.
+
+-- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
+set local role ledgerd_owner;
+
+create sequence audit_event_seq as bigint;
+comment on sequence audit_event_seq is
+    'Numbers of events in the audit log. Of one setting they rise in the order of its changes.';
+
+create table audit_events (
+    tenant_id     integer not null,
+    event_id      bigint not null,
+    kind          text collate "C" not null,
+    name          text collate "C" not null,
+    before        jsonb,
+    after         jsonb,
+    recorded_at   timestamptz not null,
+    principal     text collate "C",
+    key_id        text collate "C",
+    request_id    text collate "C",
+    database_role text collate "C" not null,
+    constraint audit_events_pkey primary key (tenant_id, event_id),
+    constraint audit_events_kind_check check (kind in ('account', 'endpoint', 'gateway', 'key', 'limit', 'machine',
+        'policy', 'sale', 'template', 'tenant')),
+    constraint audit_events_name_check check (octet_length(name) between 1 and 512),
+    constraint audit_events_change_check check (before is distinct from after)
+) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+create index audit_events_name_idx on audit_events (tenant_id, kind, name, event_id);
+comment on table audit_events is
+    'The audit log: one row for each change of a setting, in the commit of the change. Append-only, kept for ever.';
+comment on column audit_events.tenant_id is 'Tenant.';
+comment on column audit_events.event_id is 'Number, from audit_event_seq.';
+comment on column audit_events.kind is
+    'Kind of the setting: account, endpoint, gateway, key, limit, machine, policy, sale, template or tenant.';
+comment on column audit_events.name is
+    'Name of the setting. Of an account its code and asset, of a template its channel and name, of a limit its channel, '
+    'scope and window, with a space between them; of a policy the operation; of a key its id.';
+comment on column audit_events.before is 'Its values before; null: it is new.';
+comment on column audit_events.after is 'Its values after; null: it was deleted.';
+comment on column audit_events.recorded_at is 'Time of the change, by the database''s clock.';
+comment on column audit_events.principal is
+    'Principal of the caller; null: the service itself, or a login of the database such as that of the command line.';
+comment on column audit_events.key_id is
+    'API key of the caller; null: a client certificate, a token, or a login of the database.';
+comment on column audit_events.request_id is 'X-Request-ID of the call; null: it was no call.';
+comment on column audit_events.database_role is 'Login of the database that wrote the event.';
+
+create trigger audit_events_append_only before update or delete or truncate on audit_events
+    for each statement execute function commit_append_only();
+grant select, insert on audit_events to ledgerd_app;
+grant usage, select on sequence audit_event_seq to ledgerd_app;
+grant select on audit_events, audit_event_seq to ledgerd_audit;
+
+create view audit.changes as
+select t.name as tenant, e.recorded_at as at, e.kind, e.name, e.before, e.after, e.principal, e.key_id,
+    e.database_role, e.request_id, e.event_id
+from audit_events e
+join access_tenants t on t.tenant_id = e.tenant_id;
+comment on view audit.changes is 'Changes of settings: who changed what, when, from what to what.';
+comment on column audit.changes.tenant is 'Name of the tenant.';
+comment on column audit.changes.at is 'When it was changed.';
+comment on column audit.changes.kind is
+    'account, endpoint, gateway, key, limit, machine, policy, sale, template or tenant.';
+comment on column audit.changes.name is
+    'Name of the setting, such as "user:7 EUR" of an account: its parts have a space between them.';
+comment on column audit.changes.before is 'Its values before; null: it is new.';
+comment on column audit.changes.after is 'Its values after; null: it was deleted.';
+comment on column audit.changes.principal is
+    'Principal of the caller; null: the service itself, or a login of the database.';
+comment on column audit.changes.key_id is 'API key of the caller; null: none was used.';
+comment on column audit.changes.database_role is 'Login of the database that wrote the event.';
+comment on column audit.changes.request_id is 'X-Request-ID of the call; null: it was no call.';
+comment on column audit.changes.event_id is 'Number in audit_events.';
+grant select on audit.changes to ledgerd_audit;
+
+-- +goose StatementBegin
+do $$
+begin
+    execute 'create or replace view audit.requests as '
+        || rtrim(pg_get_viewdef('audit.requests'::regclass), ';') || $view$
+        union all
+        select t.name as tenant, e.request_id, e.recorded_at, 'setting'::text, e.name, e.kind, e.principal,
+            null::bigint as id
+        from audit_events e
+        left join access_tenants t on t.tenant_id = e.tenant_id
+        where e.request_id is not null
+    $view$;
+end
+$$;
+-- +goose StatementEnd
+comment on column audit.requests.what is
+    'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: '
+    'the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last '
+    'call that changed it; machine: a version; move: of an instance of a machine, or its creation; lock; waiter; '
+    'notification: an outgoing message; notification changed: cancelled, requeued or reported on; code: the last one '
+    'sent or tried; template: a version; endpoint: a webhook endpoint, created or last changed; setting: an event of '
+    'the audit log.';
+comment on column audit.requests.name is
+    'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name and '
+    'version of the machine, key of the instance, name of the lock, biz_no of the notification, number of the changed '
+    'notification, masked recipient of the code, name and version of the template, or name of the endpoint or setting.';
+comment on column audit.requests.detail is
+    'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or '
+    'operation that spent it, scope of the claim or the work, consumer group and part of the message, machine of the '
+    'instance and the state it entered, holder of the lock, channel and business type of the notification, kind of the '
+    'change, type of the code, channel and locale of the template, state of the endpoint, or kind of the setting. For '
+    'settled or changed rows followed by a colon and the state.';
+reset role;
+
+-- +goose Down
+-- +goose StatementBegin
+do $$
+begin
+    execute 'create or replace view audit.requests as '
+        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
+            '\s+UNION ALL\s+SELECT t\.name AS tenant(?!.*AS tenant).*', '');
+end
+$$;
+-- +goose StatementEnd
+drop view audit.changes;
+drop table audit_events;
+drop sequence audit_event_seq;

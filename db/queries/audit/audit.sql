@@ -1,0 +1,38 @@
+-- Statements on the audit log. Arrays have the same length.
+
+-- name: EventInsert :exec
+-- Adds the events of a batch. Empty text is null. Without a time the clock of the database counts.
+insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
+    database_role)
+select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
+    nullif(u.after, '')::jsonb, coalesce(sqlc.narg(now)::timestamptz, clock_timestamp()), nullif(u.principal, ''),
+    nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@kinds::text[]) as kind, unnest(@names::text[]) as name,
+        unnest(@befores::text[]) as before, unnest(@afters::text[]) as after, unnest(@principals::text[]) as principal,
+        unnest(@key_ids::text[]) as key_id, unnest(@request_ids::text[]) as request_id
+) u;
+
+-- name: EventPage :many
+-- Lists events of a time, the newest first. An empty kind or principal means any.
+select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
+    e.database_role
+from audit_events e
+where e.tenant_id = @tenant_id::integer and e.event_id < @before_id::bigint
+    and e.recorded_at >= @start_at::timestamptz and e.recorded_at < @end_at::timestamptz
+    and (@kind::text = '' or e.kind = @kind::text)
+    and (@principal::text = '' or e.principal = @principal::text)
+order by e.tenant_id desc, e.event_id desc
+limit @count::integer;
+
+-- name: EventPageOfName :many
+-- EventPage for one setting.
+select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
+    e.database_role
+from audit_events e
+where e.tenant_id = @tenant_id::integer and e.kind = @kind::text and e.name = @name::text
+    and e.event_id < @before_id::bigint
+    and e.recorded_at >= @start_at::timestamptz and e.recorded_at < @end_at::timestamptz
+    and (@principal::text = '' or e.principal = @principal::text)
+order by e.tenant_id desc, e.kind desc, e.name desc, e.event_id desc
+limit @count::integer;
