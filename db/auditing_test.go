@@ -88,7 +88,11 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"req-message message orders-1 points t; req-message-2 message orders-2 points t; req-message-dies message changed orders-2 points: dead t",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ') from audit.requests where request_id = 'req-lock'`: "lock reports worker-1 tester",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at) from audit.requests
-			where request_id in ('req-machine', 'req-ticket', 'req-close')`: "machine ticket@1  tester; move 7 ticket: open tester; move 7 ticket: closed tester",
+			where request_id in ('req-machine', 'req-ticket', 'req-close') and what <> 'setting'`: "machine ticket@1  tester; move 7 ticket: open tester; move 7 ticket: closed tester",
+		`select format('%s %s %s %s', what, name, detail, principal) from audit.requests
+			where request_id = 'req-machine' and what = 'setting'`: "setting ticket machine tester",
+		`select format('%s %s %s %s %s %s', kind, name, before, after, principal, request_id) from audit.changes
+			where tenant = 'demo' and kind = 'gateway'`: `gateway card  {"payee": "fees", "clearing": "world", "suspense": "suspense"} tester req-gateway`,
 		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner) from audit.machines where machine = 'ticket'`: "ticket 7 closed open 2 answer-1 user:1",
 		`select string_agg(format('%s %s %s %s %s', revision, from_state, to_state, cause, reason), '; ' order by revision)
 			from audit.machine_history where tenant = 'demo' and machine = 'ticket' and key = '7'`: "1  open birth ; 2 open closed answer-1 answered",
@@ -114,7 +118,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; ' order by payment_id) from audit.payments`: "" +
 			"card-1 suspended 9.90 9.00 ; card-2 created 9.90  submit",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what) from audit.requests
-			where request_id in ('req-gateway', 'req-card-2', 'req-notice-n-1', 'req-resolve') and what not in ('move', 'machine', 'notification')`: "" +
+			where request_id in ('req-gateway', 'req-card-2', 'req-notice-n-1', 'req-resolve') and what not in ('move', 'machine', 'notification', 'setting')`: "" +
 			"gateway card world tester; flag card-1 wrong_amount ; notice card-1 paid flagged ; flag resolved card-1 refund tester; " +
 			"refund refund-1 card-1 tester; payment card-2 order-9 tester",
 		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`: "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",

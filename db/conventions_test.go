@@ -287,6 +287,7 @@ var rising = map[string][]string{
 	"commit_batch_seq": {"commit_batches.batch_id"},
 	"lock_fence_seq":   {"lock_locks.fence", "lock_waiters.ticket"},
 	"work_fence_seq":   {"work_records.fence"},
+	"audit_event_seq":  {"audit_events.event_id"},
 }
 
 // Convention 6.
