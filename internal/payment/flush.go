@@ -85,6 +85,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts = append(arg.Accounts, x.Account)
 			arg.Refunding, arg.Refunded = append(arg.Refunding, x.Refunding), append(arg.Refunded, x.Refunded)
+			arg.ExtraRefunded = append(arg.ExtraRefunded, x.ExtraRefunded)
 		}
 		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
 	}
@@ -99,6 +100,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 		arg.Accounts = append(arg.Accounts, r.Value.Account)
 		arg.Refunding = append(arg.Refunding, r.Value.Refunding)
 		arg.Refunded = append(arg.Refunded, r.Value.Refunded)
+		arg.ExtraRefunded = append(arg.ExtraRefunded, r.Value.ExtraRefunded)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.TransactionUpdate(p.Context(), d, arg)
@@ -173,7 +175,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
-		arg.TurnFlagIds = append(arg.TurnFlagIds, x.TurnFlagID)
+		arg.Given, arg.TurnFlagIds = append(arg.Given, x.GivenBack), append(arg.TurnFlagIds, x.TurnFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)
@@ -193,7 +195,8 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 			arg.OutTradeNos, arg.OrderNos = append(arg.OutTradeNos, x.OutTradeNo), append(arg.OrderNos, x.OrderNo)
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
-			arg.Accounts, arg.RequestIds = append(arg.Accounts, x.Account), append(arg.RequestIds, x.RequestID)
+			arg.Accounts, arg.AboutRefunds = append(arg.Accounts, x.Account), append(arg.AboutRefunds, x.AboutRefund)
+			arg.RequestIds = append(arg.RequestIds, x.RequestID)
 		}
 		p.Queue(func(d commit.DB) error { return q.FlagInsert(p.Context(), d, arg) })
 	}
