@@ -21,6 +21,7 @@ func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
 // Create makes a payment, in a row that does not exist.
 func (tx *Tx) Create(r *Row, p Payment) *Payment {
 	p.Key, p.CreatedAt = r.Key, tx.Now
+	tx.born[r.Key] = len(tx.closes)
 	v := tx.payments.Change(r)
 	*v = p
 	return v
@@ -135,5 +136,6 @@ func (tx *Tx) EndRefundCalls(k RefundKey) {
 }
 
 // CloseAll asks the gateways to close the open payments of an order that ended. The command holds the instance of the
-// order. A payment that the batch decides is not closed.
+// order. A payment that the batch decides is not closed, nor one that a later command creates: the order was opened
+// again.
 func (tx *Tx) CloseAll(k OrderKey) { tx.closes = append(tx.closes, k) }

@@ -1,9 +1,7 @@
 package payment
 
 import (
-	"cmp"
 	"encoding/json"
-	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -218,61 +216,6 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		_, err := q.FlagResolve(p.Context(), d, arg)
 		return err
 	})
-}
-
-// flushCalls writes the last call that the batch asks for about each payment and refund. Closes come last: an order may
-// end in the batch that asks for a call about its payment, and a payment that the batch decides is not closed.
-func (tx *Tx) flushCalls(p *commit.Pipe) {
-	calls := slices.Clone(tx.calls)
-	slices.SortStableFunc(calls, func(a, b dueCall) int {
-		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
-			cmp.Compare(a.number, b.number))
-	})
-	var puts db.CallPutParams
-	var ends db.CallDeleteParams
-	for i, c := range calls {
-		if i+1 < len(calls) && c.sameSubject(calls[i+1]) {
-			continue // a later command knows better
-		}
-		if c.kind == "" {
-			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))
-			ends.Numbers, ends.Calls = append(ends.Numbers, c.number), append(ends.Calls, string(c.only))
-			continue
-		}
-		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
-		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
-		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
-		puts.Fences, puts.LeaseUntil = append(puts.Fences, c.fence), append(puts.LeaseUntil, c.until)
-	}
-	if len(puts.Numbers) > 0 {
-		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })
-	}
-	if len(ends.Numbers) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLock(p.Context(), d, db.CallLockParams{Tenants: ends.Tenants, Subjects: ends.Subjects,
-				Numbers: ends.Numbers})
-			return err
-		})
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallDelete(p.Context(), d, ends)
-			return err
-		})
-	}
-	if len(tx.closes) > 0 {
-		arg := db.CallCloseParams{Now: tx.Now}
-		for _, c := range tx.closes {
-			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.Tenant), append(arg.OrderNos, c.OrderNo)
-		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLockOfOrder(p.Context(), d,
-				db.CallLockOfOrderParams{Tenants: arg.Tenants, OrderNos: arg.OrderNos})
-			return err
-		})
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallClose(p.Context(), d, arg)
-			return err
-		})
-	}
 }
 
 // orEmpty returns bytes that are not null.
