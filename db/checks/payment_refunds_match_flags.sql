@@ -1,5 +1,5 @@
--- What a gateway gave back for a refund, as it said last, is what the ledger has given back for it, more by its flags of
--- kind unknown_refund, and less by those of kind refund_returned, but for withdrawn ones. The ledger has given back the
+-- What a gateway gave back for a refund, as it said last, is what the ledger has given back for it, plus its flags of
+-- kind unknown_refund, and less those of kind refund_returned, but for withdrawn ones. The ledger has given back the
 -- amount of a refund that has succeeded, or nothing, if a flag says that its hold could not be captured.
 select r.tenant_id, r.refund_no, i.state, r.amount, r.given, s.given as given_expected
 from payment_refunds r

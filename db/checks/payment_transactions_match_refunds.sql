@@ -14,9 +14,9 @@ cross join lateral (
         and r.gateway = x.gateway and r.transaction_id = x.transaction_id
 ) s
 cross join lateral (
-    select least(s.extra + coalesce(sum(ceil(case when f.scale > x.scale
+    select least(10::numeric ^ 38 - 1, s.extra + coalesce(sum(ceil(case when f.scale > x.scale
             then f.amount / 10::numeric ^ (f.scale - x.scale)::numeric
-            else f.amount * 10::numeric ^ (x.scale - f.scale)::numeric end)), 0), 10::numeric ^ 38 - 1) as extra_refunded
+            else f.amount * 10::numeric ^ (x.scale - f.scale)::numeric end)), 0)) as extra_refunded
     from payment_flags f
     where f.tenant_id = x.tenant_id and f.gateway = x.gateway and f.transaction_id = x.transaction_id
         and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', x.currency)

@@ -134,13 +134,14 @@ func TestAPaymentOfABatchIsClosedIfItsOrderEndsAfterIt(t *testing.T) {
 		})
 		m.wants(newOrder("o", plain, at("own"), func(c *flow.CreateOrder) { c.Payee = user(3) }), "o pending")
 		end, begin, create := moveOrder("o", "cancelled", "x"), moveOrder("o", "pending", "y"), creates("p1", "")
+		declined, pending := hears(notice("d1", kind(gateway.Declined))), hears(notice("d2", kind(gateway.Pending)))
 		switch c.name {
 		case "create after":
 			m.together(end, begin, create)
 		case "create before":
 			m.together(create, end, begin)
 		case "create between":
-			m.together(end, begin, create, hears(notice("d1", kind(gateway.Declined))), moveOrder("o", "cancelled", "z"), hears(notice("d2", kind(gateway.Pending))))
+			m.together(end, begin, create, declined, moveOrder("o", "cancelled", "z"), pending)
 		}
 		m.calls(c.calls)
 		m.verify()

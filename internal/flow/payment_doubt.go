@@ -113,7 +113,8 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		if c.Foreign != "" {
 			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
 		} else if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
-			detail = "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " + x.Currency
+			detail = "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " +
+				x.Currency
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)

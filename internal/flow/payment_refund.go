@@ -348,8 +348,8 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	return c.succeeded(tx, x), nil
 }
 
-// about reports whether the notice is about a refund with its number. Flagged money may be of another merchant, and then
-// its refund is too.
+// about reports whether the notice is about a refund with its number. Flagged money may be of another merchant, and so
+// may its refund.
 func (c *SettlePayment) about(x *payment.Refund) bool {
 	return (c.Foreign == "" || x.FlagID != 0) && x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
 		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)

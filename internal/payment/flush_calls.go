@@ -3,6 +3,7 @@ package payment
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
@@ -29,7 +30,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 			continue
 		}
 		if c.kind != FlagUnknown && tx.ended(c) {
-			c = dueCall{tenant: c.tenant, subject: c.subject, number: c.number, gateway: c.gateway, kind: Close, at: tx.Now}
+			c.kind, c.at, c.fence, c.until = Close, tx.Now, 0, time.Time{}
 		}
 		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
 		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
