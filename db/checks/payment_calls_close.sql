@@ -1,6 +1,7 @@
 -- A payment that is not decided is to be closed once its order has moved to a state that confirms or cancels the parts
 -- of orders: it cannot be paid any more, or another payment has paid it. Moves before its creation do not count: the
--- order was opened again. Of one that has ended, money may be left to flag.
+-- order was opened again. Nor do those of its batch after which the order was opened again: it may have been created
+-- after that. Of one that has ended, money may be left to flag.
 with ending as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s
@@ -15,4 +16,13 @@ where c.subject = 'payment' and c.call not in ('close', 'flag') and exists (
     join ending e on e.tenant_id = h.tenant_id and e.machine = h.machine and e.version = h.version
         and e.state = h.to_state
     where o.tenant_id = p.tenant_id and o.order_no = p.order_no and h.recorded_at >= p.created_at
+        and not (h.recorded_at = p.created_at and exists (
+            select from machine_history g
+            where g.tenant_id = h.tenant_id and g.instance_id = h.instance_id and g.revision > h.revision
+                and g.recorded_at = h.recorded_at and not exists (
+                    select from ending f
+                    where f.tenant_id = g.tenant_id and f.machine = g.machine and f.version = g.version
+                        and f.state = g.to_state
+                )
+        ))
 )

@@ -138,6 +138,7 @@ create table payment_transactions (
     account        text collate "C",
     refunding      numeric(38, 0) not null default 0,
     refunded       numeric(38, 0) not null default 0,
+    extra_refunded numeric(38, 0) not null default 0,
     recorded_at    timestamptz not null,
     constraint payment_transactions_pkey primary key (tenant_id, gateway, transaction_id),
     constraint payment_transactions_transaction_id_check check (octet_length(transaction_id) between 1 and 64),
@@ -145,7 +146,8 @@ create table payment_transactions (
     constraint payment_transactions_amount_check check (amount >= 0),
     constraint payment_transactions_account_check check (account is null or asset is not null),
     constraint payment_transactions_refunds_check check (
-        refunding >= 0 and refunded >= 0 and refunding + refunded <= amount)
+        refunding >= 0 and refunded >= 0 and refunding + refunded <= amount),
+    constraint payment_transactions_extra_refunded_check check (extra_refunded >= 0)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_transactions_number_idx on payment_transactions (tenant_id, out_trade_no)
     where out_trade_no <> '';
@@ -166,14 +168,16 @@ comment on column payment_transactions.account is
     'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
     'resolution of a flag; null: not posted.';
 comment on column payment_transactions.refunding is 'What refunds that are not decided give back.';
-comment on column payment_transactions.refunded is 'What was given back.';
+comment on column payment_transactions.refunded is 'What refunds that have succeeded gave back.';
+comment on column payment_transactions.extra_refunded is
+    'What the gateway gave back beyond those refunds, as flags of kind unknown_refund say: nothing limits it.';
 comment on column payment_transactions.recorded_at is 'When it was recorded: time of its batch.';
 create trigger payment_transactions_kept before delete or truncate
     or update of tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale, amount,
     recorded_at on payment_transactions
     for each statement execute function commit_append_only();
 grant select, insert on payment_transactions to ledgerd_app;
-grant update (account, refunding, refunded) on payment_transactions to ledgerd_app;
+grant update (account, refunding, refunded, extra_refunded) on payment_transactions to ledgerd_app;
 grant select on payment_transactions to ledgerd_audit;
 
 create table payment_notice_names (
@@ -277,10 +281,12 @@ create table payment_refunds (
     gateway_refund_id text collate "C",
     failure_code      text,
     failure_text      text,
+    given             numeric(38, 0) not null default 0,
     turn_flag_id      bigint,
     constraint payment_refunds_pkey primary key (tenant_id, refund_no),
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
-    constraint payment_refunds_amount_check check (amount > 0)
+    constraint payment_refunds_amount_check check (amount > 0),
+    constraint payment_refunds_given_check check (given >= 0)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id)
     where out_trade_no <> '';
@@ -310,10 +316,12 @@ comment on column payment_refunds.created_at is 'When it was asked for: time of 
 comment on column payment_refunds.gateway_refund_id is 'The gateway''s number of it; null: not known.';
 comment on column payment_refunds.failure_code is 'Why it failed, as the gateway says; null: it did not.';
 comment on column payment_refunds.failure_text is 'The same for people.';
+comment on column payment_refunds.given is
+    'What its gateway gave back for it, as the gateway said last, in 10^-scale; 0: nothing, or not decided.';
 comment on column payment_refunds.turn_flag_id is
-    'Flag of the last time that its gateway said the contrary of its state; null: it never did.';
+    'Last flag of a difference between what its gateway gave back and its state; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text, turn_flag_id) on payment_refunds to ledgerd_app;
+grant update (gateway_refund_id, failure_code, failure_text, given, turn_flag_id) on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -330,6 +338,7 @@ create table payment_flags (
     scale            smallint not null,
     amount           numeric(38, 0) not null,
     account          text collate "C",
+    about_refund     text collate "C",
     request_id       text collate "C" not null,
     created_at       timestamptz not null,
     state            text collate "C" not null default 'open',
@@ -343,6 +352,7 @@ create table payment_flags (
     constraint payment_flags_pkey primary key (tenant_id, flag_id),
     constraint payment_flags_kind_check check (kind in ('unknown_number', 'wrong_amount', 'wrong_asset',
         'wrong_merchant', 'late', 'second_transaction', 'order_refused', 'unknown_refund', 'refund_returned')),
+    constraint payment_flags_about_check check (about_refund is null or kind in ('unknown_refund', 'refund_returned')),
     constraint payment_flags_state_check check (state in ('open', 'resolved')),
     constraint payment_flags_resolution_check check (resolution in ('accept', 'refund', 'write_off', 'withdrawn')),
     constraint payment_flags_withdrawn_check check (
@@ -356,6 +366,8 @@ create table payment_flags (
 ) with (fillfactor = 80);
 create index payment_flags_open_idx on payment_flags (tenant_id, flag_id) where state = 'open'; -- also to count them
 create index payment_flags_number_idx on payment_flags (tenant_id, out_trade_no) where out_trade_no <> '';
+create index payment_flags_console_idx on payment_flags (tenant_id, gateway, transaction_id)
+    where kind = 'unknown_refund' and about_refund is null;
 comment on table payment_flags is 'Money that came, or went, and fits no order: a person decides what becomes of it.';
 comment on column payment_flags.tenant_id is 'Tenant.';
 comment on column payment_flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
@@ -373,6 +385,8 @@ comment on column payment_flags.scale is 'Decimals of the amount.';
 comment on column payment_flags.amount is 'Amount, in 10^-scale.';
 comment on column payment_flags.account is
     'Code of the suspense account on which the money stands; null: not posted.';
+comment on column payment_flags.about_refund is
+    'Refund that the flag is about: what it gave back differs from its state; null: none.';
 comment on column payment_flags.request_id is 'X-Request-ID under which it was raised.';
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
@@ -432,7 +446,8 @@ grant select on payment_calls to ledgerd_audit;
 create view audit.payments as
 select t.name as tenant, p.out_trade_no, p.order_no, i.state, p.gateway, p.pay_type, p.attempt, p.asset,
     audit.decimal(p.amount, p.scale) as amount, p.transaction_id, p.paid_at,
-    audit.decimal(x.refunding, x.scale) as refunding, audit.decimal(x.refunded, x.scale) as refunded, x.account,
+    audit.decimal(x.refunding, x.scale) as refunding,
+    audit.decimal(x.refunded + x.extra_refunded, x.scale) as refunded, x.account,
     p.payee, c.call as due_call, c.next_call_at, c.attempts, c.last_code, c.last_text, p.failure_code, p.failure_text,
     p.expires_at, i.changed_at, p.principal, p.request_id, p.created_at, p.payment_id
 from payment_payments p
@@ -454,7 +469,8 @@ comment on column audit.payments.amount is 'What is to be paid.';
 comment on column audit.payments.transaction_id is 'The gateway''s number of the transaction.';
 comment on column audit.payments.paid_at is 'When it was paid, by the gateway''s clock.';
 comment on column audit.payments.refunding is 'What refunds that are not decided give back; null: nothing was paid.';
-comment on column audit.payments.refunded is 'What was given back; null: nothing was paid.';
+comment on column audit.payments.refunded is
+    'What was given back, also without a refund, as flags of kind unknown_refund say; null: nothing was paid.';
 comment on column audit.payments.account is 'Account to which the money was posted; null: none.';
 comment on column audit.payments.payee is 'Account that is to be paid.';
 comment on column audit.payments.due_call is 'Call that is due at the gateway; null: none.';

@@ -1,7 +1,9 @@
 package amount
 
 import (
+	"errors"
 	"fmt"
+	"math/big"
 	"math/bits"
 	"strconv"
 )
@@ -109,6 +111,25 @@ func (d Decimal) Minor(scale uint8) (Int, error) {
 		up -= step
 	}
 	return fromMagnitude(neg, hi, lo), nil
+}
+
+// MinorUp is Minor, but rounds decimals that the asset does not have up. A result past 38 digits is the largest Int.
+func (d Decimal) MinorUp(scale uint8) Int {
+	n, err := d.Minor(scale)
+	switch {
+	case errors.Is(err, ErrOverflow):
+		return Max
+	case err == nil:
+		return n
+	}
+	d = NewDecimal(d.Coef, d.Scale)
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Scale-scale)), nil)
+	whole, rest := new(big.Int).DivMod(d.Coef.Big(), unit, new(big.Int))
+	if rest.Sign() > 0 {
+		whole.Add(whole, big.NewInt(1))
+	}
+	n, _ = ParseInt(whole.String()) // smaller than the coefficient
+	return n
 }
 
 // AppendCanonical appends the one canonical text of d's value to b, for fingerprints: equal values append equal bytes,

@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"time"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon"
@@ -281,13 +283,19 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 
 // mayReserve checks that the machine gives back what the order reserves and holds.
 func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
+	return reservable(o.Life, tx.Machines().Cancels(i.Key, i.TimerTo))
+}
+
+// reservable checks the timer of the first state of a machine whose orders reserve or hold: its length, 0 for none, and
+// whether it cancels their parts.
+func reservable(life time.Duration, cancels bool) error {
 	field, problem := "machine", ""
 	switch {
-	case o.Life == 0:
+	case life == 0:
 		problem = "has no timer on its first state, so it would never give back what the order reserves or holds"
-	case !tx.Machines().Cancels(i.Key, i.TimerTo):
+	case !cancels:
 		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would lapse all the same"
-	case o.Life > order.MaxLife:
+	case life > order.MaxLife:
 		field, problem = "pay_within", "must be at most 400 days for an order that reserves or holds"
 	default:
 		return nil
@@ -315,13 +323,21 @@ func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 		return nil
 	}
 	to := tx.Machines().Targets(instanceOf(o), machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
-	if len(to) != 1 {
-		const problem = "must have exactly one state that confirms the parts of orders and that its first state leads to, because nothing remains to be paid"
-		return fault.FieldInvalid.New("machine: %s", problem).WithField("machine", problem)
+	if err := paidAtOnce(len(to)); err != nil {
+		return err
 	}
 	c.pay.To = to[0]
 	_, err := c.run(tx, c.pay.Apply)
 	return err
+}
+
+// paidAtOnce checks the number of states to which an order of which nothing remains to be paid can move.
+func paidAtOnce(confirms int) error {
+	if confirms == 1 {
+		return nil
+	}
+	const problem = "must have exactly one state that confirms the parts of orders and that its first state leads to, because nothing remains to be paid"
+	return fault.FieldInvalid.New("machine: %s", problem).WithField("machine", problem)
 }
 
 // makePart runs the command that makes a part of an order. A part that is there already is that of another call.

@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -61,7 +62,7 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 	m.Need(tx.Machines())
 	answer, err := c.run(tx, m.Apply)
 	if err != nil {
-		return nil, err
+		return nil, c.inOrder(err, k)
 	}
 	if r, ok := answer.(commit.Repeat); ok {
 		return commit.Repeat{First: viewOf(o, r.First.(machine.Instance))}, nil
@@ -70,6 +71,32 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	return viewOf(o, answer.(machine.Instance)), nil
+}
+
+// inOrder names what a fault of the order's instance is about as the request does: order_no, and no inputs of a Cancel.
+func (c *MoveOrder) inOrder(err error, k machine.Key) error {
+	f := fault.Of(err)
+	if f == nil || f.State["machine"] != k.Machine || f.State["key"] != k.Key {
+		return err
+	}
+	own := *f
+	own.State = maps.Clone(f.State)
+	delete(own.State, "key")
+	own.State["order_no"] = c.OrderNo
+	own.Message = strings.Replace(f.Message, "instance "+k.Key, "order "+c.OrderNo, 1)
+	if !c.Cancel {
+		return &own
+	}
+	own.Fields = slices.Clone(f.Fields)
+	for i, x := range own.Fields {
+		if strings.HasPrefix(x.Path, "inputs.") {
+			own.Fields[i] = fault.Field{Path: "order_no", Description: "must be cancelled with MoveOrder, which has " + x.Path}
+			if i == 0 {
+				own.Message = "order_no: " + own.Fields[i].Description
+			}
+		}
+	}
+	return &own
 }
 
 // findCancelled sets the state to which a cancelled order moves, or in which it is already.

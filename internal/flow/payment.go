@@ -196,7 +196,7 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 	v = payment.View{Payment: *p, State: payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}}
 	for _, m := range tx.Payments().Money(k) {
 		if m.Key.Gateway == p.Gateway && m.Key.ID == p.TransactionID {
-			v.Refunding, v.Refunded = inScale(&m.Value, m.Value.Refunding, p), inScale(&m.Value, m.Value.Refunded, p)
+			v.Refunding, v.Refunded = inScale(&m.Value, m.Value.Refunding, p), inScale(&m.Value, m.Value.GivenBack(), p)
 		}
 	}
 	return v, nil

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
@@ -121,4 +122,28 @@ func TestAnOrderThatIsOpenedAgainCanBePaid(t *testing.T) {
 	m.wants(moveOrder("o", "cancelled", "z"), "o cancelled")
 	m.calls("g p1 close")
 	m.verify()
+}
+
+// All of that may happen in one batch: a payment is closed if the order ended after it.
+func TestAPaymentOfABatchIsClosedIfItsOrderEndsAfterIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, calls string }{{"create after", "g p1 submit"}, {"create before", "g p1 close"}, {"create between", "g p1 close"}} {
+		m := newTill(t)
+		m.define("own", "", func(d *machine.Definition) {
+			d.Moves = append(d.Moves, machine.Allowed{From: []string{"cancelled"}, To: "pending"})
+		})
+		m.wants(newOrder("o", plain, at("own"), func(c *flow.CreateOrder) { c.Payee = user(3) }), "o pending")
+		end, begin, create := moveOrder("o", "cancelled", "x"), moveOrder("o", "pending", "y"), creates("p1", "")
+		declined, pending := hears(notice("d1", kind(gateway.Declined))), hears(notice("d2", kind(gateway.Pending)))
+		switch c.name {
+		case "create after":
+			m.together(end, begin, create)
+		case "create before":
+			m.together(create, end, begin)
+		case "create between":
+			m.together(end, begin, create, declined, moveOrder("o", "cancelled", "z"), pending)
+		}
+		m.calls(c.calls)
+		m.verify()
+	}
 }

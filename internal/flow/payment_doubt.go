@@ -10,71 +10,81 @@ import (
 
 // given is what the gateway says that it gave back for a refund.
 func (c *SettlePayment) given(x *payment.Refund) amount.Int {
-	n, err := c.Amount.Minor(x.Scale)
-	if c.Kind != gateway.Refunded || err != nil || n.IsZero() {
+	n := c.Amount.MinorUp(x.Scale)
+	if c.Kind != gateway.Refunded || n.IsZero() {
 		return x.Amount // it does not say
 	}
 	return n
 }
 
-// difference flags what the gateway gave back too much, or too little. The ledger has given back what was asked for.
-func (c *SettlePayment) difference(tx *Tx, x *payment.Refund, given amount.Int) Settled {
+// gives notes what the gateway gave back for a refund. What is more than counted, which the transaction has as being
+// given back by the refund, is extra.
+func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, given, counted amount.Int) {
+	t := tx.Payments().ChangeMoney(tx.Payments().KnownTransaction(x.Transaction()))
+	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(over(x.GivenBack, counted))
+	t.AddExtra(over(given, counted))
+	tx.Payments().ChangeRefund(c.refund.row).GivenBack = given
+}
+
+// over is what a is more than b.
+func over(a, b amount.Int) amount.Int {
+	n, _ := a.Sub(b)
+	return amount.Greater(n, amount.Int{})
+}
+
+// doubt raises a flag about a refund: n is what its gateway gave back too much or, negative, too little.
+func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
 	kind := payment.UnknownRefund
-	n, _ := given.Sub(x.Amount)
 	if n.Sign() < 0 {
 		kind, n = payment.RefundReturned, n.Neg()
 	}
-	detail := "the gateway gave back " + amount.Format(given, x.Scale) + " for refund " + c.RefundNo +
-		", which asked for " + amount.Format(x.Amount, x.Scale)
-	s, _ := c.doubt(tx, x, kind, n, detail)
+	s := c.record(tx, payment.Flagged, detail)
+	changed := tx.Payments().ChangeRefund(c.refund.row)
+	changed.TurnFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
+		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
+		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo, RequestID: c.RequestID})
+	changed.Turned = true
 	return s
 }
 
-// doubt raises a flag about a refund, and returns its id.
-func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, kind payment.FlagKind, n amount.Int, detail string) (Settled,
-	int64) {
-	s := c.record(tx, payment.Flagged, detail)
-	return s, tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
-		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
-		Asset: x.Asset, Scale: x.Scale, Amount: n, RequestID: c.RequestID})
-}
-
-// turned takes what the gateway says of a refund that is decided. What it said last counts. A flag has the difference
-// from the state, which stays: it is withdrawn if the gateway returns to what it said before, or, if a person has
-// resolved it, another flag is raised, of the contrary.
+// turned takes what the gateway says of a refund that is decided. What it said last counts; the state stays. A flag has
+// what was given back or returned since the last one that a person has resolved: an open one is withdrawn.
 func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
-	back := state == machine.RefundSucceeded // as it said last
-	var last *payment.FlagRow
-	if x.Turned {
-		return nil, commit.ErrLater // another call of this batch has raised the flag
-	}
-	if x.TurnFlagID != 0 {
-		if last = tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}); last == nil {
-			found := *x
-			c.refund.found = &found // the next run names it
-			return nil, commit.ErrMoreRows
-		}
-		back = (last.Value.Kind == payment.UnknownRefund) != (last.Value.Resolution == payment.Withdrawn)
-	}
+	back := !x.GivenBack.IsZero()
 	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed || back == (c.Kind == gateway.Refunded) {
 		return c.record(tx, payment.Known, "the refund is "+state), nil
 	}
-	kind, detail := payment.UnknownRefund, "refund "+c.RefundNo+" succeeded after it had failed"
+	if x.Turned {
+		return nil, commit.ErrLater // another call of this batch has raised the flag
+	}
+	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID})
+	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.TurnFlagID != 0 && last == nil {
+		found := *x
+		c.refund.found = &found // the next run names them
+		return nil, commit.ErrMoreRows
+	}
+	given, detail := c.given(x), "refund "+c.RefundNo+" succeeded after it had failed"
 	if back {
-		kind, detail = payment.RefundReturned, "refund "+c.RefundNo+" failed after it had succeeded"
+		given, detail = amount.Int{}, "refund "+c.RefundNo+" failed after it had succeeded"
 	}
 	if c.Code != "" {
 		detail += ": " + c.Code
 	}
+	n, _ := given.Sub(x.GivenBack)
 	if last != nil && last.Value.Resolution == "" {
+		n, _ = n.Add(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: detail,
 			Principal: c.Principal, RequestID: c.RequestID})
+	}
+	counted := amount.Int{}
+	if state == machine.RefundSucceeded {
+		counted = x.Amount
+	}
+	c.gives(tx, x, given, counted)
+	if n.IsZero() {
 		return c.record(tx, payment.Applied, detail), nil
 	}
-	s, id := c.doubt(tx, x, kind, c.given(x), detail)
-	changed := tx.Payments().ChangeRefund(c.refund.row)
-	changed.TurnFlagID, changed.Turned = id, true
-	return s, nil
+	return c.doubt(tx, x, n, detail), nil
 }
 
 // needsQuery reports whether the notice is about a refund that no call asked for, and does not say how that ended.
@@ -92,18 +102,66 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.alias != nil && c.alias.Exists {
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	}
+	money, id, err := c.taken(tx)
+	if err != nil {
+		return nil, err
+	}
 	n, scale := c.minor(tx)
 	detail := "the gateway gave it back, and no refund asked for it"
 	if r := c.refund.row; r != nil && r.Exists {
 		detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
 		if c.Foreign != "" {
 			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
+		} else if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
+			detail = "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " +
+				x.Currency
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	if c.alias != nil {
 		tx.Payments().AddAlias(c.alias, c.notice)
 	}
-	c.raise(tx, payment.UnknownRefund, detail, &payment.Transaction{Scale: scale, Amount: n})
+	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
+	if money != nil && money.Exists {
+		t := tx.Payments().ChangeMoney(money)
+		t.AddExtra(t.Extra(c.Amount, c.Currency))
+	}
 	return s, nil
+}
+
+// console is a transaction of which money was given back that no refund asked for, as an earlier run found it.
+type console struct {
+	transaction string // its number
+	owner       string // its payment, if the notice names another one: the instance of that guards the transaction
+}
+
+// need names the transaction, and the instance that guards it.
+func (c console) need(tx *Tx, k payment.GatewayKey) {
+	if c.transaction != "" {
+		tx.Payments().WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: c.transaction})
+	}
+	if c.owner != "" {
+		tx.Machines().Want(paymentInstance(payment.Key{Tenant: k.Tenant, OutTradeNo: c.owner}))
+	}
+}
+
+// taken returns the transaction of which money was given back, and its number: that of the notice, or else of the
+// payment. Empty: none is known. It is not there yet if the gateway tells of the refund first.
+func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+	if id = c.TransactionID; id == "" && c.row.Exists && c.row.Value.Gateway == c.Gateway {
+		id = c.row.Value.TransactionID
+	}
+	if id == "" {
+		return nil, "", nil
+	}
+	money = tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
+	owner := ""
+	if money != nil && money.Exists && money.Value.OutTradeNo != c.OutTradeNo {
+		owner = money.Value.OutTradeNo
+	}
+	if found := (console{id, owner}); money == nil || owner != "" && found != c.console {
+		c.console = found // the next run names them
+		return nil, "", commit.ErrMoreRows
+	}
+	return money, id, nil
 }

@@ -117,6 +117,9 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		return nil, payment.NotPaid.New("there is no transaction %s of payment %s", c.Transaction, c.OutTradeNo).
 			With("out_trade_no", c.OutTradeNo).With("state", "")
 	}
+	if !money.Found {
+		return nil, commit.ErrLater // another call of this batch records it, and what was given back of it before
+	}
 	n, err := c.amount(&money.Value)
 	if err != nil {
 		return nil, err
@@ -304,8 +307,8 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	x := &r.Value
-	if c.Foreign != "" && x.FlagID == 0 || x.OutTradeNo != c.OutTradeNo || x.Gateway != c.Gateway {
-		return c.unknownRefund(tx) // flagged money may be of another merchant, and its refund is too
+	if !c.about(x) {
+		return c.unknownRefund(tx)
 	}
 	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
@@ -339,16 +342,34 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
+	if c.Kind != gateway.Refunded {
+		return c.record(tx, payment.Applied, ""), nil
+	}
+	return c.succeeded(tx, x), nil
+}
+
+// about reports whether the notice is about a refund with its number. Flagged money may be of another merchant, and so
+// may its refund.
+func (c *SettlePayment) about(x *payment.Refund) bool {
+	return (c.Foreign == "" || x.FlagID != 0) && x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
+		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)
+}
+
+// succeeded notes what the gateway gave back for a refund that has just succeeded. If that is not what the ledger has
+// given back, a flag has the difference.
+func (c *SettlePayment) succeeded(tx *Tx, x *payment.Refund) Settled {
+	given := c.given(x)
+	c.gives(tx, x, given, x.Amount)
 	if c.Refused != nil && x.Account != "" {
-		detail := "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
-			c.Refused.Message
-		s, _ := c.doubt(tx, x, payment.UnknownRefund, c.given(x), detail)
-		return s, nil
+		return c.doubt(tx, x, given, "the hold of refund "+c.RefundNo+" cannot be captured: "+c.Refused.Reason.Name+
+			": "+c.Refused.Message)
 	}
-	if given := c.given(x); given != x.Amount {
-		return c.difference(tx, x, given), nil
+	n, _ := given.Sub(x.Amount)
+	if n.IsZero() {
+		return c.record(tx, payment.Applied, "")
 	}
-	return c.record(tx, payment.Applied, ""), nil
+	return c.doubt(tx, x, n, "the gateway gave back "+amount.Format(given, x.Scale)+" for refund "+c.RefundNo+
+		", which asked for "+amount.Format(x.Amount, x.Scale))
 }
 
 // endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
@@ -374,10 +395,10 @@ func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
 	if f := c.refund.flag; f != nil && !back && f.Exists && f.Value.RefundNo == x.RefundNo {
 		tx.Payments().ReopenFlag(f)
 	}
-	if c.order == nil || back && t.Refunded != t.Amount {
+	if c.order == nil || back && !t.Refunding.IsZero() {
 		return nil
 	}
-	return c.moveRefunding(tx, x, back)
+	return c.moveRefunding(tx, x, back && t.Remaining().IsZero())
 }
 
 // moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or

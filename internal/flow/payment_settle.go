@@ -42,6 +42,7 @@ type SettlePayment struct {
 	others   siblings
 	suspend  bool // the money goes to suspense: its account is named
 	refund   refundRows
+	console  console
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // of a refund that is flagged, which several notices may tell of
@@ -86,6 +87,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 	if c.Kind.Refund() {
 		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 		c.needHold(tx)
+		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 		c.alias = nil
 		if name := c.aliasName(); name != "" {
 			c.alias = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,

@@ -34,7 +34,7 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 	s := c.record(tx, payment.Flagged, detail)
 	t := c.transaction(tx, account)
 	tx.Payments().RecordTransaction(c.money, t)
-	c.raise(tx, kind, detail, &t)
+	c.raise(tx, kind, detail, c.TransactionID, &t)
 	return s, nil
 }
 
@@ -57,9 +57,9 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 	return nil
 }
 
-// raise raises a flag about money.
-func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail string, t *payment.Transaction) {
-	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: c.TransactionID,
+// raise raises a flag about money of a transaction.
+func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
+	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: id,
 		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.knownAsset(tx), Scale: t.Scale, Amount: t.Amount,
 		Account: t.Account, RequestID: c.RequestID}
 	if c.row.Exists {

@@ -118,3 +118,68 @@ func TestTheHoldOfARefundIsReleasedByHand(t *testing.T) {
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.verify()
 }
+
+// A refund of which the gateway gave back another amount, and that it takes back later, has one open flag: of all that
+// the ledger has given back for it.
+func TestARefundOfAnotherAmountIsReturned(t *testing.T) {
+	t.Parallel()
+	for given, flag := range map[string]string{"3": "refund_returned 100", "5": "unknown_refund 100"} {
+		t.Run(given, func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			m.says(notice("m1", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+			m.verify()
+			m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
+			m.says(notice("m3", ofRefund("r1", gateway.RefundFailed)), "known")
+			m.is("o paid, p1 succeeded, r1 succeeded; " + flag + " withdrawn, refund_returned 400; gw -6, user:3 6")
+			m.verify()
+			m.says(notice("m4", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+			m.is("o paid, p1 succeeded, r1 succeeded; " + flag + " withdrawn, refund_returned 400 withdrawn, " + flag + "; gw -6, user:3 6")
+			m.verify()
+		})
+	}
+}
+
+// A person may have resolved the difference before: the whole amount has come back then.
+func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	off := flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+	m.says(notice("m1", amountOf("5", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.refuses(refund("r2", "6"), "5.00")
+	m.gets(m.resolve(0, off), "unknown_refund write_off")
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
+	m.refuses(refund("r2", "7"), "6.00")
+	m.gets(m.resolve(1, off), "refund_returned write_off")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 100 write_off, refund_returned 500 write_off; gw -10, loss 4, user:3 6")
+	m.verify()
+}
+
+// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails.
+func TestARefundWithoutAHoldIsReturned(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r1")), "ok")
+	m.says(notice("m1", amountOf("5", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.refuses(refund("r2", "6"), "5.00")
+	m.verify()
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn; gw -10, user:3 10")
+	m.verify()
+}
+
+// A refund of which the gateway gave back another currency is not what was asked for.
+func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	m.says(notice("m1", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.says(notice("m2", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "known")
+	m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for refund r1, which asked for CNY USD" {
+		t.Error(got)
+	}
+	m.verify()
+	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.says(notice("m4", amountOf("4", ""), ofRefund("r1", gateway.Refunded)), "known")
+	m.verify()
+}

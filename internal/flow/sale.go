@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -22,21 +23,23 @@ type PutSale struct {
 	commit.Caller
 	sale.Named
 
-	row  *sale.Row
-	item *stock.Look
+	row     *sale.Row
+	item    *stock.Look
+	machine *machine.Look
 }
 
-// Need names the sale, its item and its asset.
+// Need names the sale, its item, and the asset and machine of its orders.
 func (c *PutSale) Need(tx *Tx) {
 	audits.of(tx)
 	c.row = tx.Sales().WantPut(c.Key)
 	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
 	if c.Order != nil {
 		tx.Ledger().SeeAsset(c.Key.Tenant, c.Order.Asset)
+		c.machine = tx.Machines().Look(machine.Name{Tenant: c.Key.Tenant, Machine: c.Order.Machine})
 	}
 }
 
-// Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, FIELD_INVALID.
+// Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, MACHINE_NOT_FOUND, FIELD_INVALID.
 func (c *PutSale) Apply(tx *Tx) (any, error) {
 	if _, err := c.item.Available(); err != nil {
 		return nil, err
@@ -47,7 +50,10 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 			return nil, err
 		}
 		f := factsOf(o)
-		if err := f.CheckDecimals(scale); err != nil {
+		if err = f.CheckDecimals(scale); err == nil {
+			err = c.checkMachine(tx, &f)
+		}
+		if err != nil {
 			return nil, inFields(err, func(path string) string { return "sale.order." + path })
 		}
 	}
@@ -59,6 +65,23 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: c.Named}, nil
 	}
 	return c.Named, audits.of(tx).Add(c.Caller, change)
+}
+
+// checkMachine checks that orders of the sale can be created, as the machine is now.
+func (c *PutSale) checkMachine(tx *Tx, f *order.Facts) error {
+	first, err := c.machine.First(tx.Machines())
+	switch {
+	case fault.Is(err, machine.NotFound):
+		return fault.Of(err).WithField("machine", "must be a machine that exists")
+	case err != nil:
+		return err
+	case f.PayWithin > 0 && first.Timer == 0:
+		const problem = "must not be set: the machine's first state has no timer"
+		return fault.FieldInvalid.New("pay_within: %s", problem).WithField("pay_within", problem)
+	case f.PaidAtOnce():
+		return paidAtOnce(first.Confirms)
+	}
+	return reservable(cmp.Or(f.PayWithin, first.Timer), first.TimerTo == machine.CancelParts)
 }
 
 // factsOf are the facts of the orders that a sale gives.

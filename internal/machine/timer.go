@@ -57,13 +57,7 @@ func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
 // actors, sorted. Not one to which it may go back: that does nothing anew.
 func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	v := &tx.Known(k).Value
-	for p, m := range v.def.moves {
-		if p.from == v.State && !m.back && slices.ContainsFunc(by, m.by) && v.def.states[p.to].Parts == parts {
-			states = append(states, p.to)
-		}
-	}
-	slices.Sort(states)
-	return states
+	return v.def.targets(v.State, parts, by...)
 }
 
 // Allows reports whether the batch's definition lets an instance move to a state, by the given actors.

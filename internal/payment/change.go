@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
@@ -20,6 +21,7 @@ func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
 // Create makes a payment, in a row that does not exist.
 func (tx *Tx) Create(r *Row, p Payment) *Payment {
 	p.Key, p.CreatedAt = r.Key, tx.Now
+	tx.born[r.Key] = len(tx.closes)
 	v := tx.payments.Change(r)
 	*v = p
 	return v
@@ -40,8 +42,19 @@ func (tx *Tx) AddAlias(r, of *NoticeRow) {
 	*tx.notices.Change(r) = Recorded{ID: of.Value.ID, Verdict: of.Value.Verdict}
 }
 
-// RecordTransaction records money that came.
-func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
+// RecordTransaction records money that came. What the gateway gave back of it before is known by flags: here those of
+// the batch are added, and those of the database when the batch is written. So the row has only a part of that until
+// the batch has committed.
+func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) {
+	for _, x := range tx.flags.Fresh(compareFlags) {
+		f := &x.Value
+		k := TransactionKey{x.Key.Tenant, f.Gateway, f.TransactionID}
+		if k == r.Key && f.Kind == UnknownRefund && f.AboutRefund == "" {
+			t.AddExtra(t.Extra(amount.NewDecimal(f.Amount, f.Scale), f.Currency))
+		}
+	}
+	*tx.transactions.Change(r) = t
+}
 
 // ChangeMoney returns a transaction for modification of what refunds give back.
 func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.transactions.Change(r) }
@@ -123,5 +136,6 @@ func (tx *Tx) EndRefundCalls(k RefundKey) {
 }
 
 // CloseAll asks the gateways to close the open payments of an order that ended. The command holds the instance of the
-// order. A payment that the batch decides is not closed.
+// order. A payment that the batch decides is not closed, nor one that a later command creates: the order was opened
+// again.
 func (tx *Tx) CloseAll(k OrderKey) { tx.closes = append(tx.closes, k) }

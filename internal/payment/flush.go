@@ -1,9 +1,7 @@
 package payment
 
 import (
-	"cmp"
 	"encoding/json"
-	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -85,6 +83,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts = append(arg.Accounts, x.Account)
 			arg.Refunding, arg.Refunded = append(arg.Refunding, x.Refunding), append(arg.Refunded, x.Refunded)
+			arg.ExtraRefunded = append(arg.ExtraRefunded, x.ExtraRefunded)
 		}
 		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
 	}
@@ -99,6 +98,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 		arg.Accounts = append(arg.Accounts, r.Value.Account)
 		arg.Refunding = append(arg.Refunding, r.Value.Refunding)
 		arg.Refunded = append(arg.Refunded, r.Value.Refunded)
+		arg.ExtraRefunded = append(arg.ExtraRefunded, r.Value.ExtraRefunded)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.TransactionUpdate(p.Context(), d, arg)
@@ -173,7 +173,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
-		arg.TurnFlagIds = append(arg.TurnFlagIds, x.TurnFlagID)
+		arg.Given, arg.TurnFlagIds = append(arg.Given, x.GivenBack), append(arg.TurnFlagIds, x.TurnFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)
@@ -193,7 +193,8 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 			arg.OutTradeNos, arg.OrderNos = append(arg.OutTradeNos, x.OutTradeNo), append(arg.OrderNos, x.OrderNo)
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
-			arg.Accounts, arg.RequestIds = append(arg.Accounts, x.Account), append(arg.RequestIds, x.RequestID)
+			arg.Accounts, arg.AboutRefunds = append(arg.Accounts, x.Account), append(arg.AboutRefunds, x.AboutRefund)
+			arg.RequestIds = append(arg.RequestIds, x.RequestID)
 		}
 		p.Queue(func(d commit.DB) error { return q.FlagInsert(p.Context(), d, arg) })
 	}
@@ -215,61 +216,6 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		_, err := q.FlagResolve(p.Context(), d, arg)
 		return err
 	})
-}
-
-// flushCalls writes the last call that the batch asks for about each payment and refund. Closes come last: an order may
-// end in the batch that asks for a call about its payment, and a payment that the batch decides is not closed.
-func (tx *Tx) flushCalls(p *commit.Pipe) {
-	calls := slices.Clone(tx.calls)
-	slices.SortStableFunc(calls, func(a, b dueCall) int {
-		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.subject, b.subject),
-			cmp.Compare(a.number, b.number))
-	})
-	var puts db.CallPutParams
-	var ends db.CallDeleteParams
-	for i, c := range calls {
-		if i+1 < len(calls) && c.sameSubject(calls[i+1]) {
-			continue // a later command knows better
-		}
-		if c.kind == "" {
-			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))
-			ends.Numbers, ends.Calls = append(ends.Numbers, c.number), append(ends.Calls, string(c.only))
-			continue
-		}
-		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
-		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
-		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
-		puts.Fences, puts.LeaseUntil = append(puts.Fences, c.fence), append(puts.LeaseUntil, c.until)
-	}
-	if len(puts.Numbers) > 0 {
-		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })
-	}
-	if len(ends.Numbers) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLock(p.Context(), d, db.CallLockParams{Tenants: ends.Tenants, Subjects: ends.Subjects,
-				Numbers: ends.Numbers})
-			return err
-		})
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallDelete(p.Context(), d, ends)
-			return err
-		})
-	}
-	if len(tx.closes) > 0 {
-		arg := db.CallCloseParams{Now: tx.Now}
-		for _, c := range tx.closes {
-			arg.Tenants, arg.OrderNos = append(arg.Tenants, c.Tenant), append(arg.OrderNos, c.OrderNo)
-		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallLockOfOrder(p.Context(), d,
-				db.CallLockOfOrderParams{Tenants: arg.Tenants, OrderNos: arg.OrderNos})
-			return err
-		})
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CallClose(p.Context(), d, arg)
-			return err
-		})
-	}
 }
 
 // orEmpty returns bytes that are not null.

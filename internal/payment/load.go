@@ -159,7 +159,7 @@ func (tx *Tx) lookupTransactions(p *commit.Pipe) {
 		found, err := q.TransactionLookup(p.Context(), d, arg)
 		for _, f := range found {
 			tx.transactions.Load(rows[f.N-1], Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset),
-				uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded})
+				uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded, f.ExtraRefunded})
 		}
 		return err
 	})
@@ -180,7 +180,8 @@ func (tx *Tx) lookupMoney(p *commit.Pipe) {
 			t := TransactionKey{k.Tenant, f.Gateway, f.TransactionID}
 			tx.moneyOf[k] = append(tx.moneyOf[k], t)
 			tx.transactions.Load(tx.transactions.Want(t), Transaction{f.OutTradeNo, f.NoticeID, f.Currency,
-				pg.OrZero(f.Asset), uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded})
+				pg.OrZero(f.Asset), uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded,
+				f.ExtraRefunded})
 		}
 		return err
 	})
@@ -248,7 +249,7 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
 				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText),
-				TurnFlagID: pg.OrZero(f.TurnFlagID)})
+				GivenBack: f.Given, TurnFlagID: pg.OrZero(f.TurnFlagID)})
 		}
 		return err
 	})
@@ -275,8 +276,8 @@ func (tx *Tx) lookupFlags(p *commit.Pipe) {
 func flagOf(f *db.FlagLookupRow) Flag {
 	return Flag{Kind: FlagKind(f.Kind), Detail: f.Detail, Gateway: f.Gateway, TransactionID: f.TransactionID,
 		OutTradeNo: f.OutTradeNo, OrderNo: pg.OrZero(f.OrderNo), Currency: f.Currency, Asset: pg.OrZero(f.Asset),
-		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), RequestID: f.RequestID,
-		CreatedAt: f.CreatedAt.UTC(),
+		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account),
+		AboutRefund: pg.OrZero(f.AboutRefund), RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
 		Resolved: Resolved{Resolution: Resolution(pg.OrZero(f.Resolution)), Target: pg.OrZero(f.Target),
 			RefundNo: pg.OrZero(f.RefundNo), Note: pg.OrZero(f.Note), Principal: pg.OrZero(f.ResolvedBy),
 			RequestID: pg.OrZero(f.ResolvedRequestID), At: pg.OrZero(f.ResolvedAt).UTC()}}

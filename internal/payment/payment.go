@@ -91,14 +91,46 @@ type Transaction struct {
 	Amount     amount.Int
 	Account    string // to which it was posted; empty: it was not
 	Refunding  amount.Int
-	Refunded   amount.Int
+	Refunded   amount.Int // by refunds that have succeeded
+	// ExtraRefunded is what the gateway gave back beyond Refunded, as flags say. Nothing limits it.
+	ExtraRefunded amount.Int
 }
 
-// Remaining is what can still be given back.
+// Remaining is what can still be given back: not negative.
 func (t *Transaction) Remaining() amount.Int {
-	n, _ := t.Amount.Sub(t.Refunding)
-	n, _ = n.Sub(t.Refunded)
+	gone, ok := amount.Sum(t.Refunding, t.Refunded, t.ExtraRefunded)
+	n, _ := t.Amount.Sub(gone)
+	if !ok || n.Sign() < 0 {
+		return amount.Int{}
+	}
 	return n
+}
+
+// GivenBack is what was given back: by refunds, and beyond them.
+func (t *Transaction) GivenBack() amount.Int {
+	n, ok := t.Refunded.Add(t.ExtraRefunded)
+	if !ok {
+		return t.ExtraRefunded
+	}
+	return n
+}
+
+// AddExtra adds to what was given back beyond refunds.
+func (t *Transaction) AddExtra(n amount.Int) {
+	sum, ok := t.ExtraRefunded.Add(n)
+	if !ok {
+		sum = amount.Max
+	}
+	t.ExtraRefunded = sum
+}
+
+// Extra is what a gateway gave back of the transaction without a refund, in minor units, rounded up. A currency other
+// than that of the transaction cannot be compared with it: 0.
+func (t *Transaction) Extra(n amount.Decimal, currency string) amount.Int {
+	if currency != "" && currency != t.Currency {
+		return amount.Int{}
+	}
+	return n.MinorUp(t.Scale)
 }
 
 // RefundKey identifies a refund.
@@ -134,8 +166,9 @@ type Refund struct {
 	GatewayRefundID string
 	FailureCode     string
 	FailureText     string
-	TurnFlagID      int64 // flag of the last time that the gateway said the contrary of the state; 0: it never did
-	Turned          bool  // by a command of the batch
+	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
+	TurnFlagID      int64      // last flag of a difference between GivenBack and the state; 0: none
+	Turned          bool       // a command of the batch has raised that flag
 }
 
 // Transaction is the key of the refunded transaction.
@@ -193,9 +226,18 @@ type Flag struct {
 	Scale         uint8
 	Amount        amount.Int
 	Account       string // on which the money stands; empty: not posted
+	AboutRefund   string // whose GivenBack differs from its state; empty: none
 	RequestID     string
 	CreatedAt     time.Time
 	Resolved
+}
+
+// TooMuch is what the gateway gave back too much, as a flag about a refund says; negative: too little.
+func (f *Flag) TooMuch() amount.Int {
+	if f.Kind == RefundReturned {
+		return f.Amount.Neg()
+	}
+	return f.Amount
 }
 
 // Resolved is how a flag ended. Its zero value is that of an open flag.

@@ -235,8 +235,8 @@ func (r *Reader) Flags(ctx context.Context, tenant int32, state string, size int
 		list = append(list, FlagView{f.FlagID, flagOf(&db.FlagLookupRow{Kind: f.Kind, Detail: f.Detail,
 			Gateway: f.Gateway, TransactionID: f.TransactionID, OutTradeNo: f.OutTradeNo, OrderNo: f.OrderNo,
 			Currency: f.Currency, Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Account: f.Account,
-			RequestID: f.RequestID, CreatedAt: f.CreatedAt, State: f.State, Resolution: f.Resolution,
-			Target: f.Target, RefundNo: f.RefundNo, Note: f.Note, ResolvedBy: f.ResolvedBy,
+			AboutRefund: f.AboutRefund, RequestID: f.RequestID, CreatedAt: f.CreatedAt, State: f.State,
+			Resolution: f.Resolution, Target: f.Target, RefundNo: f.RefundNo, Note: f.Note, ResolvedBy: f.ResolvedBy,
 			ResolvedRequestID: f.ResolvedRequestID, ResolvedAt: f.ResolvedAt})})
 	}
 	return list, next, nil

@@ -46,7 +46,7 @@ var (
 		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ."})
 	RefundExceedsPaid = fault.Define(fault.Reason{Name: "REFUND_EXCEEDS_PAID", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The refund is more than what was paid and is not given back, or about to be: the metadata has what remains."})
+		Doc: "The refund is more than what was paid and is not given back, or about to be: the metadata has what remains. What the gateway gave back without a refund counts, as flags of FLAG_KIND_UNKNOWN_REFUND say."})
 	FlagNotFound = fault.Define(fault.Reason{Name: "FLAG_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such flag."})

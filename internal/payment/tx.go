@@ -31,6 +31,7 @@ type Tx struct {
 	writer   map[GatewayKey]commit.Caller // of a changed gateway
 	calls    []dueCall
 	closes   []OrderKey
+	born     map[Key]int // closes that the batch had asked for when it created a payment
 	marks    struct{ calls, closes int }
 }
 
@@ -115,6 +116,7 @@ func NewTx() *Tx {
 		moneyOf:      map[Key][]TransactionKey{},
 		unknown:      map[Key][]Stored{},
 		writer:       map[GatewayKey]commit.Caller{},
+		born:         map[Key]int{},
 	}
 }
 

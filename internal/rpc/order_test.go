@@ -132,17 +132,42 @@ func TestOrderIsPaidWithItsParts(t *testing.T) {
 	if again := c.createOrder(anOrder("o-1", 3)); again.GetOrder().GetState() != "paid" {
 		t.Errorf("again: %v", again)
 	}
-	if a := c.call(connectJSON, "Order.CancelOrder", cancelOrder("o-1")); a.Reason(t) != "MOVE_NOT_ALLOWED" {
-		t.Errorf("cancelled: %s", a.Raw)
-	}
-	if a := c.call(connectJSON, "Order.MoveOrder", moveOrder("o-1", "paid", "pay-2")); a.Reason(t) != "STATE_TAKEN" {
-		t.Errorf("paid by another payment: %s", a.Raw)
-	}
+	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_NOT_ALLOWED", "order o-1 cannot move from paid to cancelled")
+	c.refusedOrder("Order.MoveOrder", moveOrder("o-1", "paid", "pay-2"), "STATE_TAKEN", "order o-1 is paid already, because of pay-1")
 	h := ok(c, "Order.ListOrderHistory", &orderv1.ListOrderHistoryRequest{OrderNo: "o-1"},
 		new(orderv1.ListOrderHistoryResponse)).GetEntries()
 	if len(h) != 2 || h[1].GetTo() != "paid" {
 		t.Errorf("history: %v", h)
 	}
+}
+
+// refusedOrder expects an error that speaks of order o-1.
+func (c *caller) refusedOrder(name string, m proto.Message, reason, message string) {
+	c.T.Helper()
+	a := c.refused(name, m, reason)
+	if a.State("order_no") != "o-1" || a.State("key") != "" || a.State("state") == "" || a.Message != message {
+		c.T.Errorf("%s: %s, want %q", name, a.Raw, message)
+	}
+}
+
+// Errors of moves name the fields of the call: the number of the order, and inputs only where the call has some.
+func TestErrorsOfMovesNameTheOrder(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	needs := &machinev1.DefineMachineRequest{Machine: "needs", Definition: &machinev1.Definition{
+		States: []*machinev1.State{{Name: "open", Initial: true}, {Name: "gone", OrderParts: machinev1.OrderParts_ORDER_PARTS_CANCEL}},
+		Moves:  []*machinev1.AllowedMove{{From: []string{"open"}, To: "gone", Require: []string{"ticket", "reason"}}}}}
+	ok(c, "Machine.DefineMachine", needs, new(machinev1.DefineMachineResponse))
+	o := anOrder("o-1", 3)
+	o.Machine, o.Reserve, o.Balance = "needs", false, nil
+	c.createOrder(o)
+	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", From: "gone"}, "STATE_CHANGED",
+		"order o-1 is open at revision 1 now")
+	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", Reason: "y"}, "MOVE_INPUT_MISSING",
+		"inputs.ticket: the move from open to gone requires it")
+	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_INPUT_MISSING",
+		"orderNo: must be cancelled with MoveOrder, which has inputs.ticket")
+	c.refused("Order.MoveOrder", moveOrder("o-1", "no", "x"), "FIELD_INVALID")
 }
 
 func TestCancelledOrderGivesItsPartsBack(t *testing.T) {

@@ -43,6 +43,6 @@ func (s *Payments) refundsOf(ctx context.Context, r *pb.ListRefundsRequest) (*pb
 func renderTransaction(t *payment.TransactionView) *pb.Transaction {
 	return &pb.Transaction{Gateway: t.Gateway, TransactionId: t.ID, OutTradeNo: t.OutTradeNo, Currency: t.Currency,
 		Asset: t.Asset, Amount: amount.Format(t.Amount, t.Scale), Account: t.Account,
-		RefundingAmount: amount.Format(t.Refunding, t.Scale), RefundedAmount: amount.Format(t.Refunded, t.Scale),
+		RefundingAmount: amount.Format(t.Refunding, t.Scale), RefundedAmount: amount.Format(t.GivenBack(), t.Scale),
 		PaidTime: timestamp(t.PaidAt), RecordTime: timestamp(t.RecordedAt)}
 }

@@ -245,6 +245,54 @@ func TestSaleHasHours(t *testing.T) {
 	}
 }
 
+// A sale whose orders could not be created is refused, with the field that is wrong.
+func TestASaleNeedsAMachineForItsOrders(t *testing.T) {
+	t.Parallel()
+	c := saleSite(t)
+	own := ticket("own", "")
+	for i, r := range []*machinev1.DefineMachineRequest{ticket("lapses", ""), ticket("waits", ""), own} {
+		r.Definition.States[1].OrderParts = machinev1.OrderParts_ORDER_PARTS_CANCEL
+		switch i {
+		case 0:
+			r.Definition.States[1].OrderParts = machinev1.OrderParts_ORDER_PARTS_UNSPECIFIED
+		case 1:
+			r.Definition.States[0].Timer = nil
+			r.Definition.Moves[0].By = nil
+		}
+		ok(c, "Machine.DefineMachine", r, new(machinev1.DefineMachineResponse))
+	}
+	for _, x := range []struct {
+		machine, amount string
+		within          time.Duration
+		reason, field   string
+	}{
+		{"missing", "1", 0, "MACHINE_NOT_FOUND", "machine"},
+		{"lapses", "1", 0, "FIELD_INVALID", "machine"},
+		{"waits", "1", 0, "FIELD_INVALID", "machine"},
+		{"waits", "1", time.Hour, "FIELD_INVALID", "payWithin"},
+		{"own", "0", 0, "FIELD_INVALID", "machine"},
+		{"own", "1", time.Hour, "", ""},
+		{"own", "1", 0, "", ""},
+		{"simple_order", "0", 0, "", ""},
+		{"order", "1", 0, "", ""},
+	} {
+		s := saleOf("x", "tv", "COIN")
+		o := s.GetOrder()
+		if o.Machine, o.Amount = x.machine, x.amount; x.within > 0 {
+			o.PayWithin = durationpb.New(x.within)
+		}
+		a := c.call(connectJSON, "Sale.PutSale", putSale(s))
+		if x.reason == "" {
+			c.putSale(s)
+			if g := ok(c, "Sale.Grab", grab("x", x.machine+x.within.String()), new(salev1.GrabResponse)); g.GetOutcome() != won {
+				t.Errorf("%+v: %v", x, g)
+			}
+		} else if a.Reason(t) != x.reason || !strings.Contains(string(a.Raw), `"sale.order.`+x.field+`"`) {
+			t.Errorf("%+v: %s", x, a.Raw)
+		}
+	}
+}
+
 func TestManyGrabsAreAnsweredEach(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)

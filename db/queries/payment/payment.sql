@@ -134,7 +134,7 @@ select commit_expect(count(*), cardinality(@out_trade_nos::text[]))::text from c
 
 -- name: TransactionLookup :many
 select u.n::integer as n, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding,
-    x.refunded
+    x.refunded, x.extra_refunded
 from (
     select generate_subscripts(@transaction_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@gateways::text[]) as gateway, unnest(@transaction_ids::text[]) as transaction_id
@@ -145,31 +145,40 @@ cross join lateral (
 ) x;
 
 -- name: TransactionInsert :exec
--- Inserts transactions in the order of the arrays, which callers sort.
+-- Inserts transactions in the order of the arrays, which callers sort. A gateway may have told before that it gave some
+-- of one back.
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, refunding, refunded, recorded_at)
+    amount, account, refunding, refunded, extra_refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), u.refunding, u.refunded, @now::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, least(u.extra_refunded + (
+        select coalesce(sum(ceil(case when f.scale > u.scale then f.amount / 10::numeric ^ (f.scale - u.scale)::numeric
+            else f.amount * 10::numeric ^ (u.scale - f.scale)::numeric end)), 0)
+        from payment_flags f
+        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and f.transaction_id = u.transaction_id
+            and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', u.currency)
+    ), 10::numeric ^ 38 - 1), @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
         unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@notice_ids::bigint[]) as notice_id, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
         unnest(@accounts::text[]) as account, unnest(@refunding::numeric[]) as refunding,
-        unnest(@refunded::numeric[]) as refunded
+        unnest(@refunded::numeric[]) as refunded, unnest(@extra_refunded::numeric[]) as extra_refunded
 ) u;
 
 -- name: TransactionUpdate :one
 -- Updates where transactions stand, and their refunds. They are found by their keys.
 with changed as (
     update payment_transactions t
-    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
+    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded,
+        extra_refunded = y.extra_refunded
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
                 unnest(@transaction_ids::text[]) as transaction_id, unnest(@accounts::text[]) as account,
-                unnest(@refunding::numeric[]) as refunding, unnest(@refunded::numeric[]) as refunded
+                unnest(@refunding::numeric[]) as refunding, unnest(@refunded::numeric[]) as refunded,
+                unnest(@extra_refunded::numeric[]) as extra_refunded
         ) u
         cross join lateral (
             select x.ctid from payment_transactions x
@@ -248,7 +257,7 @@ from (
 -- Refunds by number.
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.turn_flag_id
 from (
     select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@refund_nos::text[]) as refund_no
@@ -281,14 +290,14 @@ from (
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
-        failure_text = nullif(y.failure_text, ''), turn_flag_id = nullif(y.turn_flag_id, 0)
+        failure_text = nullif(y.failure_text, ''), given = y.given, turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@refund_nos::text[]) as refund_no,
                 unnest(@gateway_refund_ids::text[]) as gateway_refund_id,
                 unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text,
-                unnest(@turn_flag_ids::bigint[]) as turn_flag_id
+                unnest(@given::numeric[]) as given, unnest(@turn_flag_ids::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -304,8 +313,8 @@ select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from chan
 -- name: FlagLookup :many
 -- Flags by id. Their money never changes; their state is guarded by the instance of the payment.
 select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
-    f.asset, f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no,
-    f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.asset, f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
+    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     select generate_subscripts(@flag_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@flag_ids::bigint[]) as flag_id
@@ -316,16 +325,18 @@ cross join lateral (
 
 -- name: FlagInsert :exec
 insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency,
-    asset, scale, amount, account, request_id, created_at)
+    asset, scale, amount, account, about_refund, request_id, created_at)
 select u.tenant_id, u.flag_id, u.kind, u.detail, u.gateway, u.transaction_id, u.out_trade_no, nullif(u.order_no, ''),
-    u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.request_id, @now::timestamptz
+    u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), nullif(u.about_refund, ''),
+    u.request_id, @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@flag_ids::bigint[]) as flag_id,
         unnest(@kinds::text[]) as kind, unnest(@details::text[]) as detail, unnest(@gateways::text[]) as gateway,
         unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@order_nos::text[]) as order_no, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
-        unnest(@accounts::text[]) as account, unnest(@request_ids::text[]) as request_id
+        unnest(@accounts::text[]) as account, unnest(@about_refunds::text[]) as about_refund,
+        unnest(@request_ids::text[]) as request_id
 ) u;
 
 -- name: FlagResolve :one
@@ -452,7 +463,7 @@ where c.ctid = y.tid;
 -- name: TransactionOfPayment :many
 -- Transactions of payments, the first first, at most 20 for each.
 select u.n::integer as n, x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale,
-    x.amount, x.account, x.refunding, x.refunded
+    x.amount, x.account, x.refunding, x.refunded, x.extra_refunded
 from (
     select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@out_trade_nos::text[]) as out_trade_no

@@ -18,14 +18,15 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.scale, l.refunding, l.refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_transactions l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text;
@@ -36,7 +37,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from (
     (
         select l.* from payment_payments l
@@ -160,7 +162,7 @@ order by r.created_at desc, r.refund_id desc;
 -- The newest transactions of a period before a time and an id, of a gateway or of all; or those of a gateway with some
 -- numbers.
 select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account,
-    x.refunding, x.refunded, x.recorded_at, n.occurred_at
+    x.refunding, x.refunded, x.extra_refunded, x.recorded_at, n.occurred_at
 from (
     (
         select l.* from (select distinct u.id from unnest(@transaction_ids::text[]) u (id)) u
@@ -197,8 +199,8 @@ where x.tenant_id = @tenant_id::integer and x.gateway = @gateway::text and x.tra
 -- name: FlagPage :many
 -- Flags after an id, open ones or all.
 select f.flag_id, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency, f.asset,
-    f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no, f.note,
-    f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
+    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     (
         select l.* from payment_flags l

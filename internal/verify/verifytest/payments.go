@@ -87,7 +87,8 @@ func (b *Books) Payments() {
 }
 
 // refunds asks for refunds of 4: r-good of good, which is not decided, and of back r-back and r-gone, which succeed,
-// r-gone after its hold was released. r-late, of the money of late, fails.
+// r-gone after its hold was released. r-late, of the money of late, fails. 3 of good were given back in the console of
+// the gateway, and r-late is paid in the end.
 func (b *Books) refunds() {
 	for _, no := range []string{"good", "back", "gone"} {
 		of, n := no, Decimal("4")
@@ -107,4 +108,8 @@ func (b *Books) refunds() {
 	back("back", "back", "4", gateway.Refunded)
 	back("gone", "back", "4", gateway.Refunded)
 	back("late", "late", "10", gateway.RefundFailed)
+	b.says("bank", gateway.Notice{ID: "n-console", Kind: gateway.Refunded, OutTradeNo: "good", TransactionID: "t-good",
+		GatewayRefundID: "by-hand", Amount: Decimal("3")})
+	b.says("bank", gateway.Notice{ID: "n-r-late-2", Kind: gateway.Refunded, OutTradeNo: "late", TransactionID: "t-late",
+		RefundNo: "r-late", Amount: Decimal("2")})
 }

@@ -131,7 +131,7 @@ type Payment struct {
 	PaidTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=paid_time,json=paidTime,proto3" json:"paid_time,omitempty"`
 	// What refunds that are not decided give back.
 	RefundingAmount string `protobuf:"bytes,14,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
-	// What was given back.
+	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
 	RefundedAmount string `protobuf:"bytes,15,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
 	// What the payer's client needs to pay, such as client_secret, code_url or form_url. Empty until the gateway knows the
 	// payment.

@@ -284,7 +284,7 @@ type RefundPaymentRequest struct {
 	RefundNo string `protobuf:"bytes,1,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Payment.
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// What is given back. Empty: all that remains.
+	// What is given back. Empty: all that remains, also after what the gateway gave back without a refund.
 	Amount string `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Reason, for the payer.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`

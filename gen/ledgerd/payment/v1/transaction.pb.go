@@ -42,7 +42,7 @@ type Transaction struct {
 	Account string `protobuf:"bytes,7,opt,name=account,proto3" json:"account,omitempty"`
 	// What refunds that are not decided give back.
 	RefundingAmount string `protobuf:"bytes,8,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
-	// What was given back.
+	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
 	RefundedAmount string `protobuf:"bytes,9,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
 	// When it was paid, by the gateway's clock. Not set: the gateway did not say.
 	PaidTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paid_time,json=paidTime,proto3" json:"paid_time,omitempty"`

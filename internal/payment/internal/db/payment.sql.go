@@ -220,16 +220,18 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 
 const flagInsert = `-- name: FlagInsert :exec
 insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency,
-    asset, scale, amount, account, request_id, created_at)
+    asset, scale, amount, account, about_refund, request_id, created_at)
 select u.tenant_id, u.flag_id, u.kind, u.detail, u.gateway, u.transaction_id, u.out_trade_no, nullif(u.order_no, ''),
-    u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), u.request_id, $1::timestamptz
+    u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), nullif(u.about_refund, ''),
+    u.request_id, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as flag_id,
         unnest($4::text[]) as kind, unnest($5::text[]) as detail, unnest($6::text[]) as gateway,
         unnest($7::text[]) as transaction_id, unnest($8::text[]) as out_trade_no,
         unnest($9::text[]) as order_no, unnest($10::text[]) as currency,
         unnest($11::text[]) as asset, unnest($12::smallint[]) as scale, unnest($13::numeric[]) as amount,
-        unnest($14::text[]) as account, unnest($15::text[]) as request_id
+        unnest($14::text[]) as account, unnest($15::text[]) as about_refund,
+        unnest($16::text[]) as request_id
 ) u
 `
 
@@ -248,6 +250,7 @@ type FlagInsertParams struct {
 	Scales         []int16
 	Amounts        []amount.Int
 	Accounts       []string
+	AboutRefunds   []string
 	RequestIds     []string
 }
 
@@ -267,6 +270,7 @@ func (q *Queries) FlagInsert(ctx context.Context, db DBTX, arg FlagInsertParams)
 		arg.Scales,
 		arg.Amounts,
 		arg.Accounts,
+		arg.AboutRefunds,
 		arg.RequestIds,
 	)
 	return err
@@ -274,14 +278,14 @@ func (q *Queries) FlagInsert(ctx context.Context, db DBTX, arg FlagInsertParams)
 
 const flagLookup = `-- name: FlagLookup :many
 select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
-    f.asset, f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no,
-    f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.asset, f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
+    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::bigint[]) as flag_id
 ) u
 cross join lateral (
-    select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l where l.tenant_id = u.tenant_id and l.flag_id = u.flag_id offset 0
+    select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l where l.tenant_id = u.tenant_id and l.flag_id = u.flag_id offset 0
 ) f
 `
 
@@ -303,6 +307,7 @@ type FlagLookupRow struct {
 	Scale             int16
 	Amount            amount.Int
 	Account           *string
+	AboutRefund       *string
 	RequestID         string
 	CreatedAt         time.Time
 	State             string
@@ -338,6 +343,7 @@ func (q *Queries) FlagLookup(ctx context.Context, db DBTX, arg FlagLookupParams)
 			&i.Scale,
 			&i.Amount,
 			&i.Account,
+			&i.AboutRefund,
 			&i.RequestID,
 			&i.CreatedAt,
 			&i.State,
@@ -1166,13 +1172,13 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.turn_flag_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1201,6 +1207,7 @@ type RefundLookupRow struct {
 	GatewayRefundID *string
 	FailureCode     *string
 	FailureText     *string
+	Given           amount.Int
 	TurnFlagID      *int64
 }
 
@@ -1234,6 +1241,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.GatewayRefundID,
 			&i.FailureCode,
 			&i.FailureText,
+			&i.Given,
 			&i.TurnFlagID,
 		); err != nil {
 			return nil, err
@@ -1250,14 +1258,14 @@ const refundUpdate = `-- name: RefundUpdate :one
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
-        failure_text = nullif(y.failure_text, ''), turn_flag_id = nullif(y.turn_flag_id, 0)
+        failure_text = nullif(y.failure_text, ''), given = y.given, turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.turn_flag_id
+        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.turn_flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as refund_no,
                 unnest($3::text[]) as gateway_refund_id,
                 unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text,
-                unnest($6::bigint[]) as turn_flag_id
+                unnest($6::numeric[]) as given, unnest($7::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -1277,6 +1285,7 @@ type RefundUpdateParams struct {
 	GatewayRefundIds []string
 	FailureCodes     []string
 	FailureTexts     []string
+	Given            []amount.Int
 	TurnFlagIds      []int64
 }
 
@@ -1288,6 +1297,7 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.GatewayRefundIds,
 		arg.FailureCodes,
 		arg.FailureTexts,
+		arg.Given,
 		arg.TurnFlagIds,
 	)
 	var column_1 string
@@ -1297,16 +1307,22 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 
 const transactionInsert = `-- name: TransactionInsert :exec
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, refunding, refunded, recorded_at)
+    amount, account, refunding, refunded, extra_refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), u.refunding, u.refunded, $1::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, least(u.extra_refunded + (
+        select coalesce(sum(ceil(case when f.scale > u.scale then f.amount / 10::numeric ^ (f.scale - u.scale)::numeric
+            else f.amount * 10::numeric ^ (u.scale - f.scale)::numeric end)), 0)
+        from payment_flags f
+        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and f.transaction_id = u.transaction_id
+            and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', u.currency)
+    ), 10::numeric ^ 38 - 1), $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as gateway,
         unnest($4::text[]) as transaction_id, unnest($5::text[]) as out_trade_no,
         unnest($6::bigint[]) as notice_id, unnest($7::text[]) as currency,
         unnest($8::text[]) as asset, unnest($9::smallint[]) as scale, unnest($10::numeric[]) as amount,
         unnest($11::text[]) as account, unnest($12::numeric[]) as refunding,
-        unnest($13::numeric[]) as refunded
+        unnest($13::numeric[]) as refunded, unnest($14::numeric[]) as extra_refunded
 ) u
 `
 
@@ -1324,9 +1340,11 @@ type TransactionInsertParams struct {
 	Accounts       []string
 	Refunding      []amount.Int
 	Refunded       []amount.Int
+	ExtraRefunded  []amount.Int
 }
 
-// Inserts transactions in the order of the arrays, which callers sort.
+// Inserts transactions in the order of the arrays, which callers sort. A gateway may have told before that it gave some
+// of one back.
 func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg TransactionInsertParams) error {
 	_, err := db.Exec(ctx, transactionInsert,
 		arg.Now,
@@ -1342,19 +1360,20 @@ func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg Transactio
 		arg.Accounts,
 		arg.Refunding,
 		arg.Refunded,
+		arg.ExtraRefunded,
 	)
 	return err
 }
 
 const transactionLookup = `-- name: TransactionLookup :many
 select u.n::integer as n, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding,
-    x.refunded
+    x.refunded, x.extra_refunded
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($3::text[]) as gateway, unnest($1::text[]) as transaction_id
 ) u
 cross join lateral (
-    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from payment_transactions l
+    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
     where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.transaction_id = u.transaction_id offset 0
 ) x
 `
@@ -1366,16 +1385,17 @@ type TransactionLookupParams struct {
 }
 
 type TransactionLookupRow struct {
-	N          int32
-	OutTradeNo string
-	NoticeID   int64
-	Currency   string
-	Asset      *string
-	Scale      int16
-	Amount     amount.Int
-	Account    *string
-	Refunding  amount.Int
-	Refunded   amount.Int
+	N             int32
+	OutTradeNo    string
+	NoticeID      int64
+	Currency      string
+	Asset         *string
+	Scale         int16
+	Amount        amount.Int
+	Account       *string
+	Refunding     amount.Int
+	Refunded      amount.Int
+	ExtraRefunded amount.Int
 }
 
 func (q *Queries) TransactionLookup(ctx context.Context, db DBTX, arg TransactionLookupParams) ([]TransactionLookupRow, error) {
@@ -1398,6 +1418,7 @@ func (q *Queries) TransactionLookup(ctx context.Context, db DBTX, arg Transactio
 			&i.Account,
 			&i.Refunding,
 			&i.Refunded,
+			&i.ExtraRefunded,
 		); err != nil {
 			return nil, err
 		}
@@ -1411,13 +1432,13 @@ func (q *Queries) TransactionLookup(ctx context.Context, db DBTX, arg Transactio
 
 const transactionOfPayment = `-- name: TransactionOfPayment :many
 select u.n::integer as n, x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale,
-    x.amount, x.account, x.refunding, x.refunded
+    x.amount, x.account, x.refunding, x.refunded, x.extra_refunded
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as out_trade_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from payment_transactions l
+    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
     order by l.notice_id
     limit 20
@@ -1443,6 +1464,7 @@ type TransactionOfPaymentRow struct {
 	Account       *string
 	Refunding     amount.Int
 	Refunded      amount.Int
+	ExtraRefunded amount.Int
 }
 
 // Transactions of payments, the first first, at most 20 for each.
@@ -1468,6 +1490,7 @@ func (q *Queries) TransactionOfPayment(ctx context.Context, db DBTX, arg Transac
 			&i.Account,
 			&i.Refunding,
 			&i.Refunded,
+			&i.ExtraRefunded,
 		); err != nil {
 			return nil, err
 		}
@@ -1482,13 +1505,15 @@ func (q *Queries) TransactionOfPayment(ctx context.Context, db DBTX, arg Transac
 const transactionUpdate = `-- name: TransactionUpdate :one
 with changed as (
     update payment_transactions t
-    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
+    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded,
+        extra_refunded = y.extra_refunded
     from (
-        select l.ctid as tid, u.tenant_id, u.gateway, u.transaction_id, u.account, u.refunding, u.refunded
+        select l.ctid as tid, u.tenant_id, u.gateway, u.transaction_id, u.account, u.refunding, u.refunded, u.extra_refunded
         from (
             select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as gateway,
                 unnest($1::text[]) as transaction_id, unnest($4::text[]) as account,
-                unnest($5::numeric[]) as refunding, unnest($6::numeric[]) as refunded
+                unnest($5::numeric[]) as refunding, unnest($6::numeric[]) as refunded,
+                unnest($7::numeric[]) as extra_refunded
         ) u
         cross join lateral (
             select x.ctid from payment_transactions x
@@ -1509,6 +1534,7 @@ type TransactionUpdateParams struct {
 	Accounts       []string
 	Refunding      []amount.Int
 	Refunded       []amount.Int
+	ExtraRefunded  []amount.Int
 }
 
 // Updates where transactions stand, and their refunds. They are found by their keys.
@@ -1520,6 +1546,7 @@ func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg Transactio
 		arg.Accounts,
 		arg.Refunding,
 		arg.Refunded,
+		arg.ExtraRefunded,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

@@ -14,11 +14,11 @@ import (
 
 const flagPage = `-- name: FlagPage :many
 select f.flag_id, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency, f.asset,
-    f.scale, f.amount, f.account, f.request_id, f.created_at, f.state, f.resolution, f.target, f.refund_no, f.note,
-    f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
+    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     (
-        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
+        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
         where $1::text = 'open' and l.tenant_id = $2::integer and l.state = 'open'
             and l.flag_id > $3::bigint
         order by l.flag_id
@@ -26,7 +26,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
+        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
         where $1::text <> 'open' and l.tenant_id = $2::integer
             and ($1::text = '' or l.state = $1::text) and l.flag_id > $3::bigint
         order by l.flag_id
@@ -56,6 +56,7 @@ type FlagPageRow struct {
 	Scale             int16
 	Amount            amount.Int
 	Account           *string
+	AboutRefund       *string
 	RequestID         string
 	CreatedAt         time.Time
 	State             string
@@ -96,6 +97,7 @@ func (q *Queries) FlagPage(ctx context.Context, db DBTX, arg FlagPageParams) ([]
 			&i.Scale,
 			&i.Amount,
 			&i.Account,
+			&i.AboutRefund,
 			&i.RequestID,
 			&i.CreatedAt,
 			&i.State,
@@ -345,14 +347,15 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.scale, l.refunding, l.refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_transactions l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = $1::integer and p.out_trade_no = $2::text
@@ -435,7 +438,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
 from (
     (
         select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
@@ -456,7 +460,7 @@ cross join lateral (
     where y.tenant_id = p.tenant_id and y.machine = 'payment' and y.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.ctid from payment_transactions y
+    select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.extra_refunded, y.recorded_at, y.ctid from payment_transactions y
     where y.tenant_id = p.tenant_id and y.gateway = p.gateway and y.transaction_id = p.transaction_id offset 0
 ) x on true
 order by p.payment_id desc
@@ -632,7 +636,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.failure_text, i.state, i.revision, i.changed_at
 from (
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text = '' and l.tenant_id = $2::integer and l.refund_id > 0
             and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -640,7 +644,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -738,7 +742,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.turn_flag_id, l.ctid from payment_refunds l
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
     where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
         and l.created_at < $3::timestamptz
         and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)
@@ -881,12 +885,12 @@ func (q *Queries) TransactionGet(ctx context.Context, db DBTX, arg TransactionGe
 
 const transactionPage = `-- name: TransactionPage :many
 select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account,
-    x.refunding, x.refunded, x.recorded_at, n.occurred_at
+    x.refunding, x.refunded, x.extra_refunded, x.recorded_at, n.occurred_at
 from (
     (
-        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from (select distinct u.id from unnest($1::text[]) u (id)) u
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from (select distinct u.id from unnest($1::text[]) u (id)) u
         cross join lateral (
-            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.ctid from payment_transactions y
+            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.extra_refunded, y.recorded_at, y.ctid from payment_transactions y
             where y.tenant_id = $2::integer and y.gateway = $3::text and y.transaction_id = u.id offset 0
         ) l
         where l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
@@ -894,7 +898,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.ctid from payment_transactions l
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
         where cardinality($1::text[]) = 0 and l.tenant_id = $2::integer and l.notice_id > 0
             and l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
             and (l.recorded_at, l.notice_id) < ($6::timestamptz, $7::bigint)
@@ -934,6 +938,7 @@ type TransactionPageRow struct {
 	Account       *string
 	Refunding     amount.Int
 	Refunded      amount.Int
+	ExtraRefunded amount.Int
 	RecordedAt    time.Time
 	OccurredAt    *time.Time
 }
@@ -970,6 +975,7 @@ func (q *Queries) TransactionPage(ctx context.Context, db DBTX, arg TransactionP
 			&i.Account,
 			&i.Refunding,
 			&i.Refunded,
+			&i.ExtraRefunded,
 			&i.RecordedAt,
 			&i.OccurredAt,
 		); err != nil {

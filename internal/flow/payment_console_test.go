@@ -1,0 +1,190 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// paidTill has order o, paid with 10 by p1.
+func paidTill(t *testing.T) *till {
+	t.Helper()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	return m
+}
+
+// console says that money was given back that no refund asked for.
+func console(id, amount string, change ...func(*payment.Said)) payment.Said {
+	said := notice(id, append([]func(*payment.Said){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded)}, change...)...)
+	said.GatewayRefundID = "re_" + id
+	return said
+}
+
+// refuses expects that a refund is more than what remains.
+func (m *till) refuses(c *flow.RefundPayment, remaining string) {
+	m.Helper()
+	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
+	f := fault.Of(err)
+	if f == nil || f.Reason != payment.RefundExceedsPaid || f.State["remaining"] != remaining || f.State["out_trade_no"] != "p1" {
+		m.Errorf("refund %s: %v %v, want that %s remains", c.RefundNo, err, f, remaining)
+	}
+}
+
+// Money that was given back in the console of the gateway is not given back again, whatever becomes of its flag.
+func TestMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(console("m1", "4"), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.verify()
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
+	m.refuses(refund("r1", "6.01"), "6.00")
+	m.gets(refund("r1", ""), "r1 asked")
+	m.refuses(refund("r2", ""), "0.00")
+	m.is("o refunding, p1 succeeded, r1 asked; unknown_refund 400 write_off; gw -6, loss -4, user:3 10 held 6")
+	m.says(notice("m2", amountOf("6", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.is("o refunded, p1 succeeded, r1 succeeded; unknown_refund 400 write_off; loss -4, user:3 4")
+	v, err := payment.NewReader(m.app).Payment(context.Background(), payment.Key{Tenant: 1, OutTradeNo: "p1"})
+	if err != nil || v.Refunded.String() != "1000" || v.Refunding.String() != "0" {
+		t.Errorf("payment: %+v, %v", v, err)
+	}
+	m.verify()
+}
+
+// A refund of flagged money gives back what remains of it, too.
+func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
+	m.says(console("m1", "10", of("p1", "t2")), "flagged")
+	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
+	m.gets(m.resolve(0, back), "REFUND_EXCEEDS_PAID")
+	m.gets(refund("r2", "10"), "r2 asked") // the other transaction is as it was
+	m.verify()
+}
+
+// The notice of a console and a refund may meet in one batch. If the refund is first, the gateway decides, and a flag
+// has the rest.
+func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	if got := m.together(hears(console("m1", "4")), refund("r1", "7"), refund("r2", "6")); got != "flagged, REFUND_EXCEEDS_PAID, r2 asked" {
+		t.Error(got)
+	}
+	m.verify()
+	m = paidTill(t)
+	if got := m.together(refund("r1", "7"), hears(console("m1", "4")), refund("r2", "1")); got != "r1 asked, flagged, REFUND_EXCEEDS_PAID" {
+		t.Error(got)
+	}
+	m.refuses(refund("r3", ""), "0.00")
+	m.verify()
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied") // the gateway does not give back more than came
+	m.refuses(refund("r3", "6.01"), "6.00")
+	m.gets(refund("r3", ""), "r3 asked")
+	m.is("o refunding, p1 succeeded, r1 failed, r3 asked; unknown_refund 400; gw -10, user:3 10 held 6")
+	m.verify()
+}
+
+// A gateway that gives back more than came is not lost sight of.
+func TestMoreGivenBackThanCameIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.gets(refund("r1", ""), "r1 asked")
+	m.says(console("m1", "4"), "flagged")
+	m.says(notice("m2", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.is("o refunded, p1 succeeded, r1 succeeded; unknown_refund 400")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
+	m.is("o refunded, p1 succeeded, r1 succeeded; unknown_refund 400 write_off; gw 4, loss -4")
+	m.verify()
+}
+
+// On two servers, refund and notice come one after the other: nothing that both change is lost.
+func TestARefundMeetsTheConsoleOnTwoServers(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	said := m.pay
+	for n := range 8 {
+		var ends [2]string
+		var wait sync.WaitGroup
+		wait.Go(func() { ends[0] = m.hear(0, console(fmt.Sprint("m", n), "1")) })
+		wait.Go(func() { ends[1] = said(1, refund(fmt.Sprint("r", n), "0.75")) })
+		wait.Wait()
+		if want := map[bool]string{true: fmt.Sprint("r", n, " asked"), false: "REFUND_EXCEEDS_PAID"}[n < 5]; ends[0] != "flagged" || n != 5 && ends[1] != want {
+			t.Errorf("%d: %q", n, ends)
+		}
+		m.verify()
+	}
+}
+
+// The gateway may tell of the refund before it tells of the money, in an earlier batch or in the same.
+func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
+	t.Parallel()
+	for name, together := range map[string]bool{"before": false, "together": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTill(t)
+			m.payableOrder("o", outside)
+			m.create("o", "p1")
+			m.says(console("m1", "1"), "flagged")
+			m.says(console("m2", "9", amountOf("9", "USD")), "flagged") // cannot be compared
+			paid := notice("n1", amountOf("10", "CNY"))
+			if together {
+				got := m.together(hears(console("m3", "2")), hears(paid), hears(console("m4", "0.001")), refund("r1", "7"), refund("r2", "6.99"))
+				if got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID, r2 asked" {
+					t.Error(got)
+				}
+			} else {
+				m.says(console("m3", "2"), "flagged")
+				m.says(console("m4", "0.001"), "flagged")
+				m.says(paid, "applied")
+				m.refuses(refund("r1", "7"), "6.99")
+			}
+			m.verify()
+		})
+	}
+}
+
+// A notice of a console may name no transaction, or the transaction of another payment.
+func TestTheConsoleNamesNoTransactionOrThatOfAnotherPayment(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(console("m1", "4", of("p1", "")), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.says(console("m2", "1", of("p9", "t1")), "flagged")
+	m.refuses(refund("r1", "6"), "5.00")
+	m.says(console("m3", "1", of("p9", "")), "flagged")
+	m.refuses(refund("r1", "6"), "5.00")
+	m.verify()
+}
+
+// A refund that succeeded after it had failed counts until its gateway takes that back.
+func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	said := func(id string, k gateway.Kind, want string) {
+		t.Helper()
+		m.says(notice(id, amountOf("4", "CNY"), ofRefund("r1", k)), want)
+		m.verify()
+	}
+	said("m1", gateway.RefundFailed, "applied")
+	said("m2", gateway.Refunded, "flagged")
+	m.refuses(refund("r2", "7"), "6.00")
+	m.gets(refund("r2", ""), "r2 asked")
+	said("m3", gateway.RefundFailed, "applied")
+	m.refuses(refund("r3", "4.01"), "4.00")
+	// Everything was asked back, and then a part of it was not.
+	m.is("o refunding, p1 succeeded, r1 failed, r2 asked; unknown_refund 400 withdrawn; gw -10, user:3 10 held 6")
+	m.says(notice("m4", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
+	m.is("o paid, p1 succeeded, r1 failed, r2 succeeded; unknown_refund 400 withdrawn; gw -4, user:3 4")
+	m.gets(refund("r3", ""), "r3 asked")
+	m.verify()
+}
