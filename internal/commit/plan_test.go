@@ -218,6 +218,7 @@ func (p *plans) load() {
 		from generate_series(0, 99999) i`)
 	p.exec(`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
 		select 1, planned_id(0, i), '2026-01-01Z', 'r' from generate_series(0, 99999) i`)
+	p.exec(pgtest.AuditAccounts)
 	p.exec(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 		select 1, planned_id(1, i), 'b' || i, 'transfer', '2026-01-01Z', 'p', 'r' from generate_series(0, 49999) i`)
 	p.exec(`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)

@@ -169,10 +169,7 @@ func TestConcurrentManualUpdatesAreNotOverwritten(t *testing.T) {
 		transfer("out", user(0), user(1), "1"))
 	g.waits()
 	g.exec("update ledger_accounts set state = 'frozen' where code = $1", user(0))
-	g.exec(`insert into audit_events (tenant_id, event_id, kind, name, after, recorded_at, database_role)
-		select tenant_id, nextval('audit_event_seq'), 'account', code || ' ' || asset,
-			jsonb_build_object('state', state, 'min_balance', min_balance / 10 ^ scale), now(), 'psql'
-		from ledger_accounts where code = $1`, user(0))
+	g.exec(pgtest.AuditAccounts)
 	g.open()
 	g.want("the batch", done, "ok", "ok", "ACCOUNT_FROZEN")
 	g.wantAccount(user(0), "frozen 500 0 1")

@@ -34,6 +34,7 @@ var load = []string{
 		select 1, (1000::bigint << 14) + 16000, 'world', 'CNY', 2, 'equity', -1000 * 100000, 0, 100000, max(at), null from made`,
 	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
 		select a.tenant_id, a.account_id, b.committed_at, 'r' from ledger_accounts a join commit_batches b on b.batch_id = a.account_id >> 14`,
+	pgtest.AuditAccounts,
 	`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 		select 1, id, 'fund ' || i, case i % 1000 when 0 then 'rare' else 'fund' end, at, 'test', 'r' from made`,
 	`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)

@@ -30,8 +30,7 @@ func bulk(t *testing.T, db *pgtest.DB) {
 			select 1, 16384 + 4 * n + side, 'bulk:' || n || ':' || side, 'CNY', 2, 'liability', (2 * side - 1) * 100, 1, '2026-01-01Z'
 			from generate_series(0, 1999) n, generate_series(0, 1) side`,
 		`insert into ledger_account_details select 1, account_id, '{}', '2026-01-01Z', 'bulk' from ledger_accounts`,
-		`insert into audit_events select 1, nextval('audit_event_seq'), 'account', code || ' CNY', null, '{"state": "open"}',
-			'2026-01-01Z', 'bulk', null, 'bulk', 'bulk' from ledger_accounts`,
+		pgtest.AuditAccounts,
 		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms, expires_at,
 				created_at, closed_at, principal, request_id)
 			select 1, 16384 + 4 * n + 3, 'hold ' || n, 16384 + 4 * n, '', 100, 100, 'captured', 1, '2026-01-01Z',
