@@ -373,7 +373,7 @@ declare
     part record;
 begin
     made := 0; dropped := 0; left_over := 0;
-    perform pg_advisory_xact_lock(77015, 0); -- another process may be doing it
+    lock table only notify_events in share update exclusive mode; -- another process may be doing it
     for n in 0..1 loop
         first := (date_trunc('month', today) + n * interval '1 month')::date;
         made := made
