@@ -105,6 +105,7 @@ var (
 	withoutFirst = exceptions{
 		"access_tenants_name_key": "tenants are found by name",
 		"commit_batches_pkey":     "a batch has commands of many tenants",
+		"secret_roots_pkey":       "one secret for the database",
 		"commit_epochs_pkey":      "all tenants share the history",
 		"ids_workers_pkey":        "a process makes ids for all tenants",
 	}

@@ -114,6 +114,9 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.work_records" {
 			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_until, principal, request_id, status, body_bytes, answer_hash"
 		}
+		if relation == "public.secret_roots" {
+			columns = "root, key_id, created_at, sealed_at"
+		}
 		if relation == "public.inbox_contents" {
 			columns = "tenant_id, consumer_group, message_id, part, expires_at"
 		}
@@ -141,6 +144,7 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from inbox_contents", noPrivilege, "")
 	refused(t, conn, "select headers from work_records", noPrivilege, "")
+	refused(t, conn, "select sealed from secret_roots", noPrivilege, "")
 	refused(t, conn, "select body from work_records", noPrivilege, "")
 	if shown := lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute
 		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass) and attname in ('content', 'headers', 'body')`); len(shown) > 0 {

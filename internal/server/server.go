@@ -93,7 +93,7 @@ type Options struct {
 	Webhooks webhook.URLPolicy
 	// Consume configures consumers of brokers that run in the server.
 	Consume []*consumer.Settings
-	// Secret is the master key. Nil: calls that need it are refused.
+	// Secret has the master keys. Nil: calls that need one are refused.
 	Secret *secret.Master
 	// Region is the country, such as CN, of phone numbers without a country code. Empty: such numbers are refused.
 	Region string
@@ -154,6 +154,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
+	if s.options.Secret, err = o.Secret.Root(ctx, s.batches); err != nil {
+		s.closePools()
+		return nil, err
+	}
+	o.Secret = s.options.Secret
 	host, _ := os.Hostname()
 	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
 	if err := s.openOutbox(ctx, instance); err != nil {
