@@ -32,7 +32,8 @@ func TestMasterKeyIsReplacedAsDocumented(t *testing.T) {
 		steps++
 		script := "cd " + dir + "\nledgerd() { DATABASE_URL='" + db.SuperDSN + "' " + owner.file + " \"$@\"; }\n" + b.text
 		if steps == 2 {
-			if out, code := owner.run("secret", "reseal", "--check", "--secrets-file", file); code == 0 || !strings.Contains(out, "an older master key is needed") {
+			out, code := owner.run("secret", "reseal", "--check", "--secrets-file", file)
+			if code == 0 || !strings.Contains(out, "an older master key is needed") {
 				t.Errorf("before resealing: %d %s", code, out)
 			}
 		}

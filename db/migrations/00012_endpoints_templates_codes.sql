@@ -230,8 +230,8 @@ grant select, insert on notify_templates, notify_template_versions to ledgerd_ap
 grant update (default_locale, last_version, locales, versions, changed_at, deleted_at)
     on notify_templates to ledgerd_app;
 grant select, insert, delete on notify_codes to ledgerd_app;
-grant update (state, nonce, code_hash, tries, max_tries, tried_at, message_id, sent_at, expires_at, forget_at, recipient_hint,
-    principal, request_id) on notify_codes to ledgerd_app;
+grant update (state, nonce, code_hash, tries, max_tries, tried_at, message_id, sent_at, expires_at, forget_at,
+    recipient_hint, principal, request_id) on notify_codes to ledgerd_app;
 grant select on notify_templates, notify_template_versions to ledgerd_audit;
 grant select (tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, tried_at, message_id,
     sent_at, expires_at, forget_at, principal, request_id) on notify_codes to ledgerd_audit;

@@ -154,11 +154,6 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	if s.options.Secret, err = o.Secret.Root(ctx, s.batches); err != nil {
-		s.closePools()
-		return nil, err
-	}
-	o.Secret = s.options.Secret
 	host, _ := os.Hostname()
 	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
 	if err := s.openOutbox(ctx, instance); err != nil {
@@ -182,8 +177,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.locks = newLocks(s, instance)
 	s.mutations = &rpc.Mutations{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour),
 		Tokens: token.NewReader(s.reads)}
-	if o.Secret != nil {
-		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
+	if s.options.Secret != nil {
+		s.mutations.Pepper = s.options.Secret.Derive("rpc.fingerprint")
 	}
 	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
@@ -217,7 +212,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// open reads the files of TLS, and opens the pools.
+// open reads the files of TLS, and opens the pools and the root secret, which takes the place of the master keys.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.options.TLS != nil {
 		if s.transport, err = newTransport(*s.options.TLS, s.log); err != nil {
@@ -238,6 +233,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.logEncryption()
 	if err = pg.CheckMode(ctx, s.reads); err == nil && s.options.Anyone == nil {
 		err = pg.CheckRole(ctx, s.reads)
+	}
+	if err == nil {
+		s.options.Secret, err = s.options.Secret.Root(ctx, s.batches)
 	}
 	if err != nil {
 		s.closePools()

@@ -49,16 +49,16 @@ cross join lateral (
 insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries,
     max_tries, tried_at, message_id, sent_at, expires_at, forget_at, principal, request_id)
 select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries,
-    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at,
-    u.principal, u.request_id
+    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0),
+    string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@types::text[]) as type,
         unnest(@recipient_hashes::bytea[]) as recipient_hash, unnest(@channels::text[]) as channel,
         unnest(@recipient_hints::text[]) as recipient_hint, unnest(@states::text[]) as state,
         unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
         unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
-        unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id, unnest(@sent_at::text[]) as sent_at,
-        unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+        unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
+        unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
         unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash;
@@ -78,8 +78,8 @@ with updated as (
             unnest(@recipient_hints::text[]) as recipient_hint, unnest(@states::text[]) as state,
             unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
             unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
-            unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id, unnest(@sent_at::text[]) as sent_at,
-            unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+            unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
+            unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
             unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
         offset 0
     ) u

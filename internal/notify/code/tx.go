@@ -208,9 +208,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		w := insertParams(changed)
 		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints,
 			States: w.States, Nonces: w.Nonces,
-			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, TriedAt: w.TriedAt, MessageIds: w.MessageIds, SentAt: w.SentAt,
-			ExpiresAt: w.ExpiresAt,
-			ForgetAt:  w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
+			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, TriedAt: w.TriedAt,
+			MessageIds: w.MessageIds, SentAt: w.SentAt, ExpiresAt: w.ExpiresAt,
+			ForgetAt: w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
 		for _, r := range changed {
 			arg.Tids = append(arg.Tids, r.Value.tid)
 		}

@@ -37,7 +37,7 @@ var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fa
 
 // Master is a secret: the master keys of a server, newest first, or the root secret that one of them opens (see Root).
 // It is never printed. A nil *Master means that none is configured, see Check.
-type Master struct{ keys func() [][]byte } // a func, not bytes: printing a struct that contains a Master reveals nothing
+type Master struct{ keys func() [][]byte } // a func: printing a struct that contains a Master reveals nothing
 
 // New returns a random key.
 func New() *Master {

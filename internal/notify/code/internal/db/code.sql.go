@@ -37,16 +37,16 @@ const codeInsert = `-- name: CodeInsert :exec
 insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries,
     max_tries, tried_at, message_id, sent_at, expires_at, forget_at, principal, request_id)
 select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries,
-    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at,
-    u.principal, u.request_id
+    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0),
+    string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at, u.principal, u.request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as type,
         unnest($3::bytea[]) as recipient_hash, unnest($4::text[]) as channel,
         unnest($5::text[]) as recipient_hint, unnest($6::text[]) as state,
         unnest($7::bytea[]) as nonce, unnest($8::bytea[]) as code_hash,
         unnest($9::integer[]) as tries, unnest($10::integer[]) as max_tries,
-        unnest($11::timestamptz[]) as tried_at, unnest($12::bigint[]) as message_id, unnest($13::text[]) as sent_at,
-        unnest($14::timestamptz[]) as expires_at, unnest($15::timestamptz[]) as forget_at,
+        unnest($11::timestamptz[]) as tried_at, unnest($12::bigint[]) as message_id,
+        unnest($13::text[]) as sent_at, unnest($14::timestamptz[]) as expires_at, unnest($15::timestamptz[]) as forget_at,
         unnest($16::text[]) as principal, unnest($17::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash
@@ -260,8 +260,8 @@ with updated as (
             unnest($3::text[]) as recipient_hint, unnest($4::text[]) as state,
             unnest($5::bytea[]) as nonce, unnest($6::bytea[]) as code_hash,
             unnest($7::integer[]) as tries, unnest($8::integer[]) as max_tries,
-            unnest($9::timestamptz[]) as tried_at, unnest($10::bigint[]) as message_id, unnest($11::text[]) as sent_at,
-            unnest($12::timestamptz[]) as expires_at, unnest($13::timestamptz[]) as forget_at,
+            unnest($9::timestamptz[]) as tried_at, unnest($10::bigint[]) as message_id,
+            unnest($11::text[]) as sent_at, unnest($12::timestamptz[]) as expires_at, unnest($13::timestamptz[]) as forget_at,
             unnest($14::text[]) as principal, unnest($15::text[]) as request_id
         offset 0
     ) u
