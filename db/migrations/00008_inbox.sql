@@ -114,7 +114,8 @@ select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
     m.principal, m.request_id, m.last_request_id,
     encode(m.content_hash, 'hex') as content_sha256,
     (select octet_length(c.content) from inbox_contents c
-        where c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id and c.part = m.part and c.expires_at > now()) as content_bytes,
+        where c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id
+        and c.part = m.part and c.expires_at > now()) as content_bytes,
     m.inbox_id
 from inbox_messages m
 left join access_tenants t on t.tenant_id = m.tenant_id;

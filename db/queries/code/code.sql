@@ -58,7 +58,8 @@ from (
         unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
         unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
         unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
-        unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+        unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at,
+        unnest(@forget_at::timestamptz[]) as forget_at,
         unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash;
@@ -79,7 +80,8 @@ with updated as (
             unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
             unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
             unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
-            unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+            unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at,
+            unnest(@forget_at::timestamptz[]) as forget_at,
             unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
         offset 0
     ) u

@@ -12,7 +12,8 @@ from (
 ) u
 cross join lateral (
     select l.ctid, l.endpoint_id, l.slot, l.url, l.types, l.description, l.disabled_for, l.disabled_at,
-        l.secret_version, l.previous_until, l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
+        l.secret_version, l.previous_until, l.failing_since, l.failed_at,
+        l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
     offset 0
@@ -35,7 +36,8 @@ insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, de
     disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
     request_id)
 select u.tenant_id, u.name, u.endpoint_id, u.slot, u.url, u.types, u.description,
-    case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
+    case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''),
+    nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
     nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (

@@ -46,7 +46,8 @@ from (
         unnest($7::bytea[]) as nonce, unnest($8::bytea[]) as code_hash,
         unnest($9::integer[]) as tries, unnest($10::integer[]) as max_tries,
         unnest($11::timestamptz[]) as tried_at, unnest($12::bigint[]) as message_id,
-        unnest($13::text[]) as sent_at, unnest($14::timestamptz[]) as expires_at, unnest($15::timestamptz[]) as forget_at,
+        unnest($13::text[]) as sent_at, unnest($14::timestamptz[]) as expires_at,
+        unnest($15::timestamptz[]) as forget_at,
         unnest($16::text[]) as principal, unnest($17::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash
@@ -261,7 +262,8 @@ with updated as (
             unnest($5::bytea[]) as nonce, unnest($6::bytea[]) as code_hash,
             unnest($7::integer[]) as tries, unnest($8::integer[]) as max_tries,
             unnest($9::timestamptz[]) as tried_at, unnest($10::bigint[]) as message_id,
-            unnest($11::text[]) as sent_at, unnest($12::timestamptz[]) as expires_at, unnest($13::timestamptz[]) as forget_at,
+            unnest($11::text[]) as sent_at, unnest($12::timestamptz[]) as expires_at,
+            unnest($13::timestamptz[]) as forget_at,
             unnest($14::text[]) as principal, unnest($15::text[]) as request_id
         offset 0
     ) u
