@@ -77,9 +77,11 @@ type Option func(*settings)
 func WithAPIKey(key string) Option { return func(s *settings) { s.apiKey = key } }
 
 // WithHTTPClient replaces the HTTP client. The default one keeps up to 512 idle connections to the server for
-// 90 s, times out dialling after 5 s, and follows no redirects. WithGRPC without TLS needs a client with
-// unencrypted HTTP/2.
-func WithHTTPClient(h connect.HTTPClient) Option { return func(s *settings) { s.http = h } }
+// 90 s, and times out dialling after 5 s. Redirects are refused with CodeFailedPrecondition, also by an *http.Client
+// without CheckRedirect. WithGRPC without TLS needs a client with unencrypted HTTP/2.
+func WithHTTPClient(h connect.HTTPClient) Option {
+	return func(s *settings) { s.http = withoutRedirects(h) }
+}
 
 // WithTLS configures connections to https addresses: authorities of its own, or a client certificate, which identifies
 // the caller instead of an API key. It has no effect together with WithHTTPClient.

@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m)
 }
 
+// master is the key of all servers: those on one database must share it.
+var master = secret.New()
+
 // startServer runs a real server on a database until the test ends.
 func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 	t.Helper()
@@ -37,7 +40,7 @@ func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 		t.Fatal(err)
 	}
 	s, err := server.Start(context.Background(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
-		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin}, Secret: secret.New(),
+		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin}, Secret: master,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -178,6 +178,7 @@ const (
 	ReasonLockHeld           Reason = "LOCK_HELD"       // State has the holder and the position in the queue
 	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 callers wait for the lock
 
+	ReasonWebhookEndpointsFull  Reason = "WEBHOOK_ENDPOINTS_FULL"
 	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has the current version
 
 	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // another consumer processes it: do not acknowledge

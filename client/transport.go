@@ -2,9 +2,12 @@ package client
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 const (
@@ -34,7 +37,24 @@ func newHTTPClient(grpc bool, config *tls.Config) *http.Client {
 	} else {
 		t.Protocols.SetHTTP1(true)
 	}
-	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // a redirected POST would lose its body or its key
-	}}
+	return &http.Client{Transport: t, CheckRedirect: refuseRedirect}
+}
+
+// withoutRedirects returns a copy of an HTTP client that refuses redirects, unless it has a rule of its own.
+func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
+	c, ok := h.(*http.Client)
+	if !ok || c.CheckRedirect != nil {
+		return h
+	}
+	refusing := *c
+	refusing.CheckRedirect = refuseRedirect
+	return &refusing
+}
+
+// refuseRedirect ends a call that is redirected: it would lose its body, or take its API key to another server. The
+// error is final, because a retry would be redirected too.
+func refuseRedirect(to *http.Request, _ []*http.Request) error {
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
+		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
+		to.URL.Scheme, to.URL.Host))
 }

@@ -105,6 +105,7 @@ var (
 	withoutFirst = exceptions{
 		"access_tenants_name_key": "tenants are found by name",
 		"commit_batches_pkey":     "a batch has commands of many tenants",
+		"secret_roots_pkey":       "one secret for the database",
 		"commit_epochs_pkey":      "all tenants share the history",
 		"ids_workers_pkey":        "a process makes ids for all tenants",
 	}
@@ -348,13 +349,10 @@ func TestPositionsInTheOrderOfCommitsBeginWithTheEpoch(t *testing.T) {
 }
 
 // advisory are the classes of advisory locks, the first of their two numbers. The second one is the home, which is 0 as
-// long as there is one, or a hash of what is locked in it.
+// long as there is one, or a hash of what is locked in it. Every login of the database can take them, so a lock that many
+// calls or the service as a whole need is a lock on a table instead.
 var advisory = map[string]string{
-	"77001": "0",                                                                            // batches that run
-	"77002": "0",                                                                            // batches with locks, and their cleaner
 	"77003": "hashtext(@name::text",                                                         // the cleaner of a table
-	"77004": "0",                                                                            // creation of tenants
-	"77015": "0",                                                                            // partitions of messages
 	"77016": "hashtext(u.tenant_id::text || '/' || u.message_id::text",                      // reports on a message
 	"77017": "hashtext(concat_ws('/', @tenant_id::integer, @segment::smallint, @item::text", // a segment of an item
 }

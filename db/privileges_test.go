@@ -111,6 +111,15 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.notify_codes" {
 			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id"
 		}
+		if relation == "public.work_records" {
+			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_until, principal, request_id, status, body_bytes, answer_hash"
+		}
+		if relation == "public.secret_roots" {
+			columns = "root, key_id, created_at, sealed_at"
+		}
+		if relation == "public.inbox_contents" {
+			columns = "tenant_id, consumer_group, message_id, part, expires_at"
+		}
 		if relation == "public.payment_payments" {
 			columns = "tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee, description, " +
 				"expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text"
@@ -133,6 +142,14 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select fingerprint from commit_keys", noPrivilege, "")
 	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
+	refused(t, conn, "select content from inbox_contents", noPrivilege, "")
+	refused(t, conn, "select headers from work_records", noPrivilege, "")
+	refused(t, conn, "select sealed from secret_roots", noPrivilege, "")
+	refused(t, conn, "select body from work_records", noPrivilege, "")
+	if shown := lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute
+		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass) and attname in ('content', 'headers', 'body')`); len(shown) > 0 {
+		t.Errorf("auditors read %v", shown)
+	}
 	for _, column := range []string{"credential", "payer", "payer_ip", "return_url", "token_hash"} {
 		refused(t, conn, "select "+column+" from payment_payments", noPrivilege, "")
 	}

@@ -39,6 +39,7 @@ type cli struct {
 	Limit   limitCmd   `cmd:"" help:"Limit how many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, test all invariants, compare the schema."`
 	Bench   benchCmds  `embed:""`
+	Secret  secretCmd  `cmd:"" help:"Replace the master key."`
 	Notify  notifyCmds `cmd:"" help:"Test providers of messages, and drop old records of messages."`
 	Import  importCmd  `cmd:"" help:"Import books from other systems."`
 	Export  exportCmd  `cmd:"" help:"Export the books."`

@@ -27,7 +27,7 @@ type serverFlags struct {
 	Consume       string        `help:"YAML file of consumers of message brokers (docs/consumers.md). Empty: none." type:"existingfile" env:"LEDGERD_CONSUME"`
 	Notify        string        `help:"YAML file of providers of messages (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
 	Pay           string        `help:"YAML file of payment gateways (docs/gateways.md). Empty: none." type:"existingfile" env:"LEDGERD_PAY"`
-	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user only. Alternatively set LEDGERD_SECRET to the key. Without a master key, messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
+	SecretsFile   string        `help:"File with the master keys, each 32 bytes in base64, one a line, the newest first, readable by this user only. Alternatively set LEDGERD_SECRET to the keys. Without a master key, messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
 	PhoneRegion   string        `help:"Default country of phone numbers without a country code, such as CN." env:"LEDGERD_PHONE_REGION"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
@@ -94,7 +94,7 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 	if err != nil {
 		return err
 	}
-	master, err := f.master()
+	master, err := readMaster(f.SecretsFile)
 	if err != nil {
 		return err
 	}
@@ -122,11 +122,11 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 	return nil
 }
 
-// master reads the master key; nil if there is none.
-func (f *serverFlags) master() (*secret.Master, error) {
+// readMaster reads the master keys; nil if there are none.
+func readMaster(file string) (*secret.Master, error) {
 	text := os.Getenv("LEDGERD_SECRET")
 	switch {
-	case text != "" && f.SecretsFile != "":
+	case text != "" && file != "":
 		return nil, errors.New("--secrets-file and LEDGERD_SECRET are both set: set only one of them")
 	case text != "":
 		m, err := secret.Parse(text)
@@ -134,8 +134,8 @@ func (f *serverFlags) master() (*secret.Master, error) {
 			return nil, fmt.Errorf("LEDGERD_SECRET: %w", err)
 		}
 		return m, nil
-	case f.SecretsFile != "":
-		return secret.ReadFile(f.SecretsFile)
+	case file != "":
+		return secret.ReadFile(file)
 	}
 	return nil, nil
 }

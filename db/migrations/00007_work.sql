@@ -104,12 +104,12 @@ select t.name as tenant, w.scope, w.key,
         then case when w.park_lapsed then 'parked' else 'lapsed' end else w.state end as state,
     w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id, w.first_request_id,
     w.created_at, w.begun_at, w.settled_at, w.settled_by,
-    w.settled_request_id, w.status, w.headers, w.body_bytes, w.expires_at,
+    w.settled_request_id, w.status, w.body_bytes, encode(w.answer_hash, 'hex') as answer_sha256, w.expires_at,
     coalesce(w.expires_at <= now(), false) as expired
 from work_records w
 left join access_tenants t on t.tenant_id = w.tenant_id;
 comment on view audit.works is
-    'Work that callers do in their own systems, without the bodies of answers. Parked work waits for an operator.';
+    'Work that callers do in their own systems, without their answers. Parked work waits for an operator.';
 comment on column audit.works.tenant is 'Name of the tenant.';
 comment on column audit.works.scope is 'Kind of work.';
 comment on column audit.works.key is 'The caller''s name for the work.';
@@ -128,8 +128,8 @@ comment on column audit.works.settled_at is 'When it got its present state.';
 comment on column audit.works.settled_by is 'Principal that settled it.';
 comment on column audit.works.settled_request_id is 'X-Request-ID of the call that settled it.';
 comment on column audit.works.status is 'Status of the answer.';
-comment on column audit.works.headers is 'Headers of the answer.';
 comment on column audit.works.body_bytes is 'Size of the answer''s body.';
+comment on column audit.works.answer_sha256 is 'SHA-256 of state and answer.';
 comment on column audit.works.expires_at is 'When it expires.';
 comment on column audit.works.expired is 'True if it has expired and counts as deleted.';
 
@@ -139,7 +139,11 @@ grant select, insert, delete on work_records to ledgerd_app;
 grant update (fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms, principal, request_id,
     first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body,
     body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_app;
-grant select on work_records, audit.works to ledgerd_audit;
+-- Without the answers, which belong to callers.
+grant select (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
+    principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status,
+    body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_audit;
+grant select on audit.works to ledgerd_audit;
 reset role;
 
 -- +goose Down

@@ -113,13 +113,14 @@ select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
     m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at,
     m.principal, m.request_id, m.last_request_id,
     encode(m.content_hash, 'hex') as content_sha256,
-    (select c.content from inbox_contents c where c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
-        and c.message_id = m.message_id and c.part = m.part and c.expires_at > now()) as content,
+    (select octet_length(c.content) from inbox_contents c
+        where c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id
+        and c.part = m.part and c.expires_at > now()) as content_bytes,
     m.inbox_id
 from inbox_messages m
 left join access_tenants t on t.tenant_id = m.tenant_id;
 comment on view audit.inbox is
-    'Messages of all consumer groups. Dead letters: where tenant = ... and state = ''dead''.';
+    'Messages of all consumer groups, without their contents. Dead letters: where tenant = ... and state = ''dead''.';
 comment on column audit.inbox.tenant is 'Name of the tenant.';
 comment on column audit.inbox.consumer_group is 'Consumer group.';
 comment on column audit.inbox.message_id is 'Its id.';
@@ -144,7 +145,7 @@ comment on column audit.inbox.principal is 'Principal that first delivered it.';
 comment on column audit.inbox.request_id is 'X-Request-ID of the call that first delivered it.';
 comment on column audit.inbox.last_request_id is 'X-Request-ID of the call that changed it last.';
 comment on column audit.inbox.content_sha256 is 'SHA-256 of the content; null: not given.';
-comment on column audit.inbox.content is 'Content, while it is kept. convert_from(content, ''UTF8'') shows it as text.';
+comment on column audit.inbox.content_bytes is 'Size of the content, while it is kept.';
 comment on column audit.inbox.inbox_id is 'Number of the row; inbox_id >> 14 is its batch.';
 
 grant select, insert, delete on inbox_messages, inbox_contents to ledgerd_app;
@@ -152,7 +153,8 @@ grant update (inbox_id, topic, content_hash, state, holder, fence, lease_expires
     max_backoff_ms, retry_at, error, result, keep_ms, received_at, started_at, finished_at, requeued_at, expires_at,
     principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
-grant select on inbox_messages, inbox_contents, audit.inbox to ledgerd_audit;
+grant select on inbox_messages, audit.inbox to ledgerd_audit;
+grant select (tenant_id, consumer_group, message_id, part, expires_at) on inbox_contents to ledgerd_audit;
 reset role;
 
 -- +goose Down

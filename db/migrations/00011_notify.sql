@@ -6,6 +6,30 @@
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
+-- The root secret, encrypted under a master key of the servers' configuration.
+create table secret_roots (
+    root       integer not null,
+    key_id     text collate "C" not null,
+    sealed     bytea not null,
+    created_at timestamptz not null default clock_timestamp(),
+    sealed_at  timestamptz not null default clock_timestamp(),
+    constraint secret_roots_pkey primary key (root),
+    constraint secret_roots_root_check check (root = 1),
+    constraint secret_roots_key_id_check check (key_id ~ '^[0-9a-f]{8}$'),
+    constraint secret_roots_sealed_check check (octet_length(sealed) = 60)
+);
+comment on table secret_roots is
+    'The root secret, from which all keys are derived that must not be in the database. It is encrypted under a '
+    'master key; another master key encrypts the same root secret again, so that no derived key changes.';
+comment on column secret_roots.root is 'Always 1.';
+comment on column secret_roots.key_id is 'Id of the master key, derived from it.';
+comment on column secret_roots.sealed is 'The root secret: nonce, AES-256-GCM.';
+comment on column secret_roots.created_at is 'When it was made.';
+comment on column secret_roots.sealed_at is 'When it was last encrypted.';
+-- Only the owner may replace it: without it, codes, webhook secrets and hashes would be lost.
+grant select, insert on secret_roots to ledgerd_app;
+grant select (root, key_id, created_at, sealed_at) on secret_roots to ledgerd_audit;
+
 -- One row per message, as accepted. It never changes.
 create table notify_messages (
     tenant_id      integer not null,
@@ -373,7 +397,7 @@ declare
     part record;
 begin
     made := 0; dropped := 0; left_over := 0;
-    perform pg_advisory_xact_lock(77015, 0); -- another process may be doing it
+    lock table only notify_events in share update exclusive mode; -- another process may be doing it
     for n in 0..1 loop
         first := (date_trunc('month', today) + n * interval '1 month')::date;
         made := made

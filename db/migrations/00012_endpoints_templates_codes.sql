@@ -8,6 +8,7 @@ create table notify_endpoints (
     tenant_id      integer not null,
     name           text collate "C" not null,
     endpoint_id    bigint not null,
+    slot           smallint not null,
     url            text not null,
     types          text collate "C" not null,
     description    text not null,
@@ -23,6 +24,8 @@ create table notify_endpoints (
     principal      text collate "C" not null,
     request_id     text collate "C" not null,
     constraint notify_endpoints_pkey primary key (tenant_id, name),
+    constraint notify_endpoints_slot_key unique (tenant_id, slot),
+    constraint notify_endpoints_slot_check check (slot between 1 and 100),
     constraint notify_endpoints_name_check check (name ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
     constraint notify_endpoints_url_check check (octet_length(url) between 1 and 2048),
     constraint notify_endpoints_types_check check (octet_length(types) <= 8192),
@@ -43,6 +46,8 @@ comment on column notify_endpoints.name is 'Name of the endpoint: the recipient 
 comment on column notify_endpoints.endpoint_id is
     'Number of the row; endpoint_id >> 14 is the batch that created it. Secrets are derived from it, so an '
     'endpoint that is deleted and created again has others.';
+comment on column notify_endpoints.slot is
+    'Number in the tenant, from 1 to 100. It limits the endpoints of a tenant, however many are created at a time.';
 comment on column notify_endpoints.url is 'URL that events are posted to.';
 comment on column notify_endpoints.types is
     'Types of published events that it receives, separated by commas; empty: all.';
@@ -171,6 +176,7 @@ create table notify_codes (
     code_hash      bytea not null,
     tries          integer not null,
     max_tries      integer not null,
+    tried_at       timestamptz,
     message_id     bigint,
     sent_at        timestamptz[] not null,
     expires_at     timestamptz not null,
@@ -208,6 +214,7 @@ comment on column notify_codes.code_hash is
     'HMAC-SHA256 of tenant, type, recipient, nonce and code, under a key that is not in the database.';
 comment on column notify_codes.tries is 'Wrong tries.';
 comment on column notify_codes.max_tries is 'Wrong tries after which it can no longer be verified.';
+comment on column notify_codes.tried_at is 'When the last wrong try was counted in tries; null: never.';
 comment on column notify_codes.message_id is
     'Message with the code; null: none was sent, because the caller suppressed it, or no code was requested.';
 comment on column notify_codes.sent_at is
@@ -223,11 +230,11 @@ grant select, insert on notify_templates, notify_template_versions to ledgerd_ap
 grant update (default_locale, last_version, locales, versions, changed_at, deleted_at)
     on notify_templates to ledgerd_app;
 grant select, insert, delete on notify_codes to ledgerd_app;
-grant update (state, nonce, code_hash, tries, max_tries, message_id, sent_at, expires_at, forget_at, recipient_hint,
-    principal, request_id) on notify_codes to ledgerd_app;
+grant update (state, nonce, code_hash, tries, max_tries, tried_at, message_id, sent_at, expires_at, forget_at,
+    recipient_hint, principal, request_id) on notify_codes to ledgerd_app;
 grant select on notify_templates, notify_template_versions to ledgerd_audit;
-grant select (tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at,
-    expires_at, forget_at, principal, request_id) on notify_codes to ledgerd_audit;
+grant select (tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, tried_at, message_id,
+    sent_at, expires_at, forget_at, principal, request_id) on notify_codes to ledgerd_audit;
 
 create view audit.codes as
 select t.name as tenant, c.type, c.channel, c.recipient_hint,

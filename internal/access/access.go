@@ -172,19 +172,17 @@ func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, 
 	return id, nil
 }
 
-// createTenant creates a tenant, unless another process has done so meanwhile.
+// createTenant creates a tenant, unless another process has done so meanwhile. It tries again while other tenants take
+// the number.
 func createTenant(ctx context.Context, pool *pgxpool.Pool, name string) (id int32, err error) {
-	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := q.TenantLock(ctx, tx); err != nil {
-			return err
+	for {
+		if id, err = q.TenantInsert(ctx, pool, name); errors.Is(err, pgx.ErrNoRows) {
+			id, err = q.TenantGet(ctx, pool, name)
 		}
-		id, err = q.TenantGet(ctx, tx, name)
-		if errors.Is(err, pgx.ErrNoRows) {
-			id, err = q.TenantInsert(ctx, tx, name)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return id, err
 		}
-		return err
-	})
-	return id, err
+	}
 }
 
 // ErrNoTenant means that no tenant has the name.

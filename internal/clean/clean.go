@@ -4,6 +4,7 @@
 package clean
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Table struct {
 	Delete func(ctx context.Context, tx pgx.Tx, limit int32) (deleted int64, err error)
 	// Overdue returns how many seconds ago the oldest remaining row expired; 0: none.
 	Overdue func(ctx context.Context, tx pgx.Tx) (seconds float64, err error)
+
+	refused time.Time // since when another session has the table's advisory lock; zero: it has not
 }
 
 // Cleaner cleans tables. Several processes may run one on the same database.
@@ -34,6 +37,9 @@ type Cleaner struct {
 	Log     *slog.Logger
 	// Busy returns the work waiting for the database, in full batches; cleaning slows down for it. Nil: none.
 	Busy func() float64
+	// Patience is how long another session may have a table's advisory lock. After it the table is cleaned without the
+	// lock, because every login of the database can take it. Two processes at once are slower, but correct. 0: 1 min.
+	Patience time.Duration
 }
 
 const (
@@ -108,6 +114,19 @@ func (c *Cleaner) pause(took time.Duration) time.Duration {
 	return min(time.Duration(float64(took)*rest*(1+4*busy)), greatestRest)
 }
 
+// may reports whether to clean a table: this session has its advisory lock, or another has had it for too long.
+func (c *Cleaner) may(t *Table, leads bool) bool {
+	switch {
+	case leads:
+		t.refused = time.Time{}
+		return true
+	case t.refused.IsZero():
+		t.refused = time.Now()
+		return false
+	}
+	return time.Since(t.refused) >= cmp.Or(c.Patience, time.Minute)
+}
+
 // batch deletes one batch and measures the oldest remaining row.
 func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int64, leads bool, err error) {
 	tx, err := c.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
@@ -121,7 +140,7 @@ func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int
 	}()
 	var q db.Queries
 	begun, err := q.CleanBegin(ctx, tx, t.Name)
-	if err != nil || !begun.Leads {
+	if err != nil || !c.may(t, begun.Leads) {
 		return 0, false, err
 	}
 	if deleted, err = t.Delete(ctx, tx, limit); err != nil {

@@ -195,6 +195,7 @@ const beginSQL = "begin isolation level read committed"
 func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
 	p.exec(beginSQL, "BEGIN")
 	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
+	p.Queue(func(d DB) error { return q.BatchEnter(p.ctx, d) })
 }
 
 // acquire waits for the batch's latch, and takes over rows of its predecessors.

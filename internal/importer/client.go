@@ -44,7 +44,8 @@ type Client struct {
 
 // Dial makes a client without connecting.
 func Dial(server, apiKey string) *Client {
-	httpClient := &http.Client{Transport: bearer{apiKey, http.DefaultTransport}, Timeout: callTimeout}
+	httpClient := &http.Client{Transport: bearer{apiKey, http.DefaultTransport}, Timeout: callTimeout,
+		CheckRedirect: refuseRedirect}
 	// Answers are not compressed: the importer usually runs near the server, and answers are large.
 	plain, url := connect.WithAcceptCompression("gzip", nil, nil), strings.TrimSuffix(server, "/")
 	return &Client{Ledger: ledgerv1connect.NewLedgerServiceClient(httpClient, url, plain),
@@ -63,6 +64,13 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Set("Authorization", "Bearer "+b.key)
 	}
 	return b.next.RoundTrip(r)
+}
+
+// refuseRedirect ends a call that is redirected: bearer would send the API key there. The error is final.
+func refuseRedirect(to *http.Request, _ []*http.Request) error {
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
+		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
+		to.URL.Scheme, to.URL.Host))
 }
 
 // pause backs off with jitter, longer with every attempt.

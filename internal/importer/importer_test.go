@@ -3,9 +3,15 @@ package importer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	"connectrpc.com/connect"
 )
 
 func TestAnUnreachableServerIsNamedAfterAllAttempts(t *testing.T) {
@@ -15,6 +21,26 @@ func TestAnUnreachableServerIsNamedAfterAllAttempts(t *testing.T) {
 	err := c.EnsureAssets(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "http://127.0.0.1:1 does not answer") || pauses != attempts-1 {
 		t.Fatalf("%v after %d pauses", err, pauses)
+	}
+}
+
+func TestNoRedirectReceivesTheKey(t *testing.T) {
+	var asked atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer other.Close()
+	for _, status := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect,
+		http.StatusPermanentRedirect} {
+		server := httptest.NewServer(http.RedirectHandler(other.URL, status))
+		c := Dial(server.URL, "ldg_key")
+		c.pause = func(context.Context, int) error { return errors.New("a retry") }
+		err := c.EnsureAssets(t.Context(), nil)
+		server.Close()
+		if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "redirected to "+other.URL) {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d calls reached the other server", n)
 	}
 }
 

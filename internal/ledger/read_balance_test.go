@@ -197,7 +197,7 @@ func (w *readWorld) manualBatch(codes ...string) *manualBatch {
 	if err := b.tx.QueryRow(w.ctx, "select nextval('commit_batch_seq')").Scan(&b.id); err != nil {
 		w.Fatal(err)
 	}
-	b.exec("select pg_advisory_xact_lock_shared(77001, 0)") // as every batch does
+	b.exec("lock table commit_batches in row exclusive mode") // as every batch does
 	b.lock(codes...)
 	return b
 }

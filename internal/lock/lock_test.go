@@ -357,7 +357,7 @@ func TestCleaningWaitsForBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // when the test fails
-	if _, err := tx.Exec(context.Background(), "select pg_advisory_xact_lock_shared(77002, 0)"); err != nil {
+	if _, err := tx.Exec(context.Background(), "lock table lock_locks in row exclusive mode"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lock.Clean(context.Background(), p.pool, 0); err == nil {
@@ -374,7 +374,7 @@ func TestCleaningWaitsForBatches(t *testing.T) {
 			AcquireParams: params("stays", "two", time.Minute)})
 	}()
 	eventually(t, 20*time.Second, "the batch has entered", func() bool {
-		return count(t, super, `select count(*) from pg_locks where locktype = 'advisory' and classid = 77002 and mode = 'ShareLock' and granted
+		return count(t, super, `select count(*) from pg_locks where locktype = 'relation' and relation = 'lock_locks'::regclass and mode = 'RowExclusiveLock' and granted
 			and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())`) == 2
 	})
 	cancel()

@@ -13,7 +13,6 @@ import (
 
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
-	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/server"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -75,7 +74,7 @@ func TestUnknownTenantOfAProviderIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	started, err := server.Start(t.Context(),
-		server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0", Secret: secret.New(), Notify: f})
+		server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0", Secret: servertest.Secret, Notify: f})
 	if err == nil || !strings.Contains(err.Error(), "email[0], line 1: tenant nobody: there is no such tenant") {
 		t.Errorf("%v", err)
 	}

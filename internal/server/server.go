@@ -95,7 +95,7 @@ type Options struct {
 	Webhooks webhook.URLPolicy
 	// Consume configures consumers of brokers that run in the server.
 	Consume []*consumer.Settings
-	// Secret is the master key. Nil: calls that need it are refused.
+	// Secret has the master keys. Nil: calls that need one are refused.
 	Secret *secret.Master
 	// Region is the country, such as CN, of phone numbers without a country code. Empty: such numbers are refused.
 	Region string
@@ -179,8 +179,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.locks = newLocks(s, instance)
 	s.mutations = &rpc.Mutations{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour),
 		Tokens: token.NewReader(s.reads)}
-	if o.Secret != nil {
-		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
+	if s.options.Secret != nil {
+		s.mutations.Pepper = s.options.Secret.Derive("rpc.fingerprint")
 	}
 	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
@@ -214,7 +214,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// open reads the files of TLS, and opens the pools.
+// open reads the files of TLS, and opens the pools and the root secret, which takes the place of the master keys.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.options.TLS != nil {
 		if s.transport, err = newTransport(*s.options.TLS, s.log); err != nil {
@@ -235,6 +235,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.logEncryption()
 	if err = pg.CheckMode(ctx, s.reads); err == nil && s.options.Anyone == nil {
 		err = pg.CheckRole(ctx, s.reads)
+	}
+	if err == nil {
+		s.options.Secret, err = s.options.Secret.Root(ctx, s.batches)
 	}
 	if err != nil {
 		s.closePools()

@@ -1,13 +1,10 @@
 -- Tenants and API keys.
 
--- name: TenantLock :exec
--- Prevents other transactions from creating a tenant until this one ends.
-select pg_advisory_xact_lock(77004, 0);
-
 -- name: TenantInsert :one
--- Creates a tenant with the next number.
+-- Creates a tenant with the next number. Returns no row if another transaction created one with the number or the name.
 insert into access_tenants (tenant_id, name)
 select coalesce(max(t.tenant_id), 0) + 1, @name::text from access_tenants t
+on conflict do nothing
 returning tenant_id;
 
 -- name: TenantGet :one

@@ -5,14 +5,14 @@
 -- name: CodeLock :many
 -- Locks codes in the order of the arrays, which callers sort by tenant, type and recipient.
 select u.n::integer as n, c.channel, c.recipient_hint, c.state, c.nonce, c.code_hash, c.tries, c.max_tries,
-    c.message_id, c.sent_at, c.expires_at, c.forget_at, c.principal, c.request_id, c.ctid
+    c.tried_at, c.message_id, c.sent_at, c.expires_at, c.forget_at, c.principal, c.request_id, c.ctid
 from (
     select generate_subscripts(@types::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@types::text[]) as type, unnest(@recipient_hashes::bytea[]) as recipient_hash
 ) u
 cross join lateral (
-    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.message_id,
-        l.sent_at, l.expires_at, l.forget_at, l.principal, l.request_id, l.ctid
+    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.tried_at,
+        l.message_id, l.sent_at, l.expires_at, l.forget_at, l.principal, l.request_id, l.ctid
     from notify_codes l
     where l.tenant_id = u.tenant_id and l.type = u.type and l.recipient_hash = u.recipient_hash
     offset 0
@@ -47,18 +47,19 @@ cross join lateral (
 -- name: CodeInsert :exec
 -- Inserts codes. Times of sending are separated by commas.
 insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries,
-    max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id)
+    max_tries, tried_at, message_id, sent_at, expires_at, forget_at, principal, request_id)
 select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries,
-    u.max_tries, nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at,
-    u.principal, u.request_id
+    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0),
+    string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@types::text[]) as type,
         unnest(@recipient_hashes::bytea[]) as recipient_hash, unnest(@channels::text[]) as channel,
         unnest(@recipient_hints::text[]) as recipient_hint, unnest(@states::text[]) as state,
         unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
         unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
-        unnest(@message_ids::bigint[]) as message_id, unnest(@sent_at::text[]) as sent_at,
-        unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+        unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
+        unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at,
+        unnest(@forget_at::timestamptz[]) as forget_at,
         unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash;
@@ -69,7 +70,8 @@ order by u.tenant_id, u.type collate "C", u.recipient_hash;
 with updated as (
     update notify_codes c
     set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash,
-        tries = u.tries, max_tries = u.max_tries, message_id = nullif(u.message_id, 0),
+        tries = u.tries, max_tries = u.max_tries,
+        tried_at = nullif(u.tried_at, '0001-01-01 00:00:00+00'), message_id = nullif(u.message_id, 0),
         sent_at = string_to_array(u.sent_at, ',')::timestamptz[], expires_at = u.expires_at,
         forget_at = u.forget_at, principal = u.principal, request_id = u.request_id
     from (
@@ -77,8 +79,9 @@ with updated as (
             unnest(@recipient_hints::text[]) as recipient_hint, unnest(@states::text[]) as state,
             unnest(@nonces::bytea[]) as nonce, unnest(@code_hashes::bytea[]) as code_hash,
             unnest(@tries::integer[]) as tries, unnest(@max_tries::integer[]) as max_tries,
-            unnest(@message_ids::bigint[]) as message_id, unnest(@sent_at::text[]) as sent_at,
-            unnest(@expires_at::timestamptz[]) as expires_at, unnest(@forget_at::timestamptz[]) as forget_at,
+            unnest(@tried_at::timestamptz[]) as tried_at, unnest(@message_ids::bigint[]) as message_id,
+            unnest(@sent_at::text[]) as sent_at, unnest(@expires_at::timestamptz[]) as expires_at,
+            unnest(@forget_at::timestamptz[]) as forget_at,
             unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
         offset 0
     ) u

@@ -2,10 +2,10 @@
 -- so that a generic plan made on an empty table stays right on a full one.
 
 -- name: SettingsApply :exec
--- Settings for one transaction, not for the session, so that they also hold behind a pooler; and the advisory lock
--- that BatchesOpen looks for, which is taken before the transaction reads the clock. Plans are generic: planning for
--- the arrays at hand would cost more than it could save, in every batch.
-select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
+-- Settings for one transaction, not for the session, so that they also hold behind a pooler. No lock is taken before
+-- lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
+-- batch.
+select set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('client_connection_check_interval', '5s', true),
@@ -18,6 +18,11 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('jit', 'off', true);
 
+-- name: BatchEnter :exec
+-- The lock that BatchesOpen looks for, taken before the transaction reads the clock. It is a lock on a table, because
+-- every login of the database could take an advisory lock; this one requires the right to insert.
+lock table commit_batches in row exclusive mode;
+
 -- name: LockTimeoutApply :exec
 -- Sets the lock timeout for the rest of the transaction.
 select set_config('lock_timeout', @lock_timeout::text, true);
@@ -27,9 +32,9 @@ select set_config('lock_timeout', @lock_timeout::text, true);
 select clock_timestamp()::timestamptz as now;
 
 -- name: BatchesOpen :many
--- Number of batches in progress, of all processes on this database.
+-- Batches in progress, of all processes on this database.
 select virtualtransaction::text from pg_locks
-where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 and granted
+where locktype = 'relation' and relation = 'commit_batches'::regclass and mode = 'RowExclusiveLock' and granted
     and database = (select oid from pg_database where datname = current_database());
 
 -- name: BatchBlock :one

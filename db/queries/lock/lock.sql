@@ -3,8 +3,8 @@
 -- name: BatchEnter :exec
 -- Held by every batch that uses locks, from before it looks for their rows until it ends. The background task needs
 -- it exclusively to delete rows. So no row disappears between a batch's lookup and its insert, and a fence drawn when
--- there was no row is greater than those of all earlier rows.
-select pg_advisory_xact_lock_shared(77002, 0);
+-- there was no row is greater than those of all earlier rows. Locks on a table require rights, advisory locks none.
+lock table lock_locks in row exclusive mode;
 
 -- name: LockLock :many
 -- Locks and reads locks, in the order of the arrays, which callers sort.

@@ -46,7 +46,7 @@ select set_config('lock_timeout', '100', true), set_config('statement_timeout', 
 
 -- name: CleanEnter :exec
 -- See BatchEnter.
-select pg_advisory_xact_lock(77002, 0);
+lock table lock_locks in share row exclusive mode;
 
 -- name: WaiterClean :execrows
 -- Deletes waiters whose callers are gone.

@@ -3,7 +3,7 @@
 
 -- name: EndpointLock :many
 -- Locks endpoints in the order of the arrays, which callers sort by tenant and name. n is the position, from 1.
-select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
+select u.n::integer as n, e.ctid, e.endpoint_id, e.slot, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
     e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
     e.request_id
 from (
@@ -11,26 +11,39 @@ from (
         unnest(@names::text[]) as name
 ) u
 cross join lateral (
-    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version,
-        l.previous_until, l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.ctid, l.endpoint_id, l.slot, l.url, l.types, l.description, l.disabled_for, l.disabled_at,
+        l.secret_version, l.previous_until, l.failing_since, l.failed_at,
+        l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
     offset 0
     for no key update
 ) e;
 
+-- name: EndpointSlots :many
+-- Used slots of tenants. A slot that another transaction takes meanwhile violates notify_endpoints_slot_key.
+select u.n::integer as n, e.slot
+from (select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id) u
+cross join lateral (
+    select w.slot from notify_endpoints w
+    where w.tenant_id = u.tenant_id
+    order by w.slot
+    limit 100
+) e;
+
 -- name: EndpointInsert :exec
-insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for,
+insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for,
     disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
     request_id)
-select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active'
-    else 'disabled' end, nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
+select u.tenant_id, u.name, u.endpoint_id, u.slot, u.url, u.types, u.description,
+    case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''),
+    nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
     nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@names::text[]) as name,
-        unnest(@endpoint_ids::bigint[]) as endpoint_id, unnest(@urls::text[]) as url,
-        unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
+        unnest(@endpoint_ids::bigint[]) as endpoint_id, unnest(@slots::smallint[]) as slot,
+        unnest(@urls::text[]) as url, unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
         unnest(@disabled_for::text[]) as disabled_for, unnest(@disabled_at::timestamptz[]) as disabled_at,
         unnest(@secret_versions::integer[]) as secret_version,
         unnest(@previous_until::timestamptz[]) as previous_until,

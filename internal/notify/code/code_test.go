@@ -113,7 +113,8 @@ func (d *fixture) exec(sql string, args ...any) {
 
 // later shifts the times of codes and counters into the past.
 func (d *fixture) later(by time.Duration) {
-	d.exec(`update notify_codes set sent_at = array(select s - $1::interval from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval`, by)
+	d.exec(`update notify_codes set sent_at = array(select s - $1::interval from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval,
+		tried_at = tried_at - $1::interval`, by)
 	d.exec(`update notify_counters set slot = slot - extract(epoch from $1::interval)::bigint * 60 / window_s, expires_at = expires_at - $1::interval`, by)
 }
 
@@ -317,6 +318,50 @@ func TestAnswersDoNotRevealWhetherACodeWasSent(t *testing.T) {
 	d.mustSend(request("+8613812345672", "123456")) // earlier wrong tries do not delay a code
 	if v := d.verify("+8613812345672", "123456"); !v.Valid {
 		t.Error(v)
+	}
+}
+
+// A code that wrong tries voided, one with a long life, one that expired long ago, and none at all are answered alike:
+// values, reason, text and state, also when tries are spread over more than the life of a code.
+func TestVoidCodesAreAnsweredLikeNone(t *testing.T) {
+	t.Parallel()
+	d := newFixture(t, 1)
+	long := request("+8613812345671", "123456")
+	long.Life = code.MaxLife
+	d.mustSend(request("+8613812345670", "123456"))
+	d.mustSend(long)
+	d.later(4 * time.Minute)
+	recent := request("+8613812345672", "123456")
+	recent.Life = code.MinLife
+	d.mustSend(recent)
+	answers := map[string][]string{}
+	record := func(to string, c *code.VerifyCommand) {
+		answer, err := d.do(flow.Code(c))
+		text := fmt.Sprint(answer)
+		if f := fault.Of(err); f != nil {
+			text = fmt.Sprint(f.Reason.Name, f.Error(), f.State, f.Fields)
+		}
+		answers[to] = append(answers[to], text)
+	}
+	recipients := []string{"+8613812345670", "+8613812345671", "+8613812345672", "+8613812345673"}
+	for _, pause := range []time.Duration{0, 0, 3 * time.Minute, 10 * time.Minute, 0, 7 * time.Minute, 0, 30 * time.Minute,
+		55 * time.Minute, 0, 2 * time.Hour} {
+		d.later(pause)
+		for _, to := range recipients {
+			c := try(to, "999999")
+			record(to, c)
+			required := try(to, "888888")
+			required.Required = true
+			record(to, required)
+			if len(answers[to]) > 5 { // void: the right code gets the same answer
+				record(to, try(to, "123456"))
+			}
+		}
+	}
+	for _, to := range recipients {
+		if !slices.Equal(answers[to], answers[recipients[3]]) {
+			t.Errorf("%s:\n%q, and without a code\n%q", to, answers[to], answers[recipients[3]])
+		}
 	}
 }
 
@@ -585,7 +630,7 @@ func TestExpiredCodesAreCleaned(t *testing.T) {
 	for _, step := range []struct {
 		by   time.Duration
 		left int
-	}{{4 * time.Minute, 3}, {2 * time.Minute, 2}, {23 * time.Hour, 2}, {time.Hour, 0}} {
+	}{{59 * time.Minute, 3}, {2 * time.Minute, 2}, {22 * time.Hour, 2}, {2 * time.Hour, 0}} {
 		d.later(step.by)
 		if _, err := cleaner.Clean(t.Context(), &codes); err != nil {
 			t.Fatal(err)

@@ -21,6 +21,7 @@ type model struct {
 	open    bool
 	digits  string // the code that verifies
 	tries   int32
+	tried   time.Duration // the last wrong try
 	expires time.Duration
 	sent    []time.Duration
 	message bool // the last code has a message
@@ -70,11 +71,12 @@ func (m *model) try(digits string, stays bool) code.Verified {
 		}
 		return code.Verified{Valid: true, TriesLeft: code.MaxTries - m.tries}
 	}
-	if !m.there || m.now >= m.expires {
-		m.there, m.open, m.tries, m.expires = true, false, 0, m.now+code.DefaultLife
+	if !m.there || m.now >= m.expires && (m.tries == 0 || m.now >= m.tried+code.MaxLife) {
+		m.there, m.open, m.tries, m.expires = true, false, 0, m.now
 	}
 	if m.tries < code.MaxTries {
 		m.tries++
+		m.tried = m.now
 		m.wrong = append(m.wrong, m.now)
 	}
 	return code.Verified{TriesLeft: code.MaxTries - m.tries}

@@ -54,6 +54,7 @@ type row struct {
 	hash          [sha256.Size]byte
 	tries         int32
 	maxTries      int32
+	triedAt       time.Time   // of the last wrong try; zero: none
 	messageID     int64       // 0: none
 	sentAt        []time.Time // of everyType: times of wrong tries
 	expiresAt     time.Time
@@ -88,6 +89,9 @@ func (r *row) forget() time.Time {
 	at := r.expiresAt
 	if last := r.sent(); !last.IsZero() && last.Add(day).After(at) {
 		at = last.Add(day)
+	}
+	if until := r.triedAt.Add(triesLife); !r.triedAt.IsZero() && until.After(at) {
+		at = until
 	}
 	return at
 }
@@ -143,6 +147,9 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 				hash: [sha256.Size]byte(f.CodeHash), tries: f.Tries,
 				maxTries: f.MaxTries, sentAt: f.SentAt, expiresAt: f.ExpiresAt, forgetAt: f.ForgetAt,
 				principal: f.Principal, requestID: f.RequestID, tid: f.Ctid}
+			if f.TriedAt != nil {
+				v.triedAt = *f.TriedAt
+			}
 			if f.MessageID != nil {
 				v.messageID = *f.MessageID
 			}
@@ -201,9 +208,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		w := insertParams(changed)
 		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints,
 			States: w.States, Nonces: w.Nonces,
-			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt,
-			ExpiresAt: w.ExpiresAt,
-			ForgetAt:  w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
+			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, TriedAt: w.TriedAt,
+			MessageIds: w.MessageIds, SentAt: w.SentAt, ExpiresAt: w.ExpiresAt,
+			ForgetAt: w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
 		for _, r := range changed {
 			arg.Tids = append(arg.Tids, r.Value.tid)
 		}
@@ -231,6 +238,7 @@ func insertParams(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
 		arg.CodeHashes = append(arg.CodeHashes, v.hash[:])
 		arg.Tries = append(arg.Tries, v.tries)
 		arg.MaxTries = append(arg.MaxTries, v.maxTries)
+		arg.TriedAt = append(arg.TriedAt, v.triedAt)
 		arg.MessageIds = append(arg.MessageIds, v.messageID)
 		arg.SentAt = append(arg.SentAt, strings.Join(sent, ","))
 		arg.ExpiresAt = append(arg.ExpiresAt, v.expiresAt)

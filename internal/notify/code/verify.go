@@ -59,13 +59,14 @@ func (c *VerifyCommand) count(tx *Tx) {
 	tx.record("wrong", c.Channel, c.to)
 	v := c.row.Value
 	switch {
-	case !c.row.Exists || !tx.Now.Before(v.expiresAt):
+	case !c.row.Exists || !tx.Now.Before(v.expiresAt) && !tx.Now.Before(v.triedAt.Add(triesLife)):
 		*tx.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none,
-			nonce: c.MissNonce, tries: 1, maxTries: MaxTries,
-			sentAt: v.sentAt, expiresAt: tx.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID,
+			nonce: c.MissNonce, tries: 1, maxTries: MaxTries, triedAt: tx.Now,
+			sentAt: v.sentAt, expiresAt: tx.Now, principal: c.Principal, requestID: c.RequestID,
 			tid: v.tid, messageID: v.messageID, unsent: v.unsent}
 	case v.tries < v.maxTries:
-		tx.Change(c.row).tries++
+		r := tx.Change(c.row)
+		r.tries, r.triedAt = r.tries+1, tx.Now
 	default:
 		return // the code is void: there is nothing to guess
 	}

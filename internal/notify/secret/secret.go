@@ -1,12 +1,13 @@
-// Package secret holds the master key: a secret in the server's configuration, from which all keys are derived that
-// must not be in the database. It owns no tables.
+// Package secret holds the master key, a secret in the server's configuration, and the root secret that it opens, from
+// which all keys are derived that must not be in the database. It owns the table secret_roots.
 //
 // Promises: access to the database alone neither reveals the input of a keyed hash, nor allows forging a signature.
-// Derivation is deterministic as long as the master key stays the same. A derived key reveals neither the master key
-// nor another derived key.
+// Derived keys never change: another master key seals the same root secret. A derived key reveals neither the root
+// secret nor another derived key.
 package secret
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
@@ -14,11 +15,13 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -32,8 +35,9 @@ var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fa
 	Step: fault.RetrySameKey,
 	Doc:  "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
 
-// Master is a master key. It is never printed. A nil *Master means that none is configured, see Check.
-type Master struct{ key func() []byte } // a func, not bytes: printing a struct that contains a Master reveals nothing
+// Master is a secret: the master keys of a server, newest first, or the root secret that one of them opens (see Root).
+// It is never printed. A nil *Master means that none is configured, see Check.
+type Master struct{ keys func() [][]byte } // a func: printing a struct that contains a Master reveals nothing
 
 // New returns a random key.
 func New() *Master {
@@ -42,20 +46,44 @@ func New() *Master {
 	return of(b)
 }
 
-func of(b []byte) *Master { return &Master{func() []byte { return b }} }
+func of(keys ...[]byte) *Master { return &Master{func() [][]byte { return keys }} }
 
 var errForm = errors.New("a master key must be 32 random bytes in base64: make one with `openssl rand -base64 32`")
 
-// Parse decodes a key from base64. Surrounding space is ignored.
+// Parse decodes keys from base64, one a line, the newest first.
 func Parse(text string) (*Master, error) {
-	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
-	if err != nil || len(b) != Size {
-		return nil, errForm // omit the input: it may be a secret
+	var keys [][]byte
+	for _, line := range strings.Fields(text) {
+		b, err := base64.StdEncoding.DecodeString(line)
+		if err != nil || len(b) != Size {
+			return nil, errForm // omit the input: it may be a secret
+		}
+		if slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, b) }) {
+			return nil, fmt.Errorf("the master key %s is listed twice", idOf(b))
+		}
+		keys = append(keys, b)
 	}
-	return of(b), nil
+	if len(keys) == 0 {
+		return nil, errForm
+	}
+	return of(keys...), nil
 }
 
-// ReadFile reads a key from a file. The file must not be accessible to other users.
+// key returns the newest key.
+func (m *Master) key() []byte { return m.keys()[0] }
+
+// IDs returns the ids of the keys, the newest first. Ids are no secrets.
+func (m *Master) IDs() (ids []string) {
+	for _, k := range m.keys() {
+		ids = append(ids, idOf(k))
+	}
+	return ids
+}
+
+// idOf derives the id of a key.
+func idOf(key []byte) string { return hex.EncodeToString(of(key).Derive("secret.id")[:4]) }
+
+// ReadFile reads keys from a file. The file must not be accessible to other users.
 func ReadFile(path string) (*Master, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,8 +137,8 @@ func (m *Master) Check() error {
 	return nil
 }
 
-// Derive returns the 32-byte key for a purpose, such as notify.recipient, and parts, such as a tenant number. Never
-// change the purpose of keys in use. Derive panics on a nil *Master: call Check first.
+// Derive returns the 32-byte key for a purpose, such as notify.recipient, and parts, such as a tenant number, from the
+// newest key. Never change the purpose of keys in use. Derive panics on a nil *Master: call Check first.
 func (m *Master) Derive(purpose string, parts ...string) []byte {
 	var info []byte
 	for _, p := range append([]string{purpose}, parts...) {

@@ -34,8 +34,8 @@ func (a *audited) changes(c commit.Caller) (commit.Caller, []audit.Change) {
 	return c, []audit.Change{a.change}
 }
 
-// CreateCommand creates an endpoint. Its answer is an Endpoint; creating an equal one again is a repeat. Returns fault
-// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+// CreateCommand creates an endpoint. Its answer is an Endpoint; creating an equal one again is a repeat. Returns faults
+// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT and WEBHOOK_ENDPOINTS_FULL.
 type CreateCommand struct {
 	commit.Caller
 	Name, URL, Description string
@@ -48,7 +48,13 @@ type CreateCommand struct {
 // Changes returns the change of the endpoint.
 func (c *CreateCommand) Changes() (commit.Caller, []audit.Change) { return c.changes(c.Caller) }
 
-func (c *CreateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
+func (c *CreateCommand) Need(tx *Tx) {
+	c.row = tx.Want(Key{c.Tenant, c.Name})
+	if tx.slots == nil {
+		tx.slots = map[int32][]int16{}
+	}
+	tx.slots[c.Tenant] = nil // until Lock
+}
 
 // Apply creates the endpoint.
 func (c *CreateCommand) Apply(tx *Tx) (any, error) {
@@ -67,8 +73,15 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		}
 		return commit.Repeat{First: *e}, nil
 	}
+	slot := c.row.Value.slot // of an endpoint that the batch deletes
+	if !c.row.Exists {
+		var err error
+		if slot, err = tx.freeSlot(c.Tenant); err != nil {
+			return nil, err
+		}
+	}
 	s := tx.Change(c.row)
-	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types,
+	*s = stored{tid: s.tid, slot: slot, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types,
 		Description: c.Description, Version: 1,
 		CreatedAt: tx.Now}}
 	tx.stamp(&s.Endpoint, c.Caller)

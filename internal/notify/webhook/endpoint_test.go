@@ -246,6 +246,48 @@ func TestConcurrentCreatesMakeOneEndpoint(t *testing.T) {
 	}
 }
 
+// Two servers create endpoints at a time, each in batches of several: a tenant never has more than the limit.
+func TestATenantHasAtMostAHundredEndpoints(t *testing.T) {
+	d := newFixture(t)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	count := map[string]int{}
+	for i := range 30 {
+		wg.Go(func() {
+			var several []commit.Command[*webhook.Tx]
+			for n := range 5 {
+				several = append(several, create(fmt.Sprintf("shop-%d-%d", i, n), "https://a.example"))
+			}
+			got := d.all(i%2, several...)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, end := range got {
+				count[end]++
+			}
+		})
+	}
+	wg.Wait()
+	if made, full := count["https://a.example  v1"], count["WEBHOOK_ENDPOINTS_FULL"]; made != webhook.MaxEndpoints || full != 50 {
+		t.Errorf("%v", count)
+	}
+	names, _, err := d.reader.List(t.Context(), 1, 1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := names[0].Name
+	d.want(d.all(0, create(name, "https://a.example"), create("one-more", "https://a.example")),
+		"https://a.example  v1 existed", "WEBHOOK_ENDPOINTS_FULL")
+	d.want(d.all(0, &webhook.DeleteCommand{Caller: caller, Name: name}), "https://a.example  v1")
+	d.want(d.all(0, create("one-more", "https://a.example")), "https://a.example  v1")
+	d.want(d.all(1, &webhook.DeleteCommand{Caller: caller, Name: "one-more"}, create("one-more", "https://b.example")),
+		"https://a.example  v1", "https://b.example  v1")
+	result := d.engines[0].DoAll(t.Context(), []flow.Submission{{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 400,
+		Command: flow.Webhook(create("too-many", "https://a.example"))}})[0]
+	if f := fault.Of(result.Err); f == nil || len(f.Fields) != 1 || f.Fields[0].Path != "name" {
+		t.Errorf("%+v", result)
+	}
+}
+
 func TestFailingEndpointsAreDisabled(t *testing.T) {
 	d := newFixture(t)
 	d.all(0, create("shop", "https://a.example"))

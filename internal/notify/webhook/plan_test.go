@@ -81,22 +81,28 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			},
 		}
 	}
-	fill := func(sql string, from, to int) {
-		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for, disabled_at,
+	// A hundred endpoints for each tenant.
+	fill := func(sql, tenant string, from, to int) {
+		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for, disabled_at,
 				secret_version, created_at, changed_at, principal, request_id)
-			select 1, 'x' || to_char(i, 'fm000000'), 16777216, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r' from generate_series(%d, %d) i`, sql, from, to))
+			select %s, 'x' || to_char(i, 'fm000000'), 16777216, 1 + i %% 100, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r'
+			from generate_series(%d, %d) i`, tenant, sql, from, to))
 	}
+	const mine, others = "1", "2 + i / 100"
 	exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1024, '2026-01-01Z', 1, 'fill')")
 	for round := range 12 { // until plans are cached
-		fill("'active', null, null, 1", round*100, round*100+2*n)
+		exec("delete from notify_endpoints")
+		fill("'active', null, null, 1", mine, round*100, round*100+2*n)
 		for _, do := range kinds(round * 100) {
 			do()
 		}
 	}
 	exec("delete from notify_endpoints")
-	fill("'disabled', 'by_caller', now(), 1", 0, 99_899)
-	fill("'active', null, null, 1", 99_900, 99_999)
+	fill("'disabled', 'by_caller', now(), 1", others, 0, 99_899)
+	fill("'active', null, null, 1", others, 99_900, 99_999)
 	measure := func(from int) map[string]int64 {
+		exec("delete from notify_endpoints where tenant_id = 1")
+		fill("'active', null, null, 1", mine, from, from+2*n)
 		got := map[string]int64{}
 		for kind, do := range kinds(from) {
 			before := pgtest.Touched(t, "^notify_endpoints$", d.super, pool)

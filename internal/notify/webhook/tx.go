@@ -3,6 +3,8 @@ package webhook
 import (
 	"cmp"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ var q = db.New()
 type stored struct {
 	Endpoint
 	tid     pgtype.TID
+	slot    int16
 	deleted bool
 }
 
@@ -29,7 +32,8 @@ type (
 // Tx holds the endpoints of one batch and is their commit.Participant.
 type Tx struct {
 	rows
-	all map[int32]*All
+	all   map[int32]*All
+	slots map[int32][]int16 // used ones, of the tenants in which endpoints are created
 }
 
 var seed = maphash.MakeSeed()
@@ -38,7 +42,9 @@ var seed = maphash.MakeSeed()
 func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, stored](seed)} }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
-func NameConstraints() []string { return []string{"notify_endpoints_pkey"} }
+func NameConstraints() []string {
+	return []string{"notify_endpoints_pkey", "notify_endpoints_slot_key"}
+}
 
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
@@ -55,11 +61,12 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
 		arg.Names = append(arg.Names, r.Key.Name)
 	}
+	tx.readSlots(p)
 	p.Queue(func(d commit.DB) error {
 		found, err := q.EndpointLock(p.Context(), d, arg)
 		for _, f := range found {
 			r := rows[f.N-1]
-			tx.Load(r, stored{tid: f.Ctid,
+			tx.Load(r, stored{tid: f.Ctid, slot: f.Slot,
 				Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
 					Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt,
 					SecretVersion: f.SecretVersion,
@@ -69,6 +76,42 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		}
 		return err
 	})
+}
+
+// readSlots reads the slots of the tenants in which endpoints are created.
+func (tx *Tx) readSlots(p *commit.Pipe) {
+	if len(tx.slots) == 0 {
+		return
+	}
+	tenants := slices.Sorted(maps.Keys(tx.slots))
+	p.Queue(func(d commit.DB) error {
+		found, err := q.EndpointSlots(p.Context(), d, tenants)
+		for _, f := range found {
+			tx.slots[tenants[f.N-1]] = append(tx.slots[tenants[f.N-1]], f.Slot)
+		}
+		return err
+	})
+}
+
+// freeSlot returns the lowest free slot of a tenant, or fault WEBHOOK_ENDPOINTS_FULL. The slot of an endpoint that the
+// batch deletes becomes free with the next batch.
+func (tx *Tx) freeSlot(tenant int32) (int16, error) {
+	var taken [MaxEndpoints + 1]bool
+	for _, slot := range tx.slots[tenant] {
+		taken[slot] = true
+	}
+	for _, r := range tx.Sorted(compareKeys) {
+		if r.Key.Tenant == tenant && r.Exists {
+			taken[r.Value.slot] = true
+		}
+	}
+	for slot := int16(1); slot <= MaxEndpoints; slot++ {
+		if !taken[slot] {
+			return slot, nil
+		}
+	}
+	return 0, Full.New("a tenant has at most %d webhook endpoints", MaxEndpoints).With("max_endpoints", MaxEndpoints).
+		WithField("name", "delete an endpoint first")
 }
 
 // live returns the endpoint of a row; ok is false if there is none.
@@ -143,6 +186,7 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 		arg.Tenants = append(arg.Tenants, e.Tenant)
 		arg.Names = append(arg.Names, e.Name)
 		arg.EndpointIds = append(arg.EndpointIds, e.ID)
+		arg.Slots = append(arg.Slots, r.Value.slot)
 		arg.Urls = append(arg.Urls, e.URL)
 		arg.Types = append(arg.Types, strings.Join(e.Types, ","))
 		arg.Descriptions = append(arg.Descriptions, e.Description)

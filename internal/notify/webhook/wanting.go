@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// MaxEndpoints limits the endpoints of a tenant that receive a published event: the first by name. It equals the
-// constant in EndpointFind.
+// MaxEndpoints limits the endpoints of a tenant, so that a published event is at most as many messages. It equals the
+// constants in notify_endpoints_slot_check, EndpointFind and EndpointSlots.
 const MaxEndpoints = 100
 
 // All is a snapshot of a tenant's active endpoints, from before the batch's locks.

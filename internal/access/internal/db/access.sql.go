@@ -214,27 +214,18 @@ func (q *Queries) TenantGet(ctx context.Context, db DBTX, name string) (int32, e
 }
 
 const tenantInsert = `-- name: TenantInsert :one
+
 insert into access_tenants (tenant_id, name)
 select coalesce(max(t.tenant_id), 0) + 1, $1::text from access_tenants t
+on conflict do nothing
 returning tenant_id
 `
 
-// Creates a tenant with the next number.
+// Tenants and API keys.
+// Creates a tenant with the next number. Returns no row if another transaction created one with the number or the name.
 func (q *Queries) TenantInsert(ctx context.Context, db DBTX, name string) (int32, error) {
 	row := db.QueryRow(ctx, tenantInsert, name)
 	var tenant_id int32
 	err := row.Scan(&tenant_id)
 	return tenant_id, err
-}
-
-const tenantLock = `-- name: TenantLock :exec
-
-select pg_advisory_xact_lock(77004, 0)
-`
-
-// Tenants and API keys.
-// Prevents other transactions from creating a tenant until this one ends.
-func (q *Queries) TenantLock(ctx context.Context, db DBTX) error {
-	_, err := db.Exec(ctx, tenantLock)
-	return err
 }

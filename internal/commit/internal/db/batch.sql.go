@@ -24,6 +24,17 @@ func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 	return first, err
 }
 
+const batchEnter = `-- name: BatchEnter :exec
+lock table commit_batches in row exclusive mode
+`
+
+// The lock that BatchesOpen looks for, taken before the transaction reads the clock. It is a lock on a table, because
+// every login of the database could take an advisory lock; this one requires the right to insert.
+func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, batchEnter)
+	return err
+}
+
 const batchInsert = `-- name: BatchInsert :one
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 values ($1, $2, $3, $4, $5)
@@ -119,11 +130,11 @@ func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessPar
 
 const batchesOpen = `-- name: BatchesOpen :many
 select virtualtransaction::text from pg_locks
-where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 and granted
+where locktype = 'relation' and relation = 'commit_batches'::regclass and mode = 'RowExclusiveLock' and granted
     and database = (select oid from pg_database where datname = current_database())
 `
 
-// Number of batches in progress, of all processes on this database.
+// Batches in progress, of all processes on this database.
 func (q *Queries) BatchesOpen(ctx context.Context, db DBTX) ([]string, error) {
 	rows, err := db.Query(ctx, batchesOpen)
 	if err != nil {
@@ -388,7 +399,7 @@ func (q *Queries) LockTimeoutApply(ctx context.Context, db DBTX, lockTimeout str
 
 const settingsApply = `-- name: SettingsApply :exec
 
-select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::text, true),
+select set_config('lock_timeout', $1::text, true),
     set_config('statement_timeout', $2::text, true),
     set_config('idle_in_transaction_session_timeout', $3::text, true),
     set_config('client_connection_check_interval', '5s', true),
@@ -410,9 +421,9 @@ type SettingsApplyParams struct {
 
 // Statements of the commit engine. The tenant is passed in an array and the index is reached by a lateral sub-select,
 // so that a generic plan made on an empty table stays right on a full one.
-// Settings for one transaction, not for the session, so that they also hold behind a pooler; and the advisory lock
-// that BatchesOpen looks for, which is taken before the transaction reads the clock. Plans are generic: planning for
-// the arrays at hand would cost more than it could save, in every batch.
+// Settings for one transaction, not for the session, so that they also hold behind a pooler. No lock is taken before
+// lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
+// batch.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
 	_, err := db.Exec(ctx, settingsApply, arg.LockTimeout, arg.StatementTimeout, arg.IdleTimeout)
 	return err

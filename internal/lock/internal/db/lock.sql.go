@@ -14,13 +14,13 @@ import (
 
 const batchEnter = `-- name: BatchEnter :exec
 
-select pg_advisory_xact_lock_shared(77002, 0)
+lock table lock_locks in row exclusive mode
 `
 
 // Statements on locks and their waiters in batches.
 // Held by every batch that uses locks, from before it looks for their rows until it ends. The background task needs
 // it exclusively to delete rows. So no row disappears between a batch's lookup and its insert, and a fence drawn when
-// there was no row is greater than those of all earlier rows.
+// there was no row is greater than those of all earlier rows. Locks on a table require rights, advisory locks none.
 func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, batchEnter)
 	return err

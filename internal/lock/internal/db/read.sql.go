@@ -11,7 +11,7 @@ import (
 )
 
 const cleanEnter = `-- name: CleanEnter :exec
-select pg_advisory_xact_lock(77002, 0)
+lock table lock_locks in share row exclusive mode
 `
 
 // See BatchEnter.

@@ -60,8 +60,8 @@ const (
 
 // WebhookServiceClient is a client for the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceClient interface {
-	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. Errors:
-	// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. A tenant has at most 100
+	// endpoints. Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT, WEBHOOK_ENDPOINTS_FULL.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
 	// Changes an endpoint, disables or enables it. Messages to a disabled endpoint are dead at once, and can be
 	// requeued. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
@@ -235,8 +235,8 @@ func (c *webhookServiceClient) ListEndpoints(ctx context.Context, req *v1.ListEn
 
 // WebhookServiceHandler is an implementation of the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceHandler interface {
-	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. Errors:
-	// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. A tenant has at most 100
+	// endpoints. Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT, WEBHOOK_ENDPOINTS_FULL.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
 	// Changes an endpoint, disables or enables it. Messages to a disabled endpoint are dead at once, and can be
 	// requeued. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.

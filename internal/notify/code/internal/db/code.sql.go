@@ -35,19 +35,20 @@ func (q *Queries) CodeClean(ctx context.Context, db DBTX, batch int32) (int64, e
 
 const codeInsert = `-- name: CodeInsert :exec
 insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries,
-    max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id)
+    max_tries, tried_at, message_id, sent_at, expires_at, forget_at, principal, request_id)
 select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries,
-    u.max_tries, nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at,
-    u.principal, u.request_id
+    u.max_tries, nullif(u.tried_at, '0001-01-01 00:00:00+00'), nullif(u.message_id, 0),
+    string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at, u.principal, u.request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as type,
         unnest($3::bytea[]) as recipient_hash, unnest($4::text[]) as channel,
         unnest($5::text[]) as recipient_hint, unnest($6::text[]) as state,
         unnest($7::bytea[]) as nonce, unnest($8::bytea[]) as code_hash,
         unnest($9::integer[]) as tries, unnest($10::integer[]) as max_tries,
-        unnest($11::bigint[]) as message_id, unnest($12::text[]) as sent_at,
-        unnest($13::timestamptz[]) as expires_at, unnest($14::timestamptz[]) as forget_at,
-        unnest($15::text[]) as principal, unnest($16::text[]) as request_id
+        unnest($11::timestamptz[]) as tried_at, unnest($12::bigint[]) as message_id,
+        unnest($13::text[]) as sent_at, unnest($14::timestamptz[]) as expires_at,
+        unnest($15::timestamptz[]) as forget_at,
+        unnest($16::text[]) as principal, unnest($17::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash
 `
@@ -63,6 +64,7 @@ type CodeInsertParams struct {
 	CodeHashes      [][]byte
 	Tries           []int32
 	MaxTries        []int32
+	TriedAt         []time.Time
 	MessageIds      []int64
 	SentAt          []string
 	ExpiresAt       []time.Time
@@ -84,6 +86,7 @@ func (q *Queries) CodeInsert(ctx context.Context, db DBTX, arg CodeInsertParams)
 		arg.CodeHashes,
 		arg.Tries,
 		arg.MaxTries,
+		arg.TriedAt,
 		arg.MessageIds,
 		arg.SentAt,
 		arg.ExpiresAt,
@@ -97,14 +100,14 @@ func (q *Queries) CodeInsert(ctx context.Context, db DBTX, arg CodeInsertParams)
 const codeLock = `-- name: CodeLock :many
 
 select u.n::integer as n, c.channel, c.recipient_hint, c.state, c.nonce, c.code_hash, c.tries, c.max_tries,
-    c.message_id, c.sent_at, c.expires_at, c.forget_at, c.principal, c.request_id, c.ctid
+    c.tried_at, c.message_id, c.sent_at, c.expires_at, c.forget_at, c.principal, c.request_id, c.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as type, unnest($3::bytea[]) as recipient_hash
 ) u
 cross join lateral (
-    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.message_id,
-        l.sent_at, l.expires_at, l.forget_at, l.principal, l.request_id, l.ctid
+    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.tried_at,
+        l.message_id, l.sent_at, l.expires_at, l.forget_at, l.principal, l.request_id, l.ctid
     from notify_codes l
     where l.tenant_id = u.tenant_id and l.type = u.type and l.recipient_hash = u.recipient_hash
     offset 0
@@ -127,6 +130,7 @@ type CodeLockRow struct {
 	CodeHash      []byte
 	Tries         int32
 	MaxTries      int32
+	TriedAt       *time.Time
 	MessageID     *int64
 	SentAt        []time.Time
 	ExpiresAt     time.Time
@@ -158,6 +162,7 @@ func (q *Queries) CodeLock(ctx context.Context, db DBTX, arg CodeLockParams) ([]
 			&i.CodeHash,
 			&i.Tries,
 			&i.MaxTries,
+			&i.TriedAt,
 			&i.MessageID,
 			&i.SentAt,
 			&i.ExpiresAt,
@@ -247,7 +252,8 @@ const codeUpdate = `-- name: CodeUpdate :one
 with updated as (
     update notify_codes c
     set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash,
-        tries = u.tries, max_tries = u.max_tries, message_id = nullif(u.message_id, 0),
+        tries = u.tries, max_tries = u.max_tries,
+        tried_at = nullif(u.tried_at, '0001-01-01 00:00:00+00'), message_id = nullif(u.message_id, 0),
         sent_at = string_to_array(u.sent_at, ',')::timestamptz[], expires_at = u.expires_at,
         forget_at = u.forget_at, principal = u.principal, request_id = u.request_id
     from (
@@ -255,9 +261,10 @@ with updated as (
             unnest($3::text[]) as recipient_hint, unnest($4::text[]) as state,
             unnest($5::bytea[]) as nonce, unnest($6::bytea[]) as code_hash,
             unnest($7::integer[]) as tries, unnest($8::integer[]) as max_tries,
-            unnest($9::bigint[]) as message_id, unnest($10::text[]) as sent_at,
-            unnest($11::timestamptz[]) as expires_at, unnest($12::timestamptz[]) as forget_at,
-            unnest($13::text[]) as principal, unnest($14::text[]) as request_id
+            unnest($9::timestamptz[]) as tried_at, unnest($10::bigint[]) as message_id,
+            unnest($11::text[]) as sent_at, unnest($12::timestamptz[]) as expires_at,
+            unnest($13::timestamptz[]) as forget_at,
+            unnest($14::text[]) as principal, unnest($15::text[]) as request_id
         offset 0
     ) u
     where c.ctid = u.tid and c.recipient_hash is not distinct from u.recipient_hash
@@ -275,6 +282,7 @@ type CodeUpdateParams struct {
 	CodeHashes      [][]byte
 	Tries           []int32
 	MaxTries        []int32
+	TriedAt         []time.Time
 	MessageIds      []int64
 	SentAt          []string
 	ExpiresAt       []time.Time
@@ -295,6 +303,7 @@ func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams)
 		arg.CodeHashes,
 		arg.Tries,
 		arg.MaxTries,
+		arg.TriedAt,
 		arg.MessageIds,
 		arg.SentAt,
 		arg.ExpiresAt,

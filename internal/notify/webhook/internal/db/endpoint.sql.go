@@ -119,24 +119,25 @@ func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParam
 }
 
 const endpointInsert = `-- name: EndpointInsert :exec
-insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for,
+insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for,
     disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
     request_id)
-select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active'
-    else 'disabled' end, nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
+select u.tenant_id, u.name, u.endpoint_id, u.slot, u.url, u.types, u.description,
+    case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''),
+    nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
     nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name,
-        unnest($3::bigint[]) as endpoint_id, unnest($4::text[]) as url,
-        unnest($5::text[]) as types, unnest($6::text[]) as description,
-        unnest($7::text[]) as disabled_for, unnest($8::timestamptz[]) as disabled_at,
-        unnest($9::integer[]) as secret_version,
-        unnest($10::timestamptz[]) as previous_until,
-        unnest($11::timestamptz[]) as failing_since, unnest($12::timestamptz[]) as failed_at,
-        unnest($13::timestamptz[]) as created_at, unnest($14::timestamptz[]) as changed_at,
-        unnest($15::text[]) as principal,
-            unnest($16::text[]) as request_id
+        unnest($3::bigint[]) as endpoint_id, unnest($4::smallint[]) as slot,
+        unnest($5::text[]) as url, unnest($6::text[]) as types, unnest($7::text[]) as description,
+        unnest($8::text[]) as disabled_for, unnest($9::timestamptz[]) as disabled_at,
+        unnest($10::integer[]) as secret_version,
+        unnest($11::timestamptz[]) as previous_until,
+        unnest($12::timestamptz[]) as failing_since, unnest($13::timestamptz[]) as failed_at,
+        unnest($14::timestamptz[]) as created_at, unnest($15::timestamptz[]) as changed_at,
+        unnest($16::text[]) as principal,
+            unnest($17::text[]) as request_id
 ) u
 order by u.tenant_id, u.name collate "C"
 `
@@ -145,6 +146,7 @@ type EndpointInsertParams struct {
 	Tenants        []int32
 	Names          []string
 	EndpointIds    []int64
+	Slots          []int16
 	Urls           []string
 	Types          []string
 	Descriptions   []string
@@ -165,6 +167,7 @@ func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInser
 		arg.Tenants,
 		arg.Names,
 		arg.EndpointIds,
+		arg.Slots,
 		arg.Urls,
 		arg.Types,
 		arg.Descriptions,
@@ -184,7 +187,7 @@ func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInser
 
 const endpointLock = `-- name: EndpointLock :many
 
-select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
+select u.n::integer as n, e.ctid, e.endpoint_id, e.slot, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
     e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
     e.request_id
 from (
@@ -192,8 +195,9 @@ from (
         unnest($1::text[]) as name
 ) u
 cross join lateral (
-    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version,
-        l.previous_until, l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.ctid, l.endpoint_id, l.slot, l.url, l.types, l.description, l.disabled_for, l.disabled_at,
+        l.secret_version, l.previous_until, l.failing_since, l.failed_at,
+        l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
     offset 0
@@ -210,6 +214,7 @@ type EndpointLockRow struct {
 	N             int32
 	Ctid          pgtype.TID
 	EndpointID    int64
+	Slot          int16
 	Url           string
 	Types         string
 	Description   string
@@ -241,6 +246,7 @@ func (q *Queries) EndpointLock(ctx context.Context, db DBTX, arg EndpointLockPar
 			&i.N,
 			&i.Ctid,
 			&i.EndpointID,
+			&i.Slot,
 			&i.Url,
 			&i.Types,
 			&i.Description,
@@ -325,6 +331,43 @@ func (q *Queries) EndpointPage(ctx context.Context, db DBTX, arg EndpointPagePar
 			&i.Principal,
 			&i.RequestID,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const endpointSlots = `-- name: EndpointSlots :many
+select u.n::integer as n, e.slot
+from (select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id) u
+cross join lateral (
+    select w.slot from notify_endpoints w
+    where w.tenant_id = u.tenant_id
+    order by w.slot
+    limit 100
+) e
+`
+
+type EndpointSlotsRow struct {
+	N    int32
+	Slot int16
+}
+
+// Used slots of tenants. A slot that another transaction takes meanwhile violates notify_endpoints_slot_key.
+func (q *Queries) EndpointSlots(ctx context.Context, db DBTX, tenants []int32) ([]EndpointSlotsRow, error) {
+	rows, err := db.Query(ctx, endpointSlots, tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EndpointSlotsRow
+	for rows.Next() {
+		var i EndpointSlotsRow
+		if err := rows.Scan(&i.N, &i.Slot); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
