@@ -42,7 +42,7 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 		refused(t, conn, reopened, illegalMove, "")
 		refused(t, conn, "update payment_transactions set refunded = amount", checkViolated, "payment_transactions_refunds_check")
 	}
-	conn := connect(t, db.AppDSN)
+	conn := connect(t, db.AllDSN)
 	for _, sql := range []string{
 		"update payment_payments set amount = 1", "update payment_payments set payee = 'me'", "delete from payment_payments",
 		"update payment_refunds set amount = 1", "update payment_refunds set account = 'me'", "delete from payment_refunds",

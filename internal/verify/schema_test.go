@@ -209,7 +209,7 @@ func TestWeakeningsOfTheSchemaAreFoundAndNamed(t *testing.T) {
 			part := "notify_messages_" + time.Now().UTC().Format("200601")
 			fill := strings.NewReplacer("{db}", db.Name, "{part}", part).Replace
 			weaken(t, db, fill(c.sql))
-			got, err := verify.CompareSchema(t.Context(), connect(t, db.AppDSN))
+			got, err := verify.CompareSchema(t.Context(), connect(t, db.AllDSN))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,7 +270,7 @@ func TestWeakeningsOfRolesAreFoundAndNamed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDurable(t).DB
 	conn := connect(t, db.SuperDSN)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	execute := func(sql string) {
 		t.Helper()
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -356,7 +356,7 @@ func TestSchemasOfEveryNameMatch(t *testing.T) {
 		if err := pg.Migrate(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
-		clean(t, strings.ReplaceAll(db.AppDSN, db.Name, name))
+		clean(t, strings.ReplaceAll(db.AllDSN, db.Name, name))
 	}
 }
 
@@ -381,7 +381,7 @@ func TestRestoredDatabasesMatch(t *testing.T) {
 		end $$`); err != nil {
 		t.Fatal(err)
 	}
-	clean(t, db.AppDSN)
+	clean(t, db.AllDSN)
 }
 
 func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
@@ -394,7 +394,7 @@ func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
 		from generate_series(timestamp '2023-01-02', '2024-01-01', '7 days') d`); err != nil {
 		t.Fatal(err)
 	}
-	clean(t, db.AppDSN)
+	clean(t, db.AllDSN)
 }
 
 // Partitions come and go while the comparison runs.
@@ -425,7 +425,7 @@ func TestPartitionsThatAreDroppedGiveNoFalseAlarm(t *testing.T) {
 			}
 		}
 	}()
-	verifier := connect(t, db.AppDSN)
+	verifier := connect(t, db.AllDSN)
 	for range 20 {
 		got, err := verify.CompareSchema(t.Context(), verifier)
 		if err != nil || !got.OK() {

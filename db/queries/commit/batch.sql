@@ -5,7 +5,8 @@
 -- Settings for one transaction, not for the session, so that they also hold behind a pooler; and the advisory lock
 -- that BatchesOpen looks for, which is taken before the transaction reads the clock. Plans are generic: planning for
 -- the arrays at hand would cost more than it could save, in every batch.
-select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
+select pg_advisory_xact_lock_shared(77001, 0), set_config('ledgerd.tenants', @tenants::text, true),
+    set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('client_connection_check_interval', '5s', true),
