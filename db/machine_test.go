@@ -27,7 +27,7 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // the rows have no batch
-	for _, dsn := range []string{db.SuperDSN, db.AppDSN} {
+	for _, dsn := range []string{db.SuperDSN, db.AllDSN} {
 		conn := connect(t, dsn)
 		if dsn == db.SuperDSN {
 			if _, err := conn.Exec(t.Context(), machines); err != nil {

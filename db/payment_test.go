@@ -17,7 +17,7 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 		reopened = `update machine_instances set state = 'created', came_from = 'suspended', revision = revision + 1
 			where machine = 'payment' and key = 'card-1'`
 	)
-	for _, c := range []struct{ dsn, role, kept string }{{db.AppDSN, "", noPrivilege},
+	for _, c := range []struct{ dsn, role, kept string }{{db.AllDSN, "", noPrivilege},
 		{db.SuperDSN, "set role ledgerd_owner", appendOnly}, {db.SuperDSN, "", appendOnly}} {
 		conn := connect(t, c.dsn)
 		if c.role != "" {

@@ -15,7 +15,7 @@ declare
 begin
     for r in
         select c.oid::regclass from pg_class c join pg_attribute a on a.attrelid = c.oid
-        where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+        where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
             and a.attname = 'tenant_id' and not a.attisdropped
         order by c.relname
     loop
@@ -39,7 +39,7 @@ declare
 begin
     for r in
         select p.polrelid::regclass as relation, p.polname from pg_policy p join pg_class c on c.oid = p.polrelid
-        where c.relnamespace = current_schema()::regnamespace
+        where c.relnamespace = quote_ident(current_schema())::regnamespace
     loop
         execute format('drop policy %I on %s', r.polname, r.relation);
         execute format('alter table %s disable row level security', r.relation);
