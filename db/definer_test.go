@@ -34,7 +34,7 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 			// The first protection is the missing privilege on the database; this test is about the second one.
 			do(t, super, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to ledgerd_app")
 			do(t, super, "grant execute on function lock_check to ledgerd_app")
-			conn := connect(t, db.AppDSN)
+			conn := connect(t, db.AllDSN)
 			do(t, conn, `create function pg_temp.escape(boolean) returns boolean language plpgsql as $$
 				begin
 					if current_user = 'ledgerd_owner' then
@@ -107,5 +107,5 @@ func TestOnlyTheOwnerCreatesObjects(t *testing.T) {
 			t.Errorf("%s may %s", role, right)
 		}
 	}
-	refused(t, connect(t, db.AppDSN), "create temporary table mine ()", noPrivilege, "")
+	refused(t, connect(t, db.AllDSN), "create temporary table mine ()", noPrivilege, "")
 }

@@ -45,7 +45,7 @@ func TestServiceMayNotTouchTheJournalOrItsGuards(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	verifytest.Fill(t, db)
-	conn := connect(t, db.AppDSN)
+	conn := connect(t, db.AllDSN)
 	for _, table := range journal {
 		for _, sql := range append(changes(table),
 			"alter table "+table+" disable trigger all",
@@ -101,7 +101,7 @@ func TestJournalRefusesChangesOfASuperuser(t *testing.T) {
 func TestUnbalancedEntriesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	conn := connect(t, db.AppDSN)
+	conn := connect(t, db.AllDSN)
 	const insert = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
 		balance_before, balance_after) select 1, a, 1, t, now(), 0, asset, n, 0, n from (values %s) v (a, t, asset, n)`
 	for name, values := range map[string]string{

@@ -9,7 +9,7 @@ import (
 func TestServiceMayOnlyLeaseWorkerNumbers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	conn := connect(t, db.AppDSN)
+	conn := connect(t, db.AllDSN)
 	for _, sql := range []string{
 		"insert into ids_workers (worker) values (0)",
 		"delete from ids_workers",

@@ -53,7 +53,7 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 
 func TestTheServiceMayNotRenameAMessage(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.New(t).AppDSN)
+	conn := connect(t, pgtest.New(t).AllDSN)
 	for _, sql := range []string{"truncate inbox_messages", "update inbox_messages set message_id = message_id",
 		"update inbox_messages set tenant_id = tenant_id",
 		"update inbox_messages set consumer_group = consumer_group", "update inbox_messages set part = part",

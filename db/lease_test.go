@@ -36,7 +36,7 @@ func TestLockConstraintsRefuseByName(t *testing.T) {
 		}
 		refused(t, conn, sql, state, constraint)
 	}
-	service := connect(t, db.AppDSN)
+	service := connect(t, db.AllDSN)
 	for _, sql := range []string{"select setval('lock_fence_seq', 1)", "alter sequence lock_fence_seq restart",
 		"truncate lock_locks",
 		"update lock_locks set name = name", "update lock_waiters set ticket = ticket",

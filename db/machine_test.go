@@ -27,7 +27,7 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // the rows have no batch
-	for _, dsn := range []string{db.SuperDSN, db.AppDSN} {
+	for _, dsn := range []string{db.SuperDSN, db.AllDSN} {
 		conn := connect(t, dsn)
 		if dsn == db.SuperDSN {
 			if _, err := conn.Exec(t.Context(), machines); err != nil {
@@ -88,7 +88,7 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 
 func TestServiceMayNotRewriteMachines(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, pgtest.New(t).AppDSN)
+	conn := connect(t, pgtest.New(t).AllDSN)
 	for _, table := range []string{"machine_definitions", "machine_moves", "machine_history"} {
 		refused(t, conn, "update "+table+" set tenant_id = tenant_id", noPrivilege, "")
 		refused(t, conn, "delete from "+table, noPrivilege, "")

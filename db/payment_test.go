@@ -17,7 +17,7 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 		reopened = `update machine_instances set state = 'created', came_from = 'suspended', revision = revision + 1
 			where machine = 'payment' and key = 'card-1'`
 	)
-	for _, c := range []struct{ dsn, role, kept string }{{db.AppDSN, "", noPrivilege},
+	for _, c := range []struct{ dsn, role, kept string }{{db.AllDSN, "", noPrivilege},
 		{db.SuperDSN, "set role ledgerd_owner", appendOnly}, {db.SuperDSN, "", appendOnly}} {
 		conn := connect(t, c.dsn)
 		if c.role != "" {
@@ -42,7 +42,7 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 		refused(t, conn, reopened, illegalMove, "")
 		refused(t, conn, "update payment_transactions set refunded = amount", checkViolated, "payment_transactions_refunds_check")
 	}
-	conn := connect(t, db.AppDSN)
+	conn := connect(t, db.AllDSN)
 	for _, sql := range []string{
 		"update payment_payments set amount = 1", "update payment_payments set payee = 'me'", "delete from payment_payments",
 		"update payment_refunds set amount = 1", "update payment_refunds set account = 'me'", "delete from payment_refunds",

@@ -223,7 +223,7 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 		"role that may create roles":      {as(maker), pg.ErrTooPowerful},
 		"role that may write all data":    {as(writer), pg.ErrTooPowerful},
 		"superuser with another role set": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
-		"an auditor":                      {as(auditor), pg.ErrNoRights},
+		"an auditor":                      {as(auditor), pg.ErrTooPowerful},
 		"owner of a schema":               {as(owner), pg.ErrTooPowerful},
 		"the service's own":               {db.AppDSN, nil},
 	}

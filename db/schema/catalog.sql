@@ -20,8 +20,9 @@ with recursive roles as (
     cross join lateral (values
         (r.rolsuper, 'superuser'), (r.rolcreaterole, 'createrole'), (r.rolreplication, 'replication'),
         (r.rolbypassrls, 'bypassrls'),
-        (r.rolname in ('ledgerd_owner', 'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files',
-            'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain', 'pg_create_subscription'),
+        (r.rolname in ('ledgerd_owner', 'ledgerd_audit', 'pg_read_all_data', 'pg_write_all_data',
+            'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain',
+            'pg_create_subscription'),
             'member of ' || r.rolname)
     ) p(has, power)
     where p.has and exists (select from reach a join pg_roles o on o.oid = a.role
@@ -354,6 +355,7 @@ with recursive roles as (
         or d.name = 'search_path' and not d.super and (
             not starts_with(regexp_replace(d.path, '^([$]user,|pg_catalog,)*', ''), d.main || ',')
             or d.path ~ ',pg_catalog,' and d.path !~ '^[$]user,pg_catalog,')
+
 )
 -- Functions of catalogs return null for an object that was dropped after the query began.
 select f.kind, f.object, regexp_replace(coalesce(f.definition, 'dropped'), '\s+', ' ', 'g') as definition, f.expected

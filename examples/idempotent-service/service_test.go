@@ -90,7 +90,7 @@ func newCity(t *testing.T) *city {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ledgerd := start(t, []string{"DATABASE_URL=" + db.AppDSN},
+	ledgerd := start(t, []string{"DATABASE_URL=" + db.AllDSN},
 		pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
 	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
 		env:      []string{"LEDGERD_API_KEY=" + key},

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Reasons of access.
@@ -142,7 +143,8 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	case <-ctx.Done():
 		return Identity{}, fault.NotRun.New("the call timed out or was cancelled before its API key was checked").Because(ctx.Err())
 	}
-	row, err := q.APIKeyGet(ctx, k.pool, db.APIKeyGetParams{TenantID: int32(tenant), KeyID: part[2]})
+	row, err := q.APIKeyGet(pg.ForTenants(ctx, int32(tenant)), pg.Planned{DB: k.pool},
+		db.APIKeyGetParams{TenantID: int32(tenant), KeyID: part[2]})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Identity{}, bad
 	}
@@ -162,7 +164,8 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 
 // EnsureTenant returns the number of a tenant, creating it if necessary.
 func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
-	id, err := q.TenantGet(ctx, pool, name)
+	ctx = pg.ForAllTenants(ctx)
+	id, err := q.TenantGet(ctx, pg.Planned{DB: pool}, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		id, err = createTenant(ctx, pool, name)
 	}
@@ -176,8 +179,8 @@ func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, 
 // the number.
 func createTenant(ctx context.Context, pool *pgxpool.Pool, name string) (id int32, err error) {
 	for {
-		if id, err = q.TenantInsert(ctx, pool, name); errors.Is(err, pgx.ErrNoRows) {
-			id, err = q.TenantGet(ctx, pool, name)
+		if id, err = q.TenantInsert(ctx, pg.Planned{DB: pool}, name); errors.Is(err, pgx.ErrNoRows) {
+			id, err = q.TenantGet(ctx, pg.Planned{DB: pool}, name)
 		}
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return id, err
@@ -190,7 +193,7 @@ var ErrNoTenant = errors.New("there is no such tenant")
 
 // Tenant returns the number of an existing tenant.
 func Tenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
-	id, err := q.TenantGet(ctx, pool, name)
+	id, err := q.TenantGet(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("%w: %s", ErrNoTenant, name)
 	}
@@ -201,8 +204,8 @@ func Tenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error)
 func Create(ctx context.Context, pool *pgxpool.Pool, tenant int32, principal string, role Role) (string, error) {
 	id, secret := random(8), random(32)
 	hash := sha256.Sum256([]byte(secret))
-	err := q.APIKeyInsert(ctx, pool, db.APIKeyInsertParams{TenantID: tenant, KeyID: id, Principal: principal,
-		Role: role.String(), SecretHash: hash[:]})
+	err := q.APIKeyInsert(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, db.APIKeyInsertParams{TenantID: tenant,
+		KeyID: id, Principal: principal, Role: role.String(), SecretHash: hash[:]})
 	if err != nil {
 		return "", fmt.Errorf("make an API key: %w", err)
 	}
@@ -219,11 +222,12 @@ func random(n int) string {
 type Key = db.APIKeyListRow
 
 func List(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Key, error) {
-	return q.APIKeyList(ctx, pool, tenant)
+	return q.APIKeyList(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, tenant)
 }
 
 // Revoke revokes a key; ok is false if there is no such active key.
 func Revoke(ctx context.Context, pool *pgxpool.Pool, tenant int32, id string) (ok bool, err error) {
-	n, err := q.APIKeyRevoke(ctx, pool, db.APIKeyRevokeParams{TenantID: tenant, KeyID: id})
+	n, err := q.APIKeyRevoke(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool},
+		db.APIKeyRevokeParams{TenantID: tenant, KeyID: id})
 	return n > 0, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // caller is what a verified certificate or token says about its holder.
@@ -85,7 +86,7 @@ func (d *directory) lookup(ctx context.Context, c caller) (Identity, error) {
 		return Identity{}, fault.NotRun.New("the call timed out or was cancelled before its tenant was found").
 			Because(ctx.Err())
 	}
-	tenant, err := q.TenantGet(ctx, d.pool, c.tenant)
+	tenant, err := q.TenantGet(pg.ForAllTenants(ctx), pg.Planned{DB: d.pool}, c.tenant)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Identity{}, Unauthenticated.New("there is no tenant %q", c.tenant)
 	}

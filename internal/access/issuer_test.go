@@ -127,7 +127,7 @@ func (r *rotating) signed(t *testing.T) (token func(id string) string) {
 
 func TestRefreshForgetsWithdrawnKeys(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)
 	tenant, err := access.EnsureTenant(t.Context(), pool, "acme")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestRefreshForgetsWithdrawnKeys(t *testing.T) {
 // TestForeignKeysAreNotFetched has an issuer that names others as the source of its keys.
 func TestForeignKeysAreNotFetched(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)
 	for want, spoil := range map[string]func(*rotating){
 		"configure exactly that name":     func(r *rotating) { r.name.Store(r.URL + "/") },
 		"192.0.2.1/keys":                  func(r *rotating) { r.keysURL.Store("http://192.0.2.1/keys") },

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Policy is a tenant's requirements on calls of an operation.
@@ -43,7 +44,7 @@ func (r *Policies) For(operation string) Policy {
 }
 
 func ListPolicies(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Policy, error) {
-	rows, err := q.PolicyList(ctx, pool, tenant)
+	rows, err := q.PolicyList(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, tenant)
 	if err != nil {
 		return nil, fmt.Errorf("list policies: %w", err)
 	}
@@ -87,7 +88,7 @@ func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) 
 		seconds := int32(r.KeyLife / time.Second)
 		arg.KeyLifeS = &seconds
 	}
-	if err := q.PolicyUpsert(ctx, pool, arg); err != nil {
+	if err := q.PolicyUpsert(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, arg); err != nil {
 		return fmt.Errorf("set a policy: %w", err)
 	}
 	return nil
@@ -95,6 +96,7 @@ func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) 
 
 // DeletePolicy removes the policy of an operation; ok is false if there is none.
 func DeletePolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, operation string) (ok bool, err error) {
-	n, err := q.PolicyDelete(ctx, pool, db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
+	n, err := q.PolicyDelete(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool},
+		db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
 	return n > 0, err
 }

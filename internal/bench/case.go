@@ -20,7 +20,8 @@ type Case struct {
 	Items int
 	// Keys: send request keys. Gather: the client batches calls. Hot: all transfers pay into one account. Guarded: the
 	// baseline with the trigger. Everywhere: use all accounts, not the active ones. Obey: wait as RetryInfo says.
-	Keys, Gather, Hot, Guarded, Everywhere, Obey bool
+	// Open: without row-level security.
+	Keys, Gather, Hot, Guarded, Everywhere, Obey, Open bool
 	// Strategy of sales, and segments of their items. Confirm: Reserve and Confirm instead of Deduct.
 	Strategy string `json:",omitempty"`
 	Segments int    `json:",omitempty"`
@@ -61,6 +62,8 @@ func cases(keyed ...int) []Case {
 func smallCases() []Case {
 	return append(cases(1, 64, 256, 1024),
 		named("g", "Go client, not gathering", 256, Case{Kind: load.Client}),
+		named("o", "Transfer without row-level security", 256, Case{Kind: load.HTTP, Open: true}),
+		named("o", "TransferBatch of 1,000 without row-level security", 8, Case{Kind: load.HTTP, Items: 1000, Open: true}),
 		named("t", "PL/pgSQL call with the Σ = 0 trigger", 32, Case{Kind: load.Baseline, Guarded: true}))
 }
 

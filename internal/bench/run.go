@@ -32,6 +32,13 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 	p.runs++
 	spec := p.spec(c)
 	l := ours
+	policies := "policies_on"
+	if c.Open {
+		policies = "policies_off"
+	}
+	if _, err := p.conn.Exec(ctx, sql(policies)); err != nil {
+		return Round{}, err
+	}
 	if c.Kind == load.Baseline {
 		l = baseline
 		guard := "guard_off"

@@ -38,7 +38,7 @@ func BenchmarkClaim(b *testing.B) {
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			db := pgtest.NewDurable(b)
-			e := newEngine(b, db.AppDSN, nil)
+			e := newEngine(b, db.AllDSN, nil)
 			var n atomic.Int64
 			b.SetParallelism(max(1, kind.callers/runtime.GOMAXPROCS(0)))
 			b.ReportAllocs()

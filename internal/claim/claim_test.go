@@ -268,7 +268,7 @@ func TestClaimsSurviveACrashOfPostgres(t *testing.T) {
 	}
 	t.Parallel()
 	db := pgtest.NewDurable(t)
-	e := newEngine(t, db.AppDSN, nil)
+	e := newEngine(t, db.AllDSN, nil)
 	do := func(c *claim.Command) string {
 		var r commit.Result
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

@@ -43,10 +43,10 @@ type desk struct {
 func newDesk(t testing.TB) *desk {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AppDSN)}
+	d := &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AllDSN)}
 	for i := range d.engines {
 		d.counts[i] = prometheus.NewRegistry()
-		d.engines[i] = newEngine(t, db.AppDSN, d.counts[i])
+		d.engines[i] = newEngine(t, db.AllDSN, d.counts[i])
 	}
 	return d
 }

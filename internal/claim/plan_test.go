@@ -163,7 +163,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	db := pgtest.New(t)
 	p := &plans{desk: &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN)}}
 	var err error
-	if p.pool, err = pg.Open(context.Background(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(context.Background(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/clean/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Table is one table whose rows expire.
@@ -129,7 +130,8 @@ func (c *Cleaner) may(t *Table, leads bool) bool {
 
 // batch deletes one batch and measures the oldest remaining row.
 func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int64, leads bool, err error) {
-	tx, err := c.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	ctx = pg.ForAllTenants(ctx)
+	tx, err := c.Pool.BeginTx(ctx, pg.Begin(ctx, pg.ReadCommitted))
 	if err != nil {
 		return 0, false, err
 	}

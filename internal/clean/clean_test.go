@@ -63,11 +63,11 @@ func TestOneProcessCleansATableAtATime(t *testing.T) {
 		_, err := keys.Delete(ctx, tx, 10)
 		return 10, err
 	}
-	first := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(nil)}
+	first := clean.Cleaner{Pool: pgtest.Pool(t, db.AllDSN), Metrics: clean.NewMetrics(nil)}
 	done := make(chan error, 1)
 	go func() { _, err := first.Clean(t.Context(), &slow); done <- err }()
 	<-inside
-	second := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(nil)}
+	second := clean.Cleaner{Pool: pgtest.Pool(t, db.AllDSN), Metrics: clean.NewMetrics(nil)}
 	if n, err := second.Clean(t.Context(), &keys); n != 0 || err != nil {
 		t.Errorf("while another process cleans it deleted %d, %v", n, err)
 	}
@@ -94,7 +94,7 @@ func TestCleanerRunsUntilNothingIsLeftAndReportsItsLag(t *testing.T) {
 		overdue = max(overdue, seconds)
 		return seconds, err
 	}
-	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg),
+	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AllDSN), Metrics: clean.NewMetrics(reg),
 		Log: slog.New(slog.DiscardHandler), Tables: []clean.Table{seen}}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
@@ -150,7 +150,7 @@ func TestAFailedBatchIsNotCounted(t *testing.T) {
 		_, err := super.Exec(ctx, "select pg_terminate_backend($1, 5000)", tx.Conn().PgConn().PID())
 		return 0, err
 	}
-	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg)}
+	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AllDSN), Metrics: clean.NewMetrics(reg)}
 	n, err := c.Clean(t.Context(), &keys)
 	if counted := metric(t, reg, "ledgerd_clean_deleted_total"); err == nil || n != 0 || counted != 0 ||
 		count(t, super) != 7 {

@@ -194,7 +194,7 @@ const beginSQL = "begin isolation level read committed"
 
 func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
 	p.exec(beginSQL, "BEGIN")
-	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
+	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, a.settings(lockTimeout)) })
 	p.Queue(func(d DB) error { return q.BatchEnter(p.ctx, d) })
 }
 
@@ -253,9 +253,14 @@ func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-func settings(lockTimeout time.Duration) db.SettingsApplyParams {
-	return db.SettingsApplyParams{LockTimeout: ms(lockTimeout), StatementTimeout: ms(statementTimeout),
-		IdleTimeout: ms(idleTimeout)}
+// settings are those of the transaction. Its statements see no rows of other tenants than those of its jobs.
+func (a *attempt[T]) settings(lockTimeout time.Duration) db.SettingsApplyParams {
+	tenants := make([]int32, len(a.jobs))
+	for i, j := range a.jobs {
+		tenants[i] = j.Tenant
+	}
+	return db.SettingsApplyParams{Tenants: pg.TenantSet(tenants...), LockTimeout: ms(lockTimeout),
+		StatementTimeout: ms(statementTimeout), IdleTimeout: ms(idleTimeout)}
 }
 
 func (a *attempt[T]) newID() int64 {

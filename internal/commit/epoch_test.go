@@ -11,7 +11,7 @@ import (
 func TestServersAgreeOnTheEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t) // a copy of the template begins an epoch
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	const servers = 8
 	terms := make([]string, servers)
 	agree := func() string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Metrics has the metrics of an engine.
@@ -154,7 +155,7 @@ func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 		arg.Outcomes = append(arg.Outcomes, k.outcome)
 		arg.Counts = append(arg.Counts, taken[k])
 	}
-	if err := q.CountsAdd(ctx, e.pool, arg); err != nil {
+	if err := q.CountsAdd(pg.ForTenants(ctx, arg.Tenants...), pg.Planned{DB: e.pool}, arg); err != nil {
 		for k, n := range taken {
 			e.counts.add(k, n)
 		}

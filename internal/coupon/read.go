@@ -55,7 +55,7 @@ func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, 
 		return nil, "", err
 	}
 	var rows []db.CouponPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
 		d := pg.Planned{DB: tx}
 		if f.Owner == "" {
 			rows, err = q.CouponPage(ctx, d, db.CouponPageParams{TenantID: tenant, Campaign: f.Campaign, State: f.State,

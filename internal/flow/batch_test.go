@@ -45,7 +45,7 @@ func text(t *testing.T, pool *pgxpool.Pool, query string, args ...any) (s string
 func TestOneBatchCreatesAndUsesAccounts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	e := engine(t, db)
 	zero := dec("0")
 	elsewhere := capture("c2", "h", "2")
@@ -182,7 +182,7 @@ func TestRepeatsAreComparedWithStoredContent(t *testing.T) {
 func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	e := engine(t, db)
 	world(t, e, 2)
 	lapse := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
@@ -364,7 +364,7 @@ func TestPageOfLargeTransfersIsShort(t *testing.T) {
 		all(t, e, large(want[i], "world", user(i%2), 700))
 	}
 	slices.Reverse(want) // newest first
-	reader := ledger.NewReader(pgtest.Pool(t, db.AppDSN))
+	reader := ledger.NewReader(pgtest.Pool(t, db.AllDSN))
 	var got []string
 	pages, token := 0, ""
 	for {

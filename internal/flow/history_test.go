@@ -28,7 +28,7 @@ func TestFaultsNameCommittedRowsOnly(t *testing.T) {
 		submitted(form, "x", "world", "2"),
 		submission(flow.Submission{Command: flow.Ledger(transfer("x", "world", "user:0", "3"))}),
 	})
-	id := text(t, pgtest.Pool(t, db.AppDSN), "select transfer_id::text from ledger_transfers where biz_no = 'x'")
+	id := text(t, pgtest.Pool(t, db.AllDSN), "select transfer_id::text from ledger_transfers where biz_no = 'x'")
 	if results[0].Err != nil {
 		t.Error(results[0].Err)
 	}

@@ -33,7 +33,7 @@ type hooks struct {
 
 func newHooks(t *testing.T) *hooks {
 	db := pgtest.New(t)
-	pool, err := pg.Open(context.Background(), db.AppDSN, 6)
+	pool, err := pg.Open(context.Background(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestNothingIsLostOrDuplicatedWhileConnectionsBreak(t *testing.T) {
 	n := &nemesis{T: t, super: pgtest.Pool(t, db.SuperDSN), ends: map[string]nemesisEnd{},
 		begun: map[string]time.Time{}, ended: map[string]time.Time{}}
 	for i := range n.engines {
-		n.cutters[i] = newCutter(t, db.AppDSN)
+		n.cutters[i] = newCutter(t, db.AllDSN)
 		pool, err := pg.Open(t.Context(), n.cutters[i].dsn, 8)
 		if err != nil {
 			t.Fatal(err)

@@ -39,9 +39,9 @@ func newMarket(t testing.TB) *market {
 	t.Helper()
 	db := pgtest.New(t)
 	m := &market{TB: t, clock: pgtest.ShiftClock(t, db)}
-	m.super, m.app = pgtest.Pool(t, db.SuperDSN), pgtest.Pool(t, db.AppDSN)
+	m.super, m.app = pgtest.Pool(t, db.SuperDSN), pgtest.Pool(t, db.AllDSN)
 	for i := range m.engines {
-		pool, err := pg.Open(context.Background(), db.AppDSN, 6)
+		pool, err := pg.Open(context.Background(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}

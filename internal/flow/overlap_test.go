@@ -28,7 +28,7 @@ type gate struct {
 func newGate(t *testing.T) *gate {
 	db := pgtest.New(t)
 	g := &gate{T: t, counts: prometheus.NewRegistry(), super: pgtest.Pool(t, db.SuperDSN)}
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	g.engine = flow.NewEngine(pool, t.Name(), commit.NewMetrics(g.counts), nil)
 	t.Cleanup(func() {
 		if err := g.engine.Drain(context.Background()); err != nil {

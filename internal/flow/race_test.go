@@ -31,10 +31,10 @@ type arena struct {
 
 func newArena(t *testing.T) *arena {
 	db := pgtest.New(t)
-	a := &arena{T: t, pool: pgtest.Pool(t, db.AppDSN)}
+	a := &arena{T: t, pool: pgtest.Pool(t, db.AllDSN)}
 	for i := range a.engines {
 		reg := prometheus.NewRegistry()
-		pool := pgtest.Pool(t, db.AppDSN)
+		pool := pgtest.Pool(t, db.AllDSN)
 		e := flow.NewEngine(pool, fmt.Sprint(t.Name(), i), commit.NewMetrics(reg), nil)
 		a.engines[i], a.counts[i] = e, reg
 		t.Cleanup(func() {

@@ -35,11 +35,11 @@ func BenchmarkServers(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		accountsFor(b, d.AppDSN)
+		accountsFor(b, d.AllDSN)
 		for _, load := range loads {
 			for _, servers := range []int{1, 2, 4} {
 				b.Run(fmt.Sprintf("%s/delay=%v/servers=%d", load.name, delay, servers), func(b *testing.B) {
-					transferOver(b, d.AppDSN, servers, load.pick)
+					transferOver(b, d.AllDSN, servers, load.pick)
 				})
 			}
 		}

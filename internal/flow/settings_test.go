@@ -43,7 +43,7 @@ func newTransferLoad(t *testing.T, db *pgtest.DB) *transferLoad {
 	l := &transferLoad{T: t, db: db, stop: make(chan struct{}), done: map[string]string{}, errors: map[string]int{},
 		text: map[string]string{}}
 	for i := range l.engines {
-		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ func issue(t *testing.T, e *flow.Engine, c token.IssueCommand) string {
 func TestOneSubmitOfABatchRuns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	e := engine(t, db)
 	world(t, e, 2)
 	for name, x := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 // prepares its statements.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
-	pool, n := pgtest.CountingPool(t, pgtest.New(t).AppDSN)
+	pool, n := pgtest.CountingPool(t, pgtest.New(t).AllDSN)
 	e := engineOn(t, pool)
 	world(t, e, 2)
 	use := func(key string) flow.Submission {

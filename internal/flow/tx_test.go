@@ -23,7 +23,7 @@ var caller = ledger.Caller{Tenant: 1, Principal: "test", RequestID: "r"}
 
 func engine(t *testing.T, db *pgtest.DB) *flow.Engine {
 	t.Helper()
-	pool, err := pg.Open(context.Background(), db.AppDSN, 6)
+	pool, err := pg.Open(context.Background(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ type bench struct {
 func newBench(t testing.TB) *bench {
 	t.Helper()
 	db := pgtest.New(t)
-	return &bench{t, db, pgtest.Pool(t, db.AppDSN)}
+	return &bench{t, db, pgtest.Pool(t, db.AllDSN)}
 }
 
 func (b *bench) generator(o ids.Options) *ids.Generator {

@@ -96,7 +96,7 @@ func TestLeaseNotReplicatedToTheStandbyIsNotUsed(t *testing.T) {
 		return err != nil
 	})
 	soon(t, "the try is over", is("select count(pg_terminate_backend(pid)) = 0 from pg_stat_activity where wait_event = 'SyncRep'"))
-	b := &bench{t: t, db: d.DB, pool: pgtest.Pool(t, d.AppDSN)}
+	b := &bench{t: t, db: d.DB, pool: pgtest.Pool(t, d.AllDSN)}
 	g := b.generator(ids.Options{})
 	done := make(chan error, 1)
 	go func() {

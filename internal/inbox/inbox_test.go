@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // engine starts an engine that stops with the test, as in a separate process.
 func engine(t *testing.T, db *pgtest.DB, conns int32) *flow.Engine {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), db.AppDSN, conns)
+	pool, err := pg.Open(t.Context(), db.AllDSN, conns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
-	reader := inbox.NewReader(pgtest.Pool(t, db.AppDSN))
+	reader := inbox.NewReader(pgtest.Pool(t, db.AllDSN))
 	d := delivery(func(d *inbox.Delivery) { d.Content, d.Hash, d.Keep = []byte("a\x00b"), sum("a\x00b"), time.Hour })
 	k := inbox.Key{Tenant: 1, Group: "grüppe", ID: "topic-0-17", Part: "order:1"}
 	begun := must(t, e, &inbox.BeginCommand{Caller: caller, Key: k, Delivery: d, Holder: "me",
@@ -175,7 +175,7 @@ func TestCleanDeletesOnlyExpiredMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
-	pool, super := pgtest.Pool(t, db.AppDSN), pgtest.Pool(t, db.SuperDSN)
+	pool, super := pgtest.Pool(t, db.AllDSN), pgtest.Pool(t, db.SuperDSN)
 	for i := range 6 {
 		d := delivery(func(d *inbox.Delivery) { d.Keep = time.Hour })
 		must(t, e, &inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)},
@@ -232,7 +232,7 @@ func TestDeadMessagesAreRequeuedAThousandAtATime(t *testing.T) {
 			t.Errorf("%+v, not %+v", got, want)
 		}
 	}
-	found, err := inbox.NewReader(pgtest.Pool(t, db.AppDSN)).RequeuedDue(t.Context(), 1, "g", 5)
+	found, err := inbox.NewReader(pgtest.Pool(t, db.AllDSN)).RequeuedDue(t.Context(), 1, "g", 5)
 	if err != nil || len(found) != 5 || string(found[0].Content) != "x" || found[0].Topic != "orders" {
 		t.Errorf("%v %+v", err, found)
 	}

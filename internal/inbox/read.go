@@ -64,7 +64,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 		size = pageDefault
 	}
 	var rows []db.MessagePageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
 		rows, next, err = f.page(ctx, pg.Planned{DB: tx}, tenant, before, size)
 		return err
 	})

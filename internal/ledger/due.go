@@ -22,7 +22,7 @@ type DueHold struct {
 // makes them lapse. Correctness does not depend on promptness: loading an account makes its due holds lapse
 // too.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
-	rows, err := q.HoldDuePage(ctx, pg.Planned{DB: pool},
+	rows, err := q.HoldDuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool},
 		db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
 	holds := make([]DueHold, len(rows))
 	for i, r := range rows {

@@ -21,7 +21,7 @@ func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	pool := must(pg.Open(ctx, db.AppDSN, 1))
+	pool := must(pg.Open(ctx, db.AllDSN, 1))
 	defer pool.Close()
 	look := func() []ledger.DueHold {
 		t.Helper()

@@ -142,7 +142,7 @@ func (p *play) same(what string, want, got []string) {
 func TestEngineAnswersAsTheModel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	engine := flow.NewEngine(pool, "model", nil, nil)
 	t.Cleanup(func() {
 		if err := engine.Drain(context.Background()); err != nil {

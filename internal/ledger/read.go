@@ -55,7 +55,7 @@ var beginRead = "begin isolation level repeatable read read only; set local enab
 
 // snapshot runs several statements, or a list, on one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
-	options := pgx.TxOptions{BeginQuery: beginRead}
+	options := pg.Begin(ctx, beginRead)
 	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }
 

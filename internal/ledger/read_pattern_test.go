@@ -99,7 +99,7 @@ func TestPatternFollowsTheRule(t *testing.T) {
 
 func TestPatternMatchesInMemoryAsInPostgres(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)
 	part := rapid.OneOf(rapid.SampledFrom([]string{"a", "b", "a.b", "a-", "a b", "A", "ä", "aé", "日本", "x+", "(a", "a|b", "$",
 		"a_", "^a", "{1}", "[a]", `a\`, "(?i)a", "***"}), rapid.StringN(1, 4, -1))
 	list := rapid.SliceOfN(part, 1, 4)

@@ -86,7 +86,7 @@ func (b *blocks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData
 func tracedReader(t *testing.T, db *pgtest.DB) (*ledger.Reader, *blocks) {
 	t.Helper()
 	b := &blocks{}
-	config := must(pgxpool.ParseConfig(db.AppDSN))
+	config := must(pgxpool.ParseConfig(db.AllDSN))
 	config.MaxConns = 1
 	config.ConnConfig.Tracer = b
 	config.AfterConnect = func(_ context.Context, c *pgx.Conn) error { amount.Register(c.TypeMap()); return nil }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // The pause between polls of a tail grows from tailPauseMin to tailPauseMax while there are no new commits. A poll
@@ -287,7 +288,7 @@ func (r *Reader) tailPage(ctx context.Context, lanes map[int32]*lane, after posi
 	for tenant := range lanes {
 		tenants = append(tenants, tenant)
 	}
-	err = r.snapshot(ctx, func(d db.DBTX) error {
+	err = r.snapshot(pg.ForTenants(ctx, tenants...), func(d db.DBTX) error {
 		batches, err := commitsAfter(ctx, d, after)
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ type readWorld struct {
 func newReadWorld(t *testing.T) *readWorld {
 	t.Helper()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	w := &readWorld{T: t, Reader: ledger.NewReader(pool), db: db, pool: pool, ctx: t.Context(), tenant: 1}
 	w.engine = w.newEngine()
 	w.setUp()
@@ -50,7 +50,7 @@ func (w *readWorld) setUp() {
 
 func (w *readWorld) newEngine() *flow.Engine {
 	w.Helper()
-	pool := pgtest.Pool(w.T, w.db.AppDSN)
+	pool := pgtest.Pool(w.T, w.db.AllDSN)
 	e := flow.NewEngine(pool, w.Name(), nil, nil)
 	w.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)

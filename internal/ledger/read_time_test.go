@@ -126,7 +126,7 @@ func TestTransfersOfATimeRangeMatchTheirRecordedTimes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := ledger.NewReader(pgtest.Pool(t, db.AppDSN))
+	r := ledger.NewReader(pgtest.Pool(t, db.AllDSN))
 	all := [][]*ledger.Transfer{slices.Concat(pagesOf(t, r, 1, ledger.TransferFilter{}, 1000)...),
 		slices.Concat(pagesOf(t, r, 2, ledger.TransferFilter{}, 1000)...)}
 	some := func() time.Time {

@@ -10,7 +10,7 @@ import (
 // The pool has no timeout of its own, as behind a pooler.
 func TestReadsOfSeveralRowsHaveATimeoutInTheDatabase(t *testing.T) {
 	t.Parallel()
-	r, limit := NewReader(pgtest.Pool(t, pgtest.New(t).AppDSN)), ""
+	r, limit := NewReader(pgtest.Pool(t, pgtest.New(t).AllDSN)), ""
 	if err := r.snapshot(t.Context(), func(d db.DBTX) error {
 		return d.QueryRow(t.Context(), "show statement_timeout").Scan(&limit)
 	}); err != nil || limit != "65s" {

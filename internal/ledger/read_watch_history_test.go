@@ -13,7 +13,7 @@ import (
 // on is a readWorld on a database that already has one.
 func (w *readWorld) on(db *pgtest.DB) *readWorld {
 	w.Helper()
-	pool := pgtest.Pool(w.T, db.AppDSN)
+	pool := pgtest.Pool(w.T, db.AllDSN)
 	other := &readWorld{T: w.T, Reader: ledger.NewReader(pool), db: db, pool: pool, ctx: w.ctx, tenant: w.tenant}
 	other.engine = other.newEngine()
 	return other

@@ -22,6 +22,7 @@ const cleanBatch = 500
 // Stale rows are found by paging through the whole table: an index for them would make every renewal more
 // expensive. A delete statement blocks batches that use locks while it runs; see BatchEnter in the queries.
 func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed int, err error) {
+	ctx = pg.ForAllTenants(ctx)
 	for {
 		n, err := exclusively(ctx, pool, func(tx pgx.Tx) (int64, error) { return q.WaiterClean(ctx, tx, cleanBatch) })
 		if err != nil {
@@ -58,7 +59,7 @@ func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed
 // exclusively runs one statement while no batch uses locks. A lock timeout bounds its wait for running batches,
 // because later batches queue behind it.
 func exclusively(ctx context.Context, pool *pgxpool.Pool, clean func(pgx.Tx) (int64, error)) (n int64, err error) {
-	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, pool, pg.Begin(ctx, pg.ReadCommitted), func(tx pgx.Tx) error {
 		if err := q.CleanSettings(ctx, tx); err != nil {
 			return err
 		}

@@ -104,7 +104,7 @@ func TestFenceCheckBlocksNewerFencesUntilCommit(t *testing.T) {
 func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	ctx := context.Background()
 	l := p.must(p.acquire("a", "one", time.Second))
@@ -241,7 +241,7 @@ func TestFencesMakeWorkUnderALockLinearizable(t *testing.T) {
 		t.Run(fmt.Sprint("check=", check), func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			c := &counting{t: t, servers: []*process{start(t, db.AppDSN), start(t, db.AppDSN)}, store: fenced(t),
+			c := &counting{t: t, servers: []*process{start(t, db.AllDSN), start(t, db.AllDSN)}, store: fenced(t),
 				check: check}
 			result := c.run(12, 3)
 			n := count(t, c.store, "select n from mine.counter")

@@ -17,7 +17,7 @@ import (
 func TestBlockedLocksOfOneTenantDoNotExpireWaitersOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p, super := start(t, db.AppDSN), pgtest.Pool(t, db.SuperDSN)
+	p, super := start(t, db.AllDSN), pgtest.Pool(t, db.SuperDSN)
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiters sync.WaitGroup
 	defer waiters.Wait()

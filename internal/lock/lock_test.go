@@ -160,7 +160,7 @@ func eventually(t testing.TB, limit time.Duration, what string, is func() bool) 
 
 func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	t.Parallel()
-	p := start(t, pgtest.New(t).AppDSN)
+	p := start(t, pgtest.New(t).AllDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	_, err := p.acquire("a", "two", time.Minute)
 	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" ||
@@ -206,7 +206,7 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 
 func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	t.Parallel()
-	p := start(t, pgtest.New(t).AppDSN)
+	p := start(t, pgtest.New(t).AllDSN)
 	a := p.must(p.acquire("a", "one", time.Second))
 	b := p.must(p.acquire("b", "one", time.Second))
 	c := p.must(p.acquire("c", "one", time.Second))
@@ -233,7 +233,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 
 func TestReentrantAcquisitionIsOptIn(t *testing.T) {
 	t.Parallel()
-	p := start(t, pgtest.New(t).AppDSN)
+	p := start(t, pgtest.New(t).AllDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	if _, err := p.acquire("a", "one", time.Minute); !fault.Is(err, lock.Held) {
 		t.Errorf("without Reentrant: %v", err)
@@ -283,7 +283,7 @@ func TestReentrantAcquisitionIsOptIn(t *testing.T) {
 func TestOneHolderAndGrowingFencesDespiteCleaning(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	processes := []*process{start(t, db.AppDSN), start(t, db.AppDSN)}
+	processes := []*process{start(t, db.AllDSN), start(t, db.AllDSN)}
 	super := pgtest.Pool(t, db.SuperDSN)
 	const locks, callers = 3, 24
 	const acquisitions, cleanings, patience = 100, 5, time.Minute
@@ -345,7 +345,7 @@ func TestOneHolderAndGrowingFencesDespiteCleaning(t *testing.T) {
 func TestCleaningWaitsForBatches(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	l := p.must(p.acquire("a", "one", time.Minute))
 	if _, err := p.release("a", l.Fence); err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestCleaningWaitsForBatches(t *testing.T) {
 
 func TestLocksArePagedByName(t *testing.T) {
 	t.Parallel()
-	p := start(t, pgtest.New(t).AppDSN)
+	p := start(t, pgtest.New(t).AllDSN)
 	for _, name := range []string{"a", "b:1", "b:2", "b:3", "b:\U0010FFFF", "c"} {
 		p.must(p.acquire(name, "one", time.Minute))
 	}

@@ -37,7 +37,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	}
 	exec("analyze")
 	open := func() *pgxpool.Pool {
-		pool, err := pg.Open(context.Background(), db.AppDSN, 1)
+		pool, err := pg.Open(context.Background(), db.AllDSN, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

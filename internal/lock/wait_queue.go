@@ -337,7 +337,7 @@ func (w *WaitQueue) pollOnce(ctx context.Context) (next time.Duration, err error
 		arg.Tenants = append(arg.Tenants, k.Tenant)
 		arg.Names = append(arg.Names, k.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(pg.ForTenants(ctx, arg.Tenants...), 5*time.Second)
 	defer cancel()
 	heads, err := q.QueueHeads(ctx, pg.Planned{DB: w.Reads}, arg)
 	for _, h := range heads {

@@ -57,7 +57,7 @@ func TestWaitersAreServedInOrderOfArrivalAcrossProcesses(t *testing.T) {
 	db := pgtest.New(t)
 	const callers = 60
 	start1 := time.Now()
-	order := arrive(t, db, []*process{start(t, db.AppDSN), start(t, db.AppDSN)}, callers)
+	order := arrive(t, db, []*process{start(t, db.AllDSN), start(t, db.AllDSN)}, callers)
 	if want := slices.Sorted(slices.Values(order)); !slices.Equal(order, want) || len(order) != callers {
 		t.Errorf("the order was %v", order)
 	}
@@ -68,7 +68,7 @@ func TestWaitersAreServedInOrderOfArrivalAcrossProcesses(t *testing.T) {
 func TestAHintWakesTheOtherProcess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	a, b := start(t, db.AppDSN), start(t, db.AppDSN)
+	a, b := start(t, db.AllDSN), start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	var waits []time.Duration
 	for i := range 12 {
@@ -100,7 +100,7 @@ func TestAHintWakesTheOtherProcess(t *testing.T) {
 func TestAnEndedWaitReportsPositionAndHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	l := p.must(p.acquire("a", "one", time.Minute))
 	var work sync.WaitGroup
@@ -138,7 +138,7 @@ func TestAnEndedWaitReportsPositionAndHolder(t *testing.T) {
 func TestACancelledCallerLeavesNoQueueEntry(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	var work sync.WaitGroup
@@ -162,7 +162,7 @@ func TestACancelledCallerLeavesNoQueueEntry(t *testing.T) {
 func TestAnExpiredLeaseGoesToTheWaiter(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	p.must(p.acquire("a", "dead", time.Second))
 	began := time.Now()
 	l := p.must(p.wait(context.Background(), params("a", "two", time.Minute), 10*time.Second))
@@ -178,7 +178,7 @@ func TestAnExpiredLeaseGoesToTheWaiter(t *testing.T) {
 func TestADeadWaiterBlocksTheQueueOnlyUntilItsEntryExpires(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	dead, alive := start(t, db.AppDSN), start(t, db.AppDSN)
+	dead, alive := start(t, db.AllDSN), start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	l := alive.must(alive.acquire("a", "one", time.Minute))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -208,7 +208,7 @@ func TestADeadWaiterBlocksTheQueueOnlyUntilItsEntryExpires(t *testing.T) {
 func TestAStampedeIsServedOneByOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	processes := []*process{start(t, db.AppDSN), start(t, db.AppDSN)}
+	processes := []*process{start(t, db.AllDSN), start(t, db.AllDSN)}
 	const callers = 100
 	var inside, served atomic.Int32
 	var work sync.WaitGroup
@@ -239,7 +239,7 @@ func TestAStampedeIsServedOneByOne(t *testing.T) {
 func TestAQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	if _, err := super.Exec(context.Background(), `insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
@@ -265,7 +265,7 @@ func TestAQueueIsBounded(t *testing.T) {
 func TestClosingEndsWaits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	go func() {
@@ -286,8 +286,8 @@ func TestClosingEndsWaits(t *testing.T) {
 func TestAWaitOutlastsALostConnection(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	net := newProxy(t, db.AppDSN)
-	holder, waiter := start(t, db.AppDSN), start(t, net.dsn)
+	net := newProxy(t, db.AllDSN)
+	holder, waiter := start(t, db.AllDSN), start(t, net.dsn)
 	super := pgtest.Pool(t, db.SuperDSN)
 	l := holder.must(holder.acquire("a", "one", time.Minute))
 	got := make(chan error, 1)
@@ -317,7 +317,7 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 func TestAWaitOutlastsADatabaseOutage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	holder, waiter := start(t, db.AppDSN), start(t, db.AppDSN)
+	holder, waiter := start(t, db.AllDSN), start(t, db.AllDSN)
 	waiter.outage = 3
 	super := pgtest.Pool(t, db.SuperDSN)
 	l := holder.must(holder.acquire("a", "one", time.Minute))
@@ -353,7 +353,7 @@ func handOver(t *testing.T, holder *process, l lock.Lock, got <-chan error) {
 func TestARefusedCommandLeavesTheQueueUnchanged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	p := start(t, db.AppDSN)
+	p := start(t, db.AllDSN)
 	c := &failsAfter{AcquireCommand: lock.AcquireCommand{Caller: caller(1),
 		AcquireParams: params("a", "one", time.Minute)}}
 	if _, err := p.do(context.Background(), caller(1), c); !fault.Is(err, lock.Lost) {
@@ -378,7 +378,7 @@ func (f *failsAfter) Apply(tx *lock.Tx) (any, error) {
 var _ commit.Command[*lock.Tx] = (*failsAfter)(nil)
 
 func BenchmarkAcquireAndRelease(b *testing.B) {
-	p := start(b, pgtest.New(b).AppDSN)
+	p := start(b, pgtest.New(b).AllDSN)
 	var n atomic.Int64
 	b.SetParallelism(100)
 	b.RunParallel(func(pb *testing.PB) {

@@ -36,7 +36,7 @@ func newDeskOn(t testing.TB, db *pgtest.DB) *desk {
 	t.Helper()
 	d := &desk{TB: t, db: db, super: pgtest.Pool(t, db.SuperDSN)}
 	for i := range d.engines {
-		pool, err := pg.Open(context.Background(), db.AppDSN, 6)
+		pool, err := pg.Open(context.Background(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func newPlans(t *testing.T) *plans {
 	db.SkipChecks() // the rows that load inserts have no batches
 	p := &plans{desk: &desk{TB: t, db: db, super: pgtest.Pool(t, db.SuperDSN)}}
 	var err error
-	if p.pool, err = pg.Open(context.Background(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(context.Background(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.pool.Close)

@@ -41,7 +41,7 @@ const beginRead = "begin isolation level repeatable read read only; set local en
 
 // snapshot reads from one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(pg.Planned) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
+	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
 		func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }
 

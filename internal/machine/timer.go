@@ -93,7 +93,7 @@ type Due struct {
 // DueInstances finds instances whose timer has fired, oldest first, after the given one. A FireCommand for each records
 // the move. Correctness does not depend on promptness: every command and read counts such an instance as moved.
 func DueInstances(ctx context.Context, pool *pgxpool.Pool, after Due, limit int32) ([]Due, error) {
-	rows, err := q.InstanceDuePage(ctx, pg.Planned{DB: pool},
+	rows, err := q.InstanceDuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool},
 		db.InstanceDuePageParams{After: after.At, AfterID: after.ID, Batch: limit})
 	due := make([]Due, len(rows))
 	for i, r := range rows {

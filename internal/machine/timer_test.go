@@ -23,7 +23,7 @@ func fire(key string) *machine.FireCommand {
 func clockDesk(t *testing.T) (*desk, pgtest.ShiftedClock, *machine.Reader) {
 	db := pgtest.New(t)
 	clock := pgtest.ShiftClock(t, db)
-	return newDeskOn(t, db), clock, machine.NewReader(pgtest.Pool(t, db.AppDSN))
+	return newDeskOn(t, db), clock, machine.NewReader(pgtest.Pool(t, db.AllDSN))
 }
 
 func show(i machine.Instance, err error) string {
@@ -55,7 +55,7 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 		}
 	}
 	due := func() (keys string) {
-		rows, err := machine.DueInstances(ctx, pgtest.Pool(t, d.db.AppDSN), machine.Due{}, 10)
+		rows, err := machine.DueInstances(ctx, pgtest.Pool(t, d.db.AllDSN), machine.Due{}, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

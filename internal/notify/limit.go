@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Limit is the maximum number of messages that a tenant may have accepted in any window of its length.
@@ -63,8 +64,9 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 	case l.Most < 0:
 		return fmt.Errorf("the limit must be at least 0")
 	}
-	err := q.LimitUpsert(ctx, pool, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
-		WindowS: int32(l.Window / time.Second), Most: l.Most})
+	ctx = pg.ForTenants(ctx, tenant)
+	err := q.LimitUpsert(ctx, pg.Planned{DB: pool}, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel),
+		Scope: l.Scope, WindowS: int32(l.Window / time.Second), Most: l.Most})
 	if err != nil {
 		return fmt.Errorf("set a limit: %w", err)
 	}
@@ -73,15 +75,15 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 
 // DeleteLimit removes a limit; ok is false when there is none.
 func DeleteLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) (ok bool, err error) {
-	n, err := q.LimitDelete(ctx, pool, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel),
-		Scope:   l.Scope,
-		WindowS: int32(l.Window / time.Second)})
+	ctx = pg.ForTenants(ctx, tenant)
+	n, err := q.LimitDelete(ctx, pg.Planned{DB: pool}, db.LimitDeleteParams{TenantID: tenant,
+		Channel: string(l.Channel), Scope: l.Scope, WindowS: int32(l.Window / time.Second)})
 	return n > 0, err
 }
 
 // ListLimits lists a tenant's limits.
 func ListLimits(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Limit, error) {
-	rows, err := q.LimitRead(ctx, pool, []int32{tenant})
+	rows, err := q.LimitRead(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, []int32{tenant})
 	if err != nil {
 		return nil, fmt.Errorf("list limits: %w", err)
 	}

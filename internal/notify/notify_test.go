@@ -80,7 +80,7 @@ func (h *handoff) Due(tenant int32) {
 
 func start(t *testing.T, db *pgtest.DB, room int) *process {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+	pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}

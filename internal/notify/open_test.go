@@ -390,7 +390,7 @@ func TestNewMessagesAreHandedOverAfterCommit(t *testing.T) {
 
 func TestWithoutAMasterKeyMessagesAreRefused(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)
 	e := flow.NewEngine(pool, "test", nil, nil)
 	if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1,
 		Bytes: 100}); err == nil ||

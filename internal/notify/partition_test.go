@@ -38,7 +38,7 @@ func keep(t *testing.T, pool *pgxpool.Pool) (made, dropped int) {
 func TestContentPartitionsExpireAndProofsStay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	keep(t, pool) // the template database may be from before midnight
 	change(t, db, add, "notify_contents", "20260302", "2026-03-02", "2026-03-09")
 	change(t, db, add, "notify_contents", "20260309", "2026-03-09", "2026-03-16")
@@ -74,7 +74,7 @@ func monday(day time.Time) time.Time {
 func TestPartitionsOfContentsCoverWeeks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	keep(t, pool)
 	now := time.Now().UTC()
 	today := now.Truncate(24 * time.Hour)
@@ -188,7 +188,7 @@ func TestBizNoStaysTakenAfterItsProofIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	super := pgtest.Pool(t, db.SuperDSN)
-	if _, err := notify.DropProofs(t.Context(), pgtest.Pool(t, db.AppDSN), 4); err == nil {
+	if _, err := notify.DropProofs(t.Context(), pgtest.Pool(t, db.AllDSN), 4); err == nil {
 		t.Error("the service was allowed to drop proofs")
 	}
 	if _, err := notify.DropProofs(t.Context(), super, 3); err == nil {
@@ -210,7 +210,7 @@ func TestBizNoStaysTakenAfterItsProofIsDropped(t *testing.T) {
 func TestLongReaderDoesNotBlockSends(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	keep(t, pool) // the template database may be from before midnight
 	change(t, db, add, "notify_contents", "20260302", "2026-03-02", "2026-03-09")
 	super := pgtest.Pool(t, db.SuperDSN)

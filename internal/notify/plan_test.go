@@ -143,7 +143,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	db.SkipChecks() // loaded rows have no valid hashes
 	p := &plans{T: t, super: pgtest.Pool(t, db.SuperDSN)}
 	var err error
-	if p.pool, err = pg.Open(t.Context(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(t.Context(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()

@@ -52,7 +52,7 @@ type Detail struct {
 
 // read runs f in one snapshot.
 func (r *Reader) read(ctx context.Context, f func(d db.DBTX) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
+	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
 		func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
 }
 
@@ -248,7 +248,7 @@ type DeadGroup struct {
 
 // DeadGroups groups the messages in state Dead or Unknown, largest group first.
 func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (groups []DeadGroup, err error) {
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginGroup}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginGroup), func(tx pgx.Tx) error {
 		d := pg.Planned{DB: tx}
 		rows, err := q.DeadGroups(ctx, d, db.DeadGroupsParams{TenantID: tenant, State: state})
 		if err != nil {

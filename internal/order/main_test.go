@@ -36,7 +36,7 @@ type desk struct {
 
 func newDesk(t testing.TB, db *pgtest.DB) *desk {
 	t.Helper()
-	pool, err := pg.Open(context.Background(), db.AppDSN, 1)
+	pool, err := pg.Open(context.Background(), db.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

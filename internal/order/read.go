@@ -110,7 +110,7 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 		before, beforeID = end, 0 // else the index would be read from its newest row down
 	}
 	var rows []db.OrderPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) error {
 		d := pg.Planned{DB: tx}
 		switch {
 		case f.Subject != "":

@@ -20,7 +20,7 @@ type DueFlag struct {
 
 // DueFlags finds such payments, the oldest first, after the given one.
 func DueFlags(ctx context.Context, pool *pgxpool.Pool, after DueFlag, limit int32) ([]DueFlag, error) {
-	rows, err := q.CallFlagDue(ctx, pg.Planned{DB: pool}, db.CallFlagDueParams{After: after.At,
+	rows, err := q.CallFlagDue(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.CallFlagDueParams{After: after.At,
 		AfterTenant: after.Tenant, AfterNumber: after.OutTradeNo, Batch: limit})
 	due := make([]DueFlag, len(rows))
 	for i, r := range rows {
@@ -48,6 +48,7 @@ func newFence() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 // Take leases calls of a gateway that are due, for a time.
 func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Duration) ([]Leased, error) {
 	fence := newFence()
+	ctx = pg.ForTenants(ctx, k.Tenant)
 	rows, err := q.CallTake(ctx, pg.Planned{DB: u.Pool}, db.CallTakeParams{TenantID: k.Tenant, Gateway: k.Gateway,
 		Fence: fence, LeaseS: lease.Seconds(), Count: int32(n)})
 	list := make([]Leased, len(rows))
@@ -61,6 +62,7 @@ func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Durati
 func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration, early bool) (
 	l Leased, ok bool, err error) {
 	fence := newFence()
+	ctx = pg.ForTenants(ctx, tenant)
 	rows, err := q.CallTakeOne(ctx, pg.Planned{DB: u.Pool}, db.CallTakeOneParams{TenantID: tenant, Subject: string(s),
 		Number: number, Fence: fence, LeaseS: lease.Seconds(), Early: early})
 	if err != nil || len(rows) == 0 {
@@ -72,6 +74,7 @@ func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number str
 
 // Running reports whether a worker has the call about a payment or refund.
 func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number string) (bool, error) {
+	ctx = pg.ForTenants(ctx, tenant)
 	return q.CallRunning(ctx, pg.Planned{DB: u.Pool}, db.CallRunningParams{TenantID: tenant, Subject: string(s),
 		Number: number})
 }
@@ -79,6 +82,7 @@ func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number str
 // Again asks for a call after a wait, unless the payment has been decided meanwhile, or another worker has it. code and
 // text say why the last try had no result; empty: it had one.
 func (u *Queue) Again(ctx context.Context, l Leased, kind CallKind, wait time.Duration, code, text string) error {
+	ctx = pg.ForTenants(ctx, l.tenant)
 	_, err := q.CallAgain(ctx, pg.Planned{DB: u.Pool}, db.CallAgainParams{TenantID: l.tenant,
 		Subject: string(l.Subject), Number: l.Number, Fence: l.fence, Call: string(kind), WaitS: wait.Seconds(),
 		Code: code, Message: text})
@@ -94,6 +98,7 @@ type Stat struct {
 
 // Stats returns the calls that are due, and the number of open flags, of all tenants.
 func (u *Queue) Stats(ctx context.Context) (stats []Stat, flags int64, err error) {
+	ctx = pg.ForAllTenants(ctx)
 	rows, err := q.CallStats(ctx, pg.Planned{DB: u.Pool})
 	if err != nil {
 		return nil, 0, err

@@ -39,7 +39,7 @@ func newPlans(t testing.TB) *plans {
 	t.Helper()
 	db := pgtest.New(t)
 	db.SkipChecks() // the rows that load inserts have no batches
-	pool, err := pg.Open(context.Background(), db.AppDSN, 1)
+	pool, err := pg.Open(context.Background(), db.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

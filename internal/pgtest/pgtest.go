@@ -35,6 +35,9 @@ type DB struct {
 	SuperDSN string
 	// AppDSN logs in with the rights of the server, and no more.
 	AppDSN string
+	// AllDSN is AppDSN with ledgerd.tenants set to all: for tests of packages, whose reads have no caller with a
+	// tenant. Transactions that set their own tenants see these only.
+	AllDSN string
 
 	cluster   *cluster
 	unchecked bool // see SkipChecks
@@ -98,7 +101,8 @@ func within(t testing.TB, step string, do func(ctx context.Context) error) {
 // db names a database of the cluster.
 func (c *cluster) db(name string) *DB {
 	super := withDatabase(c.dsn, name)
-	return &DB{Name: name, SuperDSN: super, AppDSN: withUser(super, appRole, appPassword), cluster: c}
+	app := withUser(super, appRole, appPassword)
+	return &DB{Name: name, SuperDSN: super, AppDSN: app, AllDSN: withAllTenants(app), cluster: c}
 }
 
 func (c *cluster) newDB(t testing.TB) *DB {

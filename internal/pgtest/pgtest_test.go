@@ -70,7 +70,7 @@ func TestAppHasTheRightsOfTheServiceOnly(t *testing.T) {
 	if got != appRole+" t f" {
 		t.Errorf("got %q", got)
 	}
-	_, err := Pool(t, db.AppDSN).Exec(t.Context(), "CREATE TABLE mine ()")
+	_, err := Pool(t, db.AllDSN).Exec(t.Context(), "CREATE TABLE mine ()")
 	if err == nil {
 		t.Error("the app role may create tables")
 	}

@@ -122,6 +122,18 @@ func withUser(dsn, user, password string) string {
 	return dsn + " user=" + user + " password=" + password
 }
 
+// withAllTenants returns a DSN whose sessions see the rows of all tenants.
+func withAllTenants(dsn string) string {
+	const option = "-c ledgerd.tenants=" + pg.AllTenants
+	if u, ok := dsnURL(dsn); ok {
+		query := u.Query()
+		query.Set("options", option)
+		u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+		return u.String()
+	}
+	return dsn + " options='" + option + "'"
+}
+
 func dsnURL(dsn string) (*url.URL, bool) {
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		return nil, false

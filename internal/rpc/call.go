@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
@@ -42,8 +43,9 @@ type callKey struct{}
 
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
+// within returns the context of the call, whose reads see the rows of its tenant only.
 func (c *call) within(ctx context.Context) context.Context {
-	return context.WithValue(ctx, callKey{}, c)
+	return context.WithValue(pg.ForTenants(ctx, c.identity.Tenant), callKey{}, c)
 }
 
 func (c *call) caller() commit.Caller {

@@ -42,7 +42,7 @@ type site struct {
 func newSite(t testing.TB) *site {
 	t.Helper()
 	s := servertest.New(t)
-	return &site{s, new(sync.Map), sync.OnceValue(func() *flow.Engine { return engineOn(t, s.DB.AppDSN) })}
+	return &site{s, new(sync.Map), sync.OnceValue(func() *flow.Engine { return engineOn(t, s.DB.AllDSN) })}
 }
 
 // watcher is an API key that may read metrics.

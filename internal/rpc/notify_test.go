@@ -186,7 +186,7 @@ func limit(t *testing.T, s *site, l notify.Limit) {
 	if err := s.Pool.QueryRow(t.Context(), "select max(tenant_id) from access_tenants").Scan(&tenant); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.DB.AppDSN), tenant, l); err != nil {
+	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.DB.AllDSN), tenant, l); err != nil {
 		t.Fatal(err)
 	}
 }

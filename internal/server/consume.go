@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/consumer/nats"
 	"github.com/ledgerd/ledgerd/internal/consumer/rabbitmq"
 	"github.com/ledgerd/ledgerd/internal/inbox"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
@@ -35,7 +36,7 @@ func (s *Server) consume(ctx, background context.Context) error {
 			Reader:   inbox.NewReader(s.reads), Metrics: metrics, Log: s.log})
 	}
 	for _, c := range all {
-		s.work.Go(func() { c.Run(background) })
+		s.work.Go(func() { c.Run(pg.ForTenants(background, c.Tenant)) })
 	}
 	return nil
 }

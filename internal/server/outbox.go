@@ -29,7 +29,7 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 		return nil
 	}
 	hooks, err := webhook.New(webhook.Settings{URLs: o.Webhooks, Master: o.Secret,
-		Find:    webhook.NewReader(s.reads).Endpoint,
+		Find:    s.endpoint,
 		Observe: s.observeEndpoint, Log: s.log})
 	if err != nil {
 		return err
@@ -75,6 +75,11 @@ func (s *Server) deliver(ctx context.Context) {
 	if err := s.senders.Close(); err != nil {
 		s.log.Warn("could not close the senders", "error", err)
 	}
+}
+
+// endpoint finds an endpoint for an attempt to send.
+func (s *Server) endpoint(ctx context.Context, k webhook.Key) (webhook.Endpoint, error) {
+	return webhook.NewReader(s.reads).Endpoint(pg.ForTenants(ctx, k.Tenant), k)
 }
 
 // observeEndpoint records the outcome of an attempt at an endpoint.

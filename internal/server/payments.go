@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // openPayments builds the gateways of the settings, if there are any. An unknown tenant is an error.
@@ -38,7 +39,7 @@ func (s *Server) openPayments(ctx context.Context) error {
 }
 
 func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset string) (bool, error) {
-	_, err := ledger.NewReader(s.reads).Account(ctx, tenant, code, asset)
+	_, err := ledger.NewReader(s.reads).Account(pg.ForTenants(ctx, tenant), tenant, code, asset)
 	if fault.Is(err, ledger.AccountNotFound) {
 		return false, nil
 	}
@@ -76,6 +77,7 @@ func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment
 // takeCallback commits a verified callback. It returns false if the gateway is to send it again.
 func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
 	raw gateway.Raw) (bool, error) {
+	ctx = pg.ForTenants(ctx, g.Tenant)
 	k := payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name}
 	if err := s.number(ctx, k, n); err != nil {
 		return false, err

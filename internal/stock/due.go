@@ -21,7 +21,7 @@ type DueReservation struct {
 // makes them lapse. Correctness does not depend on promptness: loading an item makes its due reservations lapse too.
 func DueReservations(ctx context.Context, pool *pgxpool.Pool, after DueReservation,
 	limit int32) ([]DueReservation, error) {
-	rows, err := q.DuePage(ctx, pg.Planned{DB: pool}, db.DuePageParams{After: after.ExpiresAt,
+	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{After: after.ExpiresAt,
 		AfterTenant: after.Item.Tenant, AfterItem: after.Item.Item, Batch: limit})
 	due := make([]DueReservation, len(rows))
 	for n, r := range rows {

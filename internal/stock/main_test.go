@@ -47,7 +47,7 @@ func shopOn(t testing.TB, db *pgtest.DB) *shop {
 // shopOver has an engine on each of two ways to the database.
 func shopOver(t testing.TB, db *pgtest.DB, dsns ...string) *shop {
 	t.Helper()
-	s := &shop{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AppDSN)}
+	s := &shop{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AllDSN)}
 	for i := range s.engines {
 		pool, err := pg.Open(context.Background(), dsns[i], 6+commit.MaxDirect)
 		if err != nil {

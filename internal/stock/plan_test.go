@@ -166,7 +166,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	db.SkipChecks() // the loaded rows have no history
 	p := &plans{shop: &shop{TB: t, super: pgtest.Pool(t, db.SuperDSN)}, clock: pgtest.ShiftClock(t, db)}
 	var err error
-	if p.pool, err = pg.Open(context.Background(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(context.Background(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()

@@ -183,6 +183,6 @@ const beginRead = "begin isolation level repeatable read read only; set local en
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
 
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
+	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
 		func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }

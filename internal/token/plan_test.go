@@ -124,7 +124,7 @@ func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 	db := pgtest.New(t)
 	p := &plans{t: t, super: pgtest.Pool(t, db.SuperDSN)}
 	var err error
-	if p.pool, err = pg.Open(context.Background(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(context.Background(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
@@ -167,7 +167,7 @@ func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 	if issued > 20 {
 		t.Errorf("an issued token touches %d blocks", issued)
 	}
-	reader := token.NewReader(pgtest.Pool(t, db.AppDSN))
+	reader := token.NewReader(pgtest.Pool(t, db.AllDSN))
 	if touched := p.blocks(func() {
 		for i := range n {
 			if known, err := reader.Known(context.Background(), 1, fmt.Sprint("st_", 3000+i)); err != nil || !known {

@@ -37,7 +37,7 @@ func TestAPaidOrderLosesNothingUnseen(t *testing.T) {
 	filled := pgtest.New(t)
 	t.Run("before", func(t *testing.T) {
 		verifytest.New(t, filled).PaidOrders()
-		before, err := verify.Run(t.Context(), pgtest.Pool(t, filled.AppDSN), verify.Options{})
+		before, err := verify.Run(t.Context(), pgtest.Pool(t, filled.AllDSN), verify.Options{})
 		if err != nil || !before.OK() {
 			t.Errorf("%v, %v", before.Violations, err)
 		}
@@ -51,7 +51,7 @@ func TestAPaidOrderLosesNothingUnseen(t *testing.T) {
 			if _, err := conn.Exec(t.Context(), "set session_replication_role = replica; "+c.sql); err != nil {
 				t.Fatal(err)
 			}
-			got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AppDSN), verify.Options{})
+			got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AllDSN), verify.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -135,8 +135,10 @@ var weakenings = []struct {
 	{"everyone may read new tables in a schema", `alter default privileges in schema public grant select on tables to public`,
 		[]string{`object="new relations of postgres in main to PUBLIC" definition=SELECT`}},
 
-	{"row-level security is enabled", `alter table ledger_holds enable row level security; alter table ledger_entries force row level security`,
-		[]string{`kind="row security" object=ledger_holds definition=enabled (should be none)`, `object=ledger_entries definition=forced`}},
+	{"row-level security is disabled", `alter table ledger_holds disable row level security; alter table ledger_entries force row level security`,
+		[]string{`kind="row security" object=ledger_holds definition=none (should be enabled)`, `object=ledger_entries definition="enabled, forced" (should be enabled)`}},
+	{"a policy is opened", `alter policy tenants on ledger_holds using (true)`,
+		[]string{`kind=policy object="tenants on ledger_holds" definition="permissive all to ledgerd_app using true"`}},
 	{"a policy is added", `create policy mine on ledger_holds as restrictive for select to ledgerd_app, ledgerd_audit using (tenant_id = 5);
 			create policy other on ledger_holds with check (tenant_id = 6)`,
 		[]string{`object="mine on ledger_holds" definition="restrictive select to ledgerd_app, ledgerd_audit using (tenant_id = 5)"`,
@@ -146,7 +148,9 @@ var weakenings = []struct {
 		[]string{`kind=table object=ledger_holds definition="owner postgres" (should be owner ledgerd_owner)`}},
 	{"a table is not logged", `alter table lock_waiters set unlogged`, []string{`kind=table object=lock_waiters definition="owner ledgerd_owner, unlogged" (should be owner ledgerd_owner)`}},
 	{"a table is dropped", `drop table notify_fingerprints`, []string{`kind=table object=notify_fingerprints definition=none (should be owner ledgerd_owner)`,
-		`object="notify_fingerprints to ledgerd_app" definition=none`, `object="notify_fingerprints to ledgerd_audit" definition=none`}},
+		`object="notify_fingerprints to ledgerd_app" definition=none`, `object="notify_fingerprints to ledgerd_audit" definition=none`,
+		`object="auditors on notify_fingerprints" definition=none`, `object="tenants on notify_fingerprints" definition=none`,
+		`kind="row security" object=notify_fingerprints definition=none`}},
 	{"a table is added", `create table mine ()`, []string{`kind=table object=mine definition="owner postgres" (should be none)`}},
 	{"a table inherits rows", `create schema evil; create table evil.mine () inherits (claim_keys)`,
 		[]string{`kind=child object=evil.mine definition="of claim_keys" (should be none)`, `kind=table object=evil.mine`}},
@@ -209,7 +213,7 @@ func TestWeakeningsOfTheSchemaAreFoundAndNamed(t *testing.T) {
 			part := "notify_messages_" + time.Now().UTC().Format("200601")
 			fill := strings.NewReplacer("{db}", db.Name, "{part}", part).Replace
 			weaken(t, db, fill(c.sql))
-			got, err := verify.CompareSchema(t.Context(), connect(t, db.AppDSN))
+			got, err := verify.CompareSchema(t.Context(), connect(t, db.AllDSN))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,7 +274,7 @@ func TestWeakeningsOfRolesAreFoundAndNamed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.NewDurable(t).DB
 	conn := connect(t, db.SuperDSN)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	execute := func(sql string) {
 		t.Helper()
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
@@ -356,7 +360,7 @@ func TestSchemasOfEveryNameMatch(t *testing.T) {
 		if err := pg.Migrate(t.Context(), other); err != nil {
 			t.Fatal(err)
 		}
-		clean(t, strings.ReplaceAll(db.AppDSN, db.Name, name))
+		clean(t, strings.ReplaceAll(db.AllDSN, db.Name, name))
 	}
 }
 
@@ -381,7 +385,7 @@ func TestRestoredDatabasesMatch(t *testing.T) {
 		end $$`); err != nil {
 		t.Fatal(err)
 	}
-	clean(t, db.AppDSN)
+	clean(t, db.AllDSN)
 }
 
 func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
@@ -394,7 +398,7 @@ func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
 		from generate_series(timestamp '2023-01-02', '2024-01-01', '7 days') d`); err != nil {
 		t.Fatal(err)
 	}
-	clean(t, db.AppDSN)
+	clean(t, db.AllDSN)
 }
 
 // Partitions come and go while the comparison runs.
@@ -425,7 +429,7 @@ func TestPartitionsThatAreDroppedGiveNoFalseAlarm(t *testing.T) {
 			}
 		}
 	}()
-	verifier := connect(t, db.AppDSN)
+	verifier := connect(t, db.AllDSN)
 	for range 20 {
 		got, err := verify.CompareSchema(t.Context(), verifier)
 		if err != nil || !got.OK() {

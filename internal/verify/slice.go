@@ -6,6 +6,8 @@ import (
 	"math"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // slicing iterates over one kind of rows in order of id.
@@ -84,7 +86,8 @@ func (s slicing) end(ctx context.Context, tx pgx.Tx, t tenant, first int64) (las
 
 // snapshot runs do in a read-only transaction on a single snapshot.
 func (r *run) snapshot(ctx context.Context, do func(pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, do)
+	const begin = "begin isolation level repeatable read read only"
+	return pgx.BeginTxFunc(ctx, r.conn, pg.Begin(pg.ForAllTenants(ctx), begin), do)
 }
 
 // sliced is the check restricted to a tenant ($1) and an id range ($2 to $3).

@@ -236,7 +236,7 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 	filled := pgtest.New(t)
 	t.Run("before", func(t *testing.T) {
 		verifytest.Fill(t, filled)
-		before, err := verify.Run(t.Context(), pgtest.Pool(t, filled.AppDSN), verify.Options{})
+		before, err := verify.Run(t.Context(), pgtest.Pool(t, filled.AllDSN), verify.Options{})
 		if err != nil || !before.OK() {
 			t.Errorf("%v, %v", before.Violations, err)
 		}
@@ -247,7 +247,7 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 			db := filled.Copy(t)
 			db.SkipChecks()
 			conn := connect(t, db.SuperDSN)
-			pool := pgtest.Pool(t, db.AppDSN)
+			pool := pgtest.Pool(t, db.AllDSN)
 			named := make([]string, len(c.named))
 			for i, name := range c.named {
 				named[i] = expand(t, conn, name)

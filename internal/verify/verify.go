@@ -134,17 +134,20 @@ func (r *run) all(ctx context.Context, files fs.FS) (err error) {
 }
 
 func (r *run) tenants(ctx context.Context) (tenants []tenant, err error) {
-	rows, err := r.conn.Query(ctx, query("tenants"))
-	if err != nil {
-		return nil, err
-	}
-	var t tenant
-	_, err = pgx.ForEachRow(rows, []any{&t.id, &t.name}, func() error {
-		tenants = append(tenants, t)
-		if t.name != "" {
-			r.names[fmt.Sprint(t.id)] = t.name
+	err = r.snapshot(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, query("tenants"))
+		if err != nil {
+			return err
 		}
-		return nil
+		var t tenant
+		_, err = pgx.ForEachRow(rows, []any{&t.id, &t.name}, func() error {
+			tenants = append(tenants, t)
+			if t.name != "" {
+				r.names[fmt.Sprint(t.id)] = t.name
+			}
+			return nil
+		})
+		return err
 	})
 	r.report.Tenants = len(tenants)
 	return tenants, err

@@ -43,7 +43,7 @@ func TestRunningTransfersGiveNoFalseAlarm(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { loads.Wait(); close(done) }()
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	overlapping := 0
 	for running := true; running; {
 		select {
@@ -86,7 +86,7 @@ func TestReportCountsTheCheckedRows(t *testing.T) {
 	}
 	for _, size := range []int{0, 1, 2, 6, 7} {
 		last := map[string]int64{}
-		got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AppDSN), verify.Options{SliceAccounts: size,
+		got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AllDSN), verify.Options{SliceAccounts: size,
 			Progress: func(done, total int64, what string) {
 				if done < last[what] || done > total {
 					t.Errorf("%d of %d %s after %d", done, total, what, last[what])
@@ -116,7 +116,7 @@ func TestAllViolationsAreCountedAndTheFirstKept(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "update ledger_accounts set held = 1, balance = balance + 1 where version = 1"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AppDSN), verify.Options{})
+	got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AllDSN), verify.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestErrorsAreNotViolations(t *testing.T) {
 	db := pgtest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := verify.Run(ctx, pgtest.Pool(t, db.AppDSN), verify.Options{}); err == nil {
+	if _, err := verify.Run(ctx, pgtest.Pool(t, db.AllDSN), verify.Options{}); err == nil {
 		t.Error("a cancelled run returned no error")
 	}
 	pool, err := pg.Open(t.Context(), asRole(db.SuperDSN, "pg_monitor"), 1)

@@ -261,7 +261,7 @@ func TestWorkBehavesLikeItsModel(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	var engines []*flow.Engine
 	for range 2 {
-		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -139,7 +139,7 @@ func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 	db := pgtest.New(t)
 	p := &plans{T: t, super: pgtest.Pool(t, db.SuperDSN)}
 	var err error
-	if p.pool, err = pg.Open(t.Context(), db.AppDSN, 1); err != nil {
+	if p.pool, err = pg.Open(t.Context(), db.AllDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()

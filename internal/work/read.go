@@ -97,7 +97,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	}
 	size = min(size, pageMax)
 	var rows []db.WorkPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
 		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State,
 			db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
 				Count: int32(size + 1)})

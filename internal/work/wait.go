@@ -123,7 +123,7 @@ func (w *Waiters) idle(ctx context.Context, keys []Key) (idle []Key, err error) 
 		arg.Scopes = append(arg.Scopes, k.Scope)
 		arg.Keys = append(arg.Keys, k.Name)
 	}
-	busy, err := q.WorkBusy(ctx, pg.Planned{DB: w.pool}, arg)
+	busy, err := q.WorkBusy(pg.ForTenants(ctx, arg.Tenants...), pg.Planned{DB: w.pool}, arg)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@
 -- Settings for one transaction, not for the session, so that they also hold behind a pooler. No lock is taken before
 -- lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
 -- batch.
-select set_config('lock_timeout', @lock_timeout::text, true),
+select set_config('ledgerd.tenants', @tenants::text, true), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('client_connection_check_interval', '5s', true),

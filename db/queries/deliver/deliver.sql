@@ -5,7 +5,8 @@
 
 -- name: PlanSteer :one
 -- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
-select now()::timestamptz as now, set_config('lock_timeout', '2000', true),
+select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, true),
+    set_config('lock_timeout', '2000', true),
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),

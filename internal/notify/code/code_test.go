@@ -46,7 +46,7 @@ func newFixture(t *testing.T, engines int) *fixture {
 	db := pgtest.New(t)
 	d := &fixture{t: t, super: pgtest.Pool(t, db.SuperDSN), master: secret.New()}
 	for range engines {
-		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -644,7 +644,7 @@ func TestExpiredCodesAreCleaned(t *testing.T) {
 func TestCodesRequireAMasterKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	pool := pgtest.Pool(t, db.AppDSN)
+	pool := pgtest.Pool(t, db.AllDSN)
 	e := flow.NewEngine(pool, "test", nil, nil)
 	defer e.Drain(context.Background())
 	for _, c := range []flow.Command{request(ada, "123456"), flow.Code(try(ada, "123456"))} {

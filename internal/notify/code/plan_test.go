@@ -43,7 +43,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		exec("alter table notify_" + table + " set (autovacuum_enabled = false)") // ANALYZE would hide bad plans
 	}
 	exec("analyze")
-	pool, err := pg.Open(t.Context(), db.AppDSN, 1)
+	pool, err := pg.Open(t.Context(), db.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

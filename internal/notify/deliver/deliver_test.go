@@ -30,7 +30,7 @@ var fast = deliver.Policy{Attempts: 64, Timeout: 8 * time.Second, Base: 20 * tim
 func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) *running {
 	t.Helper()
 	s := newSender(url)
-	c := deliver.Config{DB: pgtest.Pool(t, db.AppDSN), Instance: "test", Drain: 3 * time.Second,
+	c := deliver.Config{DB: pgtest.Pool(t, db.AllDSN), Instance: "test", Drain: 3 * time.Second,
 		Senders:  map[send.Channel]send.Sender{send.Webhook: s, send.SMS: s},
 		Policies: map[send.Channel]deliver.Policy{send.Webhook: fast, send.SMS: fast}}
 	if change != nil {
@@ -273,7 +273,7 @@ func TestRewrittenResultCountsOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
-	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, db.AppDSN), Instance: "test"})
+	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, db.AllDSN), Instance: "test"})
 	failed, unasked := o.handOver(message{}, "test", send.Lease), o.handOver(message{}, "test", send.Lease)
 	if _, err := o.pool.Exec(t.Context(), "update notify_queue set attempts = 3"); err != nil {
 		t.Fatal(err)

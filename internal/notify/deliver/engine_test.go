@@ -41,7 +41,7 @@ func TestAcceptedMessagesArriveOnce(t *testing.T) {
 	for n := range 2 {
 		instance := fmt.Sprint("engine-", n)
 		p := run(t, db, s.URL, func(c *deliver.Config) { c.Instance, c.Room = instance, 40 })
-		e := flow.NewSendingEngine(pgtest.Pool(t, db.AppDSN), instance, nil, nil,
+		e := flow.NewSendingEngine(pgtest.Pool(t, db.AllDSN), instance, nil, nil,
 			&notify.Outbox{Master: secret.New(), Handoff: p, Instance: instance, Metrics: notify.NewMetrics(nil)})
 		t.Cleanup(func() {
 			if err := e.Drain(context.Background()); err != nil {

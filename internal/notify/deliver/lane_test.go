@@ -273,7 +273,7 @@ func TestUnaskedMessagesReturnStaggered(t *testing.T) {
 func TestRetryWaitsGrowWithJitter(t *testing.T) {
 	t.Parallel()
 	m := deliver.Policy{Base: time.Second, Max: 10 * time.Second}
-	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AppDSN),
+	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AllDSN),
 		Senders:  map[send.Channel]send.Sender{send.SMS: newSender("")},
 		Policies: map[send.Channel]deliver.Policy{send.SMS: m}})
 	for attempt, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // marker records in the database what is about to be asked: the state "sending" for a message that must not be sent
@@ -124,7 +125,7 @@ func (m *marker) once(round []*marking) (answers []marked, err error) {
 	ctx, cancel := context.WithTimeout(m.pool.sending, m.pool.Lease/4)
 	defer cancel()
 	var done []int32
-	_, err = m.pool.transact(ctx, func(d db.DBTX) (err error) {
+	_, err = m.pool.transact(pg.ForTenants(ctx, arg.Tenants...), func(d db.DBTX) (err error) {
 		done, err = q.AttemptMark(ctx, d, arg)
 		return err
 	})

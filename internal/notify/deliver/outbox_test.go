@@ -23,7 +23,7 @@ type outbox struct {
 }
 
 func newOutbox(t testing.TB, db *pgtest.DB) *outbox {
-	return &outbox{t: t, db: db, pool: pgtest.Pool(t, db.AppDSN), last: 1 << 20}
+	return &outbox{t: t, db: db, pool: pgtest.Pool(t, db.AllDSN), last: 1 << 20}
 }
 
 // message describes messages to insert. Defaults: tenant 1, webhook, due now, resend when unknown, 5 attempts, gives up

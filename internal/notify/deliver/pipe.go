@@ -9,15 +9,16 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // transact runs statements in one round trip and one transaction, with planner settings that make plans independent of
-// statistics. It returns the transaction's time by the database clock.
+// statistics. They see the tenants of the context. It returns the transaction's time by the database clock.
 func (p *Pool) transact(ctx context.Context, all ...func(db.DBTX) error) (now time.Time, err error) {
 	err = p.DB.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		pipe := commit.NewPipe(ctx)
 		pipe.Queue(func(d commit.DB) error {
-			row, err := q.PlanSteer(ctx, d)
+			row, err := q.PlanSteer(ctx, d, pg.TenantsOf(ctx))
 			now = row.Now
 			return err
 		})

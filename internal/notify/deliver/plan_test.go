@@ -25,7 +25,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	if _, err := super.Exec(ctx, "alter table notify_queue set (autovacuum_enabled = false); analyze notify_queue; analyze notify_messages; analyze notify_events"); err != nil {
 		t.Fatal(err)
 	}
-	one, err := pg.Open(ctx, base.AppDSN, 1)
+	one, err := pg.Open(ctx, base.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // poller finds messages in the database: those that were not handed over, retries, and those of crashed processes. A
@@ -210,7 +211,8 @@ func (o *poller) discover(ctx context.Context) error {
 	defer cancel()
 	begun := time.Now()
 	var rows []db.LanesDiscoverRow
-	now, err := o.pool.transact(ctx, func(d db.DBTX) (err error) { rows, err = q.LanesDiscover(ctx, d); return err })
+	now, err := o.pool.transact(pg.ForAllTenants(ctx),
+		func(d db.DBTX) (err error) { rows, err = q.LanesDiscover(ctx, d); return err })
 	if err != nil {
 		return err
 	}

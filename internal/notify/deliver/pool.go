@@ -11,6 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 var q db.Queries
@@ -313,7 +314,7 @@ func (p *Pool) countParked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var rows []db.ParkedCountRow
-	if _, err := p.transact(ctx, func(d db.DBTX) (err error) {
+	if _, err := p.transact(pg.ForAllTenants(ctx), func(d db.DBTX) (err error) {
 		rows,
 			err = q.ParkedCount(ctx, d)
 		return err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // maxLapsed is how many lapsed leases a message may have in addition to its attempts. With more, the message itself may
@@ -57,7 +58,8 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 		arg.Priorities, arg.Since, arg.Most = append(arg.Priorities, int32(k.priority)), append(arg.Since, k.since),
 			append(arg.Most, int32(k.room))
 	}
-	now, err = o.pool.transact(ctx, func(d db.DBTX) (err error) { rows, err = q.QueueTake(ctx, d, arg); return err })
+	now, err = o.pool.transact(pg.ForTenants(ctx, arg.Tenants...),
+		func(d db.DBTX) (err error) { rows, err = q.QueueTake(ctx, d, arg); return err })
 	return rows, now, err
 }
 
@@ -117,7 +119,9 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 	jobs []*job) (found []contents, err error) {
 	found = make([]contents, len(rows))
 	days := make(map[time.Time][]int)
+	tenants := make([]int32, len(rows))
 	for i := range rows {
+		tenants[i] = rows[i].TenantID
 		day := rows[i].ContentsUntil.Time
 		days[day] = append(days[day], i)
 	}
@@ -148,6 +152,6 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 	if len(reads) == 0 {
 		return found, nil
 	}
-	_, err = o.pool.transact(ctx, reads...)
+	_, err = o.pool.transact(pg.ForTenants(ctx, tenants...), reads...)
 	return found, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // writer writes results. Results that arrive during one commit form the next batch. During an outage of the database
@@ -154,7 +155,7 @@ func (w *writer) once(batch []*result) error {
 		all = append(all, func(d db.DBTX) error { return q.ContentsForget(ctx, d, arg) })
 	}
 	began := time.Now()
-	if _, err := w.pool.transact(ctx, all...); err != nil {
+	if _, err := w.pool.transact(pg.ForTenants(ctx, tenantsOf(batch)...), all...); err != nil {
 		return err
 	}
 	w.pool.Metrics.wrote(len(batch), time.Since(began))
@@ -194,11 +195,19 @@ func (w *writer) settleLost(ctx context.Context, batch []*result, written map[*r
 	}
 	arg := db.LateEventInsertParams(sentParams(sent, w.pool.Instance))
 	rows := db.LateDeleteParams{Tenants: arg.Tenants, MessageIds: arg.MessageIds, Fences: arg.Fences}
-	if _, err := w.pool.transact(ctx, func(d db.DBTX) error { return q.LateEventInsert(ctx, d, arg) },
+	if _, err := w.pool.transact(pg.ForTenants(ctx, arg.Tenants...),
+		func(d db.DBTX) error { return q.LateEventInsert(ctx, d, arg) },
 		func(d db.DBTX) error { return q.LateDelete(ctx, d, rows) }); err != nil {
 		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error",
 			err)
 	}
+}
+
+func tenantsOf(batch []*result) (tenants []int32) {
+	for _, r := range batch {
+		tenants = append(tenants, r.job.Tenant)
+	}
+	return tenants
 }
 
 // split separates sent messages from others.

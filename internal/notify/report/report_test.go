@@ -38,12 +38,12 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
 	d := &fixture{T: t, super: pgtest.Pool(t, db.SuperDSN), db: db}
-	app := pgtest.Pool(t, db.AppDSN)
+	app := pgtest.Pool(t, db.AllDSN)
 	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
 		t.Fatal(err)
 	}
 	for i := range d.engines {
-		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func TestReportsByProviderMessageID(t *testing.T) {
 func TestFinderReadsFewBlocks(t *testing.T) {
 	d := newFixture(t)
 	d.db.SkipChecks() // events without messages
-	one, err := pg.Open(t.Context(), d.db.AppDSN, 1)
+	one, err := pg.Open(t.Context(), d.db.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
 	}

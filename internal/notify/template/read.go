@@ -95,7 +95,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 		size = pageDefault
 	}
 	var rows []db.TemplatePageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
 		rows, err = q.TemplatePage(ctx, pg.Planned{DB: tx},
 			db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
 				Channel: string(channel), Size: int32(size) + 1})

@@ -37,7 +37,7 @@ type engine struct {
 // start starts an engine with its own pool, like a server process.
 func start(t *testing.T, db *pgtest.DB) engine {
 	t.Helper()
-	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+	pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}

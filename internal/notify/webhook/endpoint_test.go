@@ -31,9 +31,9 @@ type fixture struct {
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &fixture{TB: t, super: pgtest.Pool(t, db.SuperDSN), reader: webhook.NewReader(pgtest.Pool(t, db.AppDSN))}
+	d := &fixture{TB: t, super: pgtest.Pool(t, db.SuperDSN), reader: webhook.NewReader(pgtest.Pool(t, db.AllDSN))}
 	for i := range d.engines {
-		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pool, err := pg.Open(t.Context(), db.AppDSN, 1) // one connection, which caches its plans
+	pool, err := pg.Open(t.Context(), db.AllDSN, 1) // one connection, which caches its plans
 	if err != nil {
 		t.Fatal(err)
 	}

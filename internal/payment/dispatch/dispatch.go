@@ -16,6 +16,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/payment"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Config has the dependencies of a Dispatcher.
@@ -69,6 +70,7 @@ func keyOf(g *gateway.Configured) payment.GatewayKey {
 
 // serve makes the calls of one gateway.
 func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
+	ctx = pg.ForTenants(ctx, g.Tenant)
 	free := make(chan struct{}, maxConcurrent)
 	var calls sync.WaitGroup
 	defer calls.Wait()

@@ -49,7 +49,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'demo'), (2, 'other')"); err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+	pool, err := pg.Open(t.Context(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func (b *Books) other(db *pgtest.DB) {
 	if err := b.engine.SaveCounts(b.t.Context()); err != nil {
 		b.t.Error(err)
 	}
-	g := ids.New(ids.Options{Pool: pgtest.Pool(b.t, db.AppDSN), Holder: "test"})
+	g := ids.New(ids.Options{Pool: pgtest.Pool(b.t, db.AllDSN), Holder: "test"})
 	if _, err := g.Next(b.t.Context(), 1); err != nil {
 		b.t.Error(err)
 	}

@@ -399,9 +399,9 @@ func (q *Queries) LockTimeoutApply(ctx context.Context, db DBTX, lockTimeout str
 
 const settingsApply = `-- name: SettingsApply :exec
 
-select set_config('lock_timeout', $1::text, true),
-    set_config('statement_timeout', $2::text, true),
-    set_config('idle_in_transaction_session_timeout', $3::text, true),
+select set_config('ledgerd.tenants', $1::text, true), set_config('lock_timeout', $2::text, true),
+    set_config('statement_timeout', $3::text, true),
+    set_config('idle_in_transaction_session_timeout', $4::text, true),
     set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
     else current_setting('synchronous_commit') end, true),
@@ -414,6 +414,7 @@ select set_config('lock_timeout', $1::text, true),
 `
 
 type SettingsApplyParams struct {
+	Tenants          string
 	LockTimeout      string
 	StatementTimeout string
 	IdleTimeout      string
@@ -425,6 +426,11 @@ type SettingsApplyParams struct {
 // lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
 // batch.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
-	_, err := db.Exec(ctx, settingsApply, arg.LockTimeout, arg.StatementTimeout, arg.IdleTimeout)
+	_, err := db.Exec(ctx, settingsApply,
+		arg.Tenants,
+		arg.LockTimeout,
+		arg.StatementTimeout,
+		arg.IdleTimeout,
+	)
 	return err
 }

@@ -473,7 +473,8 @@ func (q *Queries) ParkedCount(ctx context.Context, db DBTX) ([]ParkedCountRow, e
 
 const planSteer = `-- name: PlanSteer :one
 
-select now()::timestamptz as now, set_config('lock_timeout', '2000', true),
+select now()::timestamptz as now, set_config('ledgerd.tenants', $1::text, true),
+    set_config('lock_timeout', '2000', true),
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
@@ -490,6 +491,7 @@ type PlanSteerRow struct {
 	SetConfig_6 string
 	SetConfig_7 string
 	SetConfig_8 string
+	SetConfig_9 string
 }
 
 // Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
@@ -497,8 +499,8 @@ type PlanSteerRow struct {
 // right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
 // that another transaction changed meanwhile.
 // Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
-func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) {
-	row := db.QueryRow(ctx, planSteer)
+func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanSteerRow, error) {
+	row := db.QueryRow(ctx, planSteer, tenants)
 	var i PlanSteerRow
 	err := row.Scan(
 		&i.Now,
@@ -510,6 +512,7 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) 
 		&i.SetConfig_6,
 		&i.SetConfig_7,
 		&i.SetConfig_8,
+		&i.SetConfig_9,
 	)
 	return i, err
 }
