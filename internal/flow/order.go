@@ -283,7 +283,7 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 
 // mayReserve checks that the machine gives back what the order reserves and holds.
 func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
-	return reservable(o.Life, tx.Machines().Cancels(i.Key, i.TimerTo))
+	return reservable(o.Life, o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo))
 }
 
 // reservable checks the timer of the first state of a machine whose orders reserve or hold: its length, 0 for none, and
