@@ -34,8 +34,8 @@ comment on column audit_events.event_id is 'Number, from audit_event_seq.';
 comment on column audit_events.kind is
     'Kind of the setting: account, endpoint, gateway, key, limit, machine, policy, sale, template or tenant.';
 comment on column audit_events.name is
-    'Name of the setting. Of an account its code and asset, of a template its channel and name, of a limit its channel, '
-    'scope and window, with a space between them; of a policy the operation; of a key its id.';
+    'Name of the setting. Of an account its code and asset, of a template its channel and name, of a limit its '
+    'channel, scope and window, with a space between them; of a policy the operation; of a key its id.';
 comment on column audit_events.before is 'Its values before; null: it is new.';
 comment on column audit_events.after is 'Its values after; null: it was deleted.';
 comment on column audit_events.recorded_at is 'Time of the change, by the database''s clock.';

@@ -15,8 +15,8 @@ declare
 begin
     for r in
         select c.oid::regclass from pg_class c join pg_attribute a on a.attrelid = c.oid
-        where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
-            and a.attname = 'tenant_id' and not a.attisdropped
+        where c.relnamespace = quote_ident(current_schema())::regnamespace and c.relkind in ('r', 'p')
+            and not c.relispartition and a.attname = 'tenant_id' and not a.attisdropped
         order by c.relname
     loop
         execute format($policy$

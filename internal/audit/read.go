@@ -68,7 +68,8 @@ func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, t
 	} else {
 		var found []db.EventPageOfNameRow
 		found, err = q.EventPageOfName(ctx, d, db.EventPageOfNameParams{TenantID: tenant, Kind: string(f.Kind),
-			Name: f.Name, BeforeID: before, StartAt: f.From, EndAt: end, Principal: f.Principal, Count: int32(size) + 1})
+			Name: f.Name, BeforeID: before, StartAt: f.From, EndAt: end, Principal: f.Principal,
+			Count: int32(size) + 1})
 		for _, row := range found {
 			rows = append(rows, db.EventPageRow(row))
 		}
@@ -82,7 +83,8 @@ func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, t
 	}
 	for _, row := range rows {
 		list = append(list, Event{ID: row.EventID, Kind: Kind(row.Kind), Name: row.Name, Before: row.Before,
-			After: row.After, At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal), KeyID: pg.OrZero(row.KeyID),
+			After: row.After, At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal),
+			KeyID:     pg.OrZero(row.KeyID),
 			RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole})
 	}
 	return list, next, nil

@@ -6,7 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Tx holds the events of one batch's transaction. It has no rows to read, and no locks: the changed settings are locked.
+// Tx holds the events of one batch's transaction. It reads no rows and takes no locks: the changed settings are locked.
 type Tx struct {
 	commit.Base
 	events []event
