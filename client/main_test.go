@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 // startServer runs a real server on a database until the test ends.
 func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 	t.Helper()
-	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AppDSN), "test")
+	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AdminDSN), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

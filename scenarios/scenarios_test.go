@@ -171,7 +171,7 @@ const patience = time.Minute
 func (s *story) key(principal string) string {
 	if s.keys[principal] == "" {
 		cmd := exec.Command(s.binary, "apikey", "create", "--tenant", "shop", "--principal", principal)
-		cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AppDSN)
+		cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AdminDSN)
 		key, err := cmd.Output()
 		if err != nil {
 			s.Fatalf("apikey create: %v", err)

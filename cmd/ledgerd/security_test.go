@@ -23,7 +23,8 @@ func TestSecurityPageWorks(t *testing.T) {
 	}
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	app := build(t, "DATABASE_URL="+pgtest.New(t).AppDSN)
+	db := pgtest.New(t)
+	app := build(t, "DATABASE_URL="+db.AppDSN, "LEDGERD_ADMIN_DATABASE_URL="+db.AdminDSN)
 	app.must("apikey", "create", "--tenant", "acme", "--principal", "nobody")
 	address, calls := "", 0
 	for _, b := range blocks(t, securityPage) {

@@ -66,5 +66,5 @@ func holder(cert *x509.Certificate) (caller, error) {
 			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, write or admin")
 		}
 	}
-	return caller{u.Host, strings.TrimPrefix(u.Path, "/"), role}, nil
+	return caller{tenant: u.Host, principal: strings.TrimPrefix(u.Path, "/"), role: role}, nil
 }

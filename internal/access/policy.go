@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // Policy is a tenant's requirements on calls of an operation.
@@ -42,8 +43,9 @@ func (r *Policies) For(operation string) Policy {
 	return r.byOperation[Others]
 }
 
-func ListPolicies(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Policy, error) {
-	rows, err := q.PolicyList(ctx, pool, tenant)
+// ListPolicies lists the policies of a tenant by operation.
+func ListPolicies(ctx context.Context, from db.DBTX, tenant int32) ([]Policy, error) {
+	rows, err := q.PolicyList(ctx, from, tenant)
 	if err != nil {
 		return nil, fmt.Errorf("list policies: %w", err)
 	}
@@ -71,30 +73,33 @@ func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policie
 
 var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 
-// SetPolicy creates or replaces the policy of an operation. Servers apply it within rememberFor.
-func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) error {
-	if !operationName.MatchString(r.Operation) {
-		return fmt.Errorf("%q is not an operation: use a name such as ledger.transfer, or * for all others",
-			r.Operation)
-	}
+// PutPolicy creates or replaces the policy of an operation. Servers apply it within rememberFor. Returns fault
+// FIELD_INVALID.
+func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) error {
 	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
 		TokenRequired: r.TokenRequired}
+	if !operationName.MatchString(r.Operation) {
+		const problem = "must be an operation such as ledger.transfer, or * for all others"
+		return fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
+	}
 	if r.KeyLife != 0 {
-		if r.KeyLife < MinKeyLife || r.KeyLife > MaxKeyLife {
-			return fmt.Errorf("the life of request keys must be %v to %v, not %v", MinKeyLife, MaxKeyLife,
-				r.KeyLife)
+		if r.KeyLife < MinKeyLife || r.KeyLife > MaxKeyLife || r.KeyLife%time.Second != 0 {
+			problem := fmt.Sprintf("must be whole seconds from %v to %v, not %v", MinKeyLife, MaxKeyLife, r.KeyLife)
+			return fault.FieldInvalid.New("key_life: %s", problem).WithField("key_life", problem)
 		}
 		seconds := int32(r.KeyLife / time.Second)
 		arg.KeyLifeS = &seconds
 	}
-	if err := q.PolicyUpsert(ctx, pool, arg); err != nil {
-		return fmt.Errorf("set a policy: %w", err)
-	}
-	return nil
+	return a.change(ctx, func(c *change) error { return q.PolicyUpsert(ctx, c.tx, arg) })
 }
 
-// DeletePolicy removes the policy of an operation; ok is false if there is none.
-func DeletePolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, operation string) (ok bool, err error) {
-	n, err := q.PolicyDelete(ctx, pool, db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
-	return n > 0, err
+// DeletePolicy removes the policy of an operation. Returns fault POLICY_NOT_FOUND.
+func (a *Administration) DeletePolicy(ctx context.Context, tenant int32, operation string) error {
+	return a.change(ctx, func(c *change) error {
+		n, err := q.PolicyDelete(ctx, c.tx, db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
+		if err == nil && n == 0 {
+			return PolicyNotFound.New("the tenant has no policy for %s", operation)
+		}
+		return err
+	})
 }

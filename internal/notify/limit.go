@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
@@ -52,7 +51,7 @@ const (
 var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 
 // SetLimit inserts or replaces the limit with this channel, scope and window. Servers apply it within a second.
-func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) error {
+func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) error {
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
 		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
@@ -63,7 +62,7 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 	case l.Most < 0:
 		return fmt.Errorf("the limit must be at least 0")
 	}
-	err := q.LimitUpsert(ctx, pool, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+	err := q.LimitUpsert(ctx, to, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
 		WindowS: int32(l.Window / time.Second), Most: l.Most})
 	if err != nil {
 		return fmt.Errorf("set a limit: %w", err)
@@ -72,16 +71,16 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 }
 
 // DeleteLimit removes a limit; ok is false when there is none.
-func DeleteLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) (ok bool, err error) {
-	n, err := q.LimitDelete(ctx, pool, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel),
+func DeleteLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (ok bool, err error) {
+	n, err := q.LimitDelete(ctx, to, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel),
 		Scope:   l.Scope,
 		WindowS: int32(l.Window / time.Second)})
 	return n > 0, err
 }
 
 // ListLimits lists a tenant's limits.
-func ListLimits(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Limit, error) {
-	rows, err := q.LimitRead(ctx, pool, []int32{tenant})
+func ListLimits(ctx context.Context, from db.DBTX, tenant int32) ([]Limit, error) {
+	rows, err := q.LimitRead(ctx, from, []int32{tenant})
 	if err != nil {
 		return nil, fmt.Errorf("list limits: %w", err)
 	}

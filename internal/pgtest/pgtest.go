@@ -35,6 +35,8 @@ type DB struct {
 	SuperDSN string
 	// AppDSN logs in with the rights of the server, and no more.
 	AppDSN string
+	// AdminDSN logs in with the rights of administration, and no more.
+	AdminDSN string
 
 	cluster   *cluster
 	unchecked bool // see SkipChecks
@@ -98,7 +100,8 @@ func within(t testing.TB, step string, do func(ctx context.Context) error) {
 // db names a database of the cluster.
 func (c *cluster) db(name string) *DB {
 	super := withDatabase(c.dsn, name)
-	return &DB{Name: name, SuperDSN: super, AppDSN: withUser(super, appRole, appPassword), cluster: c}
+	return &DB{Name: name, SuperDSN: super, AppDSN: withUser(super, appRole), AdminDSN: withUser(super, adminRole),
+		cluster: c}
 }
 
 func (c *cluster) newDB(t testing.TB) *DB {

@@ -108,7 +108,7 @@ func (s *site) dump(tenant string) map[string]string {
 	var all []string
 	for _, table := range tables {
 		all = append(all, `select '`+table+`', coalesce(string_agg(row, E'\n' order by row), '')
-			from (select (to_jsonb(t) - '{failing_since,failed_at}'::text[])::text as row from `+table+` t
+			from (select (to_jsonb(t) - '{failing_since,failed_at,used_at}'::text[])::text as row from `+table+` t
 				where tenant_id = (select tenant_id from access_tenants where name = $1) and `+cmp.Or(changedByCalls[table], "true")+`) r`)
 	}
 	rows, _ = s.Pool.Query(ctx, strings.Join(all, " union all "), tenant)
