@@ -73,6 +73,9 @@ func (c *devCmd) Run(e *env) error {
 			"; messages of other channels are not sent, but written to " + messages
 	}
 	o := server.Options{DatabaseURL: url, Anyone: &anyone}
+	if c.DatabaseURL == "" { // a given URL is that of a role which migrates
+		o.AdminDatabaseURL = admin
+	}
 	err = c.serve(e, o, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
 		if err := sample(e.ctx, base); err != nil {

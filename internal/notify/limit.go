@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -50,8 +49,8 @@ const (
 // Scopes lists all scopes.
 var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 
-// SetLimit inserts or replaces the limit with this channel, scope and window. Servers apply it within a second.
-func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) error {
+// Check validates a limit.
+func (l Limit) Check() error {
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
 		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
@@ -61,6 +60,14 @@ func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) error {
 		return fmt.Errorf("the window must be whole seconds from 1s to %v, not %v", MaxWindow, l.Window)
 	case l.Most < 0:
 		return fmt.Errorf("the limit must be at least 0")
+	}
+	return nil
+}
+
+// SetLimit inserts or replaces the limit with this channel, scope and window. Servers apply it within a second.
+func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) error {
+	if err := l.Check(); err != nil {
+		return err
 	}
 	err := q.LimitUpsert(ctx, to, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
 		WindowS: int32(l.Window / time.Second), Most: l.Most})

@@ -86,7 +86,7 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 	if c.reply != nil {
 		c.reply.calls = c.identity.Calls
 	}
-	if err = c.allows(permissionOf(spec.Procedure).role); err != nil {
+	if err = c.needs(permissionOf(spec.Procedure)); err != nil {
 		return err
 	}
 	if c.key, c.keyLife, err = readKey(c.header); err != nil {

@@ -27,10 +27,16 @@ type protocol = servertest.Protocol
 var (
 	connectJSON, connectProto = servertest.ConnectJSON, servertest.ConnectProto
 	grpc, grpcWeb, protocols  = servertest.GRPC, servertest.GRPCWeb, servertest.Protocols
-	methods, method           = servertest.Methods, servertest.Method
+	method                    = servertest.Method
 	callName, path            = servertest.CallName, servertest.Path
 	eventually                = servertest.Eventually
 )
+
+// methods returns the methods of all services of a tenant. Those of AdminService have other callers, and no records.
+func methods(t testing.TB) []protoreflect.MethodDescriptor {
+	return slices.DeleteFunc(servertest.Methods(t),
+		func(m protoreflect.MethodDescriptor) bool { return m.Parent().Name() == "AdminService" })
+}
 
 // site is a server on a database of its own.
 type site struct {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -17,6 +18,20 @@ type permission struct {
 
 // permissions has every call, by service and name. Some requests need access.Admin besides: see needsAdmin.
 var permissions = map[string]map[string]permission{
+	adminService: {
+		"CreateTenant": {"admin.create_tenant", access.Operator},
+		"ListTenants":  {"admin.list_tenants", access.Operator},
+		"CreateKey":    {"admin.create_key", access.Admin},
+		"RotateKey":    {"admin.rotate_key", access.Admin},
+		"RevokeKey":    {"admin.revoke_key", access.Admin},
+		"ListKeys":     {"admin.list_keys", access.Admin},
+		"PutPolicy":    {"admin.put_policy", access.Admin},
+		"ListPolicies": {"admin.list_policies", access.Admin},
+		"DeletePolicy": {"admin.delete_policy", access.Admin},
+		"SetLimit":     {"admin.set_limit", access.Admin},
+		"ListLimits":   {"admin.list_limits", access.Admin},
+		"DeleteLimit":  {"admin.delete_limit", access.Admin},
+	},
 	"ledgerd.batch.v1.BatchService": {
 		"Execute": {"batch.execute", access.Write},
 	},
@@ -173,6 +188,9 @@ var permissions = map[string]map[string]permission{
 	},
 }
 
+// adminService is the service whose calls an operator may make, and no others.
+const adminService = adminv1connect.AdminServiceName
+
 // byRequest has the permissions by the full name of the request: Execute and batches contain requests.
 var byRequest = func() map[protoreflect.FullName]permission {
 	all := map[protoreflect.FullName]permission{}
@@ -188,12 +206,17 @@ var byRequest = func() map[protoreflect.FullName]permission {
 	return all
 }()
 
+// allows reports whether a role is enough. Operators may also make those calls of AdminService that need less.
+func (p permission) allows(r access.Role) bool {
+	return r.Includes(p.role) || r == access.Operator && strings.HasPrefix(p.operation, "admin.")
+}
+
 // permissionOf returns what a procedure needs. Reflection describes the API to every caller. Whatever is not listed
 // needs access.Admin.
 func permissionOf(procedure string) permission {
 	service, name, _ := strings.Cut(strings.TrimPrefix(procedure, "/"), "/")
 	if strings.HasPrefix(service, "grpc.reflection.") {
-		return permission{role: access.Read}
+		return permission{operation: "reflection", role: access.Read}
 	}
 	if p, ok := permissions[service][name]; ok {
 		return p

@@ -61,12 +61,13 @@ var containers = []string{batchOperation, sendBatchOperation, "idempotency.claim
 
 // permitRole refuses an operation of an Execute that needs a greater role.
 func (c *call) permitRole(m proto.Message) error {
-	return c.allows(byRequest[m.ProtoReflect().Descriptor().FullName()].role)
+	return c.needs(byRequest[m.ProtoReflect().Descriptor().FullName()])
 }
 
-func (c *call) allows(need access.Role) error {
-	if !c.identity.Role.Includes(need) {
-		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, need)
+// needs refuses a role that is not enough.
+func (c *call) needs(p permission) error {
+	if !p.allows(c.identity.Role) {
+		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, p.role)
 	}
 	return nil
 }

@@ -80,10 +80,10 @@ func TestEndpointSecretsRequireAdmin(t *testing.T) {
 	s.Server.Stop()
 	s.Start(server.Options{Secret: secret.New()})
 	admin, writer := &caller{s, s.Key("one", "boss", access.Admin)}, &caller{s, s.Key("one", "till", access.Write)}
-	ok(writer, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
+	ok(admin, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
 	first := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
 		new(notifyv1.GetSecretResponse)).GetSecrets()
-	moved := ok(writer, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1},
+	moved := ok(admin, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1},
 		new(notifyv1.RotateSecretResponse)).GetEndpoint()
 	both := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
 		new(notifyv1.GetSecretResponse)).GetSecrets()

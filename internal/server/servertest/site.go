@@ -46,6 +46,9 @@ func (s *Site) Start(o server.Options) {
 	if o.DatabaseURL == "" {
 		o.DatabaseURL = s.DB.AppDSN
 	}
+	if o.AdminDatabaseURL == "" {
+		o.AdminDatabaseURL = s.DB.AdminDSN
+	}
 	o.Secret = Secret
 	o.Listen, o.Log = "127.0.0.1:0", slog.New(slog.NewJSONHandler(s.Log, nil))
 	started, err := server.Start(context.Background(), o)
