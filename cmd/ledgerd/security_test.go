@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -56,7 +57,8 @@ func TestSecurityPageWorks(t *testing.T) {
 				t.Errorf("a warning: %s", said)
 			}
 		case b.info == "sh":
-			runBlock(t, securityPage, "cd "+dir+"\n"+b.text, false)
+			runBlock(t, securityPage, fmt.Sprintf("cd %s\nexport DATABASE_URL='%s'\nledgerd() { %s \"$@\"; }\n%s", dir,
+				db.AdminDSN, app.file, b.text), false)
 		}
 	}
 	if calls != 1 {

@@ -249,8 +249,8 @@ func keyOf(r *db.APIKeyListRow) (Key, error) {
 		return Key{}, fmt.Errorf("a scope of the API key %s: %w", r.KeyID, err)
 	}
 	return Key{ID: r.KeyID, Principal: r.Principal, Created: r.CreatedAt, CreatedBy: r.CreatedBy,
-		Rights: Rights{Role: roleNames[r.Role], Scopes: scopes, Expires: value(r.ExpiresAt), CallRate: value(r.CallRate),
-			CallLimit: value(r.CallLimit)},
+		Rights: Rights{Role: roleNames[r.Role], Scopes: scopes, Expires: value(r.ExpiresAt),
+			CallRate: value(r.CallRate), CallLimit: value(r.CallLimit)},
 		Revoked: value(r.RevokedAt), RevokedBy: value(r.RevokedBy), Used: value(r.UsedAt)}, nil
 }
 
