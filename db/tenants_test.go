@@ -257,7 +257,7 @@ func (w *wall) value(s statement, name, kind string) string {
 		return fmt.Sprint(verifytest.Demo)
 	}
 	if name == "befores" {
-		return `'{"{\\"state\\": \\"open\\"}"}'`
+		return `'{"{\"state\": \"open\"}"}'`
 	}
 	if name == "batch_ids" {
 		return lines(w.T, w.super, "select quote_literal(array[max(transfer_id) >> 14]) from ledger_transfers where tenant_id = $1", verifytest.Demo)[0]
