@@ -442,6 +442,8 @@ func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
 		return commit.ErrMoreRows
 	}
 	if back && c.Refused == nil {
+		n := x.Given()
+		c.refund.capture.Amount = &n // less may be left: a part that a caller has captured did not go to the gateway
 		_, err := c.refund.capture.Apply(tx.Ledger())
 		return err
 	}
