@@ -345,7 +345,9 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if c.Kind != gateway.Refunded {
 		return c.record(tx, payment.Applied, ""), nil
 	}
-	return c.succeeded(tx, x), nil
+	s := c.succeeded(tx, x)
+	c.nameRefund(tx)
+	return s, nil
 }
 
 // about reports whether the notice is about a refund with its number. Flagged money may be of another merchant, and so
