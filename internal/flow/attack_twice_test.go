@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/gateway"
-	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
 // A notice of a console that names no transaction may come before the money too.
