@@ -3,7 +3,7 @@
 -- flag of that refund says that the money was given back.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
-        when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave it back' end as problem,
+        when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave all of it back' end as problem,
     h.code as account, r.account as account_expected, h.state as hold_state, s.wanted as hold_state_expected,
     h.amount, r.amount as amount_expected
 from payment_refunds r
@@ -25,7 +25,11 @@ cross join lateral (
 ) s
 left join lateral (
     select y.transfer_id from ledger_transfers y
-    where y.tenant_id = r.tenant_id and y.biz_no = n.biz_no || '/paid' and y.hold_id = h.hold_id offset 0
+    join ledger_entries e on e.tenant_id = y.tenant_id and e.transfer_id = y.transfer_id
+    join ledger_accounts a on a.tenant_id = e.tenant_id and a.account_id = e.account_id
+    where y.tenant_id = r.tenant_id and y.biz_no = n.biz_no || '/paid' and y.hold_id = h.hold_id
+        and e.amount > 0 and e.amount * 10::numeric ^ r.scale::numeric = r.amount * 10::numeric ^ a.scale::numeric
+    offset 0
 ) t on true
 where r.account is not null and not (i.state = 'succeeded' and exists (
         select from payment_flags f

@@ -82,9 +82,20 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, er
 	}
 	c.gives(tx, x, given, counted)
 	if n.IsZero() {
-		return c.record(tx, payment.Applied, detail), nil
+		s := c.record(tx, payment.Applied, detail)
+		c.nameRefund(tx)
+		return s, nil
 	}
-	return c.doubt(tx, x, n, detail), nil
+	s := c.doubt(tx, x, n, detail)
+	c.nameRefund(tx)
+	return s, nil
+}
+
+// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number.
+func (c *SettlePayment) nameRefund(tx *Tx) {
+	if c.alias != nil && !c.alias.Exists {
+		tx.Payments().AddAlias(c.alias, c.notice)
+	}
 }
 
 // needsQuery reports whether the notice is about a refund that no call asked for, and does not say how that ended.
@@ -118,9 +129,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	if c.alias != nil {
-		tx.Payments().AddAlias(c.alias, c.notice)
-	}
+	c.nameRefund(tx)
 	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
 	if money != nil && money.Exists {
 		t := tx.Payments().ChangeMoney(money)

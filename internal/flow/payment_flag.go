@@ -209,11 +209,8 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		!tx.Machines().Allows(paymentInstance(p.Key), machine.PaymentSucceeded, machine.ByFlow) {
 		return notPayable(&v)
 	}
-	if c.flag.Amount.IsZero() || c.flag.Account == p.Payee {
-		problem := "must not be RESOLUTION_ACCEPT: there is no money"
-		if c.flag.Account == p.Payee {
-			problem = "must not be RESOLUTION_ACCEPT: the payee of the order is the suspense account"
-		}
+	if why := c.unacceptable(p); why != "" {
+		problem := "must not be RESOLUTION_ACCEPT: " + why
 		return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
 	}
 	if c.payee != p.Payee {
@@ -230,4 +227,17 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 	}
 	tx.Payments().Change(c.payment).TransactionID = c.flag.TransactionID
 	return c.move(tx, p.Payee)
+}
+
+// unacceptable is why the money cannot pay the order of the flag. Empty: it can.
+func (c *ResolveFlag) unacceptable(p *payment.Payment) string {
+	switch {
+	case c.flag.Amount.IsZero():
+		return "there is no money"
+	case c.flag.Account == p.Payee:
+		return "the payee of the order is the suspense account"
+	case c.money != nil && c.money.Exists && c.money.Value.Remaining().IsZero():
+		return "the gateway has given the money back"
+	}
+	return ""
 }

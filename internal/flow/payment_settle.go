@@ -45,7 +45,7 @@ type SettlePayment struct {
 	console  console
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
-	alias    *payment.NoticeRow    // of a refund that is flagged, which several notices may tell of
+	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
@@ -121,7 +121,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 	c.need(tx)
 }
 
-// aliasName is the second name of the notice that flags a refund. Empty: none does, or the gateway has no number of it.
+// aliasName is the second name of a notice that a refund succeeded. Empty: it says something else, or has no number.
 func (c *SettlePayment) aliasName() string {
 	switch {
 	case c.Kind == gateway.Refunded && c.GatewayRefundID != "":

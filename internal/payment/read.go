@@ -285,10 +285,15 @@ func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, transacti
 	}
 	row, err := q.TransactionGet(ctx, pg.Planned{DB: r.pool},
 		db.TransactionGetParams{TenantID: k.Tenant, Gateway: k.Gateway, TransactionID: transactionID})
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return row.OutTradeNo, err
+	}
+	number, err := q.PaymentOfTransaction(ctx, pg.Planned{DB: r.pool}, // its money is not here yet
+		db.PaymentOfTransactionParams{TenantID: k.Tenant, Gateway: k.Gateway, TransactionID: transactionID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil
 	}
-	return row.OutTradeNo, err
+	return number, err
 }
 
 // Paid is the amount of a transaction, in major units, or zero.

@@ -41,7 +41,7 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 			}{{"paid", paid}, {"declined", declined}, {"repeats", repeated}, {"early", early}, {"reordered", reordered},
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
-				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
+				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_first", givenBackFirst},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
 				{"before", heardBefore}, {"nowhere", paysNowhere}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
@@ -455,6 +455,23 @@ func givenBackByHand(x *till, no string) {
 	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "hand_" + no})
 	x.quiet()
 	x.stays(no, isPaid)
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
+		x.T.Errorf("%v", f)
+	}
+}
+
+// givenBackFirst: the gateway tells that money was given back in its console before it tells that it came.
+func givenBackFirst(x *till, no string) {
+	x.plan(no, fate{"hold": -1})
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "hand_" + no})
+	tell[any](x, "POST", "/control/release", fate{"number": no, "order": "reverse"})
+	x.becomes(no, isPaid)
+	x.quiet()
+	if p := x.payment(no); p.GetRefundedAmount() != "2.30" {
+		x.T.Errorf("given back are %s", p.GetRefundedAmount())
+	}
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
 	}

@@ -196,6 +196,20 @@ select x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.ac
 from payment_transactions x
 where x.tenant_id = @tenant_id::integer and x.gateway = @gateway::text and x.transaction_id = @transaction_id::text;
 
+-- name: PaymentOfTransaction :one
+-- The undecided payment that its gateway knows by a transaction. Each has a call, and there are few of them.
+select p.out_trade_no
+from payment_calls c
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = c.tenant_id and l.out_trade_no = c.number and l.gateway = c.gateway
+        and l.transaction_id = @transaction_id::text
+    offset 0
+) p
+where c.tenant_id = @tenant_id::integer and c.gateway = @gateway::text and c.subject = 'payment'
+    and c.call <> 'flag'
+limit 1;
+
 -- name: FlagPage :many
 -- Flags after an id, open ones or all.
 select f.flag_id, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency, f.asset,

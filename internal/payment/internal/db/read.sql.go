@@ -433,6 +433,34 @@ func (q *Queries) PaymentGet(ctx context.Context, db DBTX, arg PaymentGetParams)
 	return i, err
 }
 
+const paymentOfTransaction = `-- name: PaymentOfTransaction :one
+select p.out_trade_no
+from payment_calls c
+cross join lateral (
+    select l.out_trade_no from payment_payments l
+    where l.tenant_id = c.tenant_id and l.out_trade_no = c.number and l.gateway = c.gateway
+        and l.transaction_id = $1::text
+    offset 0
+) p
+where c.tenant_id = $2::integer and c.gateway = $3::text and c.subject = 'payment'
+    and c.call <> 'flag'
+limit 1
+`
+
+type PaymentOfTransactionParams struct {
+	TransactionID string
+	TenantID      int32
+	Gateway       string
+}
+
+// The undecided payment that its gateway knows by a transaction. Each has a call, and there are few of them.
+func (q *Queries) PaymentOfTransaction(ctx context.Context, db DBTX, arg PaymentOfTransactionParams) (string, error) {
+	row := db.QueryRow(ctx, paymentOfTransaction, arg.TransactionID, arg.TenantID, arg.Gateway)
+	var out_trade_no string
+	err := row.Scan(&out_trade_no)
+	return out_trade_no, err
+}
+
 const paymentPage = `-- name: PaymentPage :many
 select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attempt, p.asset, p.scale, p.amount, p.payee,
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,

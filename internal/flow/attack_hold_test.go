@@ -1,0 +1,48 @@
+package flow_test
+
+import (
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// A part of a refund's hold may be captured by hand: the clearing account gets what the gateway gave back, or a flag
+// says that it did not.
+func TestAPartOfARefundsHoldIsCapturedByHand(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	two := dec("2")
+	c := &ledger.CaptureCommand{Caller: caller, CaptureParams: ledger.CaptureOf(0, "refund/r1")}
+	c.BizNo, c.Type, c.To, c.Amount = "by hand", "other", "loss", &two
+	m.wants(flow.Ledger(c), "ok")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400; gw -10, loss 2, user:3 8")
+	m.verify()
+}
+
+func takes(t testing.TB, m *till, bizNo, n string) {
+	t.Helper()
+	m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "other",
+		Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec(n)}}}}), "ok")
+}
+
+// The number of the transfer of a payment may be taken: the money is flagged all the same.
+func TestTheNumberOfATransferOfAPaymentIsTaken(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	takes(t, m, "pay/g/t1", "1")
+	m.says(notice("n1", amountOf("10", "CNY")), "flagged")
+	m.is("o awaiting_payment, p1 suspended; order_refused 1000; gw -1, loss 1")
+}
+
+// The number of the transfer of a refund may be taken: the money is flagged all the same.
+func TestTheNumberOfATransferOfARefundIsTaken(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	takes(t, m, "refund/r1/paid", "1")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+}
