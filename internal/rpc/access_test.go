@@ -128,7 +128,8 @@ func TestReadKeysCannotCallMutations(t *testing.T) {
 
 // requiresAdmin reports whether a call requires the role admin.
 func requiresAdmin(m protoreflect.MethodDescriptor) bool {
-	return m.Parent().Name() == "AdminService" || callName(m) == "Webhook.GetSecret"
+	service := m.Parent().Name()
+	return service == "AdminService" || service == "AuditService" || callName(m) == "Webhook.GetSecret"
 }
 
 func watchStarts(t *testing.T, c *caller, r *ledgerv1.WatchEntriesRequest) {

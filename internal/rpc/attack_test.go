@@ -330,7 +330,11 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 	me, mine := createResources(s, "mine")
 	createResources(s, "theirs")
 	before := s.dump("theirs")
-	work, calls := make(chan protoreflect.MethodDescriptor), atomic.Int64{}
+	work, calls := make(chan protoreflect.MethodDescriptor, len(methods(t))), atomic.Int64{}
+	for _, m := range methods(t) {
+		work <- m
+	}
+	close(work)
 	var all sync.WaitGroup
 	for range 6 {
 		all.Go(func() {
@@ -341,10 +345,6 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 			}
 		})
 	}
-	for _, m := range methods(t) {
-		work <- m
-	}
-	close(work)
 	all.Wait()
 	t.Logf("%d requests", calls.Load())
 	if calls.Load() < 5000 {
@@ -365,6 +365,12 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 	}
 	t.Logf("%d secrets", len(secrets))
 	s.checkLog(t, secrets...)
+	_, metrics := servertest.Get(t, s.Base+"/metrics", s.watcher())
+	for _, x := range append(secrets, "mine", "theirs") {
+		if strings.Contains(metrics, x) {
+			t.Errorf("%q is in the metrics", x)
+		}
+	}
 }
 
 // storedTexts are the columns that may have invisible characters.
