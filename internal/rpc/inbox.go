@@ -189,7 +189,8 @@ func (d *decoder) messageKey(c *call, k *pb.MessageKey) inbox.Key {
 
 // delivery decodes the content and the settings of a message, with defaults.
 func (d *decoder) delivery(r *pb.Delivery) inbox.Delivery {
-	x := inbox.Delivery{Topic: d.name("delivery.topic", r.GetTopic()), Content: r.GetContent(), Hash: r.GetContentSha256(),
+	x := inbox.Delivery{Topic: d.name("delivery.topic", r.GetTopic()),
+		Content: r.GetContent(), Hash: r.GetContentSha256(),
 		ContentLife: lifeOr(r.GetContentLife(), inbox.DefaultContentLife), Keep: lifeOr(r.GetKeep(), 0),
 		MaxAttempts: cmp.Or(r.GetMaxAttempts(), inbox.DefaultMaxAttempts),
 		Backoff:     lifeOr(r.GetBackoff(), inbox.DefaultBackoff),
