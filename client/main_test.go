@@ -35,7 +35,7 @@ var master = secret.New()
 // startServer runs a real server on a database until the test ends.
 func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 	t.Helper()
-	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AllDSN), "test")
+	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AdminDSN), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,9 +34,10 @@ const privileges = `
 	), schemas as (
 		select n.nspname as name, n.nspowner, a.grantee, string_agg(a.privilege_type, ', ' order by a.privilege_type) as what
 		from pg_namespace n, aclexplode(n.nspacl) a
-		where nspname in ('public', 'audit') and a.grantee in ('ledgerd_app'::regrole, 'ledgerd_audit'::regrole) group by 1, 2, 3
+		where nspname in ('public', 'audit') and a.grantee in ('ledgerd_app'::regrole, 'ledgerd_admin'::regrole, 'ledgerd_audit'::regrole) group by 1, 2, 3
 	), who as (
 		select 'ledgerd_app'::regrole::oid as grantee
+		union select 'ledgerd_admin'::regrole::oid
 		union select 'ledgerd_audit'::regrole::oid
 		union select grantee from granted where grantee <> 'ledgerd_owner'::regrole
 	)
@@ -100,7 +101,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	for _, relation := range relations {
 		columns := "*"
 		if relation == "public.access_api_keys" {
-			columns = "tenant_id, key_id, principal, role, created_at, revoked_at"
+			columns = "tenant_id, key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, " +
+				"revoked_at, revoked_by, used_at"
 		}
 		if relation == "public.commit_keys" {
 			columns = "tenant_id, principal, operation, key, refused, request_id, created_at, expires_at"

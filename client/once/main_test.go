@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func startLedgerd(t *testing.T) *server.Server {
 	t.Helper()
 	db := pgtest.New(t)
-	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AllDSN), "test")
+	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AdminDSN), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

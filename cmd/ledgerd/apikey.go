@@ -13,17 +13,34 @@ import (
 )
 
 type apikeyCmd struct {
-	DatabaseURL string `required:"" help:"URL of the Postgres database with the keys." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the keys, with a login role that is a member of ledgerd_admin." env:"LEDGERD_ADMIN_DATABASE_URL,DATABASE_URL"`
 
 	Create apikeyCreateCmd `cmd:"" help:"Create a key, and print it once."`
 	List   apikeyListCmd   `cmd:"" help:"List a tenant's keys."`
+	Rotate apikeyRotateCmd `cmd:"" help:"Create a successor with the same rights, and print it once. The old key ends after the overlap."`
 	Revoke apikeyRevokeCmd `cmd:"" help:"Revoke a key. Servers refuse it within 5 seconds."`
 }
 
+// lifeFlag is when a new key expires.
+type lifeFlag struct {
+	Life time.Duration `help:"Time after which the key expires, such as 2160h. Default: never."`
+}
+
+func (f lifeFlag) expires() time.Time {
+	if f.Life == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(f.Life)
+}
+
 type apikeyCreateCmd struct {
-	Tenant    string `required:"" help:"Name of the tenant, which is created if needed."`
-	Principal string `required:"" help:"Name of the caller. Request keys are scoped by principal, so give a key's successor the same principal."`
-	Role      string `default:"write" enum:"read,write,admin" help:"Role: read, write or admin."`
+	lifeFlag
+	Tenant    string   `required:"" help:"Name of the tenant, which is created if needed."`
+	Principal string   `required:"" help:"Name of the caller. Request keys are scoped by principal, so give a key's successor the same principal."`
+	Role      string   `default:"write" enum:"read,write,admin,operator" help:"Role: read, write, admin (also administers the tenant), operator (administers all tenants, and nothing else)."`
+	Scope     []string `sep:"none" help:"What the key may do of what its role allows, such as 'ledger.transfer(from=user:*)'; may be repeated (docs/security.md). Default: all."`
+	CallRate  int32    `help:"Calls a second that each server admits. Default: no limit."`
+	CallLimit int32    `help:"Calls in flight that each server admits. Default: no limit."`
 }
 
 func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
@@ -32,74 +49,127 @@ func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
 		return err
 	}
 	defer pool.Close()
-	role, err := access.ParseRole(c.Role)
-	if err != nil {
+	n := access.NewKey{Principal: c.Principal, Rights: access.Rights{Expires: c.expires(), CallRate: c.CallRate,
+		CallLimit: c.CallLimit}}
+	if n.Role, err = access.ParseRole(c.Role); err != nil {
 		return err
+	}
+	if n.Scopes, err = access.ParseScopes(c.Scope); err != nil {
+		return fmt.Errorf("--scope: %w", err)
 	}
 	tenant, err := access.EnsureTenant(e.ctx, pool, c.Tenant)
 	if err != nil {
 		return err
 	}
-	key, err := access.Create(e.ctx, pool, tenant, c.Principal, role)
+	key, err := access.Administer(pool).CreateKey(e.ctx, tenant, n)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(e.out, key)
+	fmt.Fprintln(e.out, key.Secret)
 	return nil
 }
 
 type apikeyListCmd struct{ tenantFlag }
 
+// listPage is how many keys are read at a time.
+const listPage = 1000
+
 func (c *apikeyListCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		keys, err := access.List(e.ctx, pool, tenant)
-		if err != nil {
-			return err
+		var keys []access.Key
+		for after, more := (access.KeyPlace{}), true; more; {
+			page, err := access.ListKeys(e.ctx, pool, tenant, after, listPage)
+			if err != nil {
+				return err
+			}
+			keys, more = append(keys, page...), len(page) == listPage
+			if more {
+				after = page[listPage-1].Place()
+			}
 		}
-		return e.table("KEY\tPRINCIPAL\tROLE\tCREATED\tREVOKED", func(w io.Writer) {
+		const header = "KEY\tPRINCIPAL\tROLE\tCREATED\tBY\tUSED\tEXPIRES\tREVOKED\tBY\tRATE\tLIMIT\tSCOPES"
+		return e.table(header, func(w io.Writer) {
 			for _, k := range keys {
-				revoked := ""
-				if k.RevokedAt != nil {
-					revoked = k.RevokedAt.UTC().Format(time.RFC3339)
-				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.KeyID, k.Principal, k.Role,
-					k.CreatedAt.UTC().Format(time.RFC3339), revoked)
+				fmt.Fprintln(w, strings.Join([]string{k.ID, k.Principal, k.Role.String(), moment(k.Created),
+					k.CreatedBy, moment(k.Used), moment(k.Expires), moment(k.Revoked), dash(k.RevokedBy),
+					number(k.CallRate), number(k.CallLimit), dash(strings.Join(k.Scopes.Texts(), "; "))}, "\t"))
 			}
 		})
 	})
 }
 
-type apikeyRevokeCmd struct {
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func number(n int32) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(int(n))
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// keyArg names a key of a tenant.
+type keyArg struct {
 	tenantFlag
 	Key string `arg:"" help:"The key: whole, or without its secret, or as in the KEY column of the list."`
 }
 
-func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
-	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		id, err := keyID(tenant, c.Key)
-		if err != nil {
-			return err
-		}
-		ok, err := access.Revoke(e.ctx, pool, tenant, id)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return fmt.Errorf("tenant %s has no valid key %s", c.Tenant, id)
-		}
-		fmt.Fprintln(e.out, "revoked")
-		return nil
-	})
-}
-
-// keyID returns the id in ldg_TENANT_ID_SECRET or ldg_TENANT_ID. Other text is the id itself.
-func keyID(tenant int32, key string) (string, error) {
-	part := strings.Split(key, "_")
+// id returns the id in ldg_TENANT_ID_SECRET or ldg_TENANT_ID. Other text is the id itself.
+func (k keyArg) id(tenant int32) (string, error) {
+	part := strings.Split(k.Key, "_")
 	if len(part) != 3 && len(part) != 4 {
-		return key, nil
+		return k.Key, nil
 	}
 	if part[1] != strconv.Itoa(int(tenant)) {
 		return "", fmt.Errorf("the key %s is of another tenant", part[2])
 	}
 	return part[2], nil
+}
+
+type apikeyRotateCmd struct {
+	lifeFlag
+	keyArg
+	Overlap time.Duration `default:"24h" help:"How long the old key remains valid, 0 to 2160h."`
+}
+
+func (c *apikeyRotateCmd) Run(e *env, all *cli) error {
+	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		id, err := c.id(tenant)
+		if err != nil {
+			return err
+		}
+		successor, _, err := access.Administer(pool).RotateKey(e.ctx, tenant, id, c.Overlap, c.expires())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(e.out, successor.Secret)
+		return nil
+	})
+}
+
+type apikeyRevokeCmd struct{ keyArg }
+
+func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
+	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		id, err := c.id(tenant)
+		if err != nil {
+			return err
+		}
+		if _, err := access.Administer(pool).RevokeKey(e.ctx, tenant, id); err != nil {
+			return err
+		}
+		fmt.Fprintln(e.out, "revoked")
+		return nil
+	})
 }

@@ -154,7 +154,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	t.Cleanup(func() { execute("drop database " + name + " with (force)") })
 	owner := build(t, "DATABASE_URL="+strings.ReplaceAll(db.SuperDSN, db.Name, name))
 	app := &program{t: t, file: owner.file,
-		env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name))}
+		env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name),
+			"LEDGERD_ADMIN_DATABASE_URL="+strings.ReplaceAll(db.AdminDSN, db.Name, name))}
 
 	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 ||
 		!strings.Contains(out, "ledgerd migrate") {

@@ -26,10 +26,12 @@ type devCmd struct {
 	DatabaseURL string `help:"URL of a Postgres database to use instead of a private Postgres." env:"DATABASE_URL"`
 }
 
-// Roles and database that dev creates in its private Postgres: the server's role, and the auditor's for psql.
+// Roles and database that dev creates in its private Postgres: those of the server and of administration, and the
+// auditor's for psql.
 const (
 	devDatabase = "ledgerd"
 	devRole     = "ledgerd_dev"
+	devAdmin    = "ledgerd_dev_admin"
 	devAuditor  = "ledgerd_dev_auditor"
 	devTenant   = "sample"
 )
@@ -49,7 +51,7 @@ func (c *devCmd) Run(e *env) error {
 		return err
 	}
 	url := c.DatabaseURL
-	audit := url
+	audit, admin := url, url
 	if url == "" {
 		local, end, err := c.localPostgres(e)
 		if err != nil {
@@ -57,10 +59,11 @@ func (c *devCmd) Run(e *env) error {
 		}
 		defer end()
 		url, audit = local.DSN(devRole, devDatabase), local.DSN(devAuditor, devDatabase)
+		admin = local.DSN(devAdmin, devDatabase)
 	} else if err := pg.Migrate(e.ctx, url); err != nil {
 		return err
 	}
-	anyone, err := sampleTenant(e.ctx, url)
+	anyone, err := sampleTenant(e.ctx, admin)
 	if err != nil {
 		return err
 	}
@@ -70,6 +73,9 @@ func (c *devCmd) Run(e *env) error {
 			"; messages of other channels are not sent, but written to " + messages
 	}
 	o := server.Options{DatabaseURL: url, Anyone: &anyone}
+	if c.DatabaseURL == "" { // a given URL is that of a role which migrates
+		o.AdminDatabaseURL = admin
+	}
 	err = c.serve(e, o, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
 		if err := sample(e.ctx, base); err != nil {
@@ -207,7 +213,8 @@ func prepare(ctx context.Context, local *localpg.Server) error {
 	if err := pg.Migrate(ctx, local.DSN(localpg.Superuser, devDatabase)); err != nil {
 		return err
 	}
-	for role, of := range map[string]string{devRole: "ledgerd_app", devAuditor: "ledgerd_audit"} {
+	for role, of := range map[string]string{devRole: "ledgerd_app", devAdmin: "ledgerd_admin",
+		devAuditor: "ledgerd_audit"} {
 		if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)",
 			role).Scan(&there); err != nil {
 			return err

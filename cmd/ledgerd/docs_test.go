@@ -64,7 +64,8 @@ func devServer(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
+	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, AdminDatabaseURL: db.AdminDSN,
+		Listen: "127.0.0.1:0",
 		Log:    slog.New(slog.DiscardHandler),
 		Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}, Secret: secret.New()})
 	if err != nil {

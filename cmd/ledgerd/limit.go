@@ -5,14 +5,17 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
 type limitCmd struct {
-	DatabaseURL string `required:"" help:"URL of the Postgres database with the limits." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the limits, with a login role that is a member of ledgerd_admin." env:"LEDGERD_ADMIN_DATABASE_URL,DATABASE_URL"`
 
 	Set    limitSetCmd    `cmd:"" help:"Create or replace a limit on a tenant's messages. Servers apply it within a second."`
 	List   limitListCmd   `cmd:"" help:"List a tenant's limits."`
@@ -38,7 +41,9 @@ type limitSetCmd struct {
 
 func (c *limitSetCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		return notify.SetLimit(e.ctx, pool, tenant, c.limit(c.Most))
+		return access.Administer(pool).Change(e.ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
+			return notify.SetLimit(e.ctx, tx, tenant, c.limit(c.Most))
+		})
 	})
 }
 
@@ -62,10 +67,12 @@ type limitDeleteCmd struct{ limitName }
 
 func (c *limitDeleteCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		ok, err := notify.DeleteLimit(e.ctx, pool, tenant, c.limit(0))
-		if err == nil && !ok {
-			err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
-		}
-		return err
+		return access.Administer(pool).Change(e.ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
+			x, err := notify.DeleteLimit(e.ctx, tx, tenant, c.limit(0))
+			if err == nil && x.Before == nil {
+				err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
+			}
+			return x, err
+		})
 	})
 }

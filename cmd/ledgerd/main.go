@@ -3,7 +3,7 @@
 //	ledgerd dev       run with a private Postgres and sample data; needs no setup
 //	ledgerd serve     run on DATABASE_URL
 //	ledgerd migrate   migrate the schema of DATABASE_URL
-//	ledgerd apikey    create, list, revoke API keys
+//	ledgerd apikey    create, list, rotate, revoke API keys
 //	ledgerd verify    recompute every balance of a running database
 //
 // `ledgerd --help` lists the rest.
@@ -34,7 +34,7 @@ type cli struct {
 	Dev     devCmd     `cmd:"" default:"withargs" help:"Run a server with a private Postgres and sample data (the default)."`
 	Serve   serveCmd   `cmd:"" help:"Run a server on DATABASE_URL."`
 	Migrate migrateCmd `cmd:"" help:"Migrate the schema of DATABASE_URL to this version."`
-	Apikey  apikeyCmd  `cmd:"" help:"Create, list and revoke API keys."`
+	Apikey  apikeyCmd  `cmd:"" help:"Create, list, rotate and revoke API keys."`
 	Policy  policyCmd  `cmd:"" help:"Set what a tenant requires of calls: request keys, submit tokens, the life of keys."`
 	Limit   limitCmd   `cmd:"" help:"Limit how many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, test all invariants, compare the schema."`

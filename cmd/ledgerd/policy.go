@@ -13,7 +13,7 @@ import (
 )
 
 type policyCmd struct {
-	DatabaseURL string `required:"" help:"URL of the Postgres database with the policies." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the policies, with a login role that is a member of ledgerd_admin." env:"LEDGERD_ADMIN_DATABASE_URL,DATABASE_URL"`
 
 	Set    policySetCmd    `cmd:"" help:"Create or replace the policy of an operation. Servers apply it within 5 seconds."`
 	List   policyListCmd   `cmd:"" help:"List a tenant's policies."`
@@ -33,8 +33,8 @@ func (c *policySetCmd) Run(e *env, all *cli) error {
 		return fmt.Errorf("there is no operation %s: use one of %v", c.Operation, names)
 	}
 	return c.with(e, all.Policy.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		return access.SetPolicy(e.ctx, pool, tenant, access.Policy{Operation: c.Operation, KeyRequired: c.RequireKey,
-			TokenRequired: c.RequireToken, KeyLife: c.KeyLife})
+		return access.Administer(pool).PutPolicy(e.ctx, tenant, access.Policy{Operation: c.Operation,
+			KeyRequired: c.RequireKey, TokenRequired: c.RequireToken, KeyLife: c.KeyLife})
 	})
 }
 
@@ -67,10 +67,6 @@ type policyDeleteCmd struct {
 
 func (c *policyDeleteCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Policy.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		ok, err := access.DeletePolicy(e.ctx, pool, tenant, c.Operation)
-		if err == nil && !ok {
-			err = fmt.Errorf("tenant %s has no policy for %s", c.Tenant, c.Operation)
-		}
-		return err
+		return access.Administer(pool).DeletePolicy(e.ctx, tenant, c.Operation)
 	})
 }

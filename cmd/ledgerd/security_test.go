@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,8 @@ func TestSecurityPageWorks(t *testing.T) {
 	}
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	app := build(t, "DATABASE_URL="+pgtest.New(t).AppDSN)
+	db := pgtest.New(t)
+	app := build(t, "DATABASE_URL="+db.AppDSN, "LEDGERD_ADMIN_DATABASE_URL="+db.AdminDSN)
 	app.must("apikey", "create", "--tenant", "acme", "--principal", "nobody")
 	address, calls := "", 0
 	for _, b := range blocks(t, securityPage) {
@@ -55,7 +57,8 @@ func TestSecurityPageWorks(t *testing.T) {
 				t.Errorf("a warning: %s", said)
 			}
 		case b.info == "sh":
-			runBlock(t, securityPage, "cd "+dir+"\n"+b.text, false)
+			runBlock(t, securityPage, fmt.Sprintf("cd %s\nexport DATABASE_URL='%s'\nledgerd() { %s \"$@\"; }\n%s", dir,
+				db.AdminDSN, app.file, b.text), false)
 		}
 	}
 	if calls != 1 {

@@ -39,13 +39,15 @@ type serveCmd struct {
 	TLSClientCA string `name:"tls-client-ca" help:"PEM file of authorities whose client certificates identify callers, instead of an API key. Needs --tls-cert." type:"existingfile" env:"LEDGERD_TLS_CLIENT_CA"`
 	OIDC        string `name:"oidc" help:"YAML file of OpenID Connect issuers whose tokens identify callers, beside API keys (docs/security.md). Empty: none." type:"existingfile" env:"LEDGERD_OIDC"`
 	DatabaseURL string `required:"" help:"URL of the Postgres database, with a login role that is a member of ledgerd_app only." env:"DATABASE_URL"`
+
+	AdminDatabaseURL string `help:"URL of the same database, with a login role that is a member of ledgerd_admin only: turns AdminService on. Empty: off." env:"LEDGERD_ADMIN_DATABASE_URL"`
 }
 
 func (c *serveCmd) Run(e *env) error {
 	if err := pg.CheckSchema(e.ctx, c.DatabaseURL); err != nil {
 		return err
 	}
-	o := server.Options{DatabaseURL: c.DatabaseURL}
+	o := server.Options{DatabaseURL: c.DatabaseURL, AdminDatabaseURL: c.AdminDatabaseURL}
 	if c.TLSCert+c.TLSKey+c.TLSClientCA != "" {
 		if c.TLSCert == "" || c.TLSKey == "" {
 			return errors.New("--tls-cert and --tls-key: set both, or none and no --tls-client-ca")
@@ -107,6 +109,9 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 	o.Secret, o.Region, o.Log = master, f.PhoneRegion, e.log
 	s, err := server.Start(e.ctx, o)
 	if err != nil {
+		if errors.Is(err, pg.ErrAdminTooPowerful) || errors.Is(err, pg.ErrNoAdminRights) {
+			return fmt.Errorf("%w; for example: create role ledgerd_boss login password '...' in role ledgerd_admin", err)
+		}
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
 		}

@@ -114,7 +114,8 @@ const ledgerService = "/" + ledgerv1connect.LedgerServiceName + "/"
 
 func (p *program) serveTraced(t *testing.T, db *pgtest.DB, env []string, args ...string) *traced {
 	t.Helper()
-	p = &program{t: t, file: p.file, env: append(append(os.Environ(), "DATABASE_URL="+db.AppDSN), env...)}
+	p = &program{t: t, file: p.file, env: append(append(os.Environ(), "DATABASE_URL="+db.AppDSN,
+		"LEDGERD_ADMIN_DATABASE_URL="+db.AdminDSN), env...)}
 	s := &traced{key: p.must("apikey", "create", "--tenant", "acme", "--principal", "orders")}
 	s.serving = p.start(listening, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	for _, call := range [][2]string{

@@ -1,5 +1,6 @@
--- Roles and the schema audit. ledgerd_owner owns all objects, ledgerd_app has the rights of the service, and
--- ledgerd_audit can only read. None of them can log in: create login roles that are members. Locks nothing.
+-- Roles and the schema audit. ledgerd_owner owns all objects, ledgerd_app has the rights of the service, ledgerd_admin
+-- those of administration alone (tenants, API keys, policies, limits), and ledgerd_audit can only read. None of them
+-- can log in: create login roles that are members. Locks nothing.
 -- Roles belong to the whole cluster: another database's migration may have created them, or do so at the same time.
 
 -- +goose Up
@@ -9,7 +10,7 @@ do $$
 declare
     r text;
 begin
-    foreach r in array array['ledgerd_owner', 'ledgerd_app', 'ledgerd_audit'] loop
+    foreach r in array array['ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit'] loop
         begin
             execute format('create role %I nologin', r);
         exception when duplicate_object or unique_violation then
@@ -23,12 +24,12 @@ begin
     execute format('revoke temporary on database %I from public', current_database());
     execute format('revoke create on schema %I from public', current_schema());
     execute format('grant usage, create on schema %I to ledgerd_owner', current_schema());
-    execute format('grant usage on schema %I to ledgerd_app, ledgerd_audit', current_schema());
+    execute format('grant usage on schema %I to ledgerd_app, ledgerd_admin, ledgerd_audit', current_schema());
 end
 $$;
 -- +goose StatementEnd
 -- Servers compare the applied migrations with their own.
-grant select on goose_db_version to ledgerd_app, ledgerd_audit;
+grant select on goose_db_version to ledgerd_app, ledgerd_admin, ledgerd_audit;
 
 -- The views of each domain are in its migration. They show names of tenants instead of numbers, and decimals instead
 -- of minor units. `ledgerd verify` does not use them: an attacker who can change rows can also replace a view.
@@ -46,11 +47,11 @@ reset role;
 
 -- +goose Down
 drop schema audit cascade;
-revoke select on goose_db_version from ledgerd_app, ledgerd_audit;
+revoke select on goose_db_version from ledgerd_app, ledgerd_admin, ledgerd_audit;
 -- +goose StatementBegin
 do $$
 begin
-    execute format('revoke usage on schema %I from ledgerd_app, ledgerd_audit', current_schema());
+    execute format('revoke usage on schema %I from ledgerd_app, ledgerd_admin, ledgerd_audit', current_schema());
     execute format('revoke usage, create on schema %I from ledgerd_owner', current_schema());
     execute format('grant temporary on database %I to public', current_database());
 end

@@ -23,14 +23,26 @@ create table access_api_keys (
     key_id       text collate "C" not null,
     principal    text collate "C" not null,
     role         text collate "C" not null,
+    scopes       text[] collate "C",
+    call_rate    integer,
+    call_limit   integer,
     secret_hash  bytea not null,
     created_at   timestamptz not null default clock_timestamp(),
+    created_by   text collate "C" not null,
+    expires_at   timestamptz,
     revoked_at   timestamptz,
+    revoked_by   text collate "C",
+    used_at      timestamptz,
     constraint access_api_keys_pkey primary key (tenant_id, key_id),
     constraint access_api_keys_tenant_fkey foreign key (tenant_id) references access_tenants (tenant_id),
-    constraint access_api_keys_role_check check (role in ('read', 'write', 'admin')),
+    constraint access_api_keys_role_check check (role in ('read', 'write', 'admin', 'operator')),
     constraint access_api_keys_principal_check check (principal ~ '^[!-~]{1,64}$'),
-    constraint access_api_keys_secret_hash_check check (octet_length(secret_hash) = 32)
+    constraint access_api_keys_scopes_check check (cardinality(scopes) between 1 and 100),
+    constraint access_api_keys_call_rate_check check (call_rate between 1 and 1000000),
+    constraint access_api_keys_call_limit_check check (call_limit between 1 and 1000000),
+    constraint access_api_keys_secret_hash_check check (octet_length(secret_hash) = 32),
+    constraint access_api_keys_created_by_check check (octet_length(created_by) between 1 and 200),
+    constraint access_api_keys_revoked_check check ((revoked_at is null) = (revoked_by is null))
 );
 comment on table access_api_keys is 'API keys. The secret is shown once when made; only its SHA-256 is kept.';
 comment on column access_api_keys.tenant_id is 'Tenant whose rows the key opens.';
@@ -38,15 +50,58 @@ comment on column access_api_keys.key_id is 'Public part of the key.';
 comment on column access_api_keys.principal is
     'Caller that the key belongs to. Request keys are scoped by principal, so that an API key can be rotated '
     'between a call and its retry.';
-comment on column access_api_keys.role is 'read; write: reads and writes; admin: everything.';
+comment on column access_api_keys.role is
+    'read; write: reads and changes; admin: also administers the tenant; operator: administers all tenants, and may '
+    'do nothing else.';
+comment on column access_api_keys.scopes is
+    'What the key may do, such as ledger.transfer(from=user:*); null: all that its role allows.';
+comment on column access_api_keys.call_rate is 'Calls a second that a server admits; null: no limit.';
+comment on column access_api_keys.call_limit is 'Calls in flight that a server admits; null: no limit.';
 comment on column access_api_keys.secret_hash is 'SHA-256 of the secret part.';
 comment on column access_api_keys.created_at is 'When it was created.';
-comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is valid.';
+comment on column access_api_keys.created_by is
+    'Who created it: TENANT/PRINCIPAL of a call, or the database login of a command.';
+comment on column access_api_keys.expires_at is 'From then on it is refused; null: it does not expire.';
+comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is not.';
+comment on column access_api_keys.revoked_by is 'Who revoked it, as in created_by; null: it is not revoked.';
+comment on column access_api_keys.used_at is
+    'When it was last used, to a minute or so. Written beside the calls: the last uses before a crash may be missing.';
 
-grant select, insert on access_tenants, access_api_keys to ledgerd_app;
-grant update (revoked_at) on access_api_keys to ledgerd_app;
+-- The rights of a key end, they never grow.
+-- +goose StatementBegin
+create function access_keep_api_key() returns trigger
+    language plpgsql
+    set search_path = pg_catalog, pg_temp
+    as $$
+begin
+    if (to_jsonb(new) - '{expires_at,revoked_at,revoked_by,used_at}'::text[])
+            is distinct from (to_jsonb(old) - '{expires_at,revoked_at,revoked_by,used_at}'::text[]) then
+        raise exception 'the rights of API key % cannot change: create another key', old.key_id
+            using errcode = 'LD005';
+    end if;
+    if old.revoked_at is not null
+            and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
+        raise exception 'API key % stays revoked', old.key_id using errcode = 'LD005';
+    end if;
+    if coalesce(new.expires_at, 'infinity') > coalesce(old.expires_at, 'infinity') then
+        raise exception 'API key % cannot expire later than it does', old.key_id using errcode = 'LD005';
+    end if;
+    return new;
+end
+$$;
+-- +goose StatementEnd
+comment on function access_keep_api_key is
+    'Trigger: an API key may be revoked, once, and expire earlier; nothing else of it changes but the time of its use.';
+create trigger access_api_keys_keep before update on access_api_keys
+    for each row execute function access_keep_api_key();
+
+grant select on access_tenants, access_api_keys to ledgerd_app;
+grant update (used_at) on access_api_keys to ledgerd_app;
+grant select, insert on access_tenants, access_api_keys to ledgerd_admin;
+grant update (expires_at, revoked_at, revoked_by) on access_api_keys to ledgerd_admin;
 grant select on access_tenants to ledgerd_audit;
-grant select (tenant_id, key_id, principal, role, created_at, revoked_at) on access_api_keys to ledgerd_audit;
+grant select (tenant_id, key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at,
+    revoked_at, revoked_by, used_at) on access_api_keys to ledgerd_audit;
 
 create table access_policies (
     tenant_id      integer not null,
@@ -69,12 +124,14 @@ comment on column access_policies.token_required is 'True if calls without Submi
 comment on column access_policies.key_life_s is
     'Life of request keys, in seconds, unless the call names one; null: the server''s --key-life.';
 comment on column access_policies.updated_at is 'When it was created or changed.';
-grant select, insert, delete on access_policies to ledgerd_app;
-grant update (key_required, token_required, key_life_s, updated_at) on access_policies to ledgerd_app;
+grant select on access_policies to ledgerd_app;
+grant select, insert, delete on access_policies to ledgerd_admin;
+grant update (key_required, token_required, key_life_s, updated_at) on access_policies to ledgerd_admin;
 grant select on access_policies to ledgerd_audit;
 reset role;
 
 -- +goose Down
 drop table access_policies;
 drop table access_api_keys;
+drop function access_keep_api_key;
 drop table access_tenants;

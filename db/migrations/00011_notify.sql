@@ -482,13 +482,14 @@ create trigger notify_events_append_only before update or delete on notify_event
     for each row execute function commit_append_only();
 
 grant select, insert on notify_messages, notify_events, notify_names to ledgerd_app;
-grant select, insert, delete on notify_contents, notify_queue, notify_fingerprints, notify_counters, notify_limits
-    to ledgerd_app;
+grant select, insert, delete on notify_contents, notify_queue, notify_fingerprints, notify_counters to ledgerd_app;
+grant select on notify_limits to ledgerd_app;
 grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, code)
     on notify_queue to ledgerd_app;
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
-grant update (most) on notify_limits to ledgerd_app;
+grant select, insert, delete on notify_limits to ledgerd_admin;
+grant update (most) on notify_limits to ledgerd_admin;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits,
     notify_counters to ledgerd_audit;
 -- Without recipients and contents.

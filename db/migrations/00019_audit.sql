@@ -49,7 +49,9 @@ comment on column audit_events.database_role is 'Login of the database that wrot
 create trigger audit_events_append_only before update or delete or truncate on audit_events
     for each statement execute function commit_append_only();
 grant select, insert on audit_events to ledgerd_app;
+grant insert on audit_events to ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
+grant usage on sequence audit_event_seq to ledgerd_admin;
 grant select on audit_events, audit_event_seq to ledgerd_audit;
 
 create view audit.changes as

@@ -7,6 +7,7 @@ set local role ledgerd_owner;
 -- The service sees and writes rows of the tenants in the setting ledgerd.tenants, a multirange such as {[1,1],[7,7]};
 -- {(,)} are all tenants, and without the setting there are none. The setting is read once per statement. The test is
 -- no index condition, and is estimated to keep every row, so that statements have the plans that they have without it.
+-- Administration spans tenants, and reaches only tables of settings, by its privileges.
 -- Partitions need no policies: the service has no privileges on them, only on their parents.
 -- +goose StatementBegin
 do $$
@@ -23,6 +24,7 @@ begin
             create policy tenants on %s to ledgerd_app using (nullif(tenant_id <@ (
                 select nullif(current_setting('ledgerd.tenants', true), '')::int4multirange
             ), false) is not null)$policy$, r);
+        execute format('create policy administrators on %s to ledgerd_admin using (true)', r);
         execute format('create policy auditors on %s for select to ledgerd_audit using (true)', r);
         execute format('alter table %s enable row level security', r);
     end loop;

@@ -3,7 +3,8 @@
 -- rows of a freshly migrated database. A row whose "expected" is not null is not in the file: it is a part of a
 -- partition that differs from its parent.
 with recursive roles as (
-    select oid, rolname from pg_roles where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_audit')
+    select oid, rolname from pg_roles
+    where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit')
 ), memberships(member, role) as (
     -- From Postgres 16 on, a membership may give nothing but the right to grant it.
     select m.member, m.roleid from pg_auth_members m cross join to_jsonb(m) j
@@ -12,10 +13,12 @@ with recursive roles as (
     select r.oid, r.oid from pg_roles r
     union
     select c.login, m.role from reach c join memberships m on m.member = c.role
-), powers(login, power) as (
-    -- As in CheckRole of internal/pg.
-    select c.login, p.power
-    from reach c
+), powers(login, role, power) as (
+    -- As in CheckRole and CheckAdminRole of internal/pg.
+    select c.login, own.rolname, p.power
+    from (select a.login, o.rolname from reach a join roles o on o.oid = a.role
+        where o.rolname in ('ledgerd_app', 'ledgerd_admin')) own
+    join reach c on c.login = own.login
     join pg_roles r on r.oid = c.role
     cross join lateral (values
         (r.rolsuper, 'superuser'), (r.rolcreaterole, 'createrole'), (r.rolreplication, 'replication'),
@@ -23,10 +26,10 @@ with recursive roles as (
         (r.rolname in ('ledgerd_owner', 'ledgerd_audit', 'pg_read_all_data', 'pg_write_all_data',
             'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain',
             'pg_create_subscription'),
-            'member of ' || r.rolname)
+            'member of ' || r.rolname),
+        (r.rolname = 'ledgerd_admin' and own.rolname = 'ledgerd_app', 'member of ledgerd_admin')
     ) p(has, power)
-    where p.has and exists (select from reach a join pg_roles o on o.oid = a.role
-        where a.login = c.login and o.rolname = 'ledgerd_app')
+    where p.has
 ), users(oid) as (
     -- Our roles and the logins of servers and auditors, but not those of roles that migrate.
     select oid from roles
@@ -337,8 +340,8 @@ with recursive roles as (
     from roles r
     join pg_auth_members m on m.member = r.oid
     union all
-    select 'login', pg_get_userbyid(p.login), 'member of ledgerd_app, ' || string_agg(p.power, ', ' order by p.power),
-        null
+    select 'login', pg_get_userbyid(p.login),
+        'member of ' || max(p.role) || ', ' || string_agg(distinct p.power, ', ' order by p.power), null
     from powers p
     where p.login not in (select oid from roles)
     group by p.login

@@ -86,14 +86,15 @@ func newCity(t *testing.T) *city {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := access.Create(ctx, pool, tenant, "order-service", access.Write)
+	key, err := access.Administer(pool).CreateKey(ctx, tenant,
+		access.NewKey{Principal: "order-service", Rights: access.Rights{Role: access.Write}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ledgerd := start(t, []string{"DATABASE_URL=" + db.AllDSN},
 		pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
-	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
-		env:      []string{"LEDGERD_API_KEY=" + key},
+	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key.Secret)), program: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
+		env:      []string{"LEDGERD_API_KEY=" + key.Secret},
 		bookFile: filepath.Join(t.TempDir(), "orders.jsonl")}
 	c.args = []string{"-listen", "127.0.0.1:0", "-ledgerd", ledgerd.address, "-orders", c.bookFile, "-lease", "2s"}
 	t.Cleanup(c.ledgerd.Close)

@@ -17,7 +17,7 @@ func TestConcurrentCreationsOfATenantGetTheSameOne(t *testing.T) {
 	db := pgtest.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
-	pool := pgtest.Pool(t, db.AllDSN)
+	pool := pgtest.Pool(t, db.AdminDSN)
 	tx, err := pool.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 )
 
 // Certificates authenticates callers by client certificates. The authority that signs them decides who is who: the URI
-// ledgerd://TENANT/PRINCIPAL?role=ROLE among a certificate's alternative names names its holder.
+// ledgerd://TENANT/PRINCIPAL?role=ROLE&scope=SCOPE among a certificate's alternative names names its holder.
 type Certificates struct {
 	directory   *directory
 	authorities func() *x509.CertPool
@@ -56,9 +56,20 @@ func holder(cert *x509.Certificate) (caller, error) {
 	u := names[0]
 	// Unknown parts may restrict the holder: refuse them.
 	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil || u.User != nil || u.Fragment != "" || len(query) > 1 || len(query) == 1 && len(query["role"]) != 1 {
+	known := 0
+	if query.Has("role") {
+		known++
+	}
+	if query.Has("scope") {
+		known++
+	}
+	if err != nil || u.User != nil || u.Fragment != "" || len(query) != known || len(query["role"]) > 1 {
 		return caller{}, Unauthenticated.New("the client certificate's name must be ledgerd://TENANT/PRINCIPAL, " +
-			"with no parameter but role")
+			"with no parameters but one role and scopes")
+	}
+	scopes, err := ParseScopes(query["scope"])
+	if err != nil {
+		return caller{}, Unauthenticated.New("a scope in the client certificate's name: %v", err)
 	}
 	role := Read
 	if query.Has("role") {
@@ -66,5 +77,6 @@ func holder(cert *x509.Certificate) (caller, error) {
 			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, write or admin")
 		}
 	}
-	return caller{u.Host, strings.TrimPrefix(u.Path, "/"), role}, nil
+	return caller{tenant: u.Host, principal: strings.TrimPrefix(u.Path, "/"), role: role,
+		scopes: scopes}, nil
 }

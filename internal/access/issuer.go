@@ -31,6 +31,8 @@ type Issuer struct {
 	Tenants        []string `yaml:"tenants"`
 	PrincipalClaim string   `yaml:"principal_claim"` // default sub
 	RoleClaim      string   `yaml:"role_claim"`      // default role; a text or a list
+	// ScopesClaim has the scopes of the caller, a text or a list. Empty: its role alone restricts the caller.
+	ScopesClaim string `yaml:"scopes_claim"`
 }
 
 // ReadIssuers reads a file of issuers: YAML, or JSON, which is a subset of YAML.

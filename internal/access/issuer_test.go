@@ -127,8 +127,9 @@ func (r *rotating) signed(t *testing.T) (token func(id string) string) {
 
 func TestRefreshForgetsWithdrawnKeys(t *testing.T) {
 	t.Parallel()
-	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)
-	tenant, err := access.EnsureTenant(t.Context(), pool, "acme")
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AllDSN)
+	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, db.AdminDSN), "acme")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,5 +143,24 @@ func (i *issuer) caller(claims map[string]any) (c caller, err error) {
 	if c.role == 0 {
 		return c, Unauthenticated.New("the token's claim %s must be read, write or admin", i.RoleClaim)
 	}
-	return c, nil
+	return c, i.scopes(claims, &c)
+}
+
+// scopes reads the scopes of the caller. A token without the configured claim is refused: it would not be restricted.
+func (i *issuer) scopes(claims map[string]any, c *caller) (err error) {
+	if i.ScopesClaim == "" {
+		return nil
+	}
+	list, ok := claims[i.ScopesClaim].([]any)
+	if !ok {
+		list = []any{claims[i.ScopesClaim]}
+	}
+	texts := make([]string, len(list))
+	for n, x := range list {
+		texts[n], _ = x.(string) // the empty scope is refused
+	}
+	if c.scopes, err = ParseScopes(texts); err != nil || c.scopes == nil {
+		return Unauthenticated.New("the token's claim %s must have scopes such as ledger.get_*", i.ScopesClaim).Because(err)
+	}
+	return nil
 }

@@ -60,10 +60,17 @@ func (d *database) superDSN() string { return d.postgres.DSN(localpg.Superuser, 
 
 // newTenant creates a tenant with an API key.
 func (d *database) newTenant(ctx context.Context, name string) (tenant int32, apiKey string, err error) {
-	if tenant, err = access.EnsureTenant(ctx, d.pool, name); err == nil {
-		apiKey, err = access.Create(ctx, d.pool, tenant, name, access.Write)
+	pool, err := pg.Open(ctx, d.superDSN(), 1)
+	if err != nil {
+		return 0, "", err
 	}
-	return tenant, apiKey, err
+	defer pool.Close()
+	if tenant, err = access.EnsureTenant(ctx, pool, name); err != nil {
+		return 0, "", err
+	}
+	key, err := access.Administer(pool).CreateKey(ctx, tenant,
+		access.NewKey{Principal: name, Rights: access.Rights{Role: access.Admin}})
+	return tenant, key.Secret, err
 }
 
 // serve starts a server on the database, also with its metrics and profiles if wanted.

@@ -110,9 +110,12 @@ func (w *world) begin() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if w.apiKey, err = access.Create(ctx, pool, tenant, "tester", access.Write); err != nil {
+	key, err := access.Administer(pool).CreateKey(ctx, tenant,
+		access.NewKey{Principal: "tester", Rights: access.Rights{Role: access.Admin}})
+	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.apiKey = key.Secret
 	pool.Close()
 	if w.binary == "" {
 		w.binary = build(w.t)

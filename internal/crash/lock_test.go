@@ -28,9 +28,12 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := &world{t: t}
-	if w.apiKey, err = access.Create(ctx, pool, tenant, "tester", access.Write); err != nil {
+	key, err := access.Administer(pool).CreateKey(ctx, tenant,
+		access.NewKey{Principal: "tester", Rights: access.Rights{Role: access.Admin}})
+	if err != nil {
 		t.Fatal(err)
 	}
+	w.apiKey = key.Secret
 	binary := build(t)
 	for range 2 {
 		w.servers = append(w.servers, startServer(t, binary, db.AppDSN))

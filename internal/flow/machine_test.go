@@ -117,7 +117,7 @@ func (h *hooks) want(want string) {
 func TestMovesPublishTheirEventsOnce(t *testing.T) {
 	t.Parallel()
 	h := newHooks(t)
-	if err := notify.SetLimit(t.Context(), h.pool, 1,
+	if _, err := notify.SetLimit(t.Context(), h.pool, 1,
 		notify.Limit{Channel: send.Webhook, Scope: notify.PerRecipient, Window: time.Hour, Most: 3}); err != nil {
 		t.Fatal(err)
 	}

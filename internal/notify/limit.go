@@ -8,12 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Limit is the maximum number of messages that a tenant may have accepted in any window of its length.
@@ -52,8 +50,8 @@ const (
 // Scopes lists all scopes.
 var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 
-// SetLimit inserts or replaces the limit with this channel, scope and window. Servers apply it within a second.
-func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) error {
+// Check validates a limit.
+func (l Limit) Check() error {
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
 		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
@@ -64,26 +62,56 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 	case l.Most < 0:
 		return fmt.Errorf("the limit must be at least 0")
 	}
-	ctx = pg.ForTenants(ctx, tenant)
-	err := q.LimitUpsert(ctx, pg.Planned{DB: pool}, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel),
-		Scope: l.Scope, WindowS: int32(l.Window / time.Second), Most: l.Most})
-	if err != nil {
-		return fmt.Errorf("set a limit: %w", err)
-	}
 	return nil
 }
 
-// DeleteLimit removes a limit; ok is false when there is none.
-func DeleteLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) (ok bool, err error) {
-	ctx = pg.ForTenants(ctx, tenant)
-	n, err := q.LimitDelete(ctx, pg.Planned{DB: pool}, db.LimitDeleteParams{TenantID: tenant,
-		Channel: string(l.Channel), Scope: l.Scope, WindowS: int32(l.Window / time.Second)})
-	return n > 0, err
+// SetLimit inserts or replaces the limit with this channel, scope and window, and returns the event of the audit log.
+// Servers apply it within a second.
+func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.Change, err error) {
+	if err := l.Check(); err != nil {
+		return x, err
+	}
+	if x, err = l.lock(ctx, to, tenant); err != nil {
+		return x, err
+	}
+	x.After = limitSettings{l.Most}
+	err = q.LimitUpsert(ctx, to, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+		WindowS: int32(l.Window / time.Second), Most: l.Most})
+	if err != nil {
+		return x, fmt.Errorf("set a limit: %w", err)
+	}
+	return x, nil
+}
+
+// DeleteLimit removes a limit, and returns the event of the audit log, which has no Before if there was no such limit.
+func DeleteLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.Change, err error) {
+	if x, err = l.lock(ctx, to, tenant); err != nil {
+		return x, err
+	}
+	_, err = q.LimitDelete(ctx, to, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+		WindowS: int32(l.Window / time.Second)})
+	return x, err
+}
+
+// limitSettings are the settings of a limit in the audit log.
+type limitSettings struct {
+	Most int32 `json:"most"`
+}
+
+// lock locks a limit that is about to be changed, and returns the beginning of its event.
+func (l Limit) lock(ctx context.Context, to db.DBTX, tenant int32) (audit.Change, error) {
+	x := audit.Change{Kind: audit.Limit, Name: fmt.Sprintf("%s %s %v", l.Channel, l.Scope, l.Window)}
+	found, err := q.LimitLock(ctx, to, db.LimitLockParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+		WindowS: int32(l.Window / time.Second)})
+	if len(found) > 0 {
+		x.Before = limitSettings{found[0]}
+	}
+	return x, err
 }
 
 // ListLimits lists a tenant's limits.
-func ListLimits(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Limit, error) {
-	rows, err := q.LimitRead(pg.ForTenants(ctx, tenant), pg.Planned{DB: pool}, []int32{tenant})
+func ListLimits(ctx context.Context, from db.DBTX, tenant int32) ([]Limit, error) {
+	rows, err := q.LimitRead(ctx, from, []int32{tenant})
 	if err != nil {
 		return nil, fmt.Errorf("list limits: %w", err)
 	}

@@ -17,7 +17,7 @@ import (
 
 func setLimit(t *testing.T, db *pgtest.DB, l notify.Limit) {
 	t.Helper()
-	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, db.AllDSN), 1, l); err != nil {
+	if _, err := notify.SetLimit(t.Context(), pgtest.Pool(t, db.AdminDSN), 1, l); err != nil {
 		t.Fatal(err)
 	}
 }

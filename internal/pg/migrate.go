@@ -158,12 +158,12 @@ const rights = `
 				and not has_schema_privilege(current_schema(), 'create with grant option')
 			then format('CREATE WITH GRANT OPTION on schema %I', current_schema()) end,
 		case when u.rolcreaterole then null
-			when r.existing < 3 then 'CREATEROLE'
+			when r.existing < 4 then 'CREATEROLE'
 			when not pg_has_role(r.owner, 'member') then 'membership in ledgerd_owner' end,
 		case when not has_table_privilege(v.id, 'insert') then format('INSERT on table %s', v.id) end)
 	from pg_roles u, to_regclass($1) v (id),
 		(select count(*) as existing, max(oid) filter (where rolname = 'ledgerd_owner') as owner from pg_roles
-			where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_audit')) r
+			where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit')) r
 	where u.rolname = current_user and not u.rolsuper`
 
 // checkRights returns ErrCannotMigrate with the rights that the role lacks.

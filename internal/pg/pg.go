@@ -88,14 +88,17 @@ func ClearWarning(c *pgx.Conn) { delete(c.PgConn().CustomData(), warned) }
 // Warned reports whether the server sent a warning since ClearWarning.
 func Warned(c *pgx.Conn) bool { return c.PgConn().CustomData()[warned] != nil }
 
-// Errors of CheckRole.
+// Errors of CheckRole and CheckAdminRole.
 var (
 	ErrTooPowerful = errors.New("the service must run as a login role that is a member of ledgerd_app only")
 	ErrNoRights    = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
+
+	ErrAdminTooPowerful = errors.New("administration must run as a login role that is a member of ledgerd_admin only")
+	ErrNoAdminRights    = errors.New("the role of administration is not a member of ledgerd_admin")
 )
 
-// rolePowers selects what the login role can do beyond ledgerd_app, itself or as a role that it may become, and whether
-// it is a member of ledgerd_app. The roles named pg_ reach past the privileges of tables.
+// rolePowers selects what the login role can do beyond the group $1, itself or as a role that it may become, and
+// whether it is a member of that group. The roles named pg_ reach past the privileges of tables.
 const rolePowers = `
 with me as (
     select * from pg_roles where rolname = session_user
@@ -109,9 +112,9 @@ select array(
     select p.power from roles r cross join lateral (values
         (r.rolsuper, 'is a superuser'), (r.rolcreaterole, 'may create roles'), (r.rolreplication, 'may replicate'),
         (r.rolbypassrls, 'bypasses row-level security'),
-        (r.rolname in ('ledgerd_owner', 'ledgerd_audit', 'pg_read_all_data', 'pg_write_all_data',
-            'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program', 'pg_maintain',
-            'pg_create_subscription'),
+        (r.rolname <> $1 and r.rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit',
+            'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program',
+            'pg_maintain', 'pg_create_subscription'),
             'is a member of ' || r.rolname)
     ) p (has, power)
     where p.has
@@ -123,22 +126,31 @@ select array(
     join roles r on r.oid = c.relowner and r.rolname <> 'ledgerd_owner'
     where c.relkind in ('r', 'p', 'v')
     order by 1
-), pg_has_role(session_user, 'ledgerd_app', 'member')`
+), pg_has_role(session_user, $1, 'member')`
 
 // CheckRole refuses a login role that could disable or bypass the database's guards, read the files of its machine or
 // run programs there, and one without rights, for which every call would fail. Attributes of roles that it may become
 // count.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
+	return checkRole(ctx, pool, "ledgerd_app", ErrTooPowerful, ErrNoRights)
+}
+
+// CheckAdminRole is CheckRole for the login role of administration, a member of ledgerd_admin only.
+func CheckAdminRole(ctx context.Context, pool *pgxpool.Pool) error {
+	return checkRole(ctx, pool, "ledgerd_admin", ErrAdminTooPowerful, ErrNoAdminRights)
+}
+
+func checkRole(ctx context.Context, pool *pgxpool.Pool, group string, tooPowerful, noRights error) error {
 	var powers []string
 	var member bool
-	err := pool.QueryRow(ctx, rolePowers).Scan(&powers, &member)
+	err := pool.QueryRow(ctx, rolePowers, group).Scan(&powers, &member)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the rights of the service's role: %w", err)
+		return fmt.Errorf("read the rights of a role: %w", err)
 	case len(powers) > 0:
-		return fmt.Errorf("%w: this one %s", ErrTooPowerful, strings.Join(powers, ", "))
+		return fmt.Errorf("%w: this one %s", tooPowerful, strings.Join(powers, ", "))
 	case !member:
-		return ErrNoRights
+		return noRights
 	}
 	return nil
 }

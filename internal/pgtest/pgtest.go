@@ -38,6 +38,8 @@ type DB struct {
 	// AllDSN is AppDSN with ledgerd.tenants set to all: for tests of packages, whose reads have no caller with a
 	// tenant. Transactions that set their own tenants see these only.
 	AllDSN string
+	// AdminDSN logs in with the rights of administration, and no more.
+	AdminDSN string
 
 	cluster   *cluster
 	unchecked bool // see SkipChecks
@@ -101,8 +103,9 @@ func within(t testing.TB, step string, do func(ctx context.Context) error) {
 // db names a database of the cluster.
 func (c *cluster) db(name string) *DB {
 	super := withDatabase(c.dsn, name)
-	app := withUser(super, appRole, appPassword)
-	return &DB{Name: name, SuperDSN: super, AppDSN: app, AllDSN: withAllTenants(app), cluster: c}
+	app := withUser(super, appRole)
+	return &DB{Name: name, SuperDSN: super, AppDSN: app, AllDSN: withAllTenants(app),
+		AdminDSN: withUser(super, adminRole), cluster: c}
 }
 
 func (c *cluster) newDB(t testing.TB) *DB {

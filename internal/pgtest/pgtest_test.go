@@ -162,11 +162,11 @@ func TestDSNsOfBothFormsCanBeChanged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		after, err := pgx.ParseConfig(withUser(withDatabase(dsn, "mine"), "me", "word"))
+		after, err := pgx.ParseConfig(withUser(withDatabase(dsn, "mine"), "me"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if after.Database != "mine" || after.User != "me" || after.Password != "word" ||
+		if after.Database != "mine" || after.User != "me" || after.Password != "me" ||
 			after.Host != before.Host || after.Port != before.Port {
 			t.Errorf("%s became %s", dsn, after.ConnString())
 		}

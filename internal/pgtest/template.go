@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// appRole is a login role with the server's rights, since ledgerd_app cannot log in. The password matters
-	// only for servers over TCP.
-	appRole     = "ledgerd_test_app"
-	appPassword = "ledgerd_test_app"
+	// appRole and adminRole are login roles with the rights of the server and of administration, since ledgerd_app and
+	// ledgerd_admin cannot log in. The passwords, their names, matter only for servers over TCP.
+	appRole   = "ledgerd_test_app"
+	adminRole = "ledgerd_test_admin"
 
 	// templateLock is the advisory lock that serialises the creation of templates.
 	templateLock = 0x6c65646765726474
@@ -71,7 +71,7 @@ func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string)
 		return err
 	}
 	for _, sql := range []string{
-		makeAppRole,
+		makeRole(appRole, "ledgerd_app"), makeRole(adminRole, "ledgerd_admin"),
 		"ALTER DATABASE " + unfinished + " WITH allow_connections false",
 		"ALTER DATABASE " + unfinished + " RENAME TO " + name,
 	} {
@@ -82,15 +82,17 @@ func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string)
 	return nil
 }
 
-// makeAppRole is conditional, because roles belong to the whole cluster and another template may have created it.
-const makeAppRole = `DO $$
+// makeRole creates a login role, unless another template has: roles belong to the whole cluster.
+func makeRole(name, group string) string {
+	return `DO $$
 BEGIN
-	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + appRole + `') THEN
-		CREATE ROLE ` + appRole + ` LOGIN PASSWORD '` + appPassword + `';
+	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + name + `') THEN
+		CREATE ROLE ` + name + ` LOGIN PASSWORD '` + name + `';
 	END IF;
-	GRANT ledgerd_app TO ` + appRole + `;
+	GRANT ` + group + ` TO ` + name + `;
 END
 $$`
+}
 
 func templateName(files fs.FS) (string, error) {
 	hash := sha256.New()
@@ -114,12 +116,13 @@ func withDatabase(dsn, database string) string {
 	return dsn + " dbname=" + database // the last one wins
 }
 
-func withUser(dsn, user, password string) string {
+// withUser changes the login role of a DSN. Its password is its name.
+func withUser(dsn, user string) string {
 	if u, ok := dsnURL(dsn); ok {
-		u.User = url.UserPassword(user, password)
+		u.User = url.UserPassword(user, user)
 		return u.String()
 	}
-	return dsn + " user=" + user + " password=" + password
+	return dsn + " user=" + user + " password=" + user
 }
 
 // withAllTenants returns a DSN whose sessions see the rows of all tenants.

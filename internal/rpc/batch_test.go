@@ -38,7 +38,7 @@ func (c *caller) batch(r *ledgerv1.TransferBatchRequest, headers ...string) (*le
 func TestBatchItemsAreIndependent(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	lone := ok(c, "Transfer", item("lone", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse),
 		"Idempotency-Key", "lone-key")
@@ -93,7 +93,7 @@ func TestBatchItemsAreIndependent(t *testing.T) {
 func TestInterruptedBatchContinues(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	r := &ledgerv1.TransferBatchRequest{}
 	for i := range 20 {
@@ -136,7 +136,7 @@ func TestInterruptedBatchContinues(t *testing.T) {
 func TestBatchOfAllOrNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	there := ok(c, "Transfer", item("there", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse))
 	r := &ledgerv1.TransferBatchRequest{AllOrNothing: true,
@@ -209,7 +209,7 @@ func unknownTo[M proto.Message](m M) M {
 func TestInvalidItemsFailAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	many := item("many", "u:a", "1", "many")
 	many.Transfer.Postings = slices.Repeat(many.Transfer.Postings, 1001)
@@ -266,7 +266,7 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 func TestQuotesDoNotCountForTheLengthOfItemKeys(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	for _, key := range []string{strings.Repeat("k", 255), strings.Repeat(`"`, 255), `\`} {
 		quoted := `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(key) + `"`
@@ -282,7 +282,7 @@ func TestQuotesDoNotCountForTheLengthOfItemKeys(t *testing.T) {
 func TestEmptyItemsFailAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	dry := item("dry", "u:a", "1", "")
 	dry.Transfer.DryRun = true
@@ -309,7 +309,7 @@ func TestEmptyItemsFailAlone(t *testing.T) {
 func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	for name, change := range map[string]change{"Transfer": changes["Transfer"], "Hold": changes["Hold"],
 		"Capture": changes["Capture"], "Reverse": changes["Reverse"]} {
@@ -329,7 +329,7 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 func TestDryRunRecordsNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
 	for name, change := range changes {

@@ -24,7 +24,7 @@ func TestReplayOfBeginNeedsNoSecondToken(t *testing.T) {
 	}
 	form := c.plain()
 	for _, operation := range []string{"work.begin", "inbox.begin"} {
-		if err := access.SetPolicy(t.Context(), super, tenant,
+		if err := access.Administer(super).PutPolicy(t.Context(), tenant,
 			access.Policy{Operation: operation, KeyRequired: true}); err != nil {
 			t.Fatal(err)
 		}

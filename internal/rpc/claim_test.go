@@ -31,7 +31,7 @@ func (c *caller) claimed(scope, key string) *idempotencyv1.Claim {
 func TestClaimCountIsReturnedOverEveryProtocol(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for _, p := range protocols {
 		tag := strings.ReplaceAll(p.Name, " ", "-")
 		r := &idempotencyv1.ClaimKeyRequest{Key: tag, Owner: "ann", Result: "order-1", Life: durationpb.New(time.Hour)}
@@ -71,7 +71,7 @@ func TestClaimCountIsReturnedOverEveryProtocol(t *testing.T) {
 func TestReplayDoesNotCountAClaim(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	r := &idempotencyv1.ClaimKeyRequest{Key: "p"}
 	for range 3 {
@@ -97,7 +97,7 @@ func TestReplayDoesNotCountAClaim(t *testing.T) {
 func TestClaimsGuardEveryMutation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	header := func(kind string, x *replayCase) string {
 		return fmt.Sprintf(`"%s-%s"; scope=g; owner="ann"; life=600; first-only`, kind, x.tag)
 	}
@@ -144,7 +144,7 @@ func TestClaimsGuardEveryMutation(t *testing.T) {
 func TestHeadersOfClaims(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
 	for _, header := range []string{``, `"`, `""`, `"a`, `a b`, `"a";`, `"a"; scope`, `"a"; scope=1`, `"a"; scope="no spaces"`, `"a"; owner=?1`, `"a"; life="600"`,
@@ -195,7 +195,7 @@ func TestHeadersOfClaims(t *testing.T) {
 func TestClaimsInExecuteRunFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	page := &idempotencyv1.ClaimKeyRequest{Key: "page-1", FirstOnly: true, Result: "n-1"}
 	order := execute(operation("pay", pay("n-1", "u:a", "empty:a", "1")), operation("page", page))
@@ -246,7 +246,7 @@ func TestClaimsInExecuteRunFirst(t *testing.T) {
 func TestDryRunsOfClaimsCountNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
 	dry := payment("a", "5")
@@ -278,7 +278,7 @@ func TestDryRunsOfClaimsCountNothing(t *testing.T) {
 func TestClaimErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for want, r := range map[string]proto.Message{
 		"key: must be set":                         &idempotencyv1.ClaimKeyRequest{},
 		"key":                                      &idempotencyv1.ClaimKeyRequest{Key: strings.Repeat("ü", 513)},
@@ -310,7 +310,7 @@ func TestClaimErrorsNameTheField(t *testing.T) {
 func TestTenThousandKeysAreOneCommit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	r := &idempotencyv1.ClaimKeysRequest{}
 	for i := range 10_000 {
 		r.Claims = append(r.Claims, &idempotencyv1.ClaimKeyRequest{Scope: "like",
@@ -336,7 +336,7 @@ func TestTenThousandKeysAreOneCommit(t *testing.T) {
 func TestAPageSubmittedAThousandTimesOverTwoServersIsOneTransfer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	both := []*caller{c, c.second()}
 	entries := s.Count("select count(*) from ledger_entries")

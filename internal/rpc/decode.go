@@ -40,6 +40,13 @@ func (d *decoder) addProblems(path string, err error) {
 	}
 }
 
+// deny refuses a part of the request that the caller may not use.
+func (d *decoder) deny(err error) {
+	if d.f == nil {
+		d.f = fault.Of(err)
+	}
+}
+
 func (d *decoder) err() error {
 	if d.f == nil {
 		return nil

@@ -132,6 +132,13 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.addProblems(at+"request.", err)
 		return
 	}
+	if err = c.permitRole(s.request); err == nil && len(s.references) == 0 {
+		err = c.permit(s.request) // with references: once they have filled it in
+	}
+	if err != nil {
+		d.deny(s.wrapFault(err))
+		return
+	}
 	if flow.Stays(s.mutation.command) && len(s.references) > 0 {
 		d.bad(at+"references", "must be empty: this operation takes effect even when others are refused")
 	}
@@ -202,6 +209,9 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 			}
 		}
 		if g, err = s.decode(e.call, request); err != nil {
+			return false, err
+		}
+		if err = e.call.permit(request); err != nil {
 			return false, err
 		}
 		s.last = g.command

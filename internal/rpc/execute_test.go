@@ -63,7 +63,7 @@ func (c *caller) balance(code string) string {
 func TestOperationsSeeEarlierOperations(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a") // u:a has 90 available
 	r := execute(
 		operation("fund", pay("fund", "world", "empty:a", "25")),
@@ -103,7 +103,7 @@ func TestOperationsSeeEarlierOperations(t *testing.T) {
 func TestReferencesResolveToExistingResources(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	r := execute(
 		operation("kept", keep("kept", "u:a", "", "20")),
@@ -126,7 +126,7 @@ func TestReferencesResolveToExistingResources(t *testing.T) {
 func TestRefusedOperationUndoesTheExecute(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := c.dump("mine")
 	r := execute(operation("", pay("one", "u:a", "empty:a", "1")),
@@ -160,7 +160,7 @@ func TestRefusedOperationUndoesTheExecute(t *testing.T) {
 func TestOperationErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	one, take := operation("one", keep("one", "u:a", "world", "1")), &ledgerv1.CaptureRequest{BizNo: "taken"}
 	for field, r := range map[string]*batchv1.ExecuteRequest{
@@ -212,7 +212,7 @@ func TestOperationErrorsNameTheField(t *testing.T) {
 func TestAThousandOperationsAreOneCommit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	r := execute()
 	for i := range 1000 {

@@ -18,7 +18,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/gateway"
@@ -81,8 +80,14 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 			return err
 		}
 	}
-	if need := roleFor(spec); c.identity.Role < need {
-		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, need)
+	if err = c.identity.Calls.Enter(); err != nil {
+		return err
+	}
+	if c.reply != nil {
+		c.reply.calls = c.identity.Calls
+	}
+	if err = c.needs(permissionOf(spec.Procedure)); err != nil {
+		return err
 	}
 	if c.key, c.keyLife, err = readKey(c.header); err != nil {
 		return err
@@ -116,23 +121,6 @@ func (c *call) reauthenticate(ctx context.Context) (err error) {
 	return err
 }
 
-// roleFor returns the role that a call requires. Calls marked side-effect free are reads. Unknown services require
-// Admin.
-func roleFor(spec connect.Spec) access.Role {
-	service, _, _ := strings.Cut(strings.TrimPrefix(spec.Procedure, "/"), "/")
-	switch {
-	case strings.HasPrefix(service, "grpc.reflection."):
-		return access.Read
-	case !strings.HasPrefix(service, "ledgerd."), strings.HasSuffix(service, ".AdminService"),
-		strings.HasSuffix(service, ".AuditService"),
-		spec.Procedure == notifyv1connect.WebhookServiceGetSecretProcedure:
-		return access.Admin
-	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
-		return access.Read
-	}
-	return access.Write
-}
-
 // maxRead bounds the duration of a read, which holds a connection. The engine bounds mutations itself.
 const maxRead = time.Minute
 
@@ -144,6 +132,9 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		res, err := connect.AnyResponse(nil), checkCall(message)
 		if full := c.intake.decoded(message); err == nil {
 			err = full
+		}
+		if err == nil {
+			err = c.permit(message)
 		}
 		switch {
 		case err != nil:
@@ -173,18 +164,17 @@ func (g *Gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.S
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := callOf(ctx)
 		return c.finish(ctx, g.Reads.watch(ctx, c.identity,
-			func() error { return next(ctx, checkedConn{conn, c.intake, c.reply}) }))
+			func() error { return next(ctx, checkedConn{conn, c}) }))
 	}
 }
 
 type checkedConn struct {
 	connect.StreamingHandlerConn
-	intake *intake
-	reply  *reply
+	call *call
 }
 
 func (c checkedConn) Send(m any) error {
-	c.reply.deadline()
+	c.call.reply.deadline()
 	return c.StreamingHandlerConn.Send(m)
 }
 
@@ -196,10 +186,13 @@ func (c checkedConn) Receive(m any) error {
 		return err
 	}
 	err := check(m.(proto.Message))
-	if c.intake != nil {
-		c.intake.admission.release(&c.intake.ticket) // the stream may last for hours
+	if in := c.call.intake; in != nil {
+		in.admission.release(&in.ticket) // the stream may last for hours
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return c.call.permit(m.(proto.Message))
 }
 
 // finish counts the call and converts its error to a Connect error.
@@ -270,8 +263,8 @@ func (g *Gate) RequireAdmin(next http.Handler) http.Handler {
 			http.Error(w, fault.Of(err).Message, http.StatusUnauthorized)
 		case err != nil:
 			http.Error(w, fault.Of(err).Message, http.StatusServiceUnavailable)
-		case id.Role < access.Admin:
-			http.Error(w, "the API key must have the role admin", http.StatusForbidden)
+		case id.Role < access.Admin || id.Scopes != nil:
+			http.Error(w, "the API key must have the role admin or operator, and no scopes", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}

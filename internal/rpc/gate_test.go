@@ -11,31 +11,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
-
-func TestRoleFor(t *testing.T) {
-	t.Parallel()
-	for _, x := range []struct {
-		procedure string
-		level     connect.IdempotencyLevel
-		want      access.Role
-	}{
-		{"/ledgerd.ledger.v1.LedgerService/GetAccount", connect.IdempotencyNoSideEffects, access.Read},
-		{"/ledgerd.ledger.v1.LedgerService/Transfer", connect.IdempotencyUnknown, access.Write},
-		{"/ledgerd.ledger.v1.LedgerService/Transfer", connect.IdempotencyIdempotent, access.Write},
-		{"/ledgerd.admin.v1.AdminService/ListKeys", connect.IdempotencyNoSideEffects, access.Admin},
-		{"/ledgerd.admin.v1.AdminService/Revoke", connect.IdempotencyUnknown, access.Admin},
-		{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", connect.IdempotencyUnknown, access.Read},
-		{"/other.v1.Service/Read", connect.IdempotencyNoSideEffects, access.Admin},
-		{"", connect.IdempotencyUnknown, access.Admin},
-	} {
-		if got := roleFor(connect.Spec{Procedure: x.procedure, IdempotencyLevel: x.level}); got != x.want {
-			t.Errorf("%s, level %v: %v", x.procedure, x.level, got)
-		}
-	}
-}
 
 func TestInternalErrorsDoNotLeakTheirText(t *testing.T) {
 	t.Parallel()

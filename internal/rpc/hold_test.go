@@ -10,7 +10,7 @@ import (
 func TestReleaseReportsWhetherTheHoldHadEnded(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	release := func(bizNo string) *ledgerv1.ReleaseRequest {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: bizNo}}

@@ -175,7 +175,7 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			out.writer = http.NewResponseController(w)
 			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
 		}
-		defer out.held.release()
+		defer func() { out.held.release(); out.calls.Leave() }()
 		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
 		length, zipped := int(r.ContentLength), isZipped(r)
 		if r.Method == http.MethodGet {

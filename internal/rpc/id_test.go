@@ -38,7 +38,7 @@ const (
 func TestParseReturnsGeneratedIDs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for _, kind := range []idv1.IdKind{0, snowflake} {
 		made := generate(c, &idv1.GenerateRequest{Kind: kind, Count: 3})
 		if len(made.GetIds()) != 3 || len(made.GetTexts()) != 3 || !slices.IsSorted(made.GetIds()) ||
@@ -84,7 +84,7 @@ func TestParseReturnsGeneratedIDs(t *testing.T) {
 func TestBadRequestsForIDsNameTheField(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for want, bad := range map[string][]proto.Message{
 		"kind":  {&idv1.GenerateRequest{Kind: 9}},
 		"count": {&idv1.GenerateRequest{Count: -1}, &idv1.GenerateRequest{Count: 100_001}},
@@ -115,7 +115,7 @@ func TestBadRequestsForIDsNameTheField(t *testing.T) {
 func TestManyIDsOfTwoServers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	d := c.second()
 	var mu sync.Mutex
 	seen, workers := map[string]bool{}, map[int64]bool{}
@@ -161,7 +161,7 @@ func TestManyIDsOfTwoServers(t *testing.T) {
 func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	leased := func() int { return s.Count("select count(*) from ids_workers where fence > 0") }
 	generate(c, &idv1.GenerateRequest{Kind: uuidV7})
 	if leased() != 0 {

@@ -109,7 +109,7 @@ func init() {
 func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	receive := &inboxv1.ReceiveRequest{Key: message("m1"), Delivery: deliveryOf("pay 5"), Result: "paid"}
 	// The operations have no names of their own: only the message prevents a second effect.
@@ -173,7 +173,7 @@ func (c *caller) due(id string) {
 func TestOfAHundredDeliveriesOneTakesEffect(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -202,7 +202,7 @@ func TestOfAHundredDeliveriesOneTakesEffect(t *testing.T) {
 func TestFencesMayBeReferenced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	got, _ := c.executed(execute(operation("take", &inboxv1.BeginRequest{Key: message("m"), Delivery: deliveryOf("x")}),
 		operation("", pay("p", "u:a", "world", "5")),
@@ -215,7 +215,7 @@ func TestFencesMayBeReferenced(t *testing.T) {
 func TestMessagesAreListedNewestFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for i := range 7 {
 		d := &inboxv1.Delivery{Topic: fmt.Sprint("t", i%2)}
 		key := message(fmt.Sprint("m", i))
@@ -274,7 +274,7 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 func TestDeliveryErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for field, d := range map[string]*inboxv1.Delivery{
 		"delivery.contentSha256": {Content: []byte("x"), ContentSha256: make([]byte, 32)},
 		"delivery.maxBackoff":    {Backoff: durationpb.New(time.Minute), MaxBackoff: durationpb.New(time.Second)},

@@ -20,7 +20,7 @@ import (
 func TestMessagesMakeOrdersAndPayments(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.preparePayments("a")
 	made := 0
 	gate := &rpc.Gate{OrderNo: func() (string, error) { made++; return fmt.Sprintf("made-%d", made), nil },

@@ -71,7 +71,7 @@ var badJSON = map[string]string{
 func TestInvalidInputIsRefusedWithoutEffect(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
 	check := func(what string, a answer) {
@@ -138,7 +138,7 @@ func TestInvalidInputIsRefusedWithoutEffect(t *testing.T) {
 func TestErrorsNameTheFields(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	names := func(what, want string, a answer) {
 		t.Helper()
 		bad, found := servertest.Detail(a.Answer, new(errdetails.BadRequest))
@@ -174,7 +174,7 @@ func zipped(b []byte) []byte {
 func TestLongCodesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	for _, x := range []struct {
 		code string
@@ -192,7 +192,7 @@ func TestLongCodesAreRefused(t *testing.T) {
 func TestCompressionBothWays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	r := &ledgerv1.TransferBatchRequest{}
 	for i := range 100 {
@@ -262,7 +262,7 @@ func TestReadsAnswerGet(t *testing.T) {
 func TestLargestMetadataFitsIntoTheRow(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	body := transferWith("metadata", `{"a":"`+strings.Repeat(`\u0001`, 16<<10-1)+`"}`)
 	a := c.send(connectJSON, path(method(t, "Transfer")), []byte(body))

@@ -40,8 +40,8 @@ func answers(t *testing.T, s *site, load string) {
 func TestWatchesAndReadsOfOneKeyDelayNoOtherTenant(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	(&caller{s, s.Key("other", "boss", access.Write)}).prepareLedger("a")
-	(&caller{s, s.Key("mine", "boss", access.Write)}).prepareLedger("m")
+	(&caller{s, s.Key("other", "boss", access.Admin)}).prepareLedger("a")
+	(&caller{s, s.Key("mine", "boss", access.Admin)}).prepareLedger("m")
 	reader := &caller{s, s.Key("mine", "reader", access.Read)}
 	wide := func(ctx context.Context) {
 		_, _ = reader.client().ListEntries(ctx, &ledgerv1.ListEntriesRequest{Account: ref("u:m", "COIN")})
@@ -95,7 +95,7 @@ func (c *caller) watchOnce(ctx context.Context) {
 func TestRequestsHaveTheLimitOfTheirCall(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	name := path(method(t, "GetBalance"))
 	large := append([]byte(`{"account":{"code":"a","asset":"COIN"}}`), bytes.Repeat([]byte(" "), 64<<10)...)
 	refused := func(what string, a answer) {
@@ -133,7 +133,7 @@ func TestRequestsHaveTheLimitOfTheirCall(t *testing.T) {
 // 128 bombs at the same time, of calls with and without a small limit, take no more memory than the budget.
 func TestBombsTakeLittleMemory(t *testing.T) { // not parallel: it measures the memory of the process
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	small := bomb(t, 16<<20)
 	if len(small) > 20<<10 {
 		t.Fatalf("the bomb has %d bytes", len(small))

@@ -99,12 +99,12 @@ func (c *caller) chunked(body []byte) answer {
 func TestLargeCallsAreRefusedBeforeDecoding(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	end := c.flood("u:a")
 	garbage := bytes.Repeat([]byte{0xff}, 100<<10)
 	name := path(method(t, "TransferBatch"))
-	other := &caller{s, s.Key("theirs", "boss", access.Write)}
+	other := &caller{s, s.Key("theirs", "boss", access.Admin)}
 	calls := map[string]struct {
 		send func() answer
 		want string
@@ -165,7 +165,7 @@ func TestLargeCallsAreRefusedBeforeDecoding(t *testing.T) {
 func TestEveryCallReleasesItsAdmission(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	name := path(method(t, "TransferBatch"))
 	r := &ledgerv1.TransferBatchRequest{}
@@ -223,7 +223,7 @@ func TestEveryCallReleasesItsAdmission(t *testing.T) {
 func TestRestOfARefusedBodyIsNotParsed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	for _, size := range []int64{18 << 20, 40 << 20} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.Base, "http://"))
 		if err != nil {

@@ -122,7 +122,7 @@ func (s *site) waiting(n int) func() bool {
 func TestTwoServersServeOneQueue(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	callers := []*caller{{s, key}, {s.second(), key}}
 	first := callers[0].acquire("a")
 	var mu sync.Mutex
@@ -162,7 +162,7 @@ func TestTwoServersServeOneQueue(t *testing.T) {
 func TestStoppedServerLeavesTheLockQueue(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	other := s.second()
 	c, away := &caller{s, key}, &caller{other, key}
 	first := c.acquire("a")
@@ -188,7 +188,7 @@ func TestStoppedServerLeavesTheLockQueue(t *testing.T) {
 func TestAcquireIsReplayedAfterAWait(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	first := c.acquire("a")
 	request := &lockv1.AcquireRequest{Name: "a", Holder: "me", Wait: durationpb.New(30 * time.Second)}
 	got := make(chan answer, 1)
@@ -222,7 +222,7 @@ func TestAcquireIsReplayedAfterAWait(t *testing.T) {
 func TestWaitingCallsWithOneKeyAcquireOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	callers := []*caller{{s, key}, {s.second(), key}}
 	first := callers[0].acquire("a")
 	request := &lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(12 * time.Second)}
@@ -255,7 +255,7 @@ func TestWaitingCallsWithOneKeyAcquireOnce(t *testing.T) {
 func TestHoldRenewsUntilTheStreamEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	lease := durationpb.New(3 * time.Second)
@@ -307,7 +307,7 @@ func TestHoldRenewsUntilTheStreamEnds(t *testing.T) {
 func TestHoldEndsBeforeItsLease(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	stream, err := c.locks().Hold(context.Background(),
 		&lockv1.HoldRequest{Name: "a", Lease: durationpb.New(6 * time.Second)})
 	if err != nil || !stream.Receive() {
@@ -338,7 +338,7 @@ func TestHoldEndsBeforeItsLease(t *testing.T) {
 func TestPoliciesDoNotApplyToTheReleaseOfHold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	super := pgtest.Pool(t, s.DB.SuperDSN)
 	tenant, err := access.Tenant(t.Context(), super, "mine")
 	if err != nil {
@@ -346,7 +346,7 @@ func TestPoliciesDoNotApplyToTheReleaseOfHold(t *testing.T) {
 	}
 	for _, r := range []access.Policy{{Operation: access.Others, KeyRequired: true},
 		{Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
-		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
+		if err := access.Administer(super).PutPolicy(t.Context(), tenant, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -365,7 +365,7 @@ func TestPoliciesDoNotApplyToTheReleaseOfHold(t *testing.T) {
 func TestCancelledHoldLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.releaseLock("warm", c.acquire("warm").GetFence())
 	var work sync.WaitGroup
 	for n := range 400 {
@@ -393,7 +393,7 @@ func TestCancelledHoldLeavesNoLock(t *testing.T) {
 func TestExecuteMayRequireALock(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	taken, _ := c.executed(execute(operation("lock", &lockv1.AcquireRequest{Name: "a"}),
 		operation("", pay("one", "u:a", "world", "1"))))
@@ -431,7 +431,7 @@ func TestExecuteMayRequireALock(t *testing.T) {
 func TestLocksAreCounted(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	c := &caller{s, key}
 	ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a", Lease: durationpb.New(time.Second)},
 		new(lockv1.AcquireResponse))
@@ -468,9 +468,9 @@ func TestLocksAreCounted(t *testing.T) {
 func TestLockKeysKeepExecutesApart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	callers := []*caller{{s, key}, {s.second(), key}}
-	stranger := &caller{s, s.Key("other", "boss", access.Write)}
+	stranger := &caller{s, s.Key("other", "boss", access.Admin)}
 	callers[0].prepare("a")
 	stranger.prepare("a")
 	ctx := context.Background()

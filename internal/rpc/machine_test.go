@@ -104,7 +104,7 @@ func init() {
 // machineSite returns a caller of a tenant with a machine of tickets.
 func machineSite(t *testing.T) *caller {
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	ok(c, "Machine.DefineMachine", ticket("ticket", "待回复"), new(machinev1.DefineMachineResponse))
 	return c
 }
@@ -267,11 +267,11 @@ func TestMovesInExecutePublish(t *testing.T) {
 	s := newSite(t)
 	s.Server.Stop()
 	s.Start(server.Options{Secret: secret.New()})
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for _, name := range []string{"shop", "crm"} {
 		ok(c, "Webhook.CreateEndpoint", endpoint(name), new(notifyv1.CreateEndpointResponse))
 	}
-	if err := notify.SetLimit(t.Context(), s.Pool, c.tenant(), notify.Limit{Channel: send.Webhook,
+	if _, err := notify.SetLimit(t.Context(), s.Pool, c.tenant(), notify.Limit{Channel: send.Webhook,
 		Scope: notify.PerRecipient, Window: time.Hour, Most: 2}); err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestOneCallPublishesManyTypes(t *testing.T) {
 	s := newSite(t)
 	s.Server.Stop()
 	s.Start(server.Options{Secret: secret.New()})
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for _, name := range []string{"shop", "crm"} {
 		ok(c, "Webhook.CreateEndpoint", endpoint(name), new(notifyv1.CreateEndpointResponse))
 	}

@@ -27,10 +27,16 @@ type protocol = servertest.Protocol
 var (
 	connectJSON, connectProto = servertest.ConnectJSON, servertest.ConnectProto
 	grpc, grpcWeb, protocols  = servertest.GRPC, servertest.GRPCWeb, servertest.Protocols
-	methods, method           = servertest.Methods, servertest.Method
+	method                    = servertest.Method
 	callName, path            = servertest.CallName, servertest.Path
 	eventually                = servertest.Eventually
 )
+
+// methods returns the methods of all services of a tenant. Those of AdminService have other callers, and no records.
+func methods(t testing.TB) []protoreflect.MethodDescriptor {
+	return slices.DeleteFunc(servertest.Methods(t),
+		func(m protoreflect.MethodDescriptor) bool { return m.Parent().Name() == "AdminService" })
+}
 
 // site is a server on a database of its own.
 type site struct {
@@ -108,7 +114,7 @@ func (s *site) dump(tenant string) map[string]string {
 	var all []string
 	for _, table := range tables {
 		all = append(all, `select '`+table+`', coalesce(string_agg(row, E'\n' order by row), '')
-			from (select (to_jsonb(t) - '{failing_since,failed_at}'::text[])::text as row from `+table+` t
+			from (select (to_jsonb(t) - '{failing_since,failed_at,used_at}'::text[])::text as row from `+table+` t
 				where tenant_id = (select tenant_id from access_tenants where name = $1) and `+cmp.Or(changedByCalls[table], "true")+`) r`)
 	}
 	rows, _ = s.Pool.Query(ctx, strings.Join(all, " union all "), tenant)

@@ -114,7 +114,7 @@ func otherThan(digits string) string {
 func TestVerifyCodeGuardsAnExecute(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	ok(c, "Notify.SendCode", sendCode("ada"), new(notifyv1.SendCodeResponse))
 	code := s.mailedCode("ada")
@@ -182,7 +182,7 @@ func TestVerifyCodeGuardsAnExecute(t *testing.T) {
 func TestReplayOfSendCodeSendsNoCode(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	first := c.call(connectJSON, "Notify.SendCode", sendCode("ada"), "Idempotency-Key", "k")
 	again := c.call(connectJSON, "Notify.SendCode", sendCode("ada"), "Idempotency-Key", "k")
 	if first.Code != "" || string(first.Raw) != string(again.Raw) || !again.Replayed() {
@@ -295,7 +295,7 @@ func TestSendRendersATemplate(t *testing.T) {
 func TestRecordedFingerprintsOfPersonalDataAreKeyed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	ok(c, "Notify.SendCode", sendCode("ada"), new(notifyv1.SendCodeResponse), "Idempotency-Key", "a")
 	ok(c, "Notify.VerifyCode", verifyCode("ada", "12"), new(notifyv1.VerifyCodeResponse), "Idempotency-Key", "b")
 	ok(c, "Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1")}},
@@ -391,7 +391,7 @@ func TestTemplateVariablesMayBeReferences(t *testing.T) {
 func TestWrongCodesAreLimitedPerRecipientAndDay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for i := range code.MaxWrong {
 		v := verifyCode("ada", "000000")
 		v.Type = fmt.Sprint("type-", i/code.MaxTries)

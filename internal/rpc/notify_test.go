@@ -129,7 +129,7 @@ func (s *site) alter(query string, args ...any) {
 func TestMessageCommitsWithItsCause(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	limit(t, s, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: notify.MaxWindow,
 		Most: 8})
@@ -186,7 +186,7 @@ func limit(t *testing.T, s *site, l notify.Limit) {
 	if err := s.Pool.QueryRow(t.Context(), "select max(tenant_id) from access_tenants").Scan(&tenant); err != nil {
 		t.Fatal(err)
 	}
-	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.DB.AllDSN), tenant, l); err != nil {
+	if _, err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.DB.AdminDSN), tenant, l); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -195,7 +195,7 @@ func limit(t *testing.T, s *site, l notify.Limit) {
 func TestChangesOfMessagesAreAttributed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	for kind, call := range map[string]func(id string){
 		"cancelled": func(id string) {
@@ -287,7 +287,7 @@ func TestContentIsVisibleToAdminsOnly(t *testing.T) {
 func TestSendBatchItemsFailIndependently(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	bad, empty := sms("bad"), mail("empty")
 	bad.Recipient, empty.GetContent().Subject = "12", ""
 	r := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1"), bad, mail("2"), empty, sms("1")}}

@@ -90,7 +90,7 @@ func init() {
 func orderSite(t *testing.T) *caller {
 	t.Helper()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	c.stocked("tea")
 	return c

@@ -88,7 +88,7 @@ func (c *caller) message(id int64) *notifyv1.Message {
 func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	key := s.Key("one", "till", access.Write)
+	key := s.Key("one", "till", access.Admin)
 	mail, spare, web := emailtest.Start(t, emailtest.Options{}), emailtest.Start(t, emailtest.Options{}), newPosts(t)
 	at, err := url.Parse(web.URL)
 	if err != nil {
@@ -190,7 +190,7 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 func TestBounceMarksItsMessageUndelivered(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("one", "till", access.Write)}
+	c := &caller{s, s.Key("one", "till", access.Admin)}
 	mail := emailtest.Start(t, emailtest.Options{})
 	s.sending("email:\n"+strings.Replace(smtpProvider("main", mail), "}", ", report_secret: s3cret}", 1),
 		webhook.URLPolicy{})

@@ -15,7 +15,7 @@ import (
 func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.preparePayments("a")
 	flag := &paymentv1.ResolveFlagRequest{FlagId: 1, Resolution: paymentv1.Resolution_RESOLUTION_WRITE_OFF}
 	for _, x := range []struct {

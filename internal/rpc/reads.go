@@ -136,6 +136,7 @@ func (r *Reads) watch(ctx context.Context, id access.Identity, stream func() err
 
 // reply is the response to a request.
 type reply struct {
+	calls   *access.Calls            // of the API key: nil, or one that admitted this call
 	writer  *http.ResponseController // nil: not over HTTP/1
 	timeout time.Duration            // of a write
 	held    share                    // of the memory of large responses

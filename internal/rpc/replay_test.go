@@ -312,7 +312,7 @@ func each(cases []*replayCase, run func(x *replayCase)) {
 func TestResponsesAreReplayedByteForByte(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	const key = "Idempotency-Key"
 	cases := replayCases(protocols...)
 	each(cases, func(x *replayCase) {
@@ -362,7 +362,7 @@ func TestResponsesAreReplayedByteForByte(t *testing.T) {
 func TestRefusalsAreReplayedByteForByte(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	cases := slices.DeleteFunc(replayCases(protocols...), func(x *replayCase) bool { return x.refused == nil })
 	each(cases, func(x *replayCase) { c.prepareFor(x.name, x.tag) })
 	before := s.dump("mine")
@@ -425,7 +425,7 @@ func wantSame(t *testing.T, what string, before, after map[string]string) {
 func TestReplayOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	well := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "w")
 	refused := payment("a", "1000")
@@ -446,11 +446,11 @@ func TestReplayOutlivesTheServer(t *testing.T) {
 func TestKeysAreScopedByTenantPrincipalAndOperation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	colleague := &caller{s, s.Key("mine", "colleague", access.Write)}
-	rotated := &caller{s, s.Key("mine", "boss", access.Write)}
-	stranger := &caller{s, s.Key("theirs", "boss", access.Write)}
+	rotated := &caller{s, s.Key("mine", "boss", access.Admin)}
+	stranger := &caller{s, s.Key("theirs", "boss", access.Admin)}
 	stranger.prepare("a")
 	first := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
 	if a := rotated.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); !a.Replayed() ||
@@ -473,7 +473,7 @@ func TestKeysAreScopedByTenantPrincipalAndOperation(t *testing.T) {
 func TestInvalidKeysAreRefusedWithoutEffect(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
 	for _, key := range []string{"", `"`, `""`, `"a`, `"a"b"`, `"a\b"`, "ümlaut", "tab\there", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`} {
@@ -505,7 +505,7 @@ func TestInvalidKeysAreRefusedWithoutEffect(t *testing.T) {
 func TestThousandCallersWithOneKeyGetOneAnswer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	entries := s.Count("select count(*) from ledger_entries")
 	body := connectJSON.Encode(t, payment("a", "5"))
@@ -535,8 +535,8 @@ func TestThousandCallersWithOneKeyGetOneAnswer(t *testing.T) {
 func TestPolicyMayRequireKeysAndSetTheirLife(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
-	other := &caller{s, s.Key("other", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
+	other := &caller{s, s.Key("other", "boss", access.Admin)}
 	c.prepare("a")
 	other.prepare("a")
 	super := pgtest.Pool(t, s.DB.SuperDSN)
@@ -546,7 +546,7 @@ func TestPolicyMayRequireKeysAndSetTheirLife(t *testing.T) {
 	}
 	for _, r := range []access.Policy{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour},
 		{Operation: access.Others, KeyLife: time.Hour}} {
-		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
+		if err := access.Administer(super).PutPolicy(t.Context(), tenant, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -600,7 +600,7 @@ func TestPolicyMayRequireKeysAndSetTheirLife(t *testing.T) {
 func TestPolicyMayRequireTokens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	super := pgtest.Pool(t, s.DB.SuperDSN)
 	tenant, err := access.Tenant(t.Context(), super, "mine")
@@ -608,7 +608,7 @@ func TestPolicyMayRequireTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, operation := range []string{"ledger.transfer", access.Others} {
-		if err := access.SetPolicy(t.Context(), super, tenant,
+		if err := access.Administer(super).PutPolicy(t.Context(), tenant,
 			access.Policy{Operation: operation, TokenRequired: true,
 				KeyRequired: operation == access.Others}); err != nil {
 			t.Fatal(err)

@@ -103,7 +103,7 @@ func init() {
 func saleSite(t *testing.T) *caller {
 	t.Helper()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}},
 		new(ledgerv1.CreateAssetsResponse))
 	c.executed(execute(operation("", putItem("tv", "TV")), operation("", restock("tv", "first", 10))))

@@ -38,7 +38,7 @@ func BenchmarkServersOverConnect(b *testing.B) {
 		}
 		first := &servertest.Site{T: b, DB: db.DB, Pool: super, Log: &servertest.Log{}}
 		first.Start(server.Options{})
-		key := first.Key("shop", "bench", access.Write)
+		key := first.Key("shop", "bench", access.Admin)
 		clientOf := func(s *servertest.Site) ledgerv1connect.LedgerServiceClient {
 			transport := &http.Transport{MaxIdleConnsPerHost: serverCallers}
 			b.Cleanup(transport.CloseIdleConnections)

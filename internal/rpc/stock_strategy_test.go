@@ -20,7 +20,7 @@ var alone = []stockv1.Strategy{stockv1.Strategy_STRATEGY_ATOMIC, stockv1.Strateg
 func TestStrategyOfTheCallOrOfTheItemIsUsed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.stocked("tea")
 	for _, strategy := range append(alone, batched) {
 		name := strategy.String()
@@ -59,7 +59,7 @@ func TestStrategyOfTheCallOrOfTheItemIsUsed(t *testing.T) {
 func TestStrategyOfACallStandsAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.stocked("tea")
 	put := putItem("tea", "")
 	put.Strategy = stockv1.Strategy_STRATEGY_PESSIMISTIC

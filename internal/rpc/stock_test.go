@@ -125,7 +125,7 @@ func (c *caller) wantItem(name, want string) {
 func TestStockIsReservedAndSold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	if i := ok(c, "Stock.PutItem", putItem("tea", "Tea"), new(stockv1.PutItemResponse)); i.GetExisted() ||
 		i.GetItem().GetName() != "Tea" || i.GetItem().GetSegments() != 1 || i.GetItem().GetCreateTime() == nil {
 		t.Errorf("put: %v", i)
@@ -176,7 +176,7 @@ func TestStockIsReservedAndSold(t *testing.T) {
 func TestStockFieldsHaveBounds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.stocked("tea")
 	for what, r := range map[string]proto.Message{
 		"quantity":      reserve("tea", "a", 0),
@@ -213,7 +213,7 @@ func TestStockFieldsHaveBounds(t *testing.T) {
 func TestStockIsSoldInAnExecute(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	c.stocked("tea")
 	sell := execute(operation("", deduct("tea", "order-1", 3)), operation("", pay("order-1", "u:a", "world", "30")))
@@ -260,7 +260,7 @@ func TestStockIsSoldInAnExecute(t *testing.T) {
 func TestReferencesFillInNumbersOfReservations(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	c.stocked("tea")
 	buy := func(i int) *batchv1.ExecuteRequest {
@@ -301,7 +301,7 @@ func TestReferencesFillInNumbersOfReservations(t *testing.T) {
 func TestSpentTokenNamesTheReservation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	c.stocked("tea")
 	token := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
@@ -316,7 +316,7 @@ func TestSpentTokenNamesTheReservation(t *testing.T) {
 func TestItemsAndReservationsAreListed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	for _, name := range []string{"tea", "coffee", "tee shirt"} {
 		c.stocked(name)
 	}

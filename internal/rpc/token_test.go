@@ -24,7 +24,7 @@ const tokenHeader = "Submit-Token"
 func newCaller(t *testing.T) *caller {
 	t.Helper()
 	s := newSite(t)
-	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	return c
 }
@@ -156,7 +156,7 @@ func TestTokenIsSpentOnce(t *testing.T) {
 func TestTokenErrorsHaveTheirReasons(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t)
-	stranger := &caller{c.site, c.Key("theirs", "boss", access.Write)}
+	stranger := &caller{c.site, c.Key("theirs", "boss", access.Admin)}
 	bound := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:ä", Purpose: "order"})
 	subject := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1"})
 	expired, late, forgotten := c.plain(), c.plain(), c.plain()

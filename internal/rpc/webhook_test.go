@@ -80,10 +80,10 @@ func TestEndpointSecretsRequireAdmin(t *testing.T) {
 	s.Server.Stop()
 	s.Start(server.Options{Secret: secret.New()})
 	admin, writer := &caller{s, s.Key("one", "boss", access.Admin)}, &caller{s, s.Key("one", "till", access.Write)}
-	ok(writer, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
+	ok(admin, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
 	first := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
 		new(notifyv1.GetSecretResponse)).GetSecrets()
-	moved := ok(writer, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1},
+	moved := ok(admin, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1},
 		new(notifyv1.RotateSecretResponse)).GetEndpoint()
 	both := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
 		new(notifyv1.GetSecretResponse)).GetSecrets()
@@ -171,7 +171,7 @@ func TestWebhookIsRetriedUntilAccepted(t *testing.T) {
 func TestProviderReportMarksATextDelivered(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("one", "till", access.Write)}
+	c := &caller{s, s.Key("one", "till", access.Admin)}
 	web := newPosts(t) // its id of every message is n1
 	s.sending("sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id, report_secret: s3cret,\n"+
 		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n",
@@ -212,7 +212,7 @@ func TestProviderReportMarksATextDelivered(t *testing.T) {
 func TestPublishSendsToSubscribedEndpoints(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	c := &caller{s, s.Key("one", "till", access.Write)}
+	c := &caller{s, s.Key("one", "till", access.Admin)}
 	s.Server.Stop()
 	s.Start(server.Options{Secret: secret.New()})
 	for name, types := range map[string][]string{"all": nil, "paid": {"order.made", "order.paid"},
@@ -223,7 +223,7 @@ func TestPublishSendsToSubscribedEndpoints(t *testing.T) {
 	}
 	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "off", Enabled: proto.Bool(false)},
 		new(notifyv1.UpdateEndpointResponse))
-	other := &caller{s, s.Key("two", "till", access.Write)}
+	other := &caller{s, s.Key("two", "till", access.Admin)}
 	ok(other, "Webhook.CreateEndpoint", endpoint("theirs"), new(notifyv1.CreateEndpointResponse))
 	told := func(r *notifyv1.PublishResponse) (names string) {
 		for _, m := range r.GetMessages() {

@@ -121,7 +121,7 @@ func (s *site) age(key string, by time.Duration) {
 
 func newWorker(t *testing.T) *caller {
 	s := newSite(t)
-	return &caller{s, s.Key("mine", "boss", access.Write)}
+	return &caller{s, s.Key("mine", "boss", access.Admin)}
 }
 
 func TestOneOfAThousandBeginsRuns(t *testing.T) {

@@ -115,7 +115,7 @@ func TestAuthorizationGoesBeforeTheCertificate(t *testing.T) {
 	t.Parallel()
 	own, clients := newAuthority(t), newAuthority(t)
 	s := secured(t, newFiles(t, own, clients))
-	reader, other := s.Key("mine", "reader", access.Read), s.Key("other", "boss", access.Write)
+	reader, other := s.Key("mine", "reader", access.Read), s.Key("other", "boss", access.Admin)
 	client := httpsClient(t, own, true, clients.named("ledgerd://mine/boss?role=admin"))
 	if got := reasonOf(createAsset(t.Context(), newLedger(client, s, ""))); got != "" {
 		t.Errorf("without a key: %s", got)
@@ -195,7 +195,7 @@ func TestClientLibrarySpeaksTLS(t *testing.T) {
 	t.Parallel()
 	own, clients := newAuthority(t), newAuthority(t)
 	s := secured(t, newFiles(t, own, clients))
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	for what, options := range map[string][]client.Option{"protobuf": nil, "JSON": {client.WithJSON()}, "gRPC": {client.WithGRPC()},
 		"gathered": {client.WithGather()}} {
 		trust := &tls.Config{RootCAs: own.pool()}

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // writer returns a caller with an API key that may write.
 func writer(s *servertest.Site) *servertest.Caller {
 	s.T.Helper()
-	return &servertest.Caller{Site: s, APIKey: s.Key("mine", "boss", access.Write)}
+	return &servertest.Caller{Site: s, APIKey: s.Key("mine", "boss", access.Admin)}
 }
 
 // watcher is an API key that may read metrics.

@@ -24,6 +24,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1/auditv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
@@ -72,6 +73,8 @@ type Options struct {
 	Listen      string // host:port, default 127.0.0.1:8080
 	// MetricsListen serves /metrics and /debug/pprof without a key on a separate address. Empty: off.
 	MetricsListen string
+	// AdminDatabaseURL is the database with a login role in ledgerd_admin, for AdminService. Empty: it is off.
+	AdminDatabaseURL string
 	// TLS names the files of certificates. Nil: connections are not encrypted.
 	TLS *TLSFiles
 	// Issuers are the issuers of accepted tokens.
@@ -106,6 +109,7 @@ const (
 	enginePool = 8 + commit.MaxDirect
 	readPool   = 18
 	keyPool    = 4 // for API keys alone: calls are authenticated even if all other connections are busy
+	adminPool  = 2 // of ledgerd_admin
 
 	readTimeout = 30 * time.Second
 )
@@ -128,6 +132,7 @@ type Server struct {
 	batches    *pgxpool.Pool // of the engine
 	reads      *pgxpool.Pool
 	keyring    *pgxpool.Pool // of authentication
+	admin      *pgxpool.Pool // of AdminService; nil: it is off
 	registry   *prometheus.Registry
 	services   []string // full names
 	http       *http.Server
@@ -239,10 +244,27 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err == nil {
 		s.options.Secret, err = s.options.Secret.Root(ctx, s.batches)
 	}
+	if err == nil && s.options.AdminDatabaseURL != "" {
+		err = s.openAdmin(ctx)
+	}
 	if err != nil {
 		s.closePools()
 	}
 	return err
+}
+
+// openAdmin opens the pool of AdminService, and refuses a role with other rights.
+func (s *Server) openAdmin(ctx context.Context) (err error) {
+	if s.admin, err = pg.OpenReads(ctx, s.options.AdminDatabaseURL, adminPool); err != nil {
+		return err
+	}
+	if err = pg.CheckMode(ctx, s.admin); err == nil {
+		err = pg.CheckAdminRole(ctx, s.admin)
+	}
+	if err != nil {
+		return fmt.Errorf("--admin-database-url: %w", err)
+	}
+	return nil
 }
 
 func (s *Server) closePools() {
@@ -253,6 +275,9 @@ func (s *Server) closePools() {
 	}
 	if s.sends != nil {
 		s.sends.Close()
+	}
+	if s.admin != nil {
+		s.admin.Close()
 	}
 }
 
@@ -318,6 +343,11 @@ func (s *Server) routes() http.Handler {
 		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,
 		Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
+	admin := &rpc.Admin{}
+	if s.admin != nil {
+		admin.Administration = access.Administer(s.admin)
+	}
+	serve(adminv1connect.NewAdminServiceHandler(admin, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

@@ -441,7 +441,7 @@ func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
 	s := servertest.New(t)
 	c := writer(s)
 	tenant := int32(s.Count("select tenant_id from access_tenants where name = 'mine'"))
-	if err := notify.SetLimit(t.Context(), s.Pool, tenant, notify.Limit{Channel: send.Webhook,
+	if _, err := notify.SetLimit(t.Context(), s.Pool, tenant, notify.Limit{Channel: send.Webhook,
 		Scope: notify.PerRecipient, Window: time.Hour, Most: 1}); err != nil {
 		t.Fatal(err)
 	}

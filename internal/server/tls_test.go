@@ -37,7 +37,7 @@ func TestTLSIsHTTP1AndHTTP2AndNothingElse(t *testing.T) {
 	t.Parallel()
 	own := newAuthority(t)
 	s := secured(t, newFiles(t, own, nil))
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	for _, h2 := range []bool{false, true} {
 		client := httpsClient(t, own, h2)
 		res, err := client.Get(s.Base + "/healthz")
@@ -81,7 +81,7 @@ func TestCertificateIsReplacedUnderLoad(t *testing.T) {
 	own := newAuthority(t)
 	files := newFiles(t, own, nil)
 	s := secured(t, files)
-	key := s.Key("mine", "boss", access.Write)
+	key := s.Key("mine", "boss", access.Admin)
 	ctx, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	var calls atomic.Int64

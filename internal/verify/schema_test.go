@@ -256,6 +256,8 @@ var roleWeakenings = []struct{ name, sql, undo, named string }{
 		`kind=login object=strong definition="member of ledgerd_app, member of ledgerd_owner" (should be none)`},
 	{"the login of a server may become the owner", `create role between in role ledgerd_owner; create role strong login noinherit in role ledgerd_app, between`,
 		`drop role strong, between`, `kind=login object=strong definition="member of ledgerd_app, member of ledgerd_owner" (should be none)`},
+	{"the login of a server administers", `create role strong login in role ledgerd_app, ledgerd_admin`, `drop role strong`,
+		`object=strong definition="member of ledgerd_app, member of ledgerd_admin"`},
 	{"the login of a server writes all data", `create role strong login in role ledgerd_app, pg_write_all_data`, `drop role strong`,
 		`object=strong definition="member of ledgerd_app, member of pg_write_all_data"`},
 	{"a role may disable triggers in its session", `grant set on parameter session_replication_role to ledgerd_app`,

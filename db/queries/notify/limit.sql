@@ -1,5 +1,11 @@
 -- Limits as configured, and statements of the background task.
 
+-- name: LimitLock :many
+-- A limit that is about to be changed.
+select most from notify_limits
+where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s
+for no key update;
+
 -- name: LimitUpsert :exec
 insert into notify_limits (tenant_id, channel, scope, window_s, most)
 values (@tenant_id, @channel, @scope, @window_s, @most)

@@ -20,7 +20,7 @@ import (
 func Serve(t *testing.T) (url string) {
 	t.Helper()
 	db := pgtest.New(t)
-	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, db.AllDSN), "import")
+	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, db.AdminDSN), "import")
 	if err != nil {
 		t.Fatal(err)
 	}

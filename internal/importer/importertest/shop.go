@@ -63,7 +63,7 @@ func NewShop(t *testing.T) *Shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, s.DB.AllDSN), "import")
+	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, s.DB.AdminDSN), "import")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,8 @@ func run(ctx context.Context, dsn, folder string) error {
 	if err != nil {
 		return err
 	}
-	key, err := access.Create(ctx, pool, tenant, "demo", access.Admin)
+	key, err := access.Administer(pool).CreateKey(ctx, tenant,
+		access.NewKey{Principal: "demo", Rights: access.Rights{Role: access.Admin}})
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func run(ctx context.Context, dsn, folder string) error {
 		return err
 	}
 	defer s.Stop()
-	c := caller{"http://" + s.Addr(), key}
+	c := caller{"http://" + s.Addr(), key.Secret}
 	if err := errors.Join(
 		c.post("ledgerd.ledger.v1.LedgerService/CreateAssets", "assets", `{"assets":[{"code":"CNY","scale":2}]}`),
 		c.post("ledgerd.ledger.v1.LedgerService/CreateAccounts", "accounts",

@@ -46,6 +46,9 @@ func (s *Site) Start(o server.Options) {
 	if o.DatabaseURL == "" {
 		o.DatabaseURL = s.DB.AppDSN
 	}
+	if o.AdminDatabaseURL == "" {
+		o.AdminDatabaseURL = s.DB.AdminDSN
+	}
 	o.Secret = Secret
 	o.Listen, o.Log = "127.0.0.1:0", slog.New(slog.NewJSONHandler(s.Log, nil))
 	started, err := server.Start(context.Background(), o)
@@ -68,14 +71,15 @@ func (s *Site) Second() *Site {
 func (s *Site) Key(tenant, principal string, role access.Role) string {
 	s.T.Helper()
 	id, err := access.EnsureTenant(context.Background(), s.Pool, tenant)
-	if err == nil {
-		var key string
-		if key, err = access.Create(context.Background(), s.Pool, id, principal, role); err == nil {
-			return key
-		}
+	if err != nil {
+		s.T.Fatal(err)
 	}
-	s.T.Fatal(err)
-	return ""
+	key, err := access.Administer(s.Pool).CreateKey(context.Background(), id,
+		access.NewKey{Principal: principal, Rights: access.Rights{Role: role}})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return key.Secret
 }
 
 // Count counts rows.

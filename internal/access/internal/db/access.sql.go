@@ -10,8 +10,27 @@ import (
 	"time"
 )
 
+const aPIKeyExpire = `-- name: APIKeyExpire :exec
+update access_api_keys set expires_at = $1 where tenant_id = $2 and key_id = $3
+`
+
+type APIKeyExpireParams struct {
+	ExpiresAt *time.Time
+	TenantID  int32
+	KeyID     string
+}
+
+func (q *Queries) APIKeyExpire(ctx context.Context, db DBTX, arg APIKeyExpireParams) error {
+	_, err := db.Exec(ctx, aPIKeyExpire, arg.ExpiresAt, arg.TenantID, arg.KeyID)
+	return err
+}
+
 const aPIKeyGet = `-- name: APIKeyGet :one
-select principal, role, secret_hash, revoked_at from access_api_keys where tenant_id = $1 and key_id = $2
+select principal, role, scopes, call_rate, call_limit, secret_hash, revoked_at,
+    coalesce(extract(epoch from expires_at - c.now), 'infinity')::double precision as life_s,
+    coalesce(used_at < c.now - interval '1 minute', true)::boolean as stale
+from access_api_keys, (select clock_timestamp() as now) c
+where tenant_id = $1 and key_id = $2
 `
 
 type APIKeyGetParams struct {
@@ -22,25 +41,39 @@ type APIKeyGetParams struct {
 type APIKeyGetRow struct {
 	Principal  string
 	Role       string
+	Scopes     []string
+	CallRate   *int32
+	CallLimit  *int32
 	SecretHash []byte
 	RevokedAt  *time.Time
+	LifeS      float64
+	Stale      bool
 }
 
+// What authenticates a key. life_s is the time until it expires, or infinity.
 func (q *Queries) APIKeyGet(ctx context.Context, db DBTX, arg APIKeyGetParams) (APIKeyGetRow, error) {
 	row := db.QueryRow(ctx, aPIKeyGet, arg.TenantID, arg.KeyID)
 	var i APIKeyGetRow
 	err := row.Scan(
 		&i.Principal,
 		&i.Role,
+		&i.Scopes,
+		&i.CallRate,
+		&i.CallLimit,
 		&i.SecretHash,
 		&i.RevokedAt,
+		&i.LifeS,
+		&i.Stale,
 	)
 	return i, err
 }
 
-const aPIKeyInsert = `-- name: APIKeyInsert :exec
-insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash)
-values ($1, $2, $3, $4, $5)
+const aPIKeyInsert = `-- name: APIKeyInsert :one
+insert into access_api_keys (tenant_id, key_id, principal, role, scopes, call_rate, call_limit, secret_hash, created_by,
+    expires_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9,
+    $10)
+returning created_at
 `
 
 type APIKeyInsertParams struct {
@@ -48,35 +81,71 @@ type APIKeyInsertParams struct {
 	KeyID      string
 	Principal  string
 	Role       string
+	Scopes     []string
+	CallRate   *int32
+	CallLimit  *int32
 	SecretHash []byte
+	CreatedBy  string
+	ExpiresAt  *time.Time
 }
 
-func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertParams) error {
-	_, err := db.Exec(ctx, aPIKeyInsert,
+func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertParams) (time.Time, error) {
+	row := db.QueryRow(ctx, aPIKeyInsert,
 		arg.TenantID,
 		arg.KeyID,
 		arg.Principal,
 		arg.Role,
+		arg.Scopes,
+		arg.CallRate,
+		arg.CallLimit,
 		arg.SecretHash,
+		arg.CreatedBy,
+		arg.ExpiresAt,
 	)
-	return err
+	var created_at time.Time
+	err := row.Scan(&created_at)
+	return created_at, err
 }
 
 const aPIKeyList = `-- name: APIKeyList :many
-select key_id, principal, role, created_at, revoked_at from access_api_keys where tenant_id = $1
-    order by created_at
+select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
+    revoked_by, used_at
+from access_api_keys
+where tenant_id = $1 and (created_at, key_id) > ($2::timestamptz, $3::text)
+order by created_at, key_id
+limit $4
 `
+
+type APIKeyListParams struct {
+	TenantID  int32
+	AfterTime time.Time
+	AfterID   string
+	Size      int32
+}
 
 type APIKeyListRow struct {
 	KeyID     string
 	Principal string
 	Role      string
+	Scopes    []string
+	CallRate  *int32
+	CallLimit *int32
 	CreatedAt time.Time
+	CreatedBy string
+	ExpiresAt *time.Time
 	RevokedAt *time.Time
+	RevokedBy *string
+	UsedAt    *time.Time
 }
 
-func (q *Queries) APIKeyList(ctx context.Context, db DBTX, tenantID int32) ([]APIKeyListRow, error) {
-	rows, err := db.Query(ctx, aPIKeyList, tenantID)
+// A page of a tenant's keys, by time of creation.
+func (q *Queries) APIKeyList(ctx context.Context, db DBTX, arg APIKeyListParams) ([]APIKeyListRow, error) {
+	rows, err := db.Query(ctx, aPIKeyList,
+		arg.TenantID,
+		arg.AfterTime,
+		arg.AfterID,
+		arg.Size,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +157,15 @@ func (q *Queries) APIKeyList(ctx context.Context, db DBTX, tenantID int32) ([]AP
 			&i.KeyID,
 			&i.Principal,
 			&i.Role,
+			&i.Scopes,
+			&i.CallRate,
+			&i.CallLimit,
 			&i.CreatedAt,
+			&i.CreatedBy,
+			&i.ExpiresAt,
 			&i.RevokedAt,
+			&i.RevokedBy,
+			&i.UsedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -101,26 +177,121 @@ func (q *Queries) APIKeyList(ctx context.Context, db DBTX, tenantID int32) ([]AP
 	return items, nil
 }
 
-const aPIKeyRevoke = `-- name: APIKeyRevoke :execrows
-update access_api_keys k set revoked_at = c.now
-from (select clock_timestamp() as now) c
-where k.tenant_id = $1 and k.key_id = $2 and k.revoked_at is null
+const aPIKeyLock = `-- name: APIKeyLock :one
+select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
+    revoked_by, used_at, clock_timestamp()::timestamptz as now
+from access_api_keys
+where tenant_id = $1 and key_id = $2
+for no key update
 `
 
-type APIKeyRevokeParams struct {
+type APIKeyLockParams struct {
 	TenantID int32
 	KeyID    string
 }
 
-func (q *Queries) APIKeyRevoke(ctx context.Context, db DBTX, arg APIKeyRevokeParams) (int64, error) {
-	result, err := db.Exec(ctx, aPIKeyRevoke, arg.TenantID, arg.KeyID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type APIKeyLockRow struct {
+	KeyID     string
+	Principal string
+	Role      string
+	Scopes    []string
+	CallRate  *int32
+	CallLimit *int32
+	CreatedAt time.Time
+	CreatedBy string
+	ExpiresAt *time.Time
+	RevokedAt *time.Time
+	RevokedBy *string
+	UsedAt    *time.Time
+	Now       time.Time
 }
 
-const policyDelete = `-- name: PolicyDelete :execrows
+// A key that is about to be changed, with the time.
+func (q *Queries) APIKeyLock(ctx context.Context, db DBTX, arg APIKeyLockParams) (APIKeyLockRow, error) {
+	row := db.QueryRow(ctx, aPIKeyLock, arg.TenantID, arg.KeyID)
+	var i APIKeyLockRow
+	err := row.Scan(
+		&i.KeyID,
+		&i.Principal,
+		&i.Role,
+		&i.Scopes,
+		&i.CallRate,
+		&i.CallLimit,
+		&i.CreatedAt,
+		&i.CreatedBy,
+		&i.ExpiresAt,
+		&i.RevokedAt,
+		&i.RevokedBy,
+		&i.UsedAt,
+		&i.Now,
+	)
+	return i, err
+}
+
+const aPIKeyRevoke = `-- name: APIKeyRevoke :exec
+update access_api_keys set revoked_at = $1, revoked_by = $2
+where tenant_id = $3 and key_id = $4
+`
+
+type APIKeyRevokeParams struct {
+	RevokedAt *time.Time
+	RevokedBy *string
+	TenantID  int32
+	KeyID     string
+}
+
+func (q *Queries) APIKeyRevoke(ctx context.Context, db DBTX, arg APIKeyRevokeParams) error {
+	_, err := db.Exec(ctx, aPIKeyRevoke,
+		arg.RevokedAt,
+		arg.RevokedBy,
+		arg.TenantID,
+		arg.KeyID,
+	)
+	return err
+}
+
+const aPIKeyUsed = `-- name: APIKeyUsed :exec
+update access_api_keys k set used_at = u.now
+from (
+    select a.tenant_id, a.key_id, c.now
+    from access_api_keys a, (select clock_timestamp() as now) c
+    where a.tenant_id = $1 and a.key_id = $2
+        and coalesce(a.used_at < c.now - interval '1 minute', true)
+    for no key update of a skip locked
+) u
+where k.tenant_id = u.tenant_id and k.key_id = u.key_id
+`
+
+type APIKeyUsedParams struct {
+	TenantID int32
+	KeyID    string
+}
+
+// Records the use of a key, unless another process does so, or has within a minute.
+func (q *Queries) APIKeyUsed(ctx context.Context, db DBTX, arg APIKeyUsedParams) error {
+	_, err := db.Exec(ctx, aPIKeyUsed, arg.TenantID, arg.KeyID)
+	return err
+}
+
+const author = `-- name: Author :one
+select coalesce((select t.name || '/' || $1::text from access_tenants t where t.tenant_id = $2),
+    session_user)::text as author
+`
+
+type AuthorParams struct {
+	Principal string
+	TenantID  int32
+}
+
+// The name of a caller in the records of changes: without a tenant, the login role of this connection.
+func (q *Queries) Author(ctx context.Context, db DBTX, arg AuthorParams) (string, error) {
+	row := db.QueryRow(ctx, author, arg.Principal, arg.TenantID)
+	var author string
+	err := row.Scan(&author)
+	return author, err
+}
+
+const policyDelete = `-- name: PolicyDelete :exec
 delete from access_policies where tenant_id = $1 and operation = $2
 `
 
@@ -129,12 +300,9 @@ type PolicyDeleteParams struct {
 	Operation string
 }
 
-func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeleteParams) (int64, error) {
-	result, err := db.Exec(ctx, policyDelete, arg.TenantID, arg.Operation)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeleteParams) error {
+	_, err := db.Exec(ctx, policyDelete, arg.TenantID, arg.Operation)
+	return err
 }
 
 const policyList = `-- name: PolicyList :many
@@ -174,6 +342,31 @@ func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]Po
 		return nil, err
 	}
 	return items, nil
+}
+
+const policyLock = `-- name: PolicyLock :one
+select key_required, token_required, key_life_s from access_policies
+where tenant_id = $1 and operation = $2
+for no key update
+`
+
+type PolicyLockParams struct {
+	TenantID  int32
+	Operation string
+}
+
+type PolicyLockRow struct {
+	KeyRequired   bool
+	TokenRequired bool
+	KeyLifeS      *int32
+}
+
+// A policy that is about to be changed.
+func (q *Queries) PolicyLock(ctx context.Context, db DBTX, arg PolicyLockParams) (PolicyLockRow, error) {
+	row := db.QueryRow(ctx, policyLock, arg.TenantID, arg.Operation)
+	var i PolicyLockRow
+	err := row.Scan(&i.KeyRequired, &i.TokenRequired, &i.KeyLifeS)
+	return i, err
 }
 
 const policyUpsert = `-- name: PolicyUpsert :exec
@@ -218,14 +411,48 @@ const tenantInsert = `-- name: TenantInsert :one
 insert into access_tenants (tenant_id, name)
 select coalesce(max(t.tenant_id), 0) + 1, $1::text from access_tenants t
 on conflict do nothing
-returning tenant_id
+returning tenant_id, created_at
 `
+
+type TenantInsertRow struct {
+	TenantID  int32
+	CreatedAt time.Time
+}
 
 // Tenants and API keys.
 // Creates a tenant with the next number. Returns no row if another transaction created one with the number or the name.
-func (q *Queries) TenantInsert(ctx context.Context, db DBTX, name string) (int32, error) {
+func (q *Queries) TenantInsert(ctx context.Context, db DBTX, name string) (TenantInsertRow, error) {
 	row := db.QueryRow(ctx, tenantInsert, name)
-	var tenant_id int32
-	err := row.Scan(&tenant_id)
-	return tenant_id, err
+	var i TenantInsertRow
+	err := row.Scan(&i.TenantID, &i.CreatedAt)
+	return i, err
+}
+
+const tenantList = `-- name: TenantList :many
+select tenant_id, name, created_at from access_tenants where name > $1::text order by name limit $2
+`
+
+type TenantListParams struct {
+	After string
+	Size  int32
+}
+
+func (q *Queries) TenantList(ctx context.Context, db DBTX, arg TenantListParams) ([]AccessTenant, error) {
+	rows, err := db.Query(ctx, tenantList, arg.After, arg.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AccessTenant
+	for rows.Next() {
+		var i AccessTenant
+		if err := rows.Scan(&i.TenantID, &i.Name, &i.CreatedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -3,3 +3,17 @@
 //   sqlc v1.31.1
 
 package db
+
+import (
+	"time"
+)
+
+// Tenants. Nothing is shared between two of them.
+type AccessTenant struct {
+	// Number of the tenant, first column of every key: one more than the greatest.
+	TenantID int32
+	// Name of the tenant, for people.
+	Name string
+	// When it was created.
+	CreatedAt time.Time
+}

@@ -104,8 +104,48 @@ func (q *Queries) LimitDelete(ctx context.Context, db DBTX, arg LimitDeleteParam
 	return result.RowsAffected(), nil
 }
 
-const limitUpsert = `-- name: LimitUpsert :exec
+const limitLock = `-- name: LimitLock :many
 
+select most from notify_limits
+where tenant_id = $1 and channel = $2 and scope = $3 and window_s = $4
+for no key update
+`
+
+type LimitLockParams struct {
+	TenantID int32
+	Channel  string
+	Scope    string
+	WindowS  int32
+}
+
+// Limits as configured, and statements of the background task.
+// A limit that is about to be changed.
+func (q *Queries) LimitLock(ctx context.Context, db DBTX, arg LimitLockParams) ([]int32, error) {
+	rows, err := db.Query(ctx, limitLock,
+		arg.TenantID,
+		arg.Channel,
+		arg.Scope,
+		arg.WindowS,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var most int32
+		if err := rows.Scan(&most); err != nil {
+			return nil, err
+		}
+		items = append(items, most)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitUpsert = `-- name: LimitUpsert :exec
 insert into notify_limits (tenant_id, channel, scope, window_s, most)
 values ($1, $2, $3, $4, $5)
 on conflict (tenant_id, channel, scope, window_s) do update set most = excluded.most
@@ -119,7 +159,6 @@ type LimitUpsertParams struct {
 	Most     int32
 }
 
-// Limits as configured, and statements of the background task.
 func (q *Queries) LimitUpsert(ctx context.Context, db DBTX, arg LimitUpsertParams) error {
 	_, err := db.Exec(ctx, limitUpsert,
 		arg.TenantID,

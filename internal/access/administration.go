@@ -1,0 +1,154 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/audit"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Reasons of administration.
+var (
+	TenantNotFound = fault.Define(fault.Reason{Name: "TENANT_NOT_FOUND", Class: fault.BadRequest,
+		Code: fault.NotFound, Step: fault.Fix, Doc: "There is no tenant of this name."})
+	PolicyNotFound = fault.Define(fault.Reason{Name: "POLICY_NOT_FOUND", Class: fault.BadRequest,
+		Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no policy of its own for the operation."})
+)
+
+// Administration changes tenants, API keys and policies, each in one transaction with its event in the audit log. Its
+// pool needs the rights of ledgerd_admin. It is made for each call.
+type Administration struct {
+	pool      *pgxpool.Pool
+	caller    Identity // zero: the login role of the database
+	requestID string   // of the call
+	giver     *Rights  // of the caller, which gives no more than it has; nil: everything
+}
+
+// Administer returns the administration by a command, on behalf of the login role.
+func Administer(pool *pgxpool.Pool) *Administration { return &Administration{pool: pool} }
+
+// For returns the administration by a call of an authenticated caller. It does not check whether the caller may
+// administer the tenant.
+func (a *Administration) For(caller Identity, requestID string) *Administration {
+	rights := caller.Rights()
+	return &Administration{pool: a.pool, caller: caller, requestID: requestID, giver: &rights}
+}
+
+// change is a transaction of administration.
+type change struct {
+	*Administration
+	tx     pgx.Tx
+	author string // as access_api_keys.created_by has it
+}
+
+// record adds an event to the audit log of a tenant. A caller of another tenant is named with its tenant.
+func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name string, before, after any) error {
+	by := commit.Caller{Tenant: tenant, Principal: c.caller.Principal, KeyID: c.caller.KeyID, RequestID: c.requestID}
+	if by.Principal != "" && c.caller.Tenant != tenant {
+		by.Principal = c.author
+	}
+	return audit.Write(ctx, c.tx, by, audit.Change{Kind: kind, Name: name, Before: before, After: after})
+}
+
+// change runs a change in one transaction.
+func (a *Administration) change(ctx context.Context, do func(*change) error) error {
+	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		author, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal})
+		if err != nil {
+			return fmt.Errorf("name the author of a change: %w", err)
+		}
+		return do(&change{a, tx, author})
+	})
+}
+
+// Change runs a change of another package's tables in a transaction of administration, with the event that it returns.
+func (a *Administration) Change(ctx context.Context, tenant int32, do func(tx pgx.Tx) (audit.Change, error)) error {
+	return a.change(ctx, func(c *change) error {
+		x, err := do(c.tx)
+		if err != nil {
+			return err
+		}
+		return c.record(ctx, tenant, x.Kind, x.Name, x.Before, x.After)
+	})
+}
+
+// Pool returns the pool, for reads.
+func (a *Administration) Pool() *pgxpool.Pool { return a.pool }
+
+// TenantRecord is a tenant.
+type TenantRecord struct {
+	Number  int32
+	Name    string
+	Created time.Time
+}
+
+var tenantName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+
+// CreateTenant creates a tenant; existed is true if there was one of that name. Returns fault FIELD_INVALID.
+func (a *Administration) CreateTenant(ctx context.Context, name string) (tenant int32, existed bool, err error) {
+	if !tenantName.MatchString(name) {
+		const problem = "must be 1 to 63 lower-case letters, digits and hyphens, and not begin with a hyphen"
+		return 0, false, fault.FieldInvalid.New("name: %s", problem).WithField("name", problem)
+	}
+	err = a.change(ctx, func(c *change) error {
+		for { // while other tenants take the number
+			tenant, err = q.TenantGet(ctx, c.tx, name)
+			if existed = err == nil; existed || !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			row, err := q.TenantInsert(ctx, c.tx, name)
+			if errors.Is(err, pgx.ErrNoRows) {
+				continue
+			}
+			if tenant = row.TenantID; err != nil {
+				return err
+			}
+			return c.record(ctx, tenant, audit.Tenant, name, nil, map[string]int32{"tenant_id": tenant})
+		}
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("tenant %q: %w", name, err)
+	}
+	return tenant, existed, nil
+}
+
+// EnsureTenant returns the number of a tenant, creating it if necessary.
+func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
+	id, err := Tenant(ctx, pool, name)
+	if fault.Is(err, TenantNotFound) {
+		id, _, err = Administer(pool).CreateTenant(ctx, name)
+	}
+	return id, err
+}
+
+// Tenant returns the number of an existing tenant. Returns fault TENANT_NOT_FOUND.
+func Tenant(ctx context.Context, from db.DBTX, name string) (int32, error) {
+	id, err := q.TenantGet(pg.ForAllTenants(ctx), pg.Planned{DB: from}, name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, TenantNotFound.New("there is no tenant %q", name)
+	}
+	return id, err
+}
+
+// ListTenants lists tenants by name, after a name.
+func ListTenants(ctx context.Context, from db.DBTX, after string, size int) ([]TenantRecord, error) {
+	rows, err := q.TenantList(ctx, from, db.TenantListParams{After: after, Size: int32(size)})
+	if err != nil {
+		return nil, fmt.Errorf("list tenants: %w", err)
+	}
+	tenants := make([]TenantRecord, len(rows))
+	for i, r := range rows {
+		tenants[i] = TenantRecord{r.TenantID, r.Name, r.CreatedAt}
+	}
+	return tenants, nil
+}

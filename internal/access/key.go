@@ -1,0 +1,291 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/audit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// KeyNotFound refuses a change of an API key that the tenant does not have.
+var KeyNotFound = fault.Define(fault.Reason{Name: "API_KEY_NOT_FOUND", Class: fault.BadRequest,
+	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no such API key that is neither revoked nor expired."})
+
+// Rights are what an API key may do.
+type Rights struct {
+	Role      Role
+	Scopes    *Scopes   // nil: all that the role allows
+	Expires   time.Time // zero: it does not expire
+	CallRate  int32     // calls a second on one server, at most MaxCalls; 0: no limit
+	CallLimit int32     // calls in flight on one server, at most MaxCalls; 0: no limit
+}
+
+// MaxCalls bounds CallRate and CallLimit.
+const MaxCalls = 1_000_000
+
+// Rights returns what the caller may do, and so what it may give to others.
+func (i Identity) Rights() Rights {
+	return Rights{i.Role, i.Scopes, i.Expires, i.CallRate, i.CallLimit}
+}
+
+// exceeds returns the field by which rights go beyond those of their giver, or empty.
+func (r Rights) exceeds(giver Rights) (field string) {
+	more := func(own, most int32) bool { return most > 0 && (own == 0 || own > most) }
+	switch {
+	case giver.Role != Operator && !giver.Role.Includes(r.Role):
+		return "role"
+	case !giver.Scopes.includes(r.Scopes) && giver.Role != Operator:
+		return "scopes"
+	case giver.Role != Operator && !giver.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(giver.Expires)):
+		return "expire_time"
+	case giver.Role != Operator && more(r.CallRate, giver.CallRate):
+		return "call_rate"
+	case giver.Role != Operator && more(r.CallLimit, giver.CallLimit):
+		return "call_limit"
+	}
+	return ""
+}
+
+// Key describes an API key without its secret.
+type Key struct {
+	ID, Principal string
+	Rights
+	Created   time.Time
+	CreatedBy string
+	Revoked   time.Time // zero: it is not
+	RevokedBy string
+	Used      time.Time // to a minute or so; zero: never
+	// Secret is the whole key, with its secret, right after its creation; it cannot be read again.
+	Secret string
+}
+
+// NewKey is an API key to create.
+type NewKey struct {
+	Principal string
+	Rights
+}
+
+// check validates a key. Returns fault FIELD_INVALID.
+func (n NewKey) check() error {
+	field, problem := "", ""
+	switch {
+	case !principalName.MatchString(n.Principal):
+		field, problem = "principal", "must be 1 to 64 printable ASCII characters without spaces"
+	case n.Role < Read || n.Role > Operator:
+		field, problem = "role", "must be read, write, admin or operator"
+	case !n.Expires.IsZero() && n.Expires.Before(time.Now()):
+		field, problem = "expire_time", "must be in the future"
+	case n.CallRate < 0 || n.CallRate > MaxCalls:
+		field, problem = "call_rate", fmt.Sprintf("must be 1 to %d, or 0 for no limit", MaxCalls)
+	case n.CallLimit < 0 || n.CallLimit > MaxCalls:
+		field, problem = "call_limit", fmt.Sprintf("must be 1 to %d, or 0 for no limit", MaxCalls)
+	default:
+		return nil
+	}
+	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+}
+
+// CreateKey creates an API key of a tenant. Returns faults FIELD_INVALID, PERMISSION_DENIED.
+func (a *Administration) CreateKey(ctx context.Context, tenant int32, n NewKey) (k Key, err error) {
+	if err := cmp.Or(n.check(), a.mayGive(n.Rights)); err != nil {
+		return Key{}, err
+	}
+	err = a.change(ctx, func(c *change) error {
+		k, err = c.insertKey(ctx, tenant, n)
+		return err
+	})
+	return k, err
+}
+
+// mayGive refuses rights beyond those of the caller. Returns fault PERMISSION_DENIED.
+func (a *Administration) mayGive(r Rights) error {
+	if a.giver == nil {
+		return nil
+	}
+	if field := r.exceeds(*a.giver); field != "" {
+		problem := "goes beyond what the caller itself may do"
+		return PermissionDenied.New("%s: %s", field, problem).WithField(field, problem)
+	}
+	return nil
+}
+
+func (c *change) insertKey(ctx context.Context, tenant int32, n NewKey) (Key, error) {
+	id, secret := random(8), random(32)
+	hash := sha256.Sum256([]byte(secret))
+	created, err := q.APIKeyInsert(ctx, c.tx, db.APIKeyInsertParams{TenantID: tenant, KeyID: id, Principal: n.Principal,
+		Role: n.Role.String(), Scopes: n.Scopes.Texts(), CallRate: null(n.CallRate), CallLimit: null(n.CallLimit),
+		SecretHash: hash[:], CreatedBy: c.author, ExpiresAt: null(n.Expires)})
+	if err != nil {
+		return Key{}, fmt.Errorf("make an API key: %w", err)
+	}
+	k := Key{ID: id, Principal: n.Principal, Rights: n.Rights, Created: created, CreatedBy: c.author,
+		Secret: fmt.Sprintf("%s_%d_%s_%s", prefix, tenant, id, secret)}
+	return k, c.record(ctx, tenant, audit.Key, id, nil, k.settings())
+}
+
+// keySettings are the settings of an API key in the audit log.
+type keySettings struct {
+	Principal string     `json:"principal"`
+	Role      string     `json:"role"`
+	Scopes    []string   `json:"scopes,omitempty"`
+	Expires   *time.Time `json:"expire_time,omitempty"`
+	Revoked   *time.Time `json:"revoke_time,omitempty"`
+	CallRate  int32      `json:"call_rate,omitempty"`
+	CallLimit int32      `json:"call_limit,omitempty"`
+}
+
+func (k *Key) settings() keySettings {
+	return keySettings{k.Principal, k.Role.String(), k.Scopes.Texts(), null(k.Expires.UTC()), null(k.Revoked.UTC()),
+		k.CallRate, k.CallLimit}
+}
+
+// null returns nil for the zero value.
+func null[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never returns an error
+	return encoding.EncodeToString(b)
+}
+
+// MaxOverlap bounds how long a rotated key remains valid.
+const MaxOverlap = 90 * 24 * time.Hour
+
+// RotateKey creates a successor with the rights of a key, which then expires after the overlap, unless it does so
+// before. The successor never expires if expires is zero. Returns faults API_KEY_NOT_FOUND, FIELD_INVALID,
+// PERMISSION_DENIED.
+func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string, overlap time.Duration,
+	expires time.Time) (successor, old Key, err error) {
+	if overlap < 0 || overlap > MaxOverlap {
+		problem := fmt.Sprintf("must be 0 to %v", MaxOverlap)
+		return Key{}, Key{}, fault.FieldInvalid.New("overlap: %s", problem).WithField("overlap", problem)
+	}
+	err = a.change(ctx, func(c *change) error {
+		row, err := c.lockKey(ctx, tenant, id)
+		if err != nil {
+			return err
+		}
+		if old, err = row.key(); err != nil {
+			return err
+		}
+		n := NewKey{old.Principal, old.Rights}
+		n.Expires = expires
+		if err := cmp.Or(n.check(), a.mayGive(n.Rights)); err != nil {
+			return err
+		}
+		if successor, err = c.insertKey(ctx, tenant, n); err != nil {
+			return err
+		}
+		if end := row.Now.Add(overlap); old.Expires.IsZero() || end.Before(old.Expires) {
+			before := old.settings()
+			old.Expires = end
+			if err := q.APIKeyExpire(ctx, c.tx, db.APIKeyExpireParams{TenantID: tenant, KeyID: id,
+				ExpiresAt: &end}); err != nil {
+				return err
+			}
+			return c.record(ctx, tenant, audit.Key, id, before, old.settings())
+		}
+		return nil
+	})
+	return successor, old, err
+}
+
+type lockedKey db.APIKeyLockRow
+
+// lockKey locks a key that is neither revoked nor expired. Returns fault API_KEY_NOT_FOUND.
+func (c *change) lockKey(ctx context.Context, tenant int32, id string) (lockedKey, error) {
+	row, err := q.APIKeyLock(ctx, c.tx, db.APIKeyLockParams{TenantID: tenant, KeyID: id})
+	if errors.Is(err, pgx.ErrNoRows) || err == nil &&
+		(row.RevokedAt != nil || row.ExpiresAt != nil && !row.ExpiresAt.After(row.Now)) {
+		return lockedKey{}, KeyNotFound.New("the tenant has no valid API key %s", id)
+	}
+	return lockedKey(row), err
+}
+
+func (r lockedKey) key() (Key, error) {
+	return keyOf(&db.APIKeyListRow{KeyID: r.KeyID, Principal: r.Principal, Role: r.Role, Scopes: r.Scopes,
+		CallRate: r.CallRate, CallLimit: r.CallLimit, CreatedAt: r.CreatedAt, CreatedBy: r.CreatedBy,
+		ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt, RevokedBy: r.RevokedBy, UsedAt: r.UsedAt})
+}
+
+// RevokeKey ends a key. Servers refuse it within rememberFor. Returns fault API_KEY_NOT_FOUND, also if it was revoked
+// or has expired before.
+func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, err error) {
+	err = a.change(ctx, func(c *change) error {
+		row, err := c.lockKey(ctx, tenant, id)
+		if err != nil {
+			return err
+		}
+		before, err := row.key()
+		if err != nil {
+			return err
+		}
+		k = before
+		k.Revoked, k.RevokedBy = row.Now, c.author
+		if err := q.APIKeyRevoke(ctx, c.tx, db.APIKeyRevokeParams{TenantID: tenant, KeyID: id, RevokedAt: &k.Revoked,
+			RevokedBy: &k.RevokedBy}); err != nil {
+			return err
+		}
+		return c.record(ctx, tenant, audit.Key, id, before.settings(), k.settings())
+	})
+	return k, err
+}
+
+// KeyPlace is a position in the list of a tenant's keys. The zero value is the beginning.
+type KeyPlace struct {
+	Created time.Time
+	ID      string
+}
+
+// Place returns the position after a key.
+func (k Key) Place() KeyPlace { return KeyPlace{k.Created, k.ID} }
+
+// ListKeys lists keys of a tenant in the order of their creation, after a position.
+func ListKeys(ctx context.Context, from db.DBTX, tenant int32, after KeyPlace, size int) ([]Key, error) {
+	rows, err := q.APIKeyList(ctx, from, db.APIKeyListParams{TenantID: tenant, AfterTime: after.Created,
+		AfterID: after.ID, Size: int32(size)})
+	if err != nil {
+		return nil, fmt.Errorf("list API keys: %w", err)
+	}
+	keys := make([]Key, len(rows))
+	for i := range rows {
+		if keys[i], err = keyOf(&rows[i]); err != nil {
+			return nil, err
+		}
+	}
+	return keys, nil
+}
+
+func keyOf(r *db.APIKeyListRow) (Key, error) {
+	scopes, err := ParseScopes(r.Scopes)
+	if err != nil {
+		return Key{}, fmt.Errorf("a scope of the API key %s: %w", r.KeyID, err)
+	}
+	return Key{ID: r.KeyID, Principal: r.Principal, Created: r.CreatedAt, CreatedBy: r.CreatedBy,
+		Rights: Rights{Role: roleNames[r.Role], Scopes: scopes, Expires: value(r.ExpiresAt),
+			CallRate: value(r.CallRate), CallLimit: value(r.CallLimit)},
+		Revoked: value(r.RevokedAt), RevokedBy: value(r.RevokedBy), Used: value(r.UsedAt)}, nil
+}
+
+// value returns the zero value for null.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

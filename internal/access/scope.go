@@ -1,0 +1,226 @@
+package access
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Scope is a part of what a role allows: an operation, and patterns that fields of its request must match. For example
+// ledger.transfer(from=user:*, to=merchant:*), stock.*(item_id=sku-*), ledger.get_*.
+type Scope struct {
+	operation pattern
+	fields    []fieldPattern // sorted by name
+}
+
+// pattern is a text, or with rest all texts that begin with it.
+type pattern struct {
+	text string
+	rest bool
+}
+
+type fieldPattern struct {
+	name string
+	pattern
+}
+
+// Value is the text of a field of a request, with its path.
+type Value struct{ Path, Text string }
+
+// Bounds of scopes.
+const (
+	MaxScopes    = 100 // of a key
+	maxScopeSize = 512 // bytes
+)
+
+var (
+	scopeOperation = regexp.MustCompile(`^[a-z]+\.([a-z_]+\*?|\*)$`)
+	scopeField     = regexp.MustCompile(`^[a-z_]+$`)
+)
+
+// ParseScope parses OPERATION or OPERATION(FIELD=PATTERN, ...). A * at the end of the operation or of a pattern stands
+// for any rest.
+func ParseScope(s string) (Scope, error) {
+	if len(s) > maxScopeSize {
+		return Scope{}, fmt.Errorf("a scope has at most %d bytes", maxScopeSize)
+	}
+	operation, rest, conditional := strings.Cut(s, "(")
+	if !scopeOperation.MatchString(operation) {
+		return Scope{}, fmt.Errorf("%q is not an operation such as ledger.transfer, ledger.get_* or ledger.*", operation)
+	}
+	scope := Scope{operation: newPattern(operation)}
+	if !conditional {
+		return scope, nil
+	}
+	inner, closed := strings.CutSuffix(rest, ")")
+	if !closed {
+		return Scope{}, fmt.Errorf("the parenthesis of %s( is not closed at the end", operation)
+	}
+	for text := range strings.SplitSeq(inner, ",") {
+		f, err := parseFieldPattern(strings.Trim(text, " "))
+		if err != nil {
+			return Scope{}, err
+		}
+		if slices.ContainsFunc(scope.fields, func(other fieldPattern) bool { return other.name == f.name }) {
+			return Scope{}, fmt.Errorf("field %s occurs twice: write two scopes", f.name)
+		}
+		scope.fields = append(scope.fields, f)
+	}
+	slices.SortFunc(scope.fields, func(a, b fieldPattern) int { return strings.Compare(a.name, b.name) })
+	return scope, nil
+}
+
+func parseFieldPattern(s string) (fieldPattern, error) {
+	name, text, ok := strings.Cut(s, "=")
+	switch p := newPattern(text); {
+	case !ok || !scopeField.MatchString(name):
+		return fieldPattern{}, fmt.Errorf("%q must be FIELD=PATTERN, such as from=user:*", s)
+	case text == "" || strings.ContainsRune(p.text, '*'):
+		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern is a text, with a * at its end at most", name, text)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, reserved):
+		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern has no spaces, parentheses and control characters", name, text)
+	default:
+		return fieldPattern{name, p}, nil
+	}
+}
+
+func reserved(r rune) bool { return r == '(' || r == ')' || unicode.IsSpace(r) || !unicode.IsPrint(r) }
+
+func newPattern(s string) pattern {
+	text, rest := strings.CutSuffix(s, "*")
+	return pattern{text, rest}
+}
+
+func (p pattern) String() string {
+	if p.rest {
+		return p.text + "*"
+	}
+	return p.text
+}
+
+func (p pattern) matches(s string) bool {
+	return s == p.text || p.rest && strings.HasPrefix(s, p.text)
+}
+
+// includes reports whether p matches all that o matches.
+func (p pattern) includes(o pattern) bool {
+	return p.rest && strings.HasPrefix(o.text, p.text) || !o.rest && p.text == o.text
+}
+
+// String returns the normal form.
+func (s Scope) String() string {
+	if len(s.fields) == 0 {
+		return s.operation.String()
+	}
+	fields := make([]string, len(s.fields))
+	for i, f := range s.fields {
+		fields[i] = f.name + "=" + f.String()
+	}
+	return s.operation.String() + "(" + strings.Join(fields, ", ") + ")"
+}
+
+// includes reports whether s allows all that o allows.
+func (s Scope) includes(o Scope) bool {
+	return s.operation.includes(o.operation) && !slices.ContainsFunc(s.fields, func(f fieldPattern) bool {
+		i := slices.IndexFunc(o.fields, func(of fieldPattern) bool { return of.name == f.name })
+		return i < 0 || !f.includes(o.fields[i].pattern)
+	})
+}
+
+// refuses returns the first field of the scope that a request does not match, with its first value that differs. Every
+// value of a field must match, and there must be one: a field that the request leaves empty could stand for all.
+func (s Scope) refuses(values func(field string) []Value) (f fieldPattern, v Value, refused bool) {
+	for _, f := range s.fields {
+		found := values(f.name)
+		i := slices.IndexFunc(found, func(v Value) bool { return !f.matches(v.Text) })
+		switch {
+		case i >= 0:
+			return f, found[i], true
+		case len(found) == 0:
+			return f, Value{Path: f.name}, true
+		}
+	}
+	return fieldPattern{}, Value{}, false
+}
+
+// Scopes are what a caller may do of what its role allows. Nil: everything.
+type Scopes struct{ list []Scope }
+
+// ParseScopes parses the scopes of a key. No text at all: nil.
+func ParseScopes(texts []string) (*Scopes, error) {
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	if len(texts) > MaxScopes {
+		return nil, fmt.Errorf("there are %d scopes, at most %d are allowed", len(texts), MaxScopes)
+	}
+	all := &Scopes{}
+	for _, text := range texts {
+		scope, err := ParseScope(text)
+		if err != nil {
+			return nil, err
+		}
+		all.list = append(all.list, scope)
+	}
+	return all, nil
+}
+
+// Texts returns the scopes in their normal form; nil: everything.
+func (s *Scopes) Texts() (texts []string) {
+	if s != nil {
+		for _, scope := range s.list {
+			texts = append(texts, scope.String())
+		}
+	}
+	return texts
+}
+
+// operations returns the scopes that an operation may use.
+func (s *Scopes) of(operation string) (found []Scope) {
+	for _, scope := range s.list {
+		if scope.operation.matches(operation) {
+			found = append(found, scope)
+		}
+	}
+	return found
+}
+
+// Check refuses an operation that no scope covers. values returns the values of a field of its request. Returns fault
+// PERMISSION_DENIED.
+func (s *Scopes) Check(operation string, values func(field string) []Value) error {
+	if s == nil {
+		return nil
+	}
+	own := s.of(operation)
+	if len(own) == 0 {
+		return PermissionDenied.New("no scope of the caller covers %s: it has %s", operation, strings.Join(s.Texts(), "; "))
+	}
+	var denied error
+	for _, scope := range own {
+		f, v, refused := scope.refuses(values)
+		if !refused {
+			return nil
+		}
+		if denied == nil {
+			problem := fmt.Sprintf("%q is outside of the scope %s", v.Text, scope)
+			if v.Text == "" {
+				problem = fmt.Sprintf("must be set, and match %s: the caller's scope is %s", f.pattern, scope)
+			}
+			denied = PermissionDenied.New("%s: %s", v.Path, problem).WithField(v.Path, problem)
+		}
+	}
+	return denied
+}
+
+// includes reports whether s allows all that o allows.
+func (s *Scopes) includes(o *Scopes) bool {
+	if s == nil || o == nil {
+		return s == nil
+	}
+	return !slices.ContainsFunc(o.list, func(inner Scope) bool {
+		return !slices.ContainsFunc(s.list, func(outer Scope) bool { return outer.includes(inner) })
+	})
+}

@@ -1,0 +1,180 @@
+package rpc_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	adminv1 "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+// adminExamples are valid requests for the tenant "mine". Those of calls that only operators may make come last.
+func adminExamples() []struct {
+	name string
+	m    proto.Message
+} {
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: 5}
+	return []struct {
+		name string
+		m    proto.Message
+	}{
+		{"Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "p", Role: adminv1.Role_ROLE_READ}},
+		{"Admin.RotateKey", &adminv1.RotateKeyRequest{KeyName: "x"}},
+		{"Admin.RevokeKey", &adminv1.RevokeKeyRequest{KeyName: "x"}},
+		{"Admin.ListKeys", &adminv1.ListKeysRequest{}},
+		{"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse"}}},
+		{"Admin.ListPolicies", &adminv1.ListPoliciesRequest{}},
+		{"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "ledger.reverse"}},
+		{"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}},
+		{"Admin.ListLimits", &adminv1.ListLimitsRequest{}},
+		{"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
+		{"Admin.CreateTenant", &adminv1.CreateTenantRequest{Name: "another"}},
+		{"Admin.ListTenants", &adminv1.ListTenantsRequest{}},
+	}
+}
+
+func TestOnlyAdministratorsAdminister(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	theirs := s.Key("theirs", "boss", access.Admin)
+	for role, c := range map[access.Role]*caller{
+		access.Read: {s, s.Key("mine", "reader", access.Read)}, access.Write: {s, s.Key("mine", "clerk", access.Write)},
+		access.Admin:    {s, s.Key("mine", "boss", access.Admin)},
+		access.Operator: {s, s.Key("operators", "op", access.Operator)},
+	} {
+		for i, x := range adminExamples() {
+			if a := (&caller{site: s}).call(connectJSON, x.name, x.m); a.Code != "unauthenticated" {
+				t.Errorf("%s without a key: %q", x.name, a.Code)
+			}
+			a := c.call(connectJSON, x.name, x.m)
+			refused := a.Code == "permission_denied"
+			if want := role < access.Admin || role == access.Admin && i >= 10; refused != want || a.Code == "internal" {
+				t.Errorf("%v: %s: %q %s", role, x.name, a.Code, a.Message)
+			}
+			if f := x.m.ProtoReflect().Descriptor().Fields().ByName("tenant"); f != nil {
+				m := proto.Clone(x.m)
+				m.ProtoReflect().Set(f, f.Default())
+				for _, tenant := range []string{"theirs", "nowhere"} {
+					m.ProtoReflect().Set(f, protoText(tenant))
+					a := c.call(connectJSON, x.name, m)
+					if (a.Code == "permission_denied") != (role != access.Operator) {
+						t.Errorf("%v: %s of %s: %q %s", role, x.name, tenant, a.Code, a.Message)
+					}
+				}
+			}
+		}
+	}
+	op := &caller{s, s.Key("operators", "op", access.Operator)}
+	for name, m := range map[string]proto.Message{
+		"ListAssets": &ledgerv1.ListAssetsRequest{}, "Transfer": pay("x", "a", "b", "1"),
+	} {
+		if a := op.call(connectJSON, name, m); a.Code != "permission_denied" {
+			t.Errorf("an operator: %s: %q", name, a.Code)
+		}
+	}
+	if (&caller{s, theirs}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}).Code != "" {
+		t.Error("a key of another tenant has ended")
+	}
+}
+
+func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
+	a := boss.call(connectProto, "Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "till", Role: adminv1.Role_ROLE_WRITE,
+		Scopes: []string{"ledger.list_assets", "ledger.transfer(from=user:*)"}, CallRate: 100, CallLimit: 10})
+	var made adminv1.CreateKeyResponse
+	connectProto.Decode(t, a.Raw, &made)
+	if a.Code != "" || a.Header.Get("Cache-Control") != "no-store" || made.GetKey().GetCreatedBy() != "mine/boss" {
+		t.Fatalf("%s %s %v", a.Code, a.Message, a.Header)
+	}
+	till := &caller{s, made.GetApiKey()}
+	list := func(c *caller) string { return c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}).Code }
+	if list(till) != "" || till.call(connectJSON, "TrialBalance", &ledgerv1.TrialBalanceRequest{}).Code != "permission_denied" {
+		t.Error("the key has other rights")
+	}
+	rotated := ok(boss, "Admin.RotateKey", &adminv1.RotateKeyRequest{KeyName: made.GetKey().GetKeyName(),
+		Overlap: durationpb.New(time.Hour)}, new(adminv1.RotateKeyResponse))
+	if next := (&caller{s, rotated.GetApiKey()}); list(next) != "" || list(till) != "" ||
+		rotated.GetKey().GetScopes()[1] != "ledger.transfer(from=user:*)" || rotated.GetOldKey().GetExpireTime() == nil {
+		t.Errorf("%v", rotated)
+	}
+	ok(boss, "Admin.RevokeKey", &adminv1.RevokeKeyRequest{KeyName: made.GetKey().GetKeyName()}, new(adminv1.RevokeKeyResponse))
+	eventually(t, 20*time.Second, "the key ends", func() bool { return list(till) == "unauthenticated" })
+	var ids []string
+	for page, token := 0, ""; page == 0 || token != ""; page++ {
+		res := ok(boss, "Admin.ListKeys", &adminv1.ListKeysRequest{PageSize: 2, PageToken: token}, new(adminv1.ListKeysResponse))
+		for _, k := range res.GetKeys() {
+			ids = append(ids, k.GetPrincipal())
+			if k.GetKeyName() == made.GetKey().GetKeyName() && (k.GetRevokedBy() != "mine/boss" || k.GetRevokeTime() == nil) {
+				t.Errorf("%v", k)
+			}
+		}
+		token = res.GetNextPageToken()
+	}
+	if strings.Join(ids, " ") != "boss till till" {
+		t.Errorf("keys of %v", ids)
+	}
+	for field, m := range map[string]*adminv1.CreateKeyRequest{
+		"role":   {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
+		"scopes": {Principal: "x", Role: adminv1.Role_ROLE_READ, Scopes: []string{"nonsense"}},
+	} {
+		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field {
+			t.Errorf("%s: %s %s", field, a.Code, a.Message)
+		}
+	}
+	if a := boss.call(connectProto, "Admin.ListKeys", &adminv1.ListKeysRequest{}, "Idempotency-Key", "k"); a.Reason(t) !=
+		"IDEMPOTENCY_KEY_UNSUPPORTED" {
+		t.Errorf("with a key: %s", a.Code)
+	}
+}
+
+func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.transfer",
+		KeyRequired: true, KeyLife: durationpb.New(time.Hour)}}, new(adminv1.PutPolicyResponse))
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*"}}, new(adminv1.PutPolicyResponse))
+	eventually(t, 20*time.Second, "the policy applies", func() bool {
+		return boss.call(connectJSON, "Transfer", pay("x", "a", "b", "1")).Reason(t) == "IDEMPOTENCY_KEY_MISSING"
+	})
+	list := ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{PageSize: 1}, new(adminv1.ListPoliciesResponse))
+	next := ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{PageSize: 1, PageToken: list.GetNextPageToken()},
+		new(adminv1.ListPoliciesResponse))
+	if p := next.GetPolicies()[0]; len(list.GetPolicies()) != 1 || p.GetOperation() != "ledger.transfer" ||
+		p.GetKeyLife().GetSeconds() != 3600 || next.GetNextPageToken() != "" {
+		t.Errorf("%v, %v", list, next)
+	}
+	ok(boss, "Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}, new(adminv1.DeletePolicyResponse))
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: 5}
+	ok(boss, "Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}, new(adminv1.SetLimitResponse))
+	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{}, new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
+		!proto.Equal(l[0], limit) {
+		t.Errorf("%v", l)
+	}
+	ok(boss, "Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}, new(adminv1.DeleteLimitResponse))
+	for want, x := range map[string]struct {
+		name string
+		m    proto.Message
+	}{
+		"POLICY_NOT_FOUND": {"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}},
+		"LIMIT_NOT_FOUND":  {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
+		"FIELD_INVALID":    {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant", Window: limit.GetWindow()}}},
+		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
+		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},
+	} {
+		a := boss.call(connectProto, x.name, x.m)
+		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {
+			t.Errorf("%s: %s %s %v", want, a.Code, a.Message, a.Fields(t))
+		}
+	}
+}
+
+func protoText(s string) protoreflect.Value { return protoreflect.ValueOfString(s) }

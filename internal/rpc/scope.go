@@ -1,0 +1,195 @@
+package rpc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/claim"
+)
+
+// permit refuses a request that the caller's role or scopes do not cover. Requests within it, such as the items of a
+// batch, need their own permission. The operations of an Execute are permitted when they are decoded. Returns fault
+// PERMISSION_DENIED.
+func (c *call) permit(m proto.Message) error {
+	if problem := needsAdmin(m); problem != "" && !c.identity.Role.Includes(access.Admin) {
+		return access.PermissionDenied.New("%s: the API key's role is %s, this needs admin", problem, c.identity.Role).
+			WithField(problem, "needs the role admin")
+	}
+	scopes := c.identity.Scopes
+	if scopes == nil {
+		return nil
+	}
+	if c.claim != nil {
+		if err := scopes.Check(claimKeyCall.name, claimValues(c.claim)); err != nil {
+			return err
+		}
+	}
+	p, ok := byRequest[m.ProtoReflect().Descriptor().FullName()]
+	if !ok { // of reflection
+		return nil
+	}
+	var found requestFields
+	found.collect(m.ProtoReflect(), "")
+	switch x := m.(type) {
+	case *salev1.GrabManyRequest:
+		p.operation = grabOperation
+	case *batchv1.ExecuteRequest:
+		if len(x.GetLockKeys()) == 0 {
+			return nil
+		}
+	default:
+		if len(found.inner) > 0 && slices.Contains(containers, p.operation) {
+			return found.permitInner(scopes)
+		}
+	}
+	if err := scopes.Check(p.operation, found.values); err != nil {
+		return err
+	}
+	return found.permitInner(scopes)
+}
+
+// containers are operations that do nothing but those within them.
+var containers = []string{batchOperation, sendBatchOperation, "idempotency.claim_keys"}
+
+// permitRole refuses an operation of an Execute that needs a greater role.
+func (c *call) permitRole(m proto.Message) error {
+	return c.needs(byRequest[m.ProtoReflect().Descriptor().FullName()])
+}
+
+// needs refuses a role that is not enough.
+func (c *call) needs(p permission) error {
+	if !p.allows(c.identity.Role) {
+		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, p.role)
+	}
+	return nil
+}
+
+// needsAdmin returns the field of a request that only an administrator may set, or empty: limits of accounts, and
+// accounts without one.
+func needsAdmin(m proto.Message) (field string) {
+	switch r := m.(type) {
+	case *ledgerv1.CreateAccountsRequest:
+		for i, a := range r.GetAccounts() {
+			if a.GetUnbounded() {
+				return fmt.Sprintf("accounts[%d].unbounded", i)
+			}
+			if strings.HasPrefix(a.GetMinBalance(), "-") {
+				return fmt.Sprintf("accounts[%d].min_balance", i)
+			}
+		}
+	case *ledgerv1.UpdateAccountRequest:
+		switch {
+		case r.MinBalance != nil:
+			return "min_balance"
+		case r.GetUnbounded():
+			return "unbounded"
+		case r.MaxBalance != nil:
+			return "max_balance"
+		case r.GetClearMaxBalance():
+			return "clear_max_balance"
+		}
+	}
+	return ""
+}
+
+// requestFields are the texts of a request by field, and the requests within it.
+type requestFields struct {
+	fields map[string][]access.Value
+	inner  []innerRequest
+}
+
+type innerRequest struct {
+	permission
+	requestFields
+}
+
+func (r *requestFields) values(field string) []access.Value { return r.fields[field] }
+
+func (r *requestFields) permitInner(scopes *access.Scopes) error {
+	for i := range r.inner {
+		x := &r.inner[i]
+		if err := scopes.Check(x.operation, x.values); err != nil {
+			return err
+		}
+		if err := x.permitInner(scopes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scopeFields are the names in scopes of fields that are named differently in requests.
+var scopeFields = map[protoreflect.FullName]string{
+	"ledgerd.ledger.v1.AccountRef.code":             "account",
+	"ledgerd.ledger.v1.NewAccount.code":             "account",
+	"ledgerd.ledger.v1.ListAccountsRequest.pattern": "account",
+	"ledgerd.ledger.v1.ListBalancesRequest.pattern": "account",
+	"ledgerd.ledger.v1.TrialBalanceRequest.pattern": "account",
+	"ledgerd.ledger.v1.WatchEntriesRequest.pattern": "account",
+	"ledgerd.stock.v1.ListItemsRequest.prefix":      "item",
+	"ledgerd.lock.v1.ListRequest.prefix":            "name",
+}
+
+// collect reads the texts of a message, and of the messages within it. Empty texts count as not set. Maps and
+// contents of other types have no fields for scopes.
+func (r *requestFields) collect(m protoreflect.Message, path string) {
+	if r.fields == nil {
+		r.fields = map[string][]access.Value{}
+	}
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		at := path + string(f.Name())
+		switch {
+		case f.IsMap():
+		case f.IsList():
+			for i := range v.List().Len() {
+				r.add(f, v.List().Get(i), fmt.Sprintf("%s[%d]", at, i))
+			}
+		default:
+			r.add(f, v, at)
+		}
+		return true
+	})
+}
+
+func (r *requestFields) add(f protoreflect.FieldDescriptor, v protoreflect.Value, at string) {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		name, text := string(f.Name()), v.String()
+		if renamed := scopeFields[f.FullName()]; renamed != "" {
+			name = renamed
+		}
+		if f.Name() == "prefix" && text != "" {
+			text += "*" // stands for more than itself
+		}
+		if text != "" {
+			r.fields[name] = append(r.fields[name], access.Value{Path: at, Text: text})
+		}
+	case protoreflect.MessageKind:
+		if p, ok := byRequest[f.Message().FullName()]; ok {
+			x := innerRequest{permission: p}
+			x.collect(v.Message(), at+".")
+			r.inner = append(r.inner, x)
+		} else if strings.HasPrefix(string(f.Message().FullName()), "ledgerd.") {
+			r.collect(v.Message(), at+".")
+		}
+	}
+}
+
+// claimValues are the fields of a ClaimKeyRequest that the header Claim-Key stands for.
+func claimValues(p *claim.Params) func(field string) []access.Value {
+	texts := map[string]string{"scope": p.Scope, "key": p.Key, "owner": p.Owner}
+	return func(field string) []access.Value {
+		if texts[field] == "" {
+			return nil
+		}
+		return []access.Value{{Path: ClaimHeader + "." + field, Text: texts[field]}}
+	}
+}
