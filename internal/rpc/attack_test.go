@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -322,6 +322,28 @@ func (x *attack) string(f target, h hostile) {
 	}
 }
 
+// runAll runs attacks at the same time, and returns the number of requests.
+func runAll(all []*attack) (calls int) {
+	work := make(chan *attack, len(all))
+	for _, x := range all {
+		work <- x
+	}
+	close(work)
+	var running sync.WaitGroup
+	for range 6 {
+		running.Go(func() {
+			for x := range work {
+				x.run()
+			}
+		})
+	}
+	running.Wait()
+	for _, x := range all {
+		calls += x.calls
+	}
+	return calls
+}
+
 // Every call, with every one of its fields replaced by every hostile value: what the server answers is documented, it
 // changes nothing of another tenant, and stores no names that look like others.
 func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
@@ -330,25 +352,21 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 	me, mine := createResources(s, "mine")
 	createResources(s, "theirs")
 	before := s.dump("theirs")
-	work, calls := make(chan protoreflect.MethodDescriptor, len(methods(t))), atomic.Int64{}
+	var all []*attack
 	for _, m := range methods(t) {
-		work <- m
+		all = append(all, &attack{caller: me, m: m, base: examples[callName(m)](mine)[0]})
 	}
-	close(work)
-	var all sync.WaitGroup
-	for range 6 {
-		all.Go(func() {
-			for m := range work {
-				x := &attack{caller: me, m: m, base: examples[callName(m)](mine)[0]}
-				x.run()
-				calls.Add(int64(x.calls))
-			}
-		})
+	operator := &caller{s, s.Key("operators", "op", access.Operator)}
+	for _, x := range adminExamples() {
+		all = append(all, &attack{caller: operator, m: method(t, x.name), base: x.m})
 	}
-	all.Wait()
-	t.Logf("%d requests", calls.Load())
-	if calls.Load() < 5000 {
-		t.Errorf("only %d requests", calls.Load())
+	if every := servertest.Methods(t); len(all) != len(every) {
+		t.Errorf("%d of %d calls are attacked", len(all), len(every))
+	}
+	calls := runAll(all)
+	t.Logf("%d requests", calls)
+	if calls < 5000 {
+		t.Errorf("only %d requests", calls)
 	}
 	after := s.dump("theirs")
 	for table, rows := range before {
@@ -357,7 +375,8 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 		}
 	}
 	s.checkStored(t)
-	secrets := []string{canary, secretNote, strings.Split(me.apiKey, "_")[3], mine.token, "Bearer ", "whsec_"}
+	secrets := []string{canary, secretNote, strings.Split(me.apiKey, "_")[3],
+		strings.Split(operator.apiKey, "_")[3], mine.token, "Bearer ", "whsec_"}
 	for _, m := range methods(t) {
 		for _, r := range examples[callName(m)](mine) {
 			secrets = secretsOf(r.ProtoReflect(), secrets)
