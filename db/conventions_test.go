@@ -247,6 +247,7 @@ func TestWritingStatementsHaveOneForm(t *testing.T) {
 		"QueueTake": ownRead, "AttemptMark": ownRead, "SentDelete": ownRead, "FailedUpdate": ownRead,
 		"WorkerLease": ownRead, "WorkerRenew": ownRead, "WorkerRelease": ownRead, "MessageDelete": ownRead,
 		"APIKeyUsed": "another process may record the use",
+		"RootReseal": "another process may have resealed it",
 		"CallTake":   ownRead, "CallTakeOne": ownRead, "CallAgain": ownRead,
 		"CallDelete":     "a payment or refund may have no call left",
 		"CallClose":      "an order may have no open payment",

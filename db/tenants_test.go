@@ -120,7 +120,7 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 	read := map[string]bool{}
 	var missed []string
 	for _, s := range statements(t) {
-		if !w.ofTenants(s.text) {
+		if !w.ofTenants(s.text) || strings.HasPrefix(strings.TrimSpace(s.text), "lock table") {
 			continue
 		}
 		sql := w.filled(s)

@@ -92,6 +92,7 @@ create table inbox_contents (
     part           text collate "C" not null,
     content        bytea not null,
     expires_at     timestamptz not null,
+    content_sha256 bytea not null generated always as (sha256(content)) stored,
     constraint inbox_contents_pkey primary key (tenant_id, consumer_group, message_id, part),
     constraint inbox_contents_content_check check (octet_length(content) <= 1048576)
 );
@@ -104,6 +105,7 @@ comment on column inbox_contents.message_id is 'Its id.';
 comment on column inbox_contents.part is 'Its part.';
 comment on column inbox_contents.content is 'Content as received.';
 comment on column inbox_contents.expires_at is 'When it expires. A row past it counts as deleted.';
+comment on column inbox_contents.content_sha256 is 'SHA-256 of the content, for checks by roles that may not read it.';
 
 create view audit.inbox as
 select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
@@ -154,7 +156,8 @@ grant update (inbox_id, topic, content_hash, state, holder, fence, lease_expires
     principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
 grant select on inbox_messages, audit.inbox to ledgerd_audit;
-grant select (tenant_id, consumer_group, message_id, part, expires_at) on inbox_contents to ledgerd_audit;
+grant select (tenant_id, consumer_group, message_id, part, expires_at, content_sha256) on inbox_contents
+    to ledgerd_audit;
 reset role;
 
 -- +goose Down

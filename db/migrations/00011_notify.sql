@@ -592,3 +592,4 @@ drop function notify_drop_proofs;
 drop function notify_keep_partitions;
 drop function notify_drop_partition;
 drop function notify_add_partition;
+drop table secret_roots;

@@ -95,11 +95,11 @@ func Write(ctx context.Context, tx pgx.Tx, c commit.Caller, changes ...Change) e
 	if len(events) == 0 {
 		return nil
 	}
-	return insert(ctx, tx, events, nil)
+	return insert(ctx, tx, events, time.Time{})
 }
 
-// insert adds events at a time; nil: now.
-func insert(ctx context.Context, d commit.DB, events []event, at *time.Time) error {
+// insert adds events at a time; zero: now.
+func insert(ctx context.Context, d commit.DB, events []event, at time.Time) error {
 	arg := db.EventInsertParams{Now: at}
 	for _, e := range events {
 		arg.Tenants, arg.Kinds = append(arg.Tenants, e.caller.Tenant), append(arg.Kinds, string(e.kind))

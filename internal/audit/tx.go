@@ -46,5 +46,5 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	if len(tx.events) == 0 {
 		return
 	}
-	p.Queue(func(d commit.DB) error { return insert(p.Context(), d, tx.events, &tx.now) })
+	p.Queue(func(d commit.DB) error { return insert(p.Context(), d, tx.events, tx.now) })
 }

@@ -1,17 +1,18 @@
 -- Statements on the audit log. Arrays have the same length.
 
 -- name: EventInsert :exec
--- Adds the events of a batch. Empty text is null. Without a time the clock of the database counts.
+-- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     database_role)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
-    nullif(u.after, '')::jsonb, coalesce(sqlc.narg(now)::timestamptz, clock_timestamp()), nullif(u.principal, ''),
+    nullif(u.after, '')::jsonb, coalesce(nullif(@now::timestamptz, '0001-01-01 00:00:00+00'), c.now), nullif(u.principal, ''),
     nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@kinds::text[]) as kind, unnest(@names::text[]) as name,
         unnest(@befores::text[]) as before, unnest(@afters::text[]) as after, unnest(@principals::text[]) as principal,
         unnest(@key_ids::text[]) as key_id, unnest(@request_ids::text[]) as request_id
-) u;
+) u
+cross join (select clock_timestamp() as now) c;
 
 -- name: EventPage :many
 -- Lists events of a time, the newest first. An empty kind or principal means any.

@@ -15,17 +15,18 @@ const eventInsert = `-- name: EventInsert :exec
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     database_role)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
-    nullif(u.after, '')::jsonb, coalesce($1::timestamptz, clock_timestamp()), nullif(u.principal, ''),
+    nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now), nullif(u.principal, ''),
     nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as kind, unnest($4::text[]) as name,
         unnest($5::text[]) as before, unnest($6::text[]) as after, unnest($7::text[]) as principal,
         unnest($8::text[]) as key_id, unnest($9::text[]) as request_id
 ) u
+cross join (select clock_timestamp() as now) c
 `
 
 type EventInsertParams struct {
-	Now        *time.Time
+	Now        time.Time
 	Tenants    []int32
 	Kinds      []string
 	Names      []string
@@ -37,7 +38,7 @@ type EventInsertParams struct {
 }
 
 // Statements on the audit log. Arrays have the same length.
-// Adds the events of a batch. Empty text is null. Without a time the clock of the database counts.
+// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
 	_, err := db.Exec(ctx, eventInsert,
 		arg.Now,

@@ -28,7 +28,7 @@ func (q *Queries) RootGet(ctx context.Context, db DBTX) (RootGetRow, error) {
 }
 
 const rootInsert = `-- name: RootInsert :exec
-insert into secret_roots (root, key_id, sealed) values (1, $1, $2) on conflict do nothing
+insert into secret_roots (root, key_id, sealed) select 1, $1::text, $2::bytea on conflict do nothing
 `
 
 type RootInsertParams struct {
@@ -43,8 +43,9 @@ func (q *Queries) RootInsert(ctx context.Context, db DBTX, arg RootInsertParams)
 }
 
 const rootReseal = `-- name: RootReseal :execrows
-update secret_roots set key_id = $1, sealed = $2, sealed_at = clock_timestamp()
-where root = 1 and key_id = $3
+update secret_roots r set key_id = $1, sealed = $2, sealed_at = c.now
+from (select clock_timestamp() as now) c
+where r.root = 1 and r.key_id = $3
 `
 
 type RootResealParams struct {
