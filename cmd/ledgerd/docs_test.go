@@ -308,14 +308,58 @@ func addNames(there map[string]bool, f protoreflect.FileDescriptor) {
 
 var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
 
-func TestLinksLeadSomewhere(t *testing.T) {
+// pages returns the pages for readers: those at the top, and the documentation.
+func pages() []string {
 	files, _ := filepath.Glob("../../*.md")
 	for _, pattern := range []string{"*.md", "*/*.md"} {
 		more, _ := filepath.Glob("../../docs/" + pattern)
 		files = append(files, more...)
 	}
+	return files
+}
+
+var (
+	testName = regexp.MustCompile(`\bTest[A-Z]\w+`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w+)\(`)
+)
+
+// A page that names a test as the proof of a claim names one that exists.
+func TestNamedTestsExist(t *testing.T) {
+	t.Parallel()
+	exist := map[string]bool{}
+	err := filepath.WalkDir("../..", func(file string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		for _, f := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			exist[f[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	seen := 0
-	for _, file := range files {
+	for _, file := range pages() {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range testName.FindAllString(string(text), -1) {
+			if seen++; !exist[name] {
+				t.Errorf("%s: there is no %s", file, name)
+			}
+		}
+	}
+	if seen < 100 {
+		t.Errorf("only %d tests are named", seen)
+	}
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	seen := 0
+	for _, file := range pages() {
 		page, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

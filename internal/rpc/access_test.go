@@ -131,7 +131,7 @@ func TestReadKeysCannotCallMutations(t *testing.T) {
 var administrative = []string{"FreezeAccount", "UnfreezeAccount", "CloseAccount",
 	"Machine.DefineMachine", "Payment.PutGateway", "Webhook.CreateEndpoint", "Webhook.UpdateEndpoint",
 	"Webhook.RotateSecret", "Webhook.DeleteEndpoint", "Webhook.GetSecret", "Notify.PutTemplate", "Notify.DeleteTemplate",
-	"Sale.PutSale"}
+	"Sale.PutSale", "Audit.ListEvents"}
 
 func watchStarts(t *testing.T, c *caller, r *ledgerv1.WatchEntriesRequest) {
 	t.Helper()

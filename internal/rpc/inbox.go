@@ -88,7 +88,7 @@ var beginMessageCall = register("inbox.begin",
 
 func beginMessage(c *call, d *decoder, r *pb.BeginRequest, held int64, orFail bool) mutation[*pb.BeginResponse] {
 	cmd := &inbox.BeginCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()),
-		Delivery: d.delivery(r.GetDelivery()), Holder: cmp.Or(r.GetHolder(), c.identity.Principal),
+		Delivery: d.delivery(r.GetDelivery()), Holder: cmp.Or(d.name("holder", r.GetHolder()), c.identity.Principal),
 		Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
 	return newMutation(flow.Inbox(cmd), 1, func(b inbox.Begun, _ bool) *pb.BeginResponse {
 		res := &pb.BeginResponse{Verdict: verdicts[b.Verdict], RetryTime: timestamp(b.Until),
@@ -189,7 +189,8 @@ func (d *decoder) messageKey(c *call, k *pb.MessageKey) inbox.Key {
 
 // delivery decodes the content and the settings of a message, with defaults.
 func (d *decoder) delivery(r *pb.Delivery) inbox.Delivery {
-	x := inbox.Delivery{Topic: r.GetTopic(), Content: r.GetContent(), Hash: r.GetContentSha256(),
+	x := inbox.Delivery{Topic: d.name("delivery.topic", r.GetTopic()),
+		Content: r.GetContent(), Hash: r.GetContentSha256(),
 		ContentLife: lifeOr(r.GetContentLife(), inbox.DefaultContentLife), Keep: lifeOr(r.GetKeep(), 0),
 		MaxAttempts: cmp.Or(r.GetMaxAttempts(), inbox.DefaultMaxAttempts),
 		Backoff:     lifeOr(r.GetBackoff(), inbox.DefaultBackoff),

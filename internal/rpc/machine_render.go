@@ -28,7 +28,10 @@ func (d *decoder) definition(path string, r *pb.Definition) *machine.Definition 
 		}
 		m.States = append(m.States, state)
 	}
-	for _, a := range r.GetMoves() {
+	for i, a := range r.GetMoves() {
+		for j, p := range a.GetPrincipals() {
+			d.name(fmt.Sprintf("%smoves[%d].principals[%d]", path, i, j), p)
+		}
 		by := each(a.GetBy(), func(x pb.Actor) machine.Actor { return actors[x] })
 		slices.Sort(by)
 		m.Moves = append(m.Moves, machine.Allowed{From: a.GetFrom(), To: a.GetTo(), Back: a.GetBack(), By: by,

@@ -96,7 +96,11 @@ func (s *site) mailedCode(tag string) (digits string) {
 	var kept []byte
 	err := s.Pool.QueryRow(context.Background(), `select tenant_id, message_id, content from notify_contents
 		where recipient = $1 order by message_id desc limit 1`, tag+"@example.com").Scan(&tenant, &id, &kept)
-	content, unread := send.ReadContent(servertest.Secret, tenant, id, kept)
+	root, failed := servertest.Secret.Root(context.Background(), s.Pool)
+	if failed != nil {
+		s.T.Fatal(failed)
+	}
+	content, unread := send.ReadContent(root, tenant, id, kept)
 	digits, _, _ = strings.Cut(content.Text, " ")
 	if err != nil || unread != nil || len(digits) < 4 {
 		s.T.Fatal(digits, err, unread)

@@ -20,7 +20,8 @@ func (s *Stock) PutItem(ctx context.Context, r *pb.PutItemRequest) (*pb.PutItemR
 
 var putItemCall = register("stock.put_item",
 	func(c *call, d *decoder, r *pb.PutItemRequest) mutation[*pb.PutItemResponse] {
-		cmd := &stock.PutItemCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()), Name: r.GetName(),
+		cmd := &stock.PutItemCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
+			Name:     d.printable("name", r.GetName()),
 			Segments: int(r.GetSegments()), Strategy: strategyNames[r.GetStrategy()],
 			Metadata: d.metadata("metadata", r.GetMetadata())}
 		return newMutation(flow.Stock(cmd), 1+max(1, cmd.Segments),

@@ -50,7 +50,8 @@ func reserveCommand(c *call, d *decoder, r interface {
 	GetRef() string
 }) *stock.ReserveCommand {
 	return &stock.ReserveCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
-		ReservationNo: d.bizNo("reservation_no", r.GetReservationNo()), Quantity: r.GetQuantity(), Ref: r.GetRef()}
+		ReservationNo: d.bizNo("reservation_no", r.GetReservationNo()), Quantity: r.GetQuantity(),
+		Ref: d.name("ref", r.GetRef())}
 }
 
 func (s *Stock) Confirm(ctx context.Context, r *pb.ConfirmRequest) (*pb.ConfirmResponse, error) {

@@ -53,8 +53,9 @@ const spendTokenOperation = "idempotency.spend_token"
 func (d *decoder) label(path, s string) string {
 	if problem := badLabel(s); problem != "" {
 		d.bad(path, problem)
+		return s
 	}
-	return s
+	return d.name(path, s)
 }
 
 func badLabel(s string) (problem string) {

@@ -84,7 +84,7 @@ func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (result[*begin
 func standaloneBegin(held int64) operation[*beginRequest, *beginResponse] {
 	return operation[*beginRequest, *beginResponse]{name: beginName,
 		read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
-			command := flow.Work(beginCommand(c, r, held))
+			command := flow.Work(beginCommand(c, d, r, held))
 			if c.conditional() {
 				command = beginOrFail{command, r, true}
 			}
@@ -97,13 +97,14 @@ var _ = register(beginName, func(c *call, d *decoder, r *beginRequest) mutation[
 	if r.GetWait().AsDuration() > 0 {
 		d.bad("wait", "must be 0 in an Execute, which must not wait while it locks rows")
 	}
-	return newMutation(beginOrFail{flow.Work(beginCommand(c, r, 0)), r, false}, 1, renderBegun)
+	return newMutation(beginOrFail{flow.Work(beginCommand(c, d, r, 0)), r, false}, 1, renderBegun)
 })
 
-func beginCommand(c *call, r *beginRequest, held int64) *work.BeginCommand {
+func beginCommand(c *call, d *decoder, r *beginRequest, held int64) *work.BeginCommand {
 	return &work.BeginCommand{Caller: c.caller(), Held: held,
-		BeginParams: work.BeginParams{Scope: r.GetScope(), Key: r.GetKey(), Fingerprint: r.GetFingerprint(),
-			Lease: lifeOr(r.GetLease(), defaultLease), Life: lifeOr(r.GetLife(), defaultWorkLife),
+		BeginParams: work.BeginParams{Scope: d.name("scope", r.GetScope()), Key: d.name("key", r.GetKey()),
+			Fingerprint: r.GetFingerprint(),
+			Lease:       lifeOr(r.GetLease(), defaultLease), Life: lifeOr(r.GetLife(), defaultWorkLife),
 			ParkLapsed: r.GetParkLapsed()}}
 }
 
@@ -248,7 +249,11 @@ func heldBy(r holder) work.Held {
 func (d *decoder) answer(path string, m *pb.RecordedAnswer) *work.Answer {
 	size := 0
 	headers := make([]work.Header, 0, len(m.GetHeaders()))
-	for _, h := range m.GetHeaders() {
+	for i, h := range m.GetHeaders() {
+		d.name(fmt.Sprintf("%s.headers[%d].name", path, i), h.GetName())
+		if strings.ContainsAny(h.GetValue(), "\r\n") { // would begin another header where the answer is repeated
+			d.bad(fmt.Sprintf("%s.headers[%d].value", path, i), "must not contain line ends")
+		}
 		size += len(h.GetName()) + len(h.GetValue())
 		headers = append(headers, work.Header{Name: h.GetName(), Value: h.GetValue()})
 	}
