@@ -15,8 +15,8 @@ const eventInsert = `-- name: EventInsert :exec
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     database_role)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
-    nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now), nullif(u.principal, ''),
-    nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
+    nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now),
+    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as kind, unnest($4::text[]) as name,
         unnest($5::text[]) as before, unnest($6::text[]) as after, unnest($7::text[]) as principal,
