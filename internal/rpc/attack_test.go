@@ -154,7 +154,7 @@ func (x target) set(m protoreflect.Message, v protoreflect.Value) {
 }
 
 // inItem matches the error of an item of a list.
-var inItem = regexp.MustCompile("(_INVALID|_NOT_FOUND)\\b")
+var inItem = regexp.MustCompile(`(_INVALID|_NOT_FOUND)\b`)
 
 // namedIn reports whether an error names the field, or another at its place in the request.
 func (x target) namedIn(a answer) bool {
