@@ -20,7 +20,12 @@ const (
 	ReasonKeyUnsupported         Reason = "IDEMPOTENCY_KEY_UNSUPPORTED" // the call takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
 	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no valid API key, token or certificate
-	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the caller's role does not allow the call
+	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the caller's role or scopes do not allow the call
+	ReasonAdministrationOff      Reason = "ADMINISTRATION_OFF"
+	ReasonTenantNotFound         Reason = "TENANT_NOT_FOUND"
+	ReasonAPIKeyNotFound         Reason = "API_KEY_NOT_FOUND" // or it is revoked or expired
+	ReasonPolicyNotFound         Reason = "POLICY_NOT_FOUND"
+	ReasonLimitNotFound          Reason = "LIMIT_NOT_FOUND"
 	ReasonBizNoExistsDifferent   Reason = "BIZ_NO_EXISTS_DIFFERENT"
 	ReasonAssetNotFound          Reason = "ASSET_NOT_FOUND"
 	ReasonAssetExistsDifferent   Reason = "ASSET_EXISTS_DIFFERENT"

@@ -116,7 +116,7 @@ func (p *program) serveTraced(t *testing.T, db *pgtest.DB, env []string, args ..
 	t.Helper()
 	p = &program{t: t, file: p.file, env: append(append(os.Environ(), "DATABASE_URL="+db.AppDSN,
 		"LEDGERD_ADMIN_DATABASE_URL="+db.AdminDSN), env...)}
-	s := &traced{key: p.must("apikey", "create", "--tenant", "acme", "--principal", "orders")}
+	s := &traced{key: p.must("apikey", "create", "--tenant", "acme", "--principal", "orders", "--role", "admin")}
 	s.serving = p.start(listening, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	for _, call := range [][2]string{
 		{"CreateAssets", `{"assets":[{"code":"CNY","scale":2}]}`},

@@ -132,6 +132,9 @@ func (j *journal) copyAll(ctx context.Context, conn *pgx.Conn, dsn string) error
 	if err := copyIn(ctx, conn.PgConn(), "copy_accounts", j.writeAccounts); err != nil {
 		return err
 	}
+	if _, err := conn.Exec(ctx, sql("audit_accounts"), j.tenant); err != nil {
+		return err
+	}
 	return copyIn(ctx, conn.PgConn(), "copy_details", j.writeDetails)
 }
 
