@@ -121,7 +121,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 		rows   int
 		read   func() (int, error)
 	}{
-		{"account", 20, 1, func() (int, error) {
+		{"account", 26, 1, func() (int, error) {
 			_, err := r.Account(ctx, 1, "user:77777:wallet", "CNY")
 			return 1,
 				err
