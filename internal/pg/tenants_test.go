@@ -50,7 +50,7 @@ func TestStatementsSeeTheTenantsOfTheirContext(t *testing.T) {
 		}
 	}
 	ctx, before := pg.ForTenants(t.Context(), 1), trips.Load()
-	tag, err := pg.Planned{DB: pool}.Exec(ctx, "update access_api_keys set revoked_at = now() where $1", true)
+	tag, err := pg.Planned{DB: pool}.Exec(ctx, "update access_api_keys set used_at = now() where $1", true)
 	if err != nil || tag.String() != "UPDATE 0" || trips.Load() != before+1 {
 		t.Errorf("%v after %d round trips, %v", tag, trips.Load()-before, err)
 	}

@@ -51,7 +51,7 @@ func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 		t.Errorf("transfer: %v", answer)
 	}
 	app := pgtest.Pool(t, s.DB.AppDSN)
-	if _, err := access.EnsureTenant(ctx, app, "new"); err != nil {
+	if _, err := access.EnsureTenant(ctx, pgtest.Pool(t, s.DB.AdminDSN), "new"); err != nil {
 		t.Error(err)
 	}
 	if _, err := lock.Clean(ctx, app, 0); err != nil {

@@ -75,7 +75,7 @@ func TestUnknownTenantOfAProviderIsAnError(t *testing.T) {
 	}
 	started, err := server.Start(t.Context(),
 		server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0", Secret: servertest.Secret, Notify: f})
-	if err == nil || !strings.Contains(err.Error(), "email[0], line 1: tenant nobody: there is no such tenant") {
+	if err == nil || !strings.Contains(err.Error(), "email[0], line 1: tenant nobody: TENANT_NOT_FOUND") {
 		t.Errorf("%v", err)
 	}
 	if err == nil {

@@ -241,7 +241,7 @@ func TestMetricsNeedAnAdminKey(t *testing.T) {
 		key  string
 		code int
 	}{"no key": {"", 401}, "a key that is none": {"x", 401}, "read": {s.Key("mine", "reader", access.Read), 403},
-		"write": {c.APIKey, 403}, "admin": {watcher(c), 200}} {
+		"write": {s.Key("mine", "writer", access.Write), 403}, "admin": {watcher(c), 200}} {
 		if code, _ := servertest.Get(t, s.Base+"/metrics", x.key); code != x.code {
 			t.Errorf("%s: %d", name, code)
 		}
