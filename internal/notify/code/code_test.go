@@ -563,7 +563,7 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 	own := newFixture(t, 1)
 	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70},
 		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
-		if _, err := notify.SetLimit(t.Context(), own.pool, 1, l); err != nil {
+		if _, err := notify.SetLimit(t.Context(), own.super, 1, l); err != nil {
 			t.Fatal(err)
 		}
 	}
