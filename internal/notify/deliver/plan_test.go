@@ -64,7 +64,7 @@ type statements struct {
 
 func (w *statements) all(n int32) map[string]int64 {
 	w.t.Helper()
-	ctx := pg.ForTenants(context.Background(), 1)
+	ctx := pg.ForAllTenants(context.Background())
 	touched := map[string]int64{}
 	run := func(what string, f ...func(db.DBTX) error) {
 		w.t.Helper()
