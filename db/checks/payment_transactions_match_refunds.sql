@@ -1,6 +1,7 @@
 -- What is given back of a transaction, and what was, are the sums of its refunds that are not decided, and of those
 -- that have succeeded. What was given back beyond them is what gateways gave back more than a refund has counted, and
--- what no refund asked for: what flags in the same currency say, rounded up.
+-- what no refund asked for: what flags in the same currency say, rounded up. A flag without a transaction was raised
+-- before its payment had any, and counts for all that came.
 select x.tenant_id, x.gateway, x.transaction_id, x.refunding, s.refunding as refunding_expected, x.refunded,
     s.refunded as refunded_expected, x.extra_refunded, e.extra_refunded as extra_refunded_expected
 from payment_transactions x
@@ -18,7 +19,8 @@ cross join lateral (
             then f.amount / 10::numeric ^ (f.scale - x.scale)::numeric
             else f.amount * 10::numeric ^ (x.scale - f.scale)::numeric end)), 0)) as extra_refunded
     from payment_flags f
-    where f.tenant_id = x.tenant_id and f.gateway = x.gateway and f.transaction_id = x.transaction_id
+    where f.tenant_id = x.tenant_id and f.gateway = x.gateway and (f.transaction_id = x.transaction_id
+            or f.transaction_id = '' and f.out_trade_no = x.out_trade_no)
         and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', x.currency)
 ) e
 where (x.refunding, x.refunded, x.extra_refunded) is distinct from (s.refunding, s.refunded, e.extra_refunded)

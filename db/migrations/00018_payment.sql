@@ -366,7 +366,7 @@ create table payment_flags (
 ) with (fillfactor = 80);
 create index payment_flags_open_idx on payment_flags (tenant_id, flag_id) where state = 'open'; -- also to count them
 create index payment_flags_number_idx on payment_flags (tenant_id, out_trade_no) where out_trade_no <> '';
-create index payment_flags_console_idx on payment_flags (tenant_id, gateway, transaction_id)
+create index payment_flags_console_idx on payment_flags (tenant_id, gateway, transaction_id, out_trade_no)
     where kind = 'unknown_refund' and about_refund is null;
 comment on table payment_flags is 'Money that came, or went, and fits no order: a person decides what becomes of it.';
 comment on column payment_flags.tenant_id is 'Tenant.';
@@ -376,7 +376,8 @@ comment on column payment_flags.kind is
     'unknown_refund, refund_returned.';
 comment on column payment_flags.detail is 'Why, for people.';
 comment on column payment_flags.gateway is 'Gateway.';
-comment on column payment_flags.transaction_id is 'The gateway''s number of the transaction.';
+comment on column payment_flags.transaction_id is
+    'The gateway''s number of the transaction; empty: it named none, and the payment had none.';
 comment on column payment_flags.out_trade_no is 'Number of the payment, as the gateway says.';
 comment on column payment_flags.order_no is 'Order of the payment; null: none is known.';
 comment on column payment_flags.currency is 'Currency, as the gateway says.';

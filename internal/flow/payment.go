@@ -202,12 +202,10 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 	return v, nil
 }
 
-// inScale converts an amount of a transaction, which may be in another asset, to the decimals of its payment.
+// inScale converts an amount of a transaction, which may be in another asset, to the decimals of its payment, rounded
+// up.
 func inScale(t *payment.Transaction, n amount.Int, p *payment.Payment) amount.Int {
-	if converted, err := decimalOf(n, t.Scale).Minor(p.Scale); err == nil {
-		return converted
-	}
-	return n
+	return decimalOf(n, t.Scale).MinorUp(p.Scale)
 }
 
 // create makes the payment. If the gateway has told of it before, it is asked at once.

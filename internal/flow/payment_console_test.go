@@ -188,3 +188,58 @@ func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
 	m.gets(refund("r3", ""), "r3 asked")
 	m.verify()
 }
+
+// A notice of a console that names no transaction may come before the money too: it counts for all that comes.
+func TestTheConsoleWithoutATransactionComesBeforeTheMoney(t *testing.T) {
+	t.Parallel()
+	for name, together := range map[string]bool{"before": false, "together": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTill(t)
+			m.payableOrder("o", outside)
+			m.create("o", "p1")
+			m.says(console("m0", "1", of("p2", "")), "flagged") // of another payment
+			back, paid := console("m1", "4", of("p1", "")), notice("n1", amountOf("10", "CNY"))
+			if together {
+				if got := m.together(hears(back), hears(paid), hears(console("m2", "1", of("p1", ""))), refund("r1", "5.01")); got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID" {
+					t.Error(got)
+				}
+			} else {
+				m.says(back, "flagged")
+				m.says(paid, "applied")
+				m.says(console("m2", "1", of("p1", "")), "flagged")
+			}
+			m.refuses(refund("r1", "7"), "5.00")
+			m.verify()
+		})
+	}
+}
+
+// Money of a payment that is not known may come before the console tells of it without a transaction.
+func TestTheConsoleNamesNoTransactionOfAnUnknownPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.hear(0, notice("n1", amountOf("10", "CNY"), of("p9", "t9")))
+	m.gets(flagUnknown("p9"), "true")
+	m.says(console("m1", "10", of("p9", "")), "flagged")
+	m.verify()
+}
+
+// The gateway may know the number of a refund before it is asked for, as after a restore of the database. It would not
+// give money back twice under one number, so the number is refused.
+func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"", "re_1"} {
+		t.Run(id, func(t *testing.T) {
+			t.Parallel()
+			m := paidTill(t)
+			known := func(s *payment.Said) { s.GatewayRefundID = id }
+			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), known), "flagged")
+			m.gets(refund("r1", "4"), "REFUND_EXISTS_DIFFERENT")
+			m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), known), "known")
+			m.refuses(refund("r2", "7"), "6.00")
+			m.gets(refund("r2", "6"), "r2 asked")
+			m.verify()
+		})
+	}
+}

@@ -1,6 +1,9 @@
 package flow
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/gateway"
@@ -50,8 +53,14 @@ func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, n amount.Int, detail st
 // turned takes what the gateway says of a refund that is decided. What it said last counts; the state stays. A flag has
 // what was given back or returned since the last one that a person has resolved: an open one is withdrawn.
 func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
-	back := !x.GivenBack.IsZero()
-	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed || back == (c.Kind == gateway.Refunded) {
+	given := c.given(x)
+	switch {
+	case c.Kind == gateway.RefundFailed:
+		given = amount.Int{}
+	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it does not say
+		given = x.GivenBack
+	}
+	if given == x.GivenBack {
 		return c.record(tx, payment.Known, "the refund is "+state), nil
 	}
 	if x.Turned {
@@ -63,9 +72,13 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, er
 		c.refund.found = &found // the next run names them
 		return nil, commit.ErrMoreRows
 	}
-	given, detail := c.given(x), "refund "+c.RefundNo+" succeeded after it had failed"
-	if back {
-		given, detail = amount.Int{}, "refund "+c.RefundNo+" failed after it had succeeded"
+	detail := "refund " + c.RefundNo + " succeeded after it had failed"
+	switch {
+	case given.IsZero():
+		detail = "refund " + c.RefundNo + " failed after it had succeeded"
+	case !x.GivenBack.IsZero():
+		detail = fmt.Sprintf("the gateway gave back %s for refund %s, and had said %s", amount.Format(given, x.Scale),
+			c.RefundNo, amount.Format(x.GivenBack, x.Scale))
 	}
 	if c.Code != "" {
 		detail += ": " + c.Code
@@ -130,6 +143,9 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	c.nameRefund(tx)
+	if c.number != nil && !c.number.Exists {
+		tx.Payments().AddAlias(c.number, c.notice) // RefundPayment does not use the number
+	}
 	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
 	if money != nil && money.Exists {
 		t := tx.Payments().ChangeMoney(money)
@@ -142,10 +158,14 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 type console struct {
 	transaction string // its number
 	owner       string // its payment, if the notice names another one: the instance of that guards the transaction
+	listed      bool   // the notice names none: those of the payment are named
 }
 
 // need names the transaction, and the instance that guards it.
-func (c console) need(tx *Tx, k payment.GatewayKey) {
+func (c console) need(tx *Tx, k payment.GatewayKey, number string) {
+	if c.listed {
+		tx.Payments().WantMoney(payment.Key{Tenant: k.Tenant, OutTradeNo: number})
+	}
 	if c.transaction != "" {
 		tx.Payments().WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: c.transaction})
 	}
@@ -155,20 +175,30 @@ func (c console) need(tx *Tx, k payment.GatewayKey) {
 }
 
 // taken returns the transaction of which money was given back, and its number: that of the notice, or else of the
-// payment. Empty: none is known. It is not there yet if the gateway tells of the refund first.
+// payment, or else the first that came under its number. Empty: none is known. It is not there yet if the gateway tells
+// of the refund first.
 func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
 	if id = c.TransactionID; id == "" && c.row.Exists && c.row.Value.Gateway == c.Gateway {
 		id = c.row.Value.TransactionID
 	}
+	if id == "" && !c.console.listed {
+		c.console.listed = true // the next run names all money of the payment
+		return nil, "", commit.ErrMoreRows
+	}
 	if id == "" {
-		return nil, "", nil
+		all := tx.Payments().Money(c.row.Key)
+		i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool { return r.Key.Gateway == c.Gateway })
+		if i < 0 {
+			return nil, "", nil
+		}
+		return all[i], all[i].Key.ID, nil
 	}
 	money = tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
 	owner := ""
 	if money != nil && money.Exists && money.Value.OutTradeNo != c.OutTradeNo {
 		owner = money.Value.OutTradeNo
 	}
-	if found := (console{id, owner}); money == nil || owner != "" && found != c.console {
+	if found := (console{id, owner, c.console.listed}); money == nil || owner != "" && found != c.console {
 		c.console = found // the next run names them
 		return nil, "", commit.ErrMoreRows
 	}

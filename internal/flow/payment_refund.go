@@ -46,6 +46,7 @@ type RefundPayment struct {
 	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier run found it.
 	named *payment.TransactionRow
 	paid  payment.TransactionKey
+	told  *payment.NoticeRow // that the gateway gave money back under the number, and no refund had asked for it
 }
 
 // Need names the refund, the payment with its money, and its order.
@@ -57,8 +58,10 @@ func (c *RefundPayment) Need(tx *Tx) {
 	if c.Transaction != "" {
 		c.paid = payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway, ID: c.Transaction}
 	}
-	if c.named = nil; c.paid.ID != "" {
+	if c.named, c.told = nil, nil; c.paid.ID != "" {
 		c.named = payments.WantTransaction(c.paid)
+		c.told = payments.WantNotice(numberName(payment.GatewayKey{Tenant: k.Tenant, Gateway: c.paid.Gateway},
+			c.OutTradeNo, c.RefundNo))
 	}
 	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
@@ -119,6 +122,9 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	}
 	if !money.Found {
 		return nil, commit.ErrLater // another call of this batch records it, and what was given back of it before
+	}
+	if c.told.Exists {
+		return nil, payment.RefundIsFlagged(c.RefundNo)
 	}
 	n, err := c.amount(&money.Value)
 	if err != nil {

@@ -46,6 +46,7 @@ type SettlePayment struct {
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
+	number   *payment.NoticeRow    // the same by our number; nil: it has none
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
@@ -87,12 +88,8 @@ func (c *SettlePayment) Need(tx *Tx) {
 	if c.Kind.Refund() {
 		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 		c.needHold(tx)
-		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
-		c.alias = nil
-		if name := c.aliasName(); name != "" {
-			c.alias = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway,
-				ID: httpsend.Cut(name, 256)})
-		}
+		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}, c.OutTradeNo)
+		c.needNames(tx)
 	}
 	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer
 		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
@@ -121,15 +118,28 @@ func (c *SettlePayment) Need(tx *Tx) {
 	c.need(tx)
 }
 
-// aliasName is the second name of a notice that a refund succeeded. Empty: it says something else, or has no number.
-func (c *SettlePayment) aliasName() string {
-	switch {
-	case c.Kind == gateway.Refunded && c.GatewayRefundID != "":
-		return "unknown_refund/" + c.GatewayRefundID
-	case c.Kind == gateway.Refunded && c.RefundNo != "":
-		return "unknown_refund/" + c.OutTradeNo + "/" + c.RefundNo
+// needNames names the second names of a notice that a refund succeeded.
+func (c *SettlePayment) needNames(tx *Tx) {
+	c.alias, c.number = nil, nil
+	if c.Kind != gateway.Refunded {
+		return
 	}
-	return ""
+	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
+	if c.RefundNo != "" {
+		c.number = tx.Payments().WantNotice(numberName(g, c.OutTradeNo, c.RefundNo))
+	}
+	if c.alias = c.number; c.GatewayRefundID != "" {
+		c.alias = tx.Payments().WantNotice(secondName(g, c.GatewayRefundID))
+	}
+}
+
+// numberName is the second name of a notice about a refund by our number.
+func numberName(g payment.GatewayKey, outTradeNo, refundNo string) payment.NoticeKey {
+	return secondName(g, outTradeNo+"/"+refundNo)
+}
+
+func secondName(g payment.GatewayKey, name string) payment.NoticeKey {
+	return payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
 // needMessages names the rows of the messages that the payment sends when it succeeds.

@@ -36,7 +36,7 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 			}
 			m.says(back("m1", given), "flagged")
 			m.says(back("m2", given), "known")
-			m.says(back("m3", "10"), "known")
+			m.says(notice("m3", amountOf("0", "CNY"), ofRefund("r1", gateway.Refunded)), "known") // it does not say how much
 			m.calls("none")
 			ended := "o refunded, p1 succeeded, r1 succeeded; " + c.flag + " 200"
 			m.is(ended)
@@ -182,4 +182,27 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.says(notice("m4", amountOf("4", ""), ofRefund("r1", gateway.Refunded)), "known")
 	m.verify()
+}
+
+// A gateway may say later that it gave back another amount.
+func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	said := func(id, n, verdict, remaining string) {
+		t.Helper()
+		m.says(notice(id, amountOf(n, "CNY"), ofRefund("r1", gateway.Refunded)), verdict)
+		m.refuses(refund("r2", "7"), remaining)
+		m.verify()
+	}
+	said("m1", "4", "applied", "6.00")
+	said("m2", "10", "flagged", "0.00")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600; gw -6, user:3 6")
+	said("m3", "5", "flagged", "5.00")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100; gw -6, user:3 6")
+	said("m4", "4", "applied", "6.00")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn; gw -6, user:3 6")
+	said("m5", "3", "flagged", "6.00")
+	m.gets(m.resolve(2, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
+	said("m6", "4", "flagged", "6.00")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn, refund_returned 100 write_off, unknown_refund 100; gw -7, loss 1, user:3 6")
 }

@@ -49,6 +49,9 @@ func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) {
 	for _, x := range tx.flags.Fresh(compareFlags) {
 		f := &x.Value
 		k := TransactionKey{x.Key.Tenant, f.Gateway, f.TransactionID}
+		if f.TransactionID == "" && f.OutTradeNo == t.OutTradeNo {
+			k.ID = r.Key.ID
+		}
 		if k == r.Key && f.Kind == UnknownRefund && f.AboutRefund == "" {
 			t.AddExtra(t.Extra(amount.NewDecimal(f.Amount, f.Scale), f.Currency))
 		}

@@ -43,7 +43,7 @@ var (
 		Doc:  "The payment is not paid, so that nothing can be given back: the metadata has its state."})
 	RefundExistsDifferent = fault.Define(fault.Reason{Name: "REFUND_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ."})
+		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ. Or the gateway gave money back under it that no refund had asked for: a flag has that."})
 	RefundExceedsPaid = fault.Define(fault.Reason{Name: "REFUND_EXCEEDS_PAID", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The refund is more than what was paid and is not given back, or about to be: the metadata has what remains. What the gateway gave back without a refund counts, as flags of FLAG_KIND_UNKNOWN_REFUND say."})
@@ -84,4 +84,12 @@ func (r *Refund) Differs(fields []string) error {
 		f = f.WithField(name, "differs from the first request with this refund_no")
 	}
 	return f
+}
+
+// RefundIsFlagged is the fault for a number under which the gateway gave money back, though no refund had asked for it:
+// it would not do so again.
+func RefundIsFlagged(number string) error {
+	const problem = "is that of money that the gateway gave back unasked: a flag has it"
+	return RefundExistsDifferent.New("refund_no: %s", problem).With("refund_no", number).With("differs", "refund_no").
+		WithField("refund_no", problem)
 }

@@ -1313,7 +1313,8 @@ select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.
         select coalesce(sum(ceil(case when f.scale > u.scale then f.amount / 10::numeric ^ (f.scale - u.scale)::numeric
             else f.amount * 10::numeric ^ (u.scale - f.scale)::numeric end)), 0)
         from payment_flags f
-        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and f.transaction_id = u.transaction_id
+        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and (f.transaction_id = u.transaction_id
+                or f.transaction_id = '' and f.out_trade_no = u.out_trade_no)
             and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', u.currency)
     ), 10::numeric ^ 38 - 1), $1::timestamptz
 from (
@@ -1344,7 +1345,7 @@ type TransactionInsertParams struct {
 }
 
 // Inserts transactions in the order of the arrays, which callers sort. A gateway may have told before that it gave some
-// of one back.
+// of one back, with its id, or with the number of its payment alone.
 func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg TransactionInsertParams) error {
 	_, err := db.Exec(ctx, transactionInsert,
 		arg.Now,
