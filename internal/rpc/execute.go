@@ -84,11 +84,14 @@ type step struct {
 	// mutation is the decoded request. With references it is decoded from a sample, which needs the same rows as the
 	// real request, except those that references name.
 	mutation mutation[proto.Message]
-	// lacked are real commands that failed with ErrMoreRows in an earlier attempt. last is the real command of the
-	// last attempt, with the names that its references filled in: the next attempt is likely to need the same rows.
-	lacked []flow.Command
-	last   flow.Command
+	// last is the real operation of the last attempt, filled its request, and names what its references filled in: the
+	// next attempt is likely to need the same rows. lacks is true if it failed with ErrMoreRows; lacked are those of
+	// earlier attempts that did, with other requests.
+	last   mutation[proto.Message]
+	filled proto.Message
 	names  []string
+	lacks  bool
+	lacked []flow.Command
 
 	response proto.Message // of the current attempt
 }
@@ -167,8 +170,8 @@ func (e *execute) Need(tx *flow.Tx) {
 		for _, c := range s.lacked {
 			c.Need(tx)
 		}
-		if s.last != nil {
-			s.last.Need(tx)
+		if s.filled != nil {
+			s.last.command.Need(tx)
 		}
 	}
 }
@@ -197,34 +200,12 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	g := s.mutation
 	if len(s.references) > 0 {
-		request := proto.Clone(s.request)
-		var names []string
-		for _, r := range s.references {
-			name, err := r.fill(request)
-			if err != nil {
-				return false, err
-			}
-			if r.names {
-				names = append(names, name)
-			}
-		}
-		if g, err = s.decode(e.call, request); err != nil {
+		if g, err = e.resolve(tx, s); err != nil {
 			return false, err
 		}
-		if err = e.call.permit(request); err != nil {
-			return false, err
-		}
-		s.last = g.command
-		if !slices.Equal(names, s.names) {
-			s.names = names
-			return false, commit.ErrMoreRows
-		}
-		g.command.Need(tx) // names only rows that are loaded
 	}
 	answer, err := g.command.Apply(tx)
-	if errors.Is(err, commit.ErrMoreRows) && len(s.references) > 0 {
-		s.lacked = append(s.lacked, g.command)
-	}
+	s.lacks = errors.Is(err, commit.ErrMoreRows)
 	if err != nil {
 		return false, err
 	}
@@ -233,6 +214,41 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	}
 	s.response = g.render(answer, existed)
 	return existed, nil
+}
+
+// resolve returns the operation with its references filled in. That of the last attempt is used again if its request is
+// the same: its command knows what it found then.
+func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err error) {
+	request := proto.Clone(s.request)
+	var names []string
+	for _, r := range s.references {
+		name, err := r.fill(request)
+		if err != nil {
+			return g, err
+		}
+		if r.names {
+			names = append(names, name)
+		}
+	}
+	if s.filled != nil && proto.Equal(s.filled, request) {
+		return s.last, nil
+	}
+	if g, err = s.decode(e.call, request); err != nil {
+		return g, err
+	}
+	if err = e.call.permit(request); err != nil {
+		return g, err
+	}
+	if s.lacks {
+		s.lacked = append(s.lacked, s.last.command)
+	}
+	s.last, s.filled, s.lacks = g, request, false
+	if !slices.Equal(names, s.names) {
+		s.names = names
+		return g, commit.ErrMoreRows
+	}
+	g.command.Need(tx) // names only rows that are loaded
+	return g, nil
 }
 
 // wrapFault adds the operation to a fault: to its message, its fields and its state.
