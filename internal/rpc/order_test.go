@@ -155,8 +155,10 @@ func TestErrorsOfMovesNameTheOrder(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
 	needs := &machinev1.DefineMachineRequest{Machine: "needs", Definition: &machinev1.Definition{
-		States: []*machinev1.State{{Name: "open", Initial: true}, {Name: "gone", OrderParts: machinev1.OrderParts_ORDER_PARTS_CANCEL}},
-		Moves:  []*machinev1.AllowedMove{{From: []string{"open"}, To: "gone", Require: []string{"ticket", "reason"}}}}}
+		States: []*machinev1.State{{Name: "open", Initial: true}, {Name: "gone", OrderParts: machinev1.OrderParts_ORDER_PARTS_CANCEL},
+			{Name: "again"}},
+		Moves: []*machinev1.AllowedMove{{From: []string{"open"}, To: "gone", Require: []string{"ticket", "reason"}},
+			{From: []string{"gone"}, To: "again"}, {From: []string{"again"}, Back: true}}}}
 	ok(c, "Machine.DefineMachine", needs, new(machinev1.DefineMachineResponse))
 	o := anOrder("o-1", 3)
 	o.Machine, o.Reserve, o.Balance = "needs", false, nil
@@ -168,6 +170,12 @@ func TestErrorsOfMovesNameTheOrder(t *testing.T) {
 	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_INPUT_MISSING",
 		"orderNo: must be cancelled with MoveOrder, which has inputs.ticket")
 	c.refused("Order.MoveOrder", moveOrder("o-1", "no", "x"), "FIELD_INVALID")
+	for _, to := range []string{"gone", "again"} {
+		ok(c, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: to, Cause: "x", Reason: "y",
+			Inputs: map[string]string{"ticket": "1"}}, new(orderv1.MoveOrderResponse))
+	}
+	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_INPUT_MISSING",
+		"orderNo: must be cancelled with MoveOrder, which has from")
 }
 
 func TestCancelledOrderGivesItsPartsBack(t *testing.T) {
