@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -19,6 +20,9 @@ const settleRows = 12
 func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, cred gateway.Credential,
 	requestID string) (Settled, error) {
 	caller := commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
+	if y := said.At.UTC().Year(); y < 1 || y > 9999 { // no response could have it
+		said.At = time.Time{}
+	}
 	var refused *fault.Fault
 	for unposted := false; ; {
 		out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: settleRows,

@@ -243,3 +243,70 @@ func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
 		})
 	}
 }
+
+func refundID(id string) func(*payment.Said) {
+	return func(s *payment.Said) { s.GatewayRefundID = id }
+}
+
+// One refund, told of by our number alone, and by the gateway's id too, counts once.
+func TestARefundToldOfByNumberAndByIDCountsOnce(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), refundID("re_1")), "known")
+	m.refuses(refund("r2", "7"), "6.00")
+	m.verify()
+	m = refunding(t, "4")
+	m.says(notice("m0", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending), refundID("re_1")), "applied")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), refundID("re_1")), "known")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), refundID("re_1")), "applied")
+	m.refuses(refund("r2", "7"), "6.00")
+	m.verify()
+}
+
+// A notice of a pending payment may name an attempt, and not the transaction that pays.
+func TestTheConsoleDoesNotCountForAnAttempt(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n0", kind(gateway.Pending), of("p1", "attempt-1")), "applied")
+	m.says(console("m1", "4", of("p1", "")), "flagged")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.refuses(refund("r1", "10"), "6.00")
+	m.verify()
+}
+
+// The gateway may know the number of a refund, and tell of it in the batch that asks for it.
+func TestARefundMeetsItsSuccessInOneBatch(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	said := notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), refundID("re_1"))
+	if got := m.together(refund("r1", "4"), hears(said)); got != "r1 asked, applied" {
+		t.Error(got)
+	}
+	m.refuses(refund("r2", "7"), "6.00")
+	m.verify()
+}
+
+// Two servers are asked for the same refund at the same time: both answer with it.
+func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for i := range 25 {
+		o, p := fmt.Sprint("o", i), fmt.Sprint("p1", i)
+		m.payableOrder(o, outside)
+		m.create(o, p)
+		m.hear(0, notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i))))
+		var wait sync.WaitGroup
+		for s := range 4 {
+			wait.Go(func() {
+				got := m.pay(s%2, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", i)}, OutTradeNo: p})
+				if got != fmt.Sprint("r", i, " asked") && got != fmt.Sprint("r", i, " asked existed") {
+					t.Errorf("refund %d: %s", i, got)
+				}
+			})
+		}
+		wait.Wait()
+	}
+}

@@ -2,7 +2,6 @@ package flow
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -123,7 +122,8 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		s.NeedsQuery = c.needsQuery()
 		return s, nil
 	}
-	if c.alias != nil && c.alias.Exists {
+	ours := c.refund.row != nil && c.refund.row.Exists
+	if c.alias != nil && c.alias.Exists || !ours && c.number != nil && c.number.Exists {
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	}
 	money, id, err := c.taken(tx)
@@ -132,7 +132,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	}
 	n, scale := c.minor(tx)
 	detail := "the gateway gave it back, and no refund asked for it"
-	if r := c.refund.row; r != nil && r.Exists {
+	if r := c.refund.row; ours {
 		detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
 		if c.Foreign != "" {
 			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
@@ -174,24 +174,25 @@ func (c console) need(tx *Tx, k payment.GatewayKey, number string) {
 	}
 }
 
-// taken returns the transaction of which money was given back, and its number: that of the notice, or else of the
-// payment, or else the first that came under its number. Empty: none is known. It is not there yet if the gateway tells
-// of the refund first.
-func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
-	if id = c.TransactionID; id == "" && c.row.Exists && c.row.Value.Gateway == c.Gateway {
-		id = c.row.Value.TransactionID
-	}
-	if id == "" && !c.console.listed {
+// takenOfPayment is taken for a notice without a transaction: the one that paid, or else the first under its number.
+func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+	if !c.console.listed {
 		c.console.listed = true // the next run names all money of the payment
 		return nil, "", commit.ErrMoreRows
 	}
-	if id == "" {
-		all := tx.Payments().Money(c.row.Key)
-		i := slices.IndexFunc(all, func(r *payment.TransactionRow) bool { return r.Key.Gateway == c.Gateway })
-		if i < 0 {
-			return nil, "", nil
+	for _, r := range tx.Payments().Money(c.row.Key) {
+		if r.Key.Gateway == c.Gateway && (money == nil || r.Key.ID == c.row.Value.TransactionID) {
+			money, id = r, r.Key.ID
 		}
-		return all[i], all[i].Key.ID, nil
+	}
+	return money, id, nil
+}
+
+// taken returns the transaction of which money was given back, and its number. Empty: none is known. It is not there
+// yet if the gateway tells of the refund first.
+func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+	if id = c.TransactionID; id == "" {
+		return c.takenOfPayment(tx)
 	}
 	money = tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
 	owner := ""

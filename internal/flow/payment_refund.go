@@ -249,6 +249,9 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	if len(differs) > 0 {
 		return nil, x.Differs(differs)
 	}
+	if r := tx.Machines().Known(refundInstance(x.RefundKey)); r == nil || !r.Exists {
+		return nil, commit.ErrMoreRows // another server has made it since instances were read
+	}
 	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
@@ -312,6 +315,9 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if r == nil || !r.Exists {
 		return c.unknownRefund(tx)
 	}
+	if !r.Found {
+		return nil, commit.ErrLater // another call of this batch makes it
+	}
 	x := &r.Value
 	if !c.about(x) {
 		return c.unknownRefund(tx)
@@ -348,10 +354,12 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
-	if c.Kind != gateway.Refunded {
-		return c.record(tx, payment.Applied, ""), nil
+	s := Settled{}
+	if c.Kind == gateway.Refunded {
+		s = c.succeeded(tx, x)
+	} else {
+		s = c.record(tx, payment.Applied, "")
 	}
-	s := c.succeeded(tx, x)
 	c.nameRefund(tx)
 	return s, nil
 }

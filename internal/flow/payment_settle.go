@@ -118,14 +118,14 @@ func (c *SettlePayment) Need(tx *Tx) {
 	c.need(tx)
 }
 
-// needNames names the second names of a notice that a refund succeeded.
+// needNames names the second names of a notice that a refund succeeded, or will.
 func (c *SettlePayment) needNames(tx *Tx) {
 	c.alias, c.number = nil, nil
-	if c.Kind != gateway.Refunded {
+	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundPending {
 		return
 	}
 	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
-	if c.RefundNo != "" {
+	if c.Kind == gateway.Refunded && c.RefundNo != "" {
 		c.number = tx.Payments().WantNotice(numberName(g, c.OutTradeNo, c.RefundNo))
 	}
 	if c.alias = c.number; c.GatewayRefundID != "" {
@@ -263,6 +263,9 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 		return s, c.paidElsewhere(tx)
 	case c.Kind == gateway.Closed && c.foreign() == "":
 		_, err := c.closed(tx) // it was created since, or the gateway was asked to close it again
+		return s, err
+	case c.Kind == gateway.Declined && !c.Callback && c.foreign() == "":
+		_, err := c.declined(tx) // again: the answer to a query is like that after the first decline
 		return s, err
 	}
 	return s, nil

@@ -232,6 +232,14 @@ func TestADeclineLeavesTheOrderPayable(t *testing.T) {
 	m.says(notice("n1", kind(gateway.Pending)), "applied")
 	m.says(notice("n2", kind(gateway.Declined), func(s *payment.Said) { s.Code = "card_declined" }), "applied")
 	m.says(notice("n3", kind(gateway.Declined)), "known")
+	// The answer to a query after another decline is like the first.
+	answer := func(s *payment.Said) { s.Callback = false }
+	m.says(notice("q4", kind(gateway.Pending), answer), "applied")
+	m.says(notice("n2", kind(gateway.Declined)), "applied existed") // a callback that comes again says nothing new
+	if got := m.create("o", "p1"); got != "p1 submitted existed" {
+		t.Error(got)
+	}
+	m.says(notice("n2", kind(gateway.Declined), answer), "applied existed")
 	if got := m.create("o", "p1"); got != "p1 declined existed" {
 		t.Error(got)
 	}
@@ -567,4 +575,20 @@ func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
 func (m *till) fault(c flow.Command) *fault.Fault {
 	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
 	return fault.Of(err)
+}
+
+// A time that no response could have is not kept.
+func TestTimesOfNoticesAreInTheRangeOfResponses(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for i, at := range []time.Time{time.Date(0, 6, 1, 0, 0, 0, 0, time.UTC), time.Date(318857, 1, 1, 0, 0, 0, 0, time.UTC),
+		time.Date(9999, 12, 31, 23, 59, 59, 0, time.FixedZone("", -24*3600+60))} {
+		o, p := fmt.Sprint("o", i), fmt.Sprint("p", i)
+		m.payableOrder(o, outside)
+		m.create(o, p)
+		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)), func(s *payment.Said) { s.At = at }), "applied")
+	}
+	if got := m.text("select count(*)::text from payment_notices, payment_payments where occurred_at is not null or paid_at is not null"); got != "0" {
+		t.Errorf("%s notices and payments have a time", got)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -62,10 +63,15 @@ func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.No
 	return err
 }
 
+// numberWait is how long a notice of a refund without a number of ours is asked for again, from its time on.
+const numberWait = time.Hour
+
 func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
 	requestID string) (flow.Settled, error) {
 	if said.OutTradeNo == "" { // about a payment that was not made here, and that has no number of ours
-		return flow.Settled{Done: true, Verdict: payment.Known}, nil
+		// But one of ours may have been given back before the notice of its transaction: this one comes again.
+		soon := said.Kind.Refund() && time.Since(said.At) < numberWait
+		return flow.Settled{Done: !soon, Verdict: payment.Known}, nil
 	}
 	out, err := flow.Settle(ctx, s.engine, k, said, c, requestID)
 	if err == nil && !out.Existed {

@@ -42,6 +42,7 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
 				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_first", givenBackFirst},
+				{"number_known", numberKnown}, {"number_twice", numberTwice}, {"unnumbered", unnumbered},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
 				{"before", heardBefore}, {"nowhere", paysNowhere}} {
 				t.Run(story.name, func(t *testing.T) { story.run(all.of(t, kind), story.name+"_"+kind) })
@@ -126,24 +127,44 @@ func heardBefore(x *till, no string) {
 	if x.kind != "standard" {
 		return // one that a test can sign
 	}
-	merchant, signs := x.standard()
-	body, now := []byte(`{"type": "payment.paid", "data": {"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`", "amount": "12.30",
-		"currency": "CNY", "merchant": "`+merchant+`"}}`), time.Now()
-	signature, err := signs.Sign("m_"+no, now, body)
-	if err != nil {
-		x.T.Fatal(err)
-	}
-	res := new(paymentv1.HandleCallbackResponse)
-	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
-		"webhook-id": "m_" + no, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
-	if res.GetStatus() != http.StatusServiceUnavailable {
-		x.T.Errorf("of an unknown payment: %v", res)
+	if status := x.signed("m_"+no, "payment.paid", time.Now().UTC().Format(time.RFC3339), `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status !=
+		http.StatusServiceUnavailable {
+		x.T.Errorf("of an unknown payment: %d", status)
 	}
 	x.createOrder(no)
 	if p := x.pay(no).GetPayment(); p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED || p.GetTransactionId() != "t_"+no {
 		x.T.Errorf("%v", p)
 	}
 	x.becomes(no, isPaid)
+}
+
+// unnumbered: a refund without a number of ours is told of again, since the notice of its transaction may be late.
+func unnumbered(x *till, no string) {
+	if x.kind != "standard" {
+		return
+	}
+	for age, want := range map[time.Duration]int{time.Minute: http.StatusServiceUnavailable, 2 * time.Hour: http.StatusNoContent} {
+		if status := x.signed(fmt.Sprint("m_", no, age), "refund.succeeded", time.Now().Add(-age).UTC().Format(time.RFC3339),
+			`"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != want {
+			x.T.Errorf("after %v: %d", age, status)
+		}
+	}
+}
+
+// signed sends a callback of the standard gateway, and returns the status of the answer.
+func (x *till) signed(id, kind, at, data string) int {
+	x.T.Helper()
+	merchant, signs := x.standard()
+	body, now := []byte(`{"type": "`+kind+`", "timestamp": "`+at+`", "data": {`+data+`, "amount": "12.30", "currency": "CNY",
+		"merchant": "`+merchant+`"}}`), time.Now()
+	signature, err := signs.Sign(id, now, body)
+	if err != nil {
+		x.T.Fatal(err)
+	}
+	res := new(paymentv1.HandleCallbackResponse)
+	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
+		"webhook-id": id, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
+	return int(res.GetStatus())
 }
 
 // paysNowhere: the payee does not exist. The payer cannot pay, instead of paying into suspense.
@@ -474,6 +495,40 @@ func givenBackFirst(x *till, no string) {
 	}
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
+	}
+}
+
+// numberKnown: the gateway has given money back under the number of a refund, and refuses it with another amount.
+func numberKnown(x *till, no string) {
+	if x.kind == "stripe" {
+		return // it knows its own numbers only
+	}
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.plan(no, fate{"hold": -1})
+	x.act(no, fate{"do": "give_back", "amount": "2.00", "refund": "known_" + no})
+	x.refund(no, "known_"+no, "3.00")
+	x.refundBecomes("known_"+no, paymentv1.RefundState_REFUND_STATE_SUCCEEDED)
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_REFUND_RETURNED || f.GetAmount() != "1.00" {
+		x.T.Errorf("%v", f)
+	}
+}
+
+// numberTwice: numbers of refunds are unique in a payment only.
+func numberTwice(x *till, no string) {
+	if x.kind != "alipay" {
+		return
+	}
+	for _, no := range []string{no, no + "_2"} {
+		x.opened(no)
+		x.act(no, fate{"do": "pay"})
+		x.becomes(no, isPaid)
+		x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "twice"})
+		x.quiet()
+		if p := x.payment(no); p.GetRefundedAmount() != "2.30" {
+			x.T.Errorf("%s: given back are %s", no, p.GetRefundedAmount())
+		}
 	}
 }
 

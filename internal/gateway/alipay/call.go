@@ -316,6 +316,6 @@ func (g *account) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.N
 	if n.Amount, err = money(got.Amount); err != nil {
 		return n, gateway.Unreadable("alipay", "the answer has no refund_amount")
 	}
-	n.ID = gateway.AnswerID("query_refund", n.Kind, n.RefundNo)
+	n.ID = gateway.AnswerID("query_refund", n.Kind, r.OutTradeNo, n.RefundNo, n.Amount.String()) // unique in a trade
 	return n, nil
 }

@@ -321,6 +321,6 @@ func refundAnswer(call string, r *refund) (gateway.Notice, error) {
 	if n.Kind == "" {
 		return n, gateway.Unreadable("wechat", "the answer has an unknown status")
 	}
-	n.ID = gateway.AnswerID(call, n.Kind, n.RefundNo, n.GatewayRefundID)
+	n.ID = gateway.AnswerID(call, n.Kind, n.RefundNo, n.GatewayRefundID, n.Amount.String())
 	return n, nil
 }

@@ -156,7 +156,7 @@ func TestRefund(t *testing.T) {
 	a.want(t, `POST /wechat/v3/refund/domestic/refunds {"transaction_id":"4200","out_refund_no":"R1","reason":"`+strings.Repeat("退", 26)+
 		`","notify_url":"https://pay.shop.example/pay/callbacks/wechat","amount":{"total":1230,"refund":230,"currency":"CNY"}}`)
 	a.script("200 " + answer)
-	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P00001 4200 R1 2.3 CNY" || n.ID != "query_refund/refunded/R1/50" {
+	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P00001 4200 R1 2.3 CNY" || n.ID != "query_refund/refunded/R1/50/2.3" {
 		t.Error(say(n, err), n.ID)
 	}
 	a.want(t, "GET /wechat/v3/refund/domestic/refunds/R1")

@@ -212,10 +212,21 @@ func (d *Dispatcher) refund(ctx context.Context, g *gateway.Configured, l paymen
 	}
 	n, err := g.Refund(ctx, r)
 	if failed := refusal(err); failed != nil {
-		return about(gateway.Notice{ID: "refused/refund/" + l.Number, Kind: gateway.RefundFailed, RefundNo: l.Number,
-			Code: failed.Code, Text: failed.Text}, &v), nil
+		n, err = refused(ctx, g, r, failed)
 	}
 	return about(n, &v), err
+}
+
+// refused asks for a refund that the gateway has refused: it may know the number, with other content, and may have
+// given money back under it. If it does not, the refund has failed.
+func refused(ctx context.Context, g *gateway.Configured, r *gateway.Refund, why *gateway.CallError) (
+	n gateway.Notice, err error) {
+	n, err = g.QueryRefund(ctx, r)
+	if errors.Is(err, gateway.ErrNoTrade) || refusal(err) != nil {
+		return gateway.Notice{ID: "refused/refund/" + r.RefundNo, Kind: gateway.RefundFailed, Code: why.Code,
+			Text: why.Text}, nil
+	}
+	return n, err
 }
 
 // about completes the numbers of an answer: we know what we asked about.
