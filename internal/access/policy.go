@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -114,6 +115,40 @@ func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policie
 		policies.approvals = policies.approvals || r.ApprovalRequired
 	}
 	return policies, nil
+}
+
+// TenantPolicies caches what tenants want approved, for callers without credentials, such as consumers of brokers.
+type TenantPolicies struct {
+	pool *pgxpool.Pool
+	*identities
+}
+
+// NewTenantPolicies reads over a pool.
+func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
+	return &TenantPolicies{pool, newIdentities()}
+}
+
+// Approvals returns the policies of a tenant that require approval, without their other requirements. They are at most
+// rememberFor old. Returns fault DATABASE_UNAVAILABLE.
+func (t *TenantPolicies) Approvals(ctx context.Context, tenant int32) (*Policies, error) {
+	var sum [32]byte
+	binary.BigEndian.PutUint32(sum[:], uint32(tenant))
+	id, err := t.find(ctx, sum, func(ctx context.Context) (id Identity, err error) {
+		all, err := policiesOf(ctx, t.pool, tenant)
+		if err != nil {
+			return id, fault.DatabaseUnavailable.New("the tenant's policies cannot be read now").Because(err)
+		}
+		if !all.RequireApprovals() {
+			return id, nil
+		}
+		id.Policies = &Policies{byOperation: make(map[string]Policy, len(all.byOperation)), approvals: true}
+		for name, p := range all.byOperation {
+			id.Policies.byOperation[name] = Policy{Operation: name, ApprovalRequired: p.ApprovalRequired,
+				ApprovalAbove: p.ApprovalAbove}
+		}
+		return id, nil
+	})
+	return id.Policies, err
 }
 
 var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)

@@ -23,9 +23,9 @@ type Condition interface {
 // earlier gets its answer.
 type Denial struct{ Err error }
 
-func (d Denial) Need(*Tx)              {}
-func (d Denial) Guard(*Tx) error       { return nil }
-func (d Denial) Apply(*Tx) error       { return d.Err }
+func (d Denial) Need(*Tx)               {}
+func (d Denial) Guard(*Tx) error        { return nil }
+func (d Denial) Apply(*Tx) error        { return d.Err }
 func (d Denial) Done(*Tx, Answer) error { return nil }
 
 // RefusalNoter is a guard that adds state to the refusal of its command, such as whether the token is spent.
