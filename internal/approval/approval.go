@@ -73,13 +73,10 @@ var (
 		Doc: "The time of the request is over: request it again. The metadata has its end."})
 )
 
-// CheckApprover refuses the requester. Returns fault APPROVAL_BY_REQUESTER.
-func (r *Request) CheckApprover(principal string) error {
-	if principal == r.Principal {
-		return ByRequester.New("%s requested approval %d: another principal has to approve it", principal, r.ID).
-			With("approval_id", r.ID).With("requester", r.Principal)
-	}
-	return nil
+// IsOwn is the fault for an approval by the requester.
+func (r *Request) IsOwn() error {
+	return ByRequester.New("%s requested approval %d: another principal has to approve it", r.Principal, r.ID).
+		With("approval_id", r.ID).With("requester", r.Principal)
 }
 
 // check refuses a request that cannot be decided at a time. Returns faults APPROVAL_REJECTED, APPROVAL_APPROVED,
@@ -134,9 +131,6 @@ func (c *RejectCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.ID}) }
 
 // Apply rejects the request, unless it is rejected.
 func (c *RejectCommand) Apply(tx *Tx) (any, error) {
-	if !c.row.Exists {
-		return nil, notFound(c.row.Key)
-	}
 	if r := c.row.Value.Request; r.State == Rejected {
 		return commit.Repeat{First: r}, nil
 	}

@@ -31,7 +31,7 @@ func (s *Approvals) RequestApproval(ctx context.Context, r *pb.RequestApprovalRe
 // requestApprovalCall is not registered for Execute: neither are the other calls.
 var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{name: "approval.request",
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
-		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.printable("reason", r.GetReason()),
+		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
 			Life: lifeOr(r.GetLife(), approval.DefaultLife)}
 		w, err := c.excuse().readWanted(r.GetRequest())
 		if err == nil {
@@ -181,9 +181,13 @@ func (w *wanted) permitAll(c *call) error {
 	return w.permit(c)
 }
 
-// find reads an approval of the caller's tenant and opens its request. Returns fault APPROVAL_NOT_FOUND.
+// find reads an approval of the caller's tenant and opens its request. Without an error and a request there is no such
+// approval: the command refuses it, after the lookup of the request key.
 func (s *Approvals) find(ctx context.Context, id int64) (a approval.Content, packed *anypb.Any, w wanted, err error) {
 	a, err = s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: id})
+	if fault.Is(err, approval.NotFound) {
+		return a, nil, w, nil
+	}
 	if err == nil {
 		packed, err = unpack(a.Bytes)
 	}
@@ -211,21 +215,19 @@ var approveOperation = operation[*pb.ApproveRequest, *pb.ApproveResponse]{name: 
 func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.ApproveResponse, error) {
 	c := callOf(ctx)
 	var d decoder
-	cmd := &approve{Caller: c.caller(), id: r.GetApprovalId(), note: d.printable("note", r.GetNote())}
+	cmd := &approve{Caller: c.caller(), id: r.GetApprovalId(), note: d.name("note", r.GetNote())}
 	if err := d.err(); err != nil {
 		return nil, err
 	}
 	a, packed, w, err := s.find(ctx, cmd.id)
-	if err == nil {
-		err = a.CheckApprover(cmd.Principal)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if a.DecidedBy != "" {
+	switch {
+	case packed == nil:
+	case a.DecidedBy != "":
 		err = w.permitAll(c) // a decision never changes, so the request need not be read
-	} else if w, err = c.onBehalfOf(&a).readWanted(packed); err == nil {
-		cmd.wanted = &w
+	default:
+		if w, err = c.onBehalfOf(&a).readWanted(packed); err == nil {
+			cmd.wanted = &w
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -250,7 +252,7 @@ type approve struct {
 	commit.Caller // the approver
 	id            int64
 	note          string
-	wanted        *wanted // nil: it was decided before
+	wanted        *wanted // nil: there is no such approval, or it was decided before
 	row           *approval.Row
 }
 
@@ -269,9 +271,13 @@ func (c *approve) Need(tx *flow.Tx) {
 
 // Apply does the request. If that is refused, the approval remains open.
 func (c *approve) Apply(tx *flow.Tx) (any, error) {
-	if x := c.row.Value.Request; x.State == approval.Approved {
+	x := &c.row.Value.Request
+	if c.row.Exists && c.Principal == x.Principal {
+		return nil, x.IsOwn()
+	}
+	if x.State == approval.Approved {
 		response, err := unpack(x.Response)
-		return commit.Repeat{First: approved{x, response}}, err
+		return commit.Repeat{First: approved{*x, response}}, err
 	}
 	if err := tx.Approvals().Check(c.row); err != nil {
 		return nil, err
@@ -305,8 +311,8 @@ func renderApproved(x approved, existed bool) *pb.ApproveResponse {
 
 func (s *Approvals) Reject(ctx context.Context, r *pb.RejectRequest) (*pb.RejectResponse, error) {
 	c := callOf(ctx)
-	a, _, w, err := s.find(ctx, r.GetApprovalId())
-	if err == nil && a.Principal != c.identity.Principal {
+	a, packed, w, err := s.find(ctx, r.GetApprovalId())
+	if packed != nil && a.Principal != c.identity.Principal {
 		err = w.permitAll(c)
 	}
 	if err != nil {
@@ -317,7 +323,7 @@ func (s *Approvals) Reject(ctx context.Context, r *pb.RejectRequest) (*pb.Reject
 
 var rejectCall = operation[*pb.RejectRequest, *pb.RejectResponse]{name: "approval.reject",
 	read: func(c *call, d *decoder, r *pb.RejectRequest) mutation[*pb.RejectResponse] {
-		cmd := &approval.RejectCommand{Caller: c.caller(), ID: r.GetApprovalId(), Note: d.printable("note", r.GetNote())}
+		cmd := &approval.RejectCommand{Caller: c.caller(), ID: r.GetApprovalId(), Note: d.name("note", r.GetNote())}
 		return newMutation(flow.Approval(cmd), 1, func(x approval.Request, existed bool) *pb.RejectResponse {
 			return &pb.RejectResponse{Approval: renderApproval(&x), Existed: existed}
 		})

@@ -27,6 +27,66 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
+// colleague has a key of another principal of the tenant.
+func (c *caller) colleague() *caller {
+	c.T.Helper()
+	key, err := access.Administer(c.Pool).CreateKey(c.T.Context(), c.tenant(),
+		access.NewKey{Principal: "colleague", Rights: access.Rights{Role: access.Admin}})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return &caller{c.site, key.Secret}
+}
+
+// wishes requests something under a placeholder: see notice.
+func (c *caller) wishes(kind, tag string, m proto.Message, headers ...string) {
+	c.T.Helper()
+	w := wish(m)
+	w.Reason = secretNote
+	id := ok(c, "Approval.RequestApproval", w, new(approvalv1.RequestApprovalResponse), headers...).GetApproval().GetId()
+	c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), id)
+}
+
+func init() {
+	resourceMakers = append(resourceMakers, func(c *caller, x resources, id []string) {
+		ann := c.colleague()
+		for _, kind := range []string{"approve", "reject", "get"} {
+			ann.wishes(kind, x.paid, payment(kind+x.paid, "1"), id...)
+		}
+	})
+	goWell = append(goWell, "Approval.RequestApproval", "Approval.ListApprovals")
+	examples["Approval.RequestApproval"] = func(x resources) []proto.Message {
+		return all(wish(&ledgerv1.TransferRequest{BizNo: "walk-wish", Postings: posting(x.wallet, x.shop, x.asset, "1")}))
+	}
+	examples["Approval.Approve"] = func(x resources) []proto.Message {
+		return all(&approvalv1.ApproveRequest{ApprovalId: notice("approve", x.paid)})
+	}
+	examples["Approval.Reject"] = func(x resources) []proto.Message {
+		return all(&approvalv1.RejectRequest{ApprovalId: notice("reject", x.paid)})
+	}
+	examples["Approval.GetApproval"] = func(x resources) []proto.Message {
+		return all(&approvalv1.GetApprovalRequest{ApprovalId: notice("get", x.paid)})
+	}
+	examples["Approval.ListApprovals"] = func(resources) []proto.Message {
+		return all(&approvalv1.ListApprovalsRequest{}, &approvalv1.ListApprovalsRequest{State: 1})
+	}
+	preparers["Approval"] = func(c *caller, tag string) {
+		c.prepareLedger(tag)
+		ann := c.colleague()
+		ann.wishes("well", tag, payment(tag, "5.5"))
+		ann.wishes("poor", tag, payment(tag, "1000"))
+		ann.wishes("done", tag, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}})
+		ok(c, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: notice("done", tag)}, new(approvalv1.ApproveResponse))
+	}
+	changes["Approval.RequestApproval"] = change{well: func(tag string) proto.Message { return wish(payment(tag, "5.5")) }}
+	changes["Approval.Approve"] = change{reason: "INSUFFICIENT_FUNDS",
+		well:    func(tag string) proto.Message { return &approvalv1.ApproveRequest{ApprovalId: notice("well", tag)} },
+		refused: func(tag string) proto.Message { return &approvalv1.ApproveRequest{ApprovalId: notice("poor", tag)} }}
+	changes["Approval.Reject"] = change{reason: "APPROVAL_APPROVED",
+		well:    func(tag string) proto.Message { return &approvalv1.RejectRequest{ApprovalId: notice("well", tag)} },
+		refused: func(tag string) proto.Message { return &approvalv1.RejectRequest{ApprovalId: notice("done", tag)} }}
+}
+
 // office is a tenant with policies, of which ann and bob are administrators.
 type office struct {
 	*site
