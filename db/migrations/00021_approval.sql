@@ -144,15 +144,17 @@ begin
     execute 'create or replace view audit.requests as '
         || rtrim(pg_get_viewdef('audit.requests'::regclass), ';') || $view$
         union all
-        select t.name as tenant, x.request_id, x.at, x.what, a.approval_id::text, a.operation || x.state, x.principal,
-            a.approval_id as id
-        from approval_requests a
+        select t.name as tenant, a.request_id, a.at, a.what, a.name, a.detail, a.principal, a.id
+        from (
+            select r.tenant_id, r.request_id, r.created_at as at, 'approval requested'::text as what,
+                r.approval_id::text as name, r.operation as detail, r.principal, r.approval_id as id
+            from approval_requests r
+            union all
+            select r.tenant_id, r.decided_request_id, r.decided_at, 'approval'::text, r.approval_id::text,
+                r.operation || ': ' || r.state, r.decided_by, r.approval_id
+            from approval_requests r where r.decided_request_id is not null
+        ) a
         left join access_tenants t on t.tenant_id = a.tenant_id
-        cross join lateral (
-            values (a.request_id, a.created_at, 'approval requested'::text, ''::text, a.principal),
-                (a.decided_request_id, a.decided_at, 'approval', ': ' || a.state, a.decided_by)
-        ) x (request_id, at, what, state, principal)
-        where x.request_id is not null
     $view$;
 end
 $$;
@@ -181,9 +183,10 @@ reset role;
 -- +goose StatementBegin
 do $$
 begin
+    -- Without its last branch, which Up has added.
     execute 'create or replace view audit.requests as '
         || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '\s+UNION ALL\s+SELECT t\.name AS tenant(?!.*AS tenant).*', '');
+            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
 end
 $$;
 -- +goose StatementEnd
