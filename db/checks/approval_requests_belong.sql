@@ -1,9 +1,9 @@
 -- Every request for approval has the time of its batch, or an earlier one, if the batch's time was that of an account
 -- ahead of the clock. Another principal approved an approved one, in time.
 select a.tenant_id, a.approval_id,
-    case when b.batch_id is null then 'no batch made it' when a.decided_by = a.principal then 'its requester approved it'
-        when a.decided_at >= a.expires_at then 'it was too late'
-        end as problem,
+    case when b.batch_id is null then 'no batch made it'
+        when a.decided_by = a.principal then 'its requester approved it'
+        when a.decided_at >= a.expires_at then 'it was too late' end as problem,
     a.created_at, b.committed_at as created_at_expected
 from approval_requests a
 left join commit_batches b on b.batch_id = a.approval_id >> 14 and b.commands > 0

@@ -159,8 +159,8 @@ func inRequest(err error) error {
 	return &own
 }
 
-// permitAll checks the role and the scopes of the caller for a request that is not read, also for those of the operations
-// of an Execute. Fields with references are checked when they are filled in. Returns fault PERMISSION_DENIED.
+// permitAll checks the role and the scopes of the caller for a request that is not read, and for the operations of an
+// Execute. Fields with references are checked when they are filled in. Returns fault PERMISSION_DENIED.
 func (w *wanted) permitAll(c *call) error {
 	e, ok := w.request.(*batchv1.ExecuteRequest)
 	if !ok {

@@ -17,7 +17,9 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -157,8 +159,8 @@ func approved[R proto.Message](t *testing.T, a answer, res R) (R, *approvalv1.Ap
 	return res, own
 }
 
-func lowest(min string) *ledgerv1.UpdateAccountRequest {
-	return &ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN"), MinBalance: &min}
+func lowest(balance string) *ledgerv1.UpdateAccountRequest {
+	return &ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN"), MinBalance: &balance}
 }
 
 func reverseByName(bizNo, of string) *ledgerv1.ReverseRequest {
@@ -296,12 +298,45 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 // Each item of a batch is refused by itself.
 func TestItemsOfBatchesNeedApprovalEach(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t, above("ledger.transfer", "10"))
+	o := newOffice(t, above("ledger.transfer", "10"), always("notify.send"), always("sale.grab"))
 	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{Transfer: pay("one", "world", "u:a", "11")},
 		{Transfer: pay("two", "world", "u:a", "9")}}}
 	res := ok(o.ann, "TransferBatch", r, new(ledgerv1.TransferBatchResponse)).GetResults()
 	if res[0].GetError().GetReason() != "APPROVAL_REQUIRED" || res[1].GetTransfer().GetBizNo() != "two" {
 		t.Errorf("%v", res)
+	}
+	sends := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("a")}}
+	if res := ok(o.ann, "Notify.SendBatch", sends, new(notifyv1.SendBatchResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
+		t.Errorf("%v", res)
+	}
+	sends.AllOrNothing = true
+	o.ann.call(connectProto, "Notify.SendBatch", sends).wants(t, "all sends", "APPROVAL_REQUIRED")
+	o.ann.call(connectProto, "Notify.Send", sms("a")).wants(t, "a send", "APPROVAL_REQUIRED")
+	o.ann.stocked("a")
+	ok(o.ann, "Sale.PutSale", putSale(saleOf("s", "a", "COIN")), new(salev1.PutSaleResponse))
+	grabs := &salev1.GrabManyRequest{Sale: "s", Grabs: []*salev1.Grab{{Buyer: "jo"}}}
+	if res := ok(o.ann, "Sale.GrabMany", grabs, new(salev1.GrabManyResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
+		t.Errorf("%v", res)
+	}
+	o.ann.call(connectProto, "Sale.Grab", grab("s", "jo")).wants(t, "a grab", "APPROVAL_REQUIRED")
+	o.bob.approve(o.ann.requests(grab("s", "jo"))).wants(t, "an approved grab", "")
+}
+
+// A strategy of stock gives a call a transaction of its own: it is no way around an approval.
+func TestStrategiesNeedApproval(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t, always("stock.reserve"))
+	o.ann.executed(execute(operation("", putItem("a", "")), operation("", restock("a", "first", 100))))
+	r := &stockv1.ReserveRequest{Item: "a", ReservationNo: "r", Quantity: 1}
+	for _, s := range []stockv1.Strategy{stockv1.Strategy_STRATEGY_UNSPECIFIED, stockv1.Strategy_STRATEGY_ATOMIC,
+		stockv1.Strategy_STRATEGY_OPTIMISTIC, stockv1.Strategy_STRATEGY_PESSIMISTIC, stockv1.Strategy_STRATEGY_ADVISORY} {
+		r.Strategy = s
+		o.ann.call(connectProto, "Stock.Reserve", r).wants(t, s.String(), "APPROVAL_REQUIRED")
+	}
+	r.Strategy = stockv1.Strategy_STRATEGY_UNSPECIFIED
+	o.bob.approve(o.ann.requests(r)).wants(t, "approved", "")
+	if n := o.Count("select count(*) from stock_reservations"); n != 1 {
+		t.Errorf("%d reservations", n)
 	}
 }
 
@@ -579,17 +614,18 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 		r     *approvalv1.RequestApprovalRequest
 		field string
 	}{
-		"a read":             {wish(&ledgerv1.ListAssetsRequest{}), "request"},
-		"a batch":            {wish(batch("a", "1", true)), "request"},
-		"a token":            {wish(spendToken("st_a", "")), "request"},
-		"a lock":             {wish(&lockv1.AcquireRequest{Name: "l"}), "request"},
-		"an approval":        {wish(&approvalv1.ApproveRequest{ApprovalId: 1}), "request"},
-		"an unknown type":    {unknown, "request"},
-		"no type":            {&approvalv1.RequestApprovalRequest{Request: &anypb.Any{}, Reason: "x"}, "request"},
-		"1 MiB":              {wish(huge), "request"},
-		"a dry run":          {wish(dry), "request.dry_run"},
-		"a dry Execute":      {wish(dryAll), "request.dry_run"},
-		"a strategy":         {wish(&stockv1.ReserveRequest{Item: "i", ReservationNo: "r", Quantity: 1, Strategy: stockv1.Strategy_STRATEGY_ATOMIC}), "request.strategy"},
+		"a read":          {wish(&ledgerv1.ListAssetsRequest{}), "request"},
+		"a batch":         {wish(batch("a", "1", true)), "request"},
+		"a token":         {wish(spendToken("st_a", "")), "request"},
+		"a lock":          {wish(&lockv1.AcquireRequest{Name: "l"}), "request"},
+		"an approval":     {wish(&approvalv1.ApproveRequest{ApprovalId: 1}), "request"},
+		"an unknown type": {unknown, "request"},
+		"no type":         {&approvalv1.RequestApprovalRequest{Request: &anypb.Any{}, Reason: "x"}, "request"},
+		"1 MiB":           {wish(huge), "request"},
+		"a dry run":       {wish(dry), "request.dry_run"},
+		"a dry Execute":   {wish(dryAll), "request.dry_run"},
+		"a strategy": {wish(&stockv1.ReserveRequest{Item: "i", ReservationNo: "r", Quantity: 1,
+			Strategy: stockv1.Strategy_STRATEGY_ATOMIC}), "request.strategy"},
 		"a token in Execute": {wish(execute(operation("", lowest("1")), operation("", spendToken("st_a", "")))), "request.operations[1].request"},
 		"an invalid amount":  {wish(pay("x", "world", "u:a", "one")), "request.postings[0].amount"},
 		"an invalid biz_no":  {wish(pay("", "world", "u:a", "1")), "request.biz_no"},

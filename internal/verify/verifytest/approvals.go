@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// approvals makes three requests of tester: the boss approved the first, which changes the metadata of the account fees,
-// and rejected the second; the third is open.
+// approvals makes three requests of tester: the boss approved the first, which changes the metadata of the account
+// fees, and rejected the second; the third is open.
 func (b *Books) approvals() {
 	b.t.Helper()
 	boss := commit.Caller{Tenant: Demo, Principal: "boss", RequestID: "req-approve"}
