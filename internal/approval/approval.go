@@ -95,7 +95,8 @@ func (r *Request) check(now time.Time) error {
 	return nil
 }
 
-func notFound(k Key) error {
+// NotFound is the fault for an id without a request.
+func (k Key) NotFound() error {
 	return NotFound.New("there is no approval %d", k.ID).With("approval_id", k.ID)
 }
 

@@ -20,21 +20,22 @@ type Reader struct{ pool *pgxpool.Pool }
 // NewReader reads over a pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Content returns a request with its content. Returns fault APPROVAL_NOT_FOUND.
-func (r *Reader) Content(ctx context.Context, k Key) (Content, error) {
+// Content returns a request with its content, if there is one.
+func (r *Reader) Content(ctx context.Context, k Key) (c Content, found bool, err error) {
+	c.Key = k
 	row, err := q.ApprovalGet(ctx, pg.Planned{DB: r.pool}, db.ApprovalGetParams{TenantID: k.Tenant, ApprovalID: k.ID})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Content{}, notFound(k)
+		return c, false, nil
 	}
 	if err != nil {
-		return Content{}, err
+		return c, false, err
 	}
-	c := Content{KeyID: pg.OrZero(row.KeyID), Bytes: row.Request, Request: requestOf(k.Tenant, &db.ApprovalPageRow{
+	c = Content{KeyID: pg.OrZero(row.KeyID), Bytes: row.Request, Request: requestOf(k.Tenant, &db.ApprovalPageRow{
 		ApprovalID: row.ApprovalID, State: row.State, Expired: row.Expired, Operation: row.Operation,
 		Reason: row.Reason, Principal: row.Principal, RequestID: row.RequestID, CreatedAt: row.CreatedAt,
 		ExpiresAt: row.ExpiresAt, DecidedBy: row.DecidedBy, DecidedAt: row.DecidedAt, Note: row.Note})}
 	c.Response = row.Response
-	return c, nil
+	return c, true, nil
 }
 
 const defaultPage = 100

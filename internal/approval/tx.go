@@ -55,7 +55,7 @@ func (tx *Tx) add(c *RequestCommand) Request {
 // APPROVAL_APPROVED, APPROVAL_EXPIRED.
 func (tx *Tx) Check(r *Row) error {
 	if !r.Exists {
-		return notFound(r.Key)
+		return r.Key.NotFound()
 	}
 	return r.Value.check(tx.Now)
 }

@@ -181,16 +181,14 @@ func (w *wanted) permitAll(c *call) error {
 	return w.permit(c)
 }
 
-// find reads an approval of the caller's tenant and opens its request. Without an error and a request there is no such
-// approval: the command refuses it, after the lookup of the request key.
+// find reads an approval of the caller's tenant and opens its request. Without a request there is no such approval:
+// commands refuse it, after the lookup of the request key.
 func (s *Approvals) find(ctx context.Context, id int64) (a approval.Content, packed *anypb.Any, w wanted, err error) {
-	a, err = s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: id})
-	if fault.Is(err, approval.NotFound) {
-		return a, nil, w, nil
+	a, found, err := s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: id})
+	if err != nil || !found {
+		return a, nil, w, err
 	}
-	if err == nil {
-		packed, err = unpack(a.Bytes)
-	}
+	packed, err = unpack(a.Bytes)
 	if err == nil {
 		err = w.open(packed)
 	}
@@ -329,13 +327,21 @@ var rejectCall = operation[*pb.RejectRequest, *pb.RejectResponse]{name: "approva
 		})
 	}}
 
+// GetApproval shows what is requested to the requester, and to callers that could approve it.
 func (s *Approvals) GetApproval(ctx context.Context, r *pb.GetApprovalRequest) (*pb.GetApprovalResponse, error) {
-	a, err := s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: r.GetApprovalId()})
+	c := callOf(ctx)
+	a, packed, w, err := s.find(ctx, r.GetApprovalId())
 	if err != nil {
 		return nil, err
 	}
+	if packed == nil {
+		return nil, a.Key.NotFound()
+	}
 	res := &pb.GetApprovalResponse{Approval: renderApproval(&a.Request)}
-	if res.Request, err = unpack(a.Bytes); err == nil && a.Response != nil {
+	if a.Principal != c.identity.Principal && w.permitAll(c) != nil {
+		return res, nil
+	}
+	if res.Request = packed; a.Response != nil {
 		res.Response, err = unpack(a.Response)
 	}
 	return res, err

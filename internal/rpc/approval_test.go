@@ -430,6 +430,8 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 	filled := execute(operation("one", pay("x", "world", "u:a", "1")),
 		operation("", pay("y", "world", "empty:a", "1"), "postings[0].amount=one:transfer.entries[1].amount"))
 
+	frozen := o.ann.requests(execute(operation("", freeze)))
+	o.bob.approve(frozen).wants(t, "a freeze", "")
 	for what, x := range map[string]struct {
 		c *caller
 		r proto.Message
@@ -460,6 +462,12 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 		if what == "outside of the scopes" { // also not once it is approved
 			o.bob.approve(id).wants(t, "by bob", "")
 			x.c.approve(id).wants(t, what+", again", "PERMISSION_DENIED")
+		}
+	}
+	for c, sees := range map[*caller]bool{o.ann: true, o.bob: true, writer: false, reader: false, scoped: false} {
+		a := ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: frozen}, new(approvalv1.GetApprovalResponse))
+		if (a.GetRequest() != nil) != sees || (a.GetResponse() != nil) != sees || a.GetApproval().GetDecider() != "bob" {
+			t.Errorf("sees %v: %v", sees, a)
 		}
 	}
 	scoped.approve(o.ann.requests(inside)).wants(t, "inside of the scopes", "")
