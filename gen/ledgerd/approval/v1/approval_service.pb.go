@@ -594,7 +594,7 @@ func (x *GetApprovalRequest) GetApprovalId() int64 {
 type GetApprovalResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Approval *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The request that was, or is to be approved.
+	// The request that was, or is to be approved. Absent: the caller could not approve it.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// Its response, once it is approved.
 	Response      *anypb.Any `protobuf:"bytes,3,opt,name=response,proto3" json:"response,omitempty"`

@@ -62,7 +62,8 @@ type ApprovalServiceClient interface {
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
 	// that the request needs. Errors: APPROVAL_NOT_FOUND, APPROVAL_APPROVED, APPROVAL_EXPIRED, PERMISSION_DENIED.
 	Reject(context.Context, *v1.RejectRequest) (*v1.RejectResponse, error)
-	// Reads an approval with its request and its response. Errors: APPROVAL_NOT_FOUND.
+	// Reads an approval. The requester, and callers with the role and the scopes that the request needs, see the request
+	// and its response too. Errors: APPROVAL_NOT_FOUND.
 	GetApproval(context.Context, *v1.GetApprovalRequest) (*v1.GetApprovalResponse, error)
 	// Lists approvals without requests and responses, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
@@ -182,7 +183,8 @@ type ApprovalServiceHandler interface {
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
 	// that the request needs. Errors: APPROVAL_NOT_FOUND, APPROVAL_APPROVED, APPROVAL_EXPIRED, PERMISSION_DENIED.
 	Reject(context.Context, *v1.RejectRequest) (*v1.RejectResponse, error)
-	// Reads an approval with its request and its response. Errors: APPROVAL_NOT_FOUND.
+	// Reads an approval. The requester, and callers with the role and the scopes that the request needs, see the request
+	// and its response too. Errors: APPROVAL_NOT_FOUND.
 	GetApproval(context.Context, *v1.GetApprovalRequest) (*v1.GetApprovalResponse, error)
 	// Lists approvals without requests and responses, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListApprovals(context.Context, *v1.ListApprovalsRequest) (*v1.ListApprovalsResponse, error)
