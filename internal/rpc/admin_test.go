@@ -183,9 +183,10 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		"LIMIT_NOT_FOUND":          {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
 		"policy.approval_required": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
 		"policy.approval_above":    {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
-		"FIELD_INVALID":            {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant", Window: limit.GetWindow()}}},
-		"policy.operation":         {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
-		"policy.key_life":          {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},
+		"FIELD_INVALID": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+			Window: limit.GetWindow()}}},
+		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
+		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},
 	} {
 		a := boss.call(connectProto, x.name, x.m)
 		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {
