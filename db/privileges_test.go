@@ -119,6 +119,9 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.secret_roots" {
 			columns = "root, key_id, created_at, sealed_at"
 		}
+		if relation == "public.inbox_messages" {
+			columns = "tenant_id, consumer_group, message_id, part, state, error"
+		}
 		if relation == "public.inbox_contents" {
 			columns = "tenant_id, consumer_group, message_id, part, expires_at"
 		}
@@ -151,11 +154,12 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from inbox_contents", noPrivilege, "")
+	refused(t, conn, "select result from inbox_messages", noPrivilege, "")
 	refused(t, conn, "select headers from work_records", noPrivilege, "")
 	refused(t, conn, "select sealed from secret_roots", noPrivilege, "")
 	refused(t, conn, "select body from work_records", noPrivilege, "")
 	if shown := lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute
-		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass) and attname in ('content', 'headers', 'body')`); len(shown) > 0 {
+		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass) and attname in ('content', 'result', 'headers', 'body')`); len(shown) > 0 {
 		t.Errorf("auditors read %v", shown)
 	}
 	for _, column := range []string{"credential", "payer", "payer_ip", "return_url", "token_hash"} {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
 type apikeyCmd struct {
@@ -54,7 +55,7 @@ func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
 	if n.Role, err = access.ParseRole(c.Role); err != nil {
 		return err
 	}
-	if n.Scopes, err = access.ParseScopes(c.Scope); err != nil {
+	if n.Scopes, err = rpc.ParseScopes(c.Scope); err != nil {
 		return fmt.Errorf("--scope: %w", err)
 	}
 	tenant, err := access.EnsureTenant(e.ctx, pool, c.Tenant)

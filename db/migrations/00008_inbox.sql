@@ -111,7 +111,8 @@ create view audit.inbox as
 select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
     case when m.expires_at <= now() then 'expired' when m.lease_expires_at <= now() then 'lapsed' else m.state end
         as state,
-    m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.retry_at, m.error, m.result,
+    m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.retry_at, m.error,
+    octet_length(m.result) as result_bytes,
     m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at,
     m.principal, m.request_id, m.last_request_id,
     encode(m.content_hash, 'hex') as content_sha256,
@@ -137,7 +138,7 @@ comment on column audit.inbox.attempts is 'Attempts since it was received or req
 comment on column audit.inbox.max_attempts is 'Attempts after which it is dead.';
 comment on column audit.inbox.retry_at is 'When a failed message may be processed again.';
 comment on column audit.inbox.error is 'Error of the last failed attempt.';
-comment on column audit.inbox.result is 'Result as given by the consumer.';
+comment on column audit.inbox.result_bytes is 'Size of the result that the consumer gave; null: it gave none.';
 comment on column audit.inbox.received_at is 'When it was first received.';
 comment on column audit.inbox.started_at is 'When the last attempt began.';
 comment on column audit.inbox.finished_at is 'When it succeeded or died.';
@@ -155,7 +156,11 @@ grant update (inbox_id, topic, content_hash, state, holder, fence, lease_expires
     max_backoff_ms, retry_at, error, result, keep_ms, received_at, started_at, finished_at, requeued_at, expires_at,
     principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
-grant select on inbox_messages, audit.inbox to ledgerd_audit;
+grant select (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state, holder, fence,
+    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, keep_ms, received_at,
+    started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id) on inbox_messages
+    to ledgerd_audit;
+grant select on audit.inbox to ledgerd_audit;
 grant select (tenant_id, consumer_group, message_id, part, expires_at, content_sha256) on inbox_contents
     to ledgerd_audit;
 reset role;

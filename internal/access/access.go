@@ -29,7 +29,7 @@ var (
 		Doc: "The call has no valid API key, token or client certificate: send Authorization: Bearer KEY."})
 	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest,
 		Code: fault.PermissionDenied, Step: fault.Fix,
-		Doc: "The caller's role does not allow the call."})
+		Doc: "The caller's role or scopes do not allow the call."})
 )
 
 // Role is what a caller may do. Read, Write and Admin include the lesser ones; Operator is apart.

@@ -168,6 +168,18 @@ func ParseScopes(texts []string) (*Scopes, error) {
 	return all, nil
 }
 
+// Idle returns the first scope that covers none of the operations, or "".
+func (s *Scopes) Idle(operations []string) string {
+	if s != nil {
+		for _, scope := range s.list {
+			if !slices.ContainsFunc(operations, scope.operation.matches) {
+				return scope.String()
+			}
+		}
+	}
+	return ""
+}
+
 // Texts returns the scopes in their normal form; nil: everything.
 func (s *Scopes) Texts() (texts []string) {
 	if s != nil {

@@ -66,6 +66,10 @@ type world struct {
 	refused atomic.Int32         // answers that refuse
 
 	soldOut, stateTaken atomic.Bool // refusals of baskets
+	outcomes            struct {    // of visits
+		sync.Mutex
+		of map[string]int64
+	}
 
 	nemesis
 	binary string          // of the servers; empty: build it

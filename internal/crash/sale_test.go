@@ -67,8 +67,38 @@ func ask[R proto.Message](v *visit, call func(context.Context, *client.Client) (
 		v.w.decided.Add(1)
 	}
 	reason, _, _ := strings.Cut(s.refused, " ")
-	v.outcomes[reason]++
+	v.count(reason)
 	return response, s.refused == "" && s.definite()
+}
+
+// count counts an outcome.
+func (v *visit) count(outcome string) {
+	v.outcomes[outcome]++
+	v.w.outcomes.Lock()
+	defer v.w.outcomes.Unlock()
+	if v.w.outcomes.of == nil {
+		v.w.outcomes.of = map[string]int64{}
+	}
+	v.w.outcomes.of[outcome]++
+}
+
+// unseen is an outcome that no visitor has had yet, or not often enough; empty: there is none.
+func (w *world) unseen() string {
+	w.outcomes.Lock()
+	defer w.outcomes.Unlock()
+	for name, n := range onSale {
+		won := "OUTCOME_WON " + name
+		if w.outcomes.of[won] < n || w.outcomes.of[won] == n && name != "gift" { // units come back
+			return won
+		}
+	}
+	for _, outcome := range []string{"OUTCOME_SOLD_OUT lasting", "OUTCOME_SOLD_OUT gift", "OUTCOME_ALREADY lasting",
+		"COUPON_TAKEN", "STATE_TAKEN"} {
+		if w.outcomes.of[outcome] == 0 {
+			return outcome
+		}
+	}
+	return ""
 }
 
 // finish repeats a step until its outcome is known.
@@ -130,7 +160,7 @@ func (v *visit) grab(sale string) *salev1.GrabResponse {
 
 func (v *visit) told(sale, buyer string, g *salev1.GrabResponse) {
 	name := g.GetOrderNo() + g.GetCoupon()
-	v.outcomes[g.GetOutcome().String()+" "+sale]++
+	v.count(g.GetOutcome().String() + " " + sale)
 	switch g.GetOutcome() {
 	case salev1.Outcome_OUTCOME_WON:
 		v.note("winner of "+name, sale+" "+buyer)
@@ -268,6 +298,7 @@ func TestGrabsAndCouponsHappenOnceDespiteKills(t *testing.T) {
 	})
 	kills := w.killAtRandom(5 * time.Second)
 	w.until("cuts", func() bool { return cuts.Load() > 5 })
+	w.until("every outcome", func() bool { return w.unseen() == "" })
 	close(stop)
 	load.Wait()
 	for n := range done {
@@ -293,16 +324,13 @@ func (w *world) judgeVisits(all []*visit) {
 	w.until("recorded", func() bool { // by the scheduler
 		return query[bool](w, w.db, "select count(*) = 0 from machine_instances where timer_at <= now()")
 	})
-	facts, outcomes := map[string]string{}, map[string]int{}
+	facts := map[string]string{}
 	for _, v := range all {
 		for about, fact := range v.facts {
 			if first := facts[about]; first != "" && !strings.HasPrefix(about, "owner of ") {
 				w.t.Errorf("%s: callers were told %s and %s", about, first, fact)
 			}
 			facts[about] = fact
-		}
-		for outcome, n := range v.outcomes {
-			outcomes[outcome] += n
 		}
 	}
 	for _, v := range all {
@@ -325,18 +353,7 @@ func (w *world) judgeVisits(all []*visit) {
 		}
 	}
 	w.units()
-	w.t.Logf("%d facts, %v", len(facts), outcomes)
-	for name, n := range onSale {
-		if won := int64(outcomes["OUTCOME_WON "+name]); won < n || won == n && name != "gift" {
-			w.t.Errorf("%d of %d units of %s were won: the test exercised too little", won, n, name)
-		}
-	}
-	for _, outcome := range []string{"OUTCOME_SOLD_OUT lasting", "OUTCOME_SOLD_OUT gift",
-		"OUTCOME_ALREADY lasting", "COUPON_TAKEN", "STATE_TAKEN"} {
-		if outcomes[outcome] == 0 {
-			w.t.Errorf("no %s: the test exercised too little", outcome)
-		}
-	}
+	w.t.Logf("%d facts, %v", len(facts), w.outcomes.of)
 }
 
 // facts are what callers have to have been told: who won, how orders ended that did not time out, and who has and used

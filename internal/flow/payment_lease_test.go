@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/ledgerd/ledgerd/db/checks"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/payment"
@@ -105,7 +104,7 @@ func TestACallThatIsBeingLeasedEnds(t *testing.T) {
 	}
 }
 
-// verify runs all checks of the database.
+// verify runs the checks of payments.
 func (m *till) verify() {
 	m.Helper()
 	conn, err := m.super.Acquire(context.Background())
@@ -113,7 +112,7 @@ func (m *till) verify() {
 		m.Fatal(err)
 	}
 	defer conn.Release()
-	r, err := verify.Whole(context.Background(), conn.Conn(), checks.FS)
+	r, err := verify.Whole(context.Background(), conn.Conn(), paymentChecks())
 	if err != nil || len(r.Found) > 0 {
 		m.Errorf("violations: %v, %v", r.Found, err)
 	}

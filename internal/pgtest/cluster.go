@@ -95,7 +95,7 @@ func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, er
 	}
 	opts.Dir = dir
 	if opts.Settings == nil { // packages and their tests run in parallel
-		opts.Settings = map[string]string{"max_connections": "500"}
+		opts.Settings = map[string]string{"max_connections": "500", "jit": "off"}
 	}
 	srv, err := localpg.Start(ctx, opts)
 	if err != nil {

@@ -86,7 +86,7 @@ func (s *Admin) CreateKey(ctx context.Context, r *pb.CreateKeyRequest) (*pb.Crea
 	}
 	n := access.NewKey{Principal: r.GetPrincipal(), Rights: access.Rights{Role: access.Role(r.GetRole()),
 		Expires: momentOf(r.GetExpireTime()), CallRate: r.GetCallRate(), CallLimit: r.GetCallLimit()}}
-	if n.Scopes, err = access.ParseScopes(r.GetScopes()); err != nil {
+	if n.Scopes, err = ParseScopes(r.GetScopes()); err != nil {
 		return nil, fault.FieldInvalid.New("scopes: %v", err).WithField("scopes", err.Error())
 	}
 	if n.Role == access.Operator {

@@ -123,12 +123,18 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	if strings.Join(ids, " ") != "boss till till" {
 		t.Errorf("keys of %v", ids)
 	}
-	for field, m := range map[string]*adminv1.CreateKeyRequest{
-		"role":   {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
-		"scopes": {Principal: "x", Role: adminv1.Role_ROLE_READ, Scopes: []string{"nonsense"}},
+	read := func(scopes ...string) *adminv1.CreateKeyRequest {
+		return &adminv1.CreateKeyRequest{Principal: "x", Role: adminv1.Role_ROLE_READ, Scopes: scopes}
+	}
+	for problem, m := range map[string]*adminv1.CreateKeyRequest{
+		"role: operator:":     {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
+		`scopes: "nonsense"`:  read("nonsense"),
+		"scopes: ledger.tran": read("ledger.get_*", "ledger.transfers(from=user:*)"),
+		"scopes: bank.* cov":  read("bank.*"),
 	} {
-		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field {
-			t.Errorf("%s: %s %s", field, a.Code, a.Message)
+		field, _, _ := strings.Cut(problem, ":")
+		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field || !strings.HasPrefix(a.Message, problem) {
+			t.Errorf("%s: %s %s", problem, a.Code, a.Message)
 		}
 	}
 	if a := boss.call(connectProto, "Admin.ListKeys", &adminv1.ListKeysRequest{}, "Idempotency-Key", "k"); a.Reason(t) !=

@@ -56,6 +56,22 @@ func (c *call) permit(m proto.Message) error {
 	return found.permitInner(scopes)
 }
 
+// ParseScopes parses the scopes of a new key. Each must cover an operation: a misspelt one would cover none.
+func ParseScopes(texts []string) (*access.Scopes, error) {
+	scopes, err := access.ParseScopes(texts)
+	if err != nil {
+		return nil, err
+	}
+	var operations []string
+	for _, p := range byRequest {
+		operations = append(operations, p.operation)
+	}
+	if idle := scopes.Idle(operations); idle != "" {
+		return nil, fmt.Errorf("%s covers no operation", idle)
+	}
+	return scopes, nil
+}
+
 // containers are operations that do nothing but those within them.
 var containers = []string{batchOperation, sendBatchOperation, "idempotency.claim_keys"}
 

@@ -169,7 +169,11 @@ func TestTokenNamesTheCaller(t *testing.T) {
 	listed := newIssuer(t)
 	few := listed.newSigner("", jose.ES384)
 	listed.keys = []jose.JSONWebKey{few.public()}
-	s := trusting(t, i, access.Issuer{Issuer: single.http.URL, Audience: "other", Tenant: "mine", PrincipalClaim: "client",
+	scoped := newIssuer(t)
+	narrow := scoped.newSigner("s", jose.ES256)
+	scoped.keys = []jose.JSONWebKey{narrow.public()}
+	s := trusting(t, i, access.Issuer{Issuer: scoped.http.URL, Audience: "ledgerd", Tenant: "mine", PrincipalClaim: "sub",
+		RoleClaim: "role", ScopesClaim: "scopes"}, access.Issuer{Issuer: single.http.URL, Audience: "other", Tenant: "mine", PrincipalClaim: "client",
 		RoleClaim: "https://example.com/roles"}, access.Issuer{Issuer: listed.http.URL, Audience: "ledgerd",
 		TenantClaim: "org", Tenants: []string{"mine"}, PrincipalClaim: "sub", RoleClaim: "role"})
 	s.Key("other", "nobody", access.Read)
@@ -218,6 +222,14 @@ func TestTokenNamesTheCaller(t *testing.T) {
 		{"fixed tenant, other claims", fixed.token(map[string]any{"aud": "other"}), unknown, unknown},
 		{"listed tenant", few.token(map[string]any{"org": "mine"}), "", ""},
 		{"tenant not listed", few.token(map[string]any{"org": "other"}), unknown, unknown},
+		{"one scope", narrow.token(map[string]any{"scopes": "ledger.create_assets"}), denied, ""},
+		{"scopes", narrow.token(map[string]any{"scopes": []string{"ledger.list_*", "ledger.create_assets(code=C*)"}}), "", ""},
+		{"scope of other assets", narrow.token(map[string]any{"scopes": []string{"ledger.*(code=X*)"}}), denied, denied},
+		{"scope beyond the role", narrow.token(map[string]any{"scopes": "ledger.*", "role": "read"}), "", denied},
+		{"scopes are missing", narrow.token(nil), unknown, unknown},
+		{"no scopes", narrow.token(map[string]any{"scopes": []string{}}), unknown, unknown},
+		{"bad scopes", narrow.token(map[string]any{"scopes": []any{"ledger.*", 3}}), unknown, unknown},
+		{"scopes without the claim's name", good.token(map[string]any{"scopes": "ledger.list_assets"}), "", ""},
 		{"API key", s.Key("mine", "orders", access.Write), "", ""},
 	} {
 		if got := tryRead(s, test.token); got != test.read {

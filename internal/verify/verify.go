@@ -174,10 +174,13 @@ func Whole(ctx context.Context, conn *pgx.Conn, files fs.FS) (Report, error) {
 		return r.report, err
 	}
 	r.report.Checks = len(r.checks)
-	for _, c := range r.checks {
-		if err := r.violations(ctx, conn, c, c.sql); err != nil {
-			return r.report, err
+	err = r.snapshot(ctx, func(tx pgx.Tx) error {
+		for _, c := range r.checks {
+			if err := r.violations(ctx, tx, c, c.sql); err != nil {
+				return err
+			}
 		}
-	}
-	return r.report, nil
+		return nil
+	})
+	return r.report, err
 }
