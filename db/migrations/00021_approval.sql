@@ -26,7 +26,7 @@ create table approval_requests (
     constraint approval_requests_pkey primary key (tenant_id, approval_id),
     constraint approval_requests_state_check check (state in ('open', 'approved', 'rejected')),
     constraint approval_requests_operation_check check (operation ~ '^[a-z_]+\.[a-z_]+$'),
-    constraint approval_requests_request_check check (octet_length(request) between 1 and 1100000),
+    constraint approval_requests_request_check check (octet_length(request) between 1 and 1048576),
     constraint approval_requests_reason_check check (octet_length(reason) between 1 and 1000),
     constraint approval_requests_expires_at_check check (expires_at > created_at),
     constraint approval_requests_decided_check check ((state = 'open') = (decided_at is null)

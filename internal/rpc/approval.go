@@ -73,7 +73,7 @@ func (w *wanted) open(packed *anypb.Any) (err error) {
 	if packed.GetTypeUrl() == "" {
 		return bad(typeMissing)
 	}
-	if len(packed.GetValue()) > approval.MaxRequest {
+	if proto.Size(packed) > approval.MaxRequest {
 		return bad(fmt.Sprintf("must be at most %d bytes as protobuf", approval.MaxRequest))
 	}
 	if w.request, err = packed.UnmarshalNew(); err != nil {

@@ -613,6 +613,8 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 	unknown.Request.TypeUrl = "type.googleapis.com/ledgerd.None"
 	short, long, dumb := wish(lowest("1")), wish(lowest("1")), wish(lowest("1"))
 	short.Life, long.Life, dumb.Reason = durationpb.New(time.Second), durationpb.New(31*24*time.Hour), ""
+	longType := wish(lowest("1"))
+	longType.Request.TypeUrl = strings.Repeat("x", 1<<20) + "/ledgerd.ledger.v1.UpdateAccountRequest"
 	huge := execute()
 	for range 900 {
 		huge.Operations = append(huge.Operations, operation("", &ledgerv1.TransferRequest{BizNo: "x", Type: strings.Repeat("x", 64),
