@@ -39,6 +39,9 @@ func (c *Calls) continues(earlier *Calls) *Calls {
 	return c
 }
 
+// idle reports whether no call is in flight.
+func (c *Calls) idle() bool { return c == nil || c.running.Load() == 0 }
+
 // Enter admits a call, which must leave at its end. Returns fault BUSY.
 func (c *Calls) Enter() error {
 	if c == nil {

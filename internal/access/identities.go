@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,15 +60,27 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 	if r != nil {
 		id.Calls = id.Calls.continues(r.identity.Calls)
 	}
-	if len(c.known) >= maxKnown {
-		clear(c.known)
-	}
+	c.makeRoom(now)
 	until := now.Add(rememberFor)
 	if !id.Expires.IsZero() && id.Expires.Before(until) {
 		until = id.Expires
 	}
 	c.known[sum] = &remembered{identity: id, renew: now.Add(renewAfter), until: until}
 	return id, nil
+}
+
+// makeRoom forgets identities if there are too many: those that are old first, and those whose calls are counted last.
+func (c *identities) makeRoom(now time.Time) {
+	for _, goes := range []func(*remembered) bool{
+		func(r *remembered) bool { return now.After(r.until) && r.identity.Calls.idle() },
+		func(r *remembered) bool { return r.identity.Calls == nil },
+		func(*remembered) bool { return true },
+	} {
+		if len(c.known) < maxKnown {
+			return
+		}
+		maps.DeleteFunc(c.known, func(_ [32]byte, r *remembered) bool { return goes(r) })
+	}
 }
 
 // turn waits for one of the connections of lookups. Returns fault NOT_RUN.

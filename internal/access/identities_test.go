@@ -1,0 +1,39 @@
+package access
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+)
+
+// Other credentials do not make the server forget how many calls a key has in flight.
+func TestCallsOfAKeyAreCountedBesideManyCredentials(t *testing.T) {
+	t.Parallel()
+	c := newIdentities()
+	find := func(n uint32, id Identity) Identity {
+		var sum [32]byte
+		binary.LittleEndian.PutUint32(sum[:], n)
+		found, err := c.find(t.Context(), sum, func(context.Context) (Identity, error) { return id, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	key := func() *Calls { return find(0, Identity{Calls: newCalls(0, 1)}).Calls }
+	if err := key().Enter(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint32(2*maxKnown + 1) {
+		find(n+1, Identity{})
+	}
+	if len(c.known) > maxKnown {
+		t.Errorf("%d identities are kept", len(c.known))
+	}
+	if err := key().Enter(); err == nil {
+		t.Error("a second call is in flight")
+	}
+	key().Leave()
+	if err := key().Enter(); err != nil {
+		t.Error(err)
+	}
+}
