@@ -7,6 +7,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1/approvalv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1/auditv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
@@ -28,6 +29,8 @@ type Client struct {
 	Ledger ledgerv1connect.LedgerServiceClient
 	// Batch has Execute, as generated; Client.Execute is more convenient.
 	Batch batchv1connect.BatchServiceClient
+	// Approvals has every call of ApprovalService: changes that another principal has to approve.
+	Approvals approvalv1connect.ApprovalServiceClient
 	// Audit has every call of AuditService: who changed which setting. It needs a key of the role admin.
 	Audit auditv1connect.AuditServiceClient
 	// Idempotency has every call of IdempotencyService.
@@ -166,6 +169,7 @@ func New(baseURL string, opts ...Option) *Client {
 		options = append(options, connect.WithProtoJSON()) // not for batches: their items are encoded as protobuf
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
+	c.Approvals = approvalv1connect.NewApprovalServiceClient(s.http, baseURL, options...)
 	c.Audit = auditv1connect.NewAuditServiceClient(s.http, baseURL, options...)
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
 	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)

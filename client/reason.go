@@ -26,6 +26,9 @@ const (
 	ReasonAPIKeyNotFound         Reason = "API_KEY_NOT_FOUND" // or it is revoked or expired
 	ReasonPolicyNotFound         Reason = "POLICY_NOT_FOUND"
 	ReasonLimitNotFound          Reason = "LIMIT_NOT_FOUND"
+	ReasonApprovalRequired       Reason = "APPROVAL_REQUIRED" // request it with Approvals.RequestApproval
+	ReasonApprovalNotFound       Reason = "APPROVAL_NOT_FOUND"
+	ReasonApprovalByRequester    Reason = "APPROVAL_BY_REQUESTER"
 	ReasonBizNoExistsDifferent   Reason = "BIZ_NO_EXISTS_DIFFERENT"
 	ReasonAssetNotFound          Reason = "ASSET_NOT_FOUND"
 	ReasonAssetExistsDifferent   Reason = "ASSET_EXISTS_DIFFERENT"
@@ -129,6 +132,9 @@ const (
 	ReasonBalanceLimitExceeded   Reason = "BALANCE_LIMIT_EXCEEDED"   // above the account's greatest balance
 	ReasonAccountClosed          Reason = "ACCOUNT_CLOSED"
 	ReasonAccountFrozen          Reason = "ACCOUNT_FROZEN"
+	ReasonApprovalRejected       Reason = "APPROVAL_REJECTED" // State has decider
+	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // State has decider
+	ReasonApprovalExpired        Reason = "APPROVAL_EXPIRED"
 	ReasonAccountNotEmpty        Reason = "ACCOUNT_NOT_EMPTY"
 	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"
 	ReasonAlreadyReversed        Reason = "ALREADY_REVERSED"

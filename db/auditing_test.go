@@ -93,6 +93,16 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			where request_id = 'req-machine' and what = 'setting'`: "setting ticket machine tester",
 		`select format('%s %s %s %s %s %s', kind, name, before, after, principal, request_id) from audit.changes
 			where tenant = 'demo' and kind = 'gateway'`: `gateway card  {"payee": "fees", "clearing": "world"} tester req-gateway`,
+		`select string_agg(format('%s %s %s %s %s %s', operation, state, requested_by, decided_by, details ->> 'account', note), '; ' order by approval_id)
+			from audit.approvals`: "ledger.update_account approved tester boss fees ; ledger.reverse rejected tester boss fees no; " +
+			"ledger.close_account open tester  fees ",
+		`select string_agg(format('%s %s %s', what, detail, principal), '; ' order by what, detail) from audit.requests
+			where request_id in ('req-wish', 'req-reject', 'req-approve')`: "" +
+			"approval ledger.reverse: rejected boss; approval ledger.update_account: approved boss; approval requested ledger.close_account tester; " +
+			"approval requested ledger.reverse tester; approval requested ledger.update_account tester; setting account tester",
+		`select format('%s %s %s %s', c.name, c.principal, c.approved_by, a.reason) from audit.changes c
+			join audit.approvals a on a.tenant = c.tenant and a.decided_request_id = c.request_id
+			where c.approved_by is not null`: "fees CNY tester boss month end",
 		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner) from audit.machines where machine = 'ticket'`: "ticket 7 closed open 2 answer-1 user:1",
 		`select string_agg(format('%s %s %s %s %s', revision, from_state, to_state, cause, reason), '; ' order by revision)
 			from audit.machine_history where tenant = 'demo' and machine = 'ticket' and key = '7'`: "1  open birth ; 2 open closed answer-1 answered",

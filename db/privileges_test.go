@@ -125,6 +125,10 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.inbox_contents" {
 			columns = "tenant_id, consumer_group, message_id, part, expires_at"
 		}
+		if relation == "public.approval_requests" {
+			columns = "tenant_id, approval_id, state, operation, details, reason, principal, key_id, request_id, created_at, expires_at, " +
+				"decided_by, decided_key_id, decided_request_id, decided_at, note"
+		}
 		if relation == "public.payment_payments" {
 			columns = "tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee, description, " +
 				"expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text"
@@ -145,6 +149,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select * from access_api_keys", noPrivilege, "")
 	refused(t, conn, "select answer from commit_keys", noPrivilege, "")
 	refused(t, conn, "select fingerprint from commit_keys", noPrivilege, "")
+	refused(t, conn, "select request from approval_requests", noPrivilege, "")
+	refused(t, conn, "select response from approval_requests", noPrivilege, "")
 	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from inbox_contents", noPrivilege, "")

@@ -126,6 +126,7 @@ func TestARequestOfOneKindIsSearchedInOneTable(t *testing.T) {
 		"order": "order_orders", "coupon": "coupon_coupons", "sale": "sale_sales",
 		"payment": "payment_payments", "refund": "payment_refunds", "notice": "payment_notices", "flag": "payment_flags",
 		"flag resolved": "payment_flags", "gateway": "payment_gateways",
+		"approval requested": "approval_requests", "approval": "approval_requests",
 	} {
 		plan := strings.Join(lines(t, conn,
 			"explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")

@@ -183,8 +183,17 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("policies: %s", list)
 	}
 	app.must("policy", "delete", "--tenant", "acme", "*")
+	app.must("policy", "set", "--tenant", "acme", "ledger.freeze_account", "--require-approval")
+	app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1000.50")
+	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)ledger.freeze_account\s+-\s+-\s+-\s+required.*ledger.reverse\s+-\s+-\s+-\s+above 1000.5\s`).MatchString(list) {
+		t.Errorf("policies: %s", list)
+	}
 	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"},
 		{"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
+		{"policy", "set", "--tenant", "acme", "*", "--require-approval"},
+		{"policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1e3"},
+		{"policy", "set", "--tenant", "acme", "ledger.reverse", "--approval-above", "1"},
+		{"policy", "set", "--tenant", "acme", "lock.acquire", "--require-approval"},
 		{"policy", "set", "--tenant", "nobody", "*"}, {"policy", "delete", "--tenant", "acme", "*"},
 		{"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
 		{"apikey", "revoke", "--tenant", "acme", "nothing"},

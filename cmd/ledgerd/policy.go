@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
@@ -26,15 +26,26 @@ type policySetCmd struct {
 	RequireKey   bool          `help:"Refuse calls without Idempotency-Key."`
 	RequireToken bool          `help:"Refuse calls without Submit-Token."`
 	KeyLife      time.Duration `help:"Life of request keys, 1m to 744h, unless the call names one. Default: the server's --key-life."`
+
+	RequireApproval bool   `help:"Refuse calls that another principal has not approved."`
+	ApprovalAbove   string `help:"With --require-approval: only calls with a greater amount need approval, such as 100.00."`
 }
 
 func (c *policySetCmd) Run(e *env, all *cli) error {
-	if names := rpc.Operations(); c.Operation != access.Others && !slices.Contains(names, c.Operation) {
-		return fmt.Errorf("there is no operation %s: use one of %v", c.Operation, names)
+	p := access.Policy{Operation: c.Operation, KeyRequired: c.RequireKey, TokenRequired: c.RequireToken,
+		KeyLife: c.KeyLife, ApprovalRequired: c.RequireApproval}
+	if c.ApprovalAbove != "" {
+		above, err := amount.ParseDecimal(c.ApprovalAbove)
+		if err != nil {
+			return fmt.Errorf("--approval-above: %w", err)
+		}
+		p.ApprovalAbove = &above
+	}
+	if err := rpc.CheckPolicy(p); err != nil {
+		return err
 	}
 	return c.with(e, all.Policy.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		return access.Administer(pool).PutPolicy(e.ctx, tenant, access.Policy{Operation: c.Operation,
-			KeyRequired: c.RequireKey, TokenRequired: c.RequireToken, KeyLife: c.KeyLife})
+		return access.Administer(pool).PutPolicy(e.ctx, tenant, p)
 	})
 }
 
@@ -47,14 +58,18 @@ func (c *policyListCmd) Run(e *env, all *cli) error {
 			return err
 		}
 		required := map[bool]string{true: "required", false: "-"}
-		return e.table("OPERATION\tKEY\tTOKEN\tKEY LIFE", func(w io.Writer) {
+		return e.table("OPERATION\tKEY\tTOKEN\tKEY LIFE\tAPPROVAL", func(w io.Writer) {
 			for _, p := range policies {
 				life := "-"
 				if p.KeyLife > 0 {
 					life = p.KeyLife.String()
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Operation, required[p.KeyRequired], required[p.TokenRequired],
-					life)
+				approval := required[p.ApprovalRequired]
+				if p.ApprovalAbove != nil {
+					approval = "above " + p.ApprovalAbove.String()
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", p.Operation, required[p.KeyRequired],
+					required[p.TokenRequired], life, approval)
 			}
 		})
 	})

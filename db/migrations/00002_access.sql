@@ -104,16 +104,21 @@ grant select (tenant_id, key_id, principal, role, scopes, call_rate, call_limit,
     revoked_at, revoked_by, used_at) on access_api_keys to ledgerd_audit;
 
 create table access_policies (
-    tenant_id      integer not null,
-    operation      text collate "C" not null,
-    key_required   boolean not null default false,
-    token_required boolean not null default false,
-    key_life_s     integer,
-    updated_at     timestamptz not null default clock_timestamp(),
+    tenant_id         integer not null,
+    operation         text collate "C" not null,
+    key_required      boolean not null default false,
+    token_required    boolean not null default false,
+    key_life_s        integer,
+    approval_required boolean not null default false,
+    approval_above    text collate "C",
+    updated_at        timestamptz not null default clock_timestamp(),
     constraint access_policies_pkey primary key (tenant_id, operation),
     constraint access_policies_tenant_fkey foreign key (tenant_id) references access_tenants (tenant_id),
     constraint access_policies_operation_check check (operation ~ '^([a-z_]+\.[a-z_]+|\*)$'),
-    constraint access_policies_key_life_s_check check (key_life_s between 60 and 2678400)
+    constraint access_policies_key_life_s_check check (key_life_s between 60 and 2678400),
+    constraint access_policies_approval_check check (not approval_required or operation <> '*'),
+    constraint access_policies_approval_above_check check (approval_above is null
+        or approval_required and approval_above ~ '^(0|[1-9][0-9]*)(\.[0-9]+)?$')
 );
 comment on table access_policies is 'What a tenant requires of mutations. Servers apply changes within 5 seconds.';
 comment on column access_policies.tenant_id is 'Tenant.';
@@ -123,10 +128,15 @@ comment on column access_policies.key_required is 'True if calls without Idempot
 comment on column access_policies.token_required is 'True if calls without Submit-Token are refused.';
 comment on column access_policies.key_life_s is
     'Life of request keys, in seconds, unless the call names one; null: the server''s --key-life.';
+comment on column access_policies.approval_required is
+    'True if calls are refused that another principal has not approved: see approval_requests.';
+comment on column access_policies.approval_above is
+    'Greatest amount that needs no approval, in units of the asset, such as 100.00; null: every call needs it.';
 comment on column access_policies.updated_at is 'When it was created or changed.';
 grant select on access_policies to ledgerd_app;
 grant select, insert, delete on access_policies to ledgerd_admin;
-grant update (key_required, token_required, key_life_s, updated_at) on access_policies to ledgerd_admin;
+grant update (key_required, token_required, key_life_s, approval_required, approval_above, updated_at)
+    on access_policies to ledgerd_admin;
 grant select on access_policies to ledgerd_audit;
 reset role;
 

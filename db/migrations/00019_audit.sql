@@ -20,6 +20,7 @@ create table audit_events (
     key_id        text collate "C",
     request_id    text collate "C",
     database_role text collate "C" not null,
+    approved_by   text collate "C",
     constraint audit_events_pkey primary key (tenant_id, event_id),
     constraint audit_events_kind_check check (kind in ('account', 'endpoint', 'gateway', 'key', 'limit', 'machine',
         'policy', 'sale', 'template', 'tenant')),
@@ -45,6 +46,8 @@ comment on column audit_events.key_id is
     'API key of the caller; null: a client certificate, a token, or a login of the database.';
 comment on column audit_events.request_id is 'X-Request-ID of the call; null: it was no call.';
 comment on column audit_events.database_role is 'Login of the database that wrote the event.';
+comment on column audit_events.approved_by is
+    'Principal that approved the change; null: it needed no approval. The request id is that of the approval.';
 
 create trigger audit_events_append_only before update or delete or truncate on audit_events
     for each statement execute function commit_append_only();
@@ -56,7 +59,7 @@ grant select on audit_events, audit_event_seq to ledgerd_audit;
 
 create view audit.changes as
 select t.name as tenant, e.recorded_at as at, e.kind, e.name, e.before, e.after, e.principal, e.key_id,
-    e.database_role, e.request_id, e.event_id
+    e.approved_by, e.database_role, e.request_id, e.event_id
 from audit_events e
 join access_tenants t on t.tenant_id = e.tenant_id;
 comment on view audit.changes is 'Changes of settings: who changed what, when, from what to what.';
@@ -71,6 +74,8 @@ comment on column audit.changes.after is 'Its values after; null: it was deleted
 comment on column audit.changes.principal is
     'Principal of the caller; null: the service itself, or a login of the database.';
 comment on column audit.changes.key_id is 'API key of the caller; null: none was used.';
+comment on column audit.changes.approved_by is
+    'Principal that approved the change: see audit.approvals; null: it needed no approval.';
 comment on column audit.changes.database_role is 'Login of the database that wrote the event.';
 comment on column audit.changes.request_id is 'X-Request-ID of the call; null: it was no call.';
 comment on column audit.changes.event_id is 'Number in audit_events.';

@@ -24,6 +24,7 @@ alter table payment_transactions add column ctid tid not null;
 alter table payment_refunds add column ctid tid not null;
 alter table payment_flags add column ctid tid not null;
 alter table payment_calls add column ctid tid not null;
+alter table approval_requests add column ctid tid not null;
 create table pg_locks (
     locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
 );

@@ -2,6 +2,7 @@ package access
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -22,6 +24,25 @@ type Policy struct {
 	KeyRequired   bool
 	TokenRequired bool
 	KeyLife       time.Duration // 0: the server's default. Whole seconds, MinKeyLife to MaxKeyLife
+	// ApprovalRequired refuses calls that another principal has not approved; not for Others. ApprovalAbove is the
+	// greatest amount that needs no approval; nil: every call needs it.
+	ApprovalRequired bool
+	ApprovalAbove    *amount.Decimal
+}
+
+// ApprovalRequired refuses a call that another principal has to approve.
+var ApprovalRequired = fault.Define(fault.Reason{Name: "APPROVAL_REQUIRED", Class: fault.BadRequest,
+	Code: fault.FailedPrecondition, Step: fault.Fix,
+	Doc: "The tenant's policy wants another principal's approval of the operation: request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, and the amount above which it needs approval, if there is one."})
+
+// NeedsApproval is the fault for a call that needs approval.
+func (p Policy) NeedsApproval() error {
+	if p.ApprovalAbove == nil {
+		return ApprovalRequired.New("%s needs the approval of another principal: request it with ApprovalService.RequestApproval",
+			p.Operation).With("operation", p.Operation)
+	}
+	return ApprovalRequired.New("%s above %s needs the approval of another principal: request it with ApprovalService.RequestApproval",
+		p.Operation, p.ApprovalAbove).With("operation", p.Operation).With("approval_above", p.ApprovalAbove)
 }
 
 // Others is the operation name of the default policy.
@@ -34,7 +55,13 @@ const (
 )
 
 // Policies are the policies of a tenant; nil is empty.
-type Policies struct{ byOperation map[string]Policy }
+type Policies struct {
+	byOperation map[string]Policy
+	approvals   bool // a policy has ApprovalRequired
+}
+
+// RequireApprovals reports whether any operation may need approval.
+func (r *Policies) RequireApprovals() bool { return r != nil && r.approvals }
 
 // For returns the policy of an operation.
 func (r *Policies) For(operation string) Policy {
@@ -55,12 +82,26 @@ func ListPolicies(ctx context.Context, from db.DBTX, tenant int32) ([]Policy, er
 	}
 	policies := make([]Policy, len(rows))
 	for i, row := range rows {
-		policies[i] = Policy{Operation: row.Operation, KeyRequired: row.KeyRequired, TokenRequired: row.TokenRequired}
-		if row.KeyLifeS != nil {
-			policies[i].KeyLife = time.Duration(*row.KeyLifeS) * time.Second
+		policies[i] = Policy{Operation: row.Operation, KeyRequired: row.KeyRequired, TokenRequired: row.TokenRequired,
+			KeyLife:          time.Duration(value(row.KeyLifeS)) * time.Second,
+			ApprovalRequired: row.ApprovalRequired}
+		if policies[i].ApprovalAbove, err = readAbove(row.ApprovalAbove); err != nil {
+			return nil, err
 		}
 	}
 	return policies, nil
+}
+
+// readAbove reads a column that may be null.
+func readAbove(text *string) (*amount.Decimal, error) {
+	if text == nil {
+		return nil, nil
+	}
+	d, err := amount.ParseDecimal(*text)
+	if err != nil {
+		return nil, fmt.Errorf("read a policy: %w", err)
+	}
+	return &d, nil
 }
 
 func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policies, error) {
@@ -68,11 +109,46 @@ func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policie
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	policies := &Policies{make(map[string]Policy, len(list))}
+	policies := &Policies{byOperation: make(map[string]Policy, len(list))}
 	for _, r := range list {
 		policies.byOperation[r.Operation] = r
+		policies.approvals = policies.approvals || r.ApprovalRequired
 	}
 	return policies, nil
+}
+
+// TenantPolicies caches what tenants want approved, for callers without credentials, such as consumers of brokers.
+type TenantPolicies struct {
+	pool *pgxpool.Pool
+	*identities
+}
+
+// NewTenantPolicies reads over a pool.
+func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
+	return &TenantPolicies{pool, newIdentities()}
+}
+
+// Approvals returns the policies of a tenant that require approval, without their other requirements. They are at most
+// rememberFor old. Returns fault DATABASE_UNAVAILABLE.
+func (t *TenantPolicies) Approvals(ctx context.Context, tenant int32) (*Policies, error) {
+	var sum [32]byte
+	binary.BigEndian.PutUint32(sum[:], uint32(tenant))
+	id, err := t.find(ctx, sum, func(ctx context.Context) (id Identity, err error) {
+		all, err := policiesOf(ctx, t.pool, tenant)
+		if err != nil {
+			return id, fault.DatabaseUnavailable.New("the tenant's policies cannot be read now").Because(err)
+		}
+		if !all.RequireApprovals() {
+			return id, nil
+		}
+		id.Policies = &Policies{byOperation: make(map[string]Policy, len(all.byOperation)), approvals: true}
+		for name, p := range all.byOperation {
+			id.Policies.byOperation[name] = Policy{Operation: name, ApprovalRequired: p.ApprovalRequired,
+				ApprovalAbove: p.ApprovalAbove}
+		}
+		return id, nil
+	})
+	return id.Policies, err
 }
 
 var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
@@ -81,10 +157,17 @@ var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 // FIELD_INVALID.
 func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) error {
 	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
-		TokenRequired: r.TokenRequired}
+		TokenRequired: r.TokenRequired, ApprovalRequired: r.ApprovalRequired}
+	if r.ApprovalAbove != nil {
+		text := r.ApprovalAbove.String()
+		arg.ApprovalAbove = &text
+	}
 	if !operationName.MatchString(r.Operation) {
 		const problem = "must be an operation such as ledger.transfer, or * for all others"
 		return fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
+	}
+	if err := r.checkApproval(); err != nil {
+		return err
 	}
 	if r.KeyLife != 0 {
 		if r.KeyLife < MinKeyLife || r.KeyLife > MaxKeyLife || r.KeyLife%time.Second != 0 {
@@ -104,6 +187,21 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) 
 		}
 		return c.record(ctx, tenant, audit.Policy, r.Operation, before, r.settings())
 	})
+}
+
+func (p Policy) checkApproval() error {
+	field, problem := "", ""
+	switch {
+	case p.ApprovalRequired && p.Operation == Others:
+		field, problem = "approval_required", "must not be set for *: name the operations that need approval"
+	case p.ApprovalAbove != nil && !p.ApprovalRequired:
+		field, problem = "approval_above", "must not be set without approval_required"
+	case p.ApprovalAbove != nil && p.ApprovalAbove.Coef.Sign() < 0:
+		field, problem = "approval_above", "must not be negative"
+	default:
+		return nil
+	}
+	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
 }
 
 // DeletePolicy removes the policy of an operation. Returns fault POLICY_NOT_FOUND.
@@ -128,10 +226,17 @@ type policySettings struct {
 	KeyRequired   bool   `json:"key_required"`
 	TokenRequired bool   `json:"token_required"`
 	KeyLife       string `json:"key_life,omitempty"` // empty: the server's default
+	// ApprovalAbove is empty if every call needs approval.
+	ApprovalRequired bool   `json:"approval_required,omitempty"`
+	ApprovalAbove    string `json:"approval_above,omitempty"`
 }
 
 func (p Policy) settings() policySettings {
-	s := policySettings{KeyRequired: p.KeyRequired, TokenRequired: p.TokenRequired}
+	s := policySettings{KeyRequired: p.KeyRequired, TokenRequired: p.TokenRequired,
+		ApprovalRequired: p.ApprovalRequired}
+	if p.ApprovalAbove != nil {
+		s.ApprovalAbove = p.ApprovalAbove.String()
+	}
 	if p.KeyLife > 0 {
 		s.KeyLife = p.KeyLife.String()
 	}
@@ -148,6 +253,9 @@ func (c *change) lockPolicy(ctx context.Context, tenant int32, operation string)
 		return nil, err
 	}
 	p := Policy{Operation: operation, KeyRequired: row.KeyRequired, TokenRequired: row.TokenRequired,
-		KeyLife: time.Duration(value(row.KeyLifeS)) * time.Second}
+		KeyLife: time.Duration(value(row.KeyLifeS)) * time.Second, ApprovalRequired: row.ApprovalRequired}
+	if p.ApprovalAbove, err = readAbove(row.ApprovalAbove); err != nil {
+		return nil, err
+	}
 	return p.settings(), nil
 }

@@ -132,6 +132,18 @@ func (d Decimal) MinorUp(scale uint8) Int {
 	return n
 }
 
+// Cmp returns -1, 0 or 1 as d is less than, equal to or greater than o.
+func (d Decimal) Cmp(o Decimal) int {
+	scale := max(d.Scale, o.Scale)
+	return d.scaled(scale).Cmp(o.scaled(scale))
+}
+
+// scaled returns the coefficient at a scale that is not smaller.
+func (d Decimal) scaled(scale uint8) *big.Int {
+	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(scale-d.Scale)), nil)
+	return power.Mul(power, d.Coef.Big())
+}
+
 // AppendCanonical appends the one canonical text of d's value to b, for fingerprints: equal values append equal bytes,
 // different values different bytes. For a value within ParseDecimal's limits it is the shortest text that parses back
 // to it.

@@ -203,6 +203,26 @@ func TestFormatParsesBackToTheSameMinorUnits(t *testing.T) {
 	})
 }
 
+func TestCmpMatchesBig(t *testing.T) {
+	t.Parallel()
+	draw := func(t *rapid.T, name string) Decimal {
+		scale := rapid.Uint8Range(0, MaxScale).Draw(t, name+" scale")
+		return NewDecimal(FromInt64(rapid.Int64().Draw(t, name)), scale)
+	}
+	rat := func(d Decimal) *big.Rat {
+		return new(big.Rat).SetFrac(d.Coef.Big(), new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Scale)), nil))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := draw(t, "a"), draw(t, "b")
+		if got, want := a.Cmp(b), rat(a).Cmp(rat(b)); got != want {
+			t.Fatalf("%v and %v: %d, want %d", a, b, got, want)
+		}
+		if a.Cmp(a) != 0 || a.Coef.Abs().Big().Cmp(new(big.Int).Abs(a.Coef.Big())) != 0 {
+			t.Fatalf("%v, absolute %v", a, a.Coef.Abs())
+		}
+	})
+}
+
 func TestCanonicalTextIsOnePerValue(t *testing.T) {
 	for _, c := range []struct {
 		in   Decimal

@@ -101,6 +101,14 @@ func (a Int) Neg() Int {
 	return Int{hi: int64(hi), lo: lo}
 }
 
+// Abs returns the absolute value.
+func (a Int) Abs() Int {
+	if a.Sign() < 0 {
+		return a.Neg()
+	}
+	return a
+}
+
 // Cmp returns -1 if a < b, 0 if a == b and +1 if a > b.
 func (a Int) Cmp(b Int) int {
 	if a.hi != b.hi {

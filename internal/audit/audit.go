@@ -107,6 +107,7 @@ func insert(ctx context.Context, d commit.DB, events []event, at time.Time) erro
 		arg.Afters, arg.Principals = append(arg.Afters, e.after), append(arg.Principals, e.caller.Principal)
 		arg.KeyIds = append(arg.KeyIds, e.caller.KeyID)
 		arg.RequestIds = append(arg.RequestIds, e.caller.RequestID)
+		arg.ApprovedBy = append(arg.ApprovedBy, e.caller.ApprovedBy)
 	}
 	return q.EventInsert(ctx, d, arg)
 }

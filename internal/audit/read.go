@@ -25,6 +25,7 @@ type Event struct {
 	KeyID         string // empty: no API key
 	RequestID     string
 	DatabaseRole  string
+	ApprovedBy    string // principal; empty: the change needed no approval
 }
 
 // Filter selects events. Empty fields select all.
@@ -85,7 +86,8 @@ func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, t
 		list = append(list, Event{ID: row.EventID, Kind: Kind(row.Kind), Name: row.Name, Before: row.Before,
 			After: row.After, At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal),
 			KeyID:     pg.OrZero(row.KeyID),
-			RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole})
+			RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole,
+			ApprovedBy: pg.OrZero(row.ApprovedBy)})
 	}
 	return list, next, nil
 }

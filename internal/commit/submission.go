@@ -23,6 +23,9 @@ type Caller struct {
 	Principal string
 	KeyID     string // API key that the caller used; empty: none
 	RequestID string
+	// ApprovedBy is the principal that approved the command of Principal, in a call of its own with RequestID. Empty:
+	// the command needed no approval.
+	ApprovedBy string
 }
 
 // Guarded is a Command with a part that survives a refusal by Apply, such as a spent token.

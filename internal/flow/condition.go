@@ -19,6 +19,15 @@ type Condition interface {
 	Done(tx *Tx, answer Answer) error
 }
 
+// Denial is a Condition that refuses its call, after the lookup of the request key: a repeat of a call that succeeded
+// earlier gets its answer.
+type Denial struct{ Err error }
+
+func (d Denial) Need(*Tx)               {}
+func (d Denial) Guard(*Tx) error        { return nil }
+func (d Denial) Apply(*Tx) error        { return d.Err }
+func (d Denial) Done(*Tx, Answer) error { return nil }
+
 // RefusalNoter is a guard that adds state to the refusal of its command, such as whether the token is spent.
 type RefusalNoter interface{ NoteRefusal(f *fault.Fault) }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -32,7 +33,9 @@ import (
 // The domains, in the global lock order; each domain sorts its rows. A batch that waits for a row holds no row of a
 // later domain.
 var (
-	// Lock keys of Execute come first, because they may guard all other rows.
+	// Requests for approval come first, because the commands that they stand for lock any other rows.
+	approvals = register(func(*Tx) *approval.Tx { return approval.NewTx() })
+	// Lock keys of Execute come next, because they may guard all other rows.
 	lockKeys = register(func(*Tx) *lock.Keys { return lock.NewKeys() })
 	locks    = register(func(*Tx) *lock.Tx { return lock.NewTx() }, lock.NameConstraints()...)
 	// Tokens and claims precede rows that many calls share: a second call with the same token or claim waits here, and
@@ -130,6 +133,9 @@ func (tx *Tx) Participants() []commit.Participant {
 // Claims returns the participant of claimed keys.
 func (tx *Tx) Claims() *claim.Tx { return claims.of(tx) }
 
+// Approvals returns the participant of requests for approval.
+func (tx *Tx) Approvals() *approval.Tx { return approvals.of(tx) }
+
 // LockKeys returns the participant of the lock keys of Execute.
 func (tx *Tx) LockKeys() *lock.Keys { return lockKeys.of(tx) }
 
@@ -200,6 +206,9 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 		NameConstraints: nameConstraints,
 	})
 }
+
+// Approval adapts a command on requests for approval to Tx.
+func Approval(c commit.Command[*approval.Tx]) Command { return on(approvals, c) }
 
 // Lock adapts a command on locks to Tx.
 func Lock(c commit.Command[*lock.Tx]) Command { return on(locks, c) }

@@ -27,6 +27,9 @@ type ReverseParams struct {
 type ReverseCommand struct {
 	Caller
 	ReverseParams
+	// Allow refuses a reversal by the greatest amount that it moves. Nil: every reversal is allowed.
+	Allow func(greatest amount.Decimal) error
+
 	name   *transferName
 	byName *transferName
 	byID   *transferRef
@@ -73,6 +76,11 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 		return nil, AlreadyReversed.New("transfer %s was already reversed", target.BizNo).
 			With("reversed_by_id", target.ReversedByID)
 	}
+	if c.Allow != nil {
+		if err := c.Allow(target.greatest()); err != nil {
+			return nil, err
+		}
+	}
 	var accounts []*Account
 	for _, e := range target.Entries {
 		a := tx.accounts[AccountKey{c.Tenant, e.Account, e.Asset}]
@@ -96,6 +104,16 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	target.ReversedByID = t.ID
 	tx.made[len(tx.made)-1].reversed = target
 	return t, nil
+}
+
+// greatest returns the greatest amount of the transfer's postings.
+func (t *Transfer) greatest() (n amount.Decimal) {
+	for i := 1; i < len(t.Entries); i += 2 { // the side that receives
+		if d := amount.NewDecimal(t.Entries[i].Amount, t.Entries[i].Scale); d.Cmp(n) > 0 {
+			n = d
+		}
+	}
+	return n
 }
 
 func (c *ReverseCommand) differences(t, target *Transfer) (fields []string) {

@@ -1,9 +1,8 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -169,13 +168,17 @@ func (s *Admin) PutPolicy(ctx context.Context, r *pb.PutPolicyRequest) (*pb.PutP
 	if err != nil {
 		return nil, err
 	}
-	p := r.GetPolicy()
-	if names := Operations(); p.GetOperation() != access.Others && !slices.Contains(names, p.GetOperation()) {
-		problem := fmt.Sprintf("%s is no operation: use * or one of %v", p.GetOperation(), names)
-		return nil, fault.FieldInvalid.New("policy.operation: %s", problem).WithField("policy.operation", problem)
+	x := r.GetPolicy()
+	p := access.Policy{Operation: x.GetOperation(), KeyRequired: x.GetKeyRequired(),
+		TokenRequired: x.GetTokenRequired(), KeyLife: x.GetKeyLife().AsDuration(),
+		ApprovalRequired: x.GetApprovalRequired()}
+	var d decoder
+	if x.GetApprovalAbove() != "" {
+		p.ApprovalAbove = d.optionalDecimal("approval_above", &x.ApprovalAbove)
 	}
-	err = a.PutPolicy(ctx, tenant, access.Policy{Operation: p.GetOperation(), KeyRequired: p.GetKeyRequired(),
-		TokenRequired: p.GetTokenRequired(), KeyLife: p.GetKeyLife().AsDuration()})
+	if err = cmp.Or(d.err(), CheckPolicy(p)); err == nil {
+		err = a.PutPolicy(ctx, tenant, p)
+	}
 	return &pb.PutPolicyResponse{}, below("policy.", err)
 }
 
@@ -190,9 +193,13 @@ func (s *Admin) ListPolicies(ctx context.Context, r *pb.ListPoliciesRequest) (*p
 	}
 	list, next, err := onePage(all, "admin.policies", tenant, r)
 	return &pb.ListPoliciesResponse{NextPageToken: next, Policies: each(list, func(p access.Policy) *pb.Policy {
-		x := &pb.Policy{Operation: p.Operation, KeyRequired: p.KeyRequired, TokenRequired: p.TokenRequired}
+		x := &pb.Policy{Operation: p.Operation, KeyRequired: p.KeyRequired, TokenRequired: p.TokenRequired,
+			ApprovalRequired: p.ApprovalRequired}
 		if p.KeyLife > 0 {
 			x.KeyLife = durationpb.New(p.KeyLife)
+		}
+		if p.ApprovalAbove != nil {
+			x.ApprovalAbove = p.ApprovalAbove.String()
 		}
 		return x
 	})}, err

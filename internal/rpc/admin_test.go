@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	adminv1 "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
+	auditv1 "github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -159,6 +161,19 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		t.Errorf("%v, %v", list, next)
 	}
 	ok(boss, "Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}, new(adminv1.DeletePolicyResponse))
+	reverse := &adminv1.Policy{Operation: "ledger.reverse", ApprovalRequired: true, ApprovalAbove: "100.50"}
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: reverse}, new(adminv1.PutPolicyResponse))
+	list = ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{}, new(adminv1.ListPoliciesResponse))
+	if p := list.GetPolicies()[0]; !p.GetApprovalRequired() || p.GetApprovalAbove() != "100.5" {
+		t.Errorf("%v", p)
+	}
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse"}}, new(adminv1.PutPolicyResponse))
+	const before, after = "map[approval_above:100.5 approval_required:true key_required:false token_required:false]",
+		"map[key_required:false token_required:false]"
+	if got := boss.events(&auditv1.ListEventsRequest{Kind: auditv1.SettingKind_SETTING_KIND_POLICY, Name: "ledger.reverse"}); !slices.Equal(got,
+		[]string{"policy ledger.reverse - > " + before, "policy ledger.reverse " + before + " > " + after}) {
+		t.Errorf("the audit log has %q", got)
+	}
 	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: 5}
 	ok(boss, "Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}, new(adminv1.SetLimitResponse))
 	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{}, new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
@@ -170,9 +185,12 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		name string
 		m    proto.Message
 	}{
-		"POLICY_NOT_FOUND": {"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}},
-		"LIMIT_NOT_FOUND":  {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
-		"FIELD_INVALID":    {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant", Window: limit.GetWindow()}}},
+		"POLICY_NOT_FOUND":         {"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}},
+		"LIMIT_NOT_FOUND":          {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
+		"policy.approval_required": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
+		"policy.approval_above":    {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
+		"FIELD_INVALID": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+			Window: limit.GetWindow()}}},
 		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
 		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},
 	} {

@@ -36,6 +36,8 @@ type call struct {
 	keyLife   time.Duration // from the header; 0: not set
 	token     *token.Spend  // Submit-Token, or nil
 	claim     *claim.Params // Claim-Key, or nil
+	approver  string        // principal that approved what the call does for identity; empty: it needed no approval
+	excused   bool          // needs no approval: it is approved, or does nothing
 	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
 }
 
@@ -50,7 +52,7 @@ func (c *call) within(ctx context.Context) context.Context {
 
 func (c *call) caller() commit.Caller {
 	return commit.Caller{Tenant: c.identity.Tenant, Principal: c.identity.Principal, KeyID: c.identity.KeyID,
-		RequestID: c.requestID}
+		RequestID: c.requestID, ApprovedBy: c.approver}
 }
 
 // conditional reports whether the header has a submit token or a claim.

@@ -26,10 +26,15 @@ func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv
 	return run(ctx, s.Mutations, executeOperation, r)
 }
 
-var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute",
+const executeOperationName = "batch.execute"
+
+var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: executeOperationName,
 	read: readExecute}
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
+	if r.GetDryRun() {
+		c = c.excuse()
+	}
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
 	standsAlone := ""
@@ -198,11 +203,15 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 }
 
 func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
-	g := s.mutation
+	g, request := s.mutation, s.request
 	if len(s.references) > 0 {
 		if g, err = e.resolve(tx, s); err != nil {
 			return false, err
 		}
+		request = s.filled
+	}
+	if err = e.call.needsApproval(request); err != nil {
+		return false, err
 	}
 	answer, err := g.command.Apply(tx)
 	s.lacks = errors.Is(err, commit.ErrMoreRows)

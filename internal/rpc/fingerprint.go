@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	approvalv1 "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -49,7 +50,7 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 }
 
 // personal reports whether a request may hold personal data: a request about messages, orders, payments or sales, or
-// an Execute with one.
+// an Execute or a request for approval with one.
 func personal(m proto.Message) bool {
 	about := func(name protoreflect.FullName) bool {
 		switch name.Parent() {
@@ -58,9 +59,13 @@ func personal(m proto.Message) bool {
 		}
 		return false
 	}
-	if e, ok := m.(*batchv1.ExecuteRequest); ok {
-		return slices.ContainsFunc(e.GetOperations(),
+	switch r := m.(type) {
+	case *batchv1.ExecuteRequest:
+		return slices.ContainsFunc(r.GetOperations(),
 			func(o *batchv1.Operation) bool { return about(o.GetRequest().MessageName()) })
+	case *approvalv1.RequestApprovalRequest:
+		inner, err := r.GetRequest().UnmarshalNew()
+		return err != nil || personal(inner)
 	}
 	return about(m.ProtoReflect().Descriptor().FullName())
 }

@@ -36,12 +36,18 @@ type Messages struct {
 	*Mutations
 	// Gate is that of calls over the wire.
 	Gate *Gate
+	// Approvals returns the policies of a tenant that require approval: other policies are not for messages. Nil: none
+	// does.
+	Approvals func(ctx context.Context, tenant int32) (*access.Policies, error)
 }
 
-// Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read, and the faults
-// of Receive and of the operations.
+// Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read,
+// APPROVAL_REQUIRED, and the faults of Receive and of the operations.
 func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 	r, err := in.execute()
+	if err == nil && s.Approvals != nil {
+		in.Identity.Policies, err = s.Approvals(ctx, in.Identity.Tenant)
+	}
 	if err != nil {
 		return err
 	}

@@ -240,7 +240,7 @@ func TestReadsAnswerGet(t *testing.T) {
 			continue
 		}
 		q := url.Values{"connect": {"v1"}, "encoding": {"json"},
-			"message": {string(connectJSON.Encode(t, examples[callName(m)](mine)[0]))}}
+			"message": {string(connectJSON.Encode(t, c.fenced(examples[callName(m)](mine)[0])))}}
 		req, _ := http.NewRequest(http.MethodGet, s.Base+path(m)+"?"+q.Encode(), nil)
 		req.Header.Set("Authorization", "Bearer "+c.apiKey)
 		res, err := servertest.HTTP1.Do(req)

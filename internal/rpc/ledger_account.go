@@ -62,7 +62,9 @@ func (s *Ledger) UpdateAccount(ctx context.Context, r *pb.UpdateAccountRequest) 
 	return run(ctx, s.Mutations, updateAccountCall, r)
 }
 
-var updateAccountCall = register("ledger.update_account",
+const updateAccountOperation = "ledger.update_account"
+
+var updateAccountCall = register(updateAccountOperation,
 	func(c *call, d *decoder, r *pb.UpdateAccountRequest) mutation[*pb.UpdateAccountResponse] {
 		d.ref("account", r.GetAccount())
 		d.metadata("metadata", r.GetMetadata())

@@ -16,7 +16,9 @@ func (s *Ledger) Hold(ctx context.Context, r *pb.HoldRequest) (*pb.HoldResponse,
 	return run(ctx, s.Mutations, holdCall, r)
 }
 
-var holdCall = register("ledger.hold", func(c *call, d *decoder, r *pb.HoldRequest) mutation[*pb.HoldResponse] {
+const holdOperation = "ledger.hold"
+
+var holdCall = register(holdOperation, func(c *call, d *decoder, r *pb.HoldRequest) mutation[*pb.HoldResponse] {
 	form := forms[r.GetForm()]
 	p := ledger.HoldParams{BizNo: d.bizNo("biz_no", r.GetBizNo()), From: r.GetFrom(), To: r.GetTo(),
 		Asset: r.GetAsset(), Amount: d.positive("amount", r.GetAmount(), form), Form: form,

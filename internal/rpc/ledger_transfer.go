@@ -33,7 +33,9 @@ func (s *Ledger) Reverse(ctx context.Context, r *pb.ReverseRequest) (*pb.Reverse
 	return run(ctx, s.Mutations, reverseCall, r)
 }
 
-var reverseCall = register("ledger.reverse",
+const reverseOperation = "ledger.reverse"
+
+var reverseCall = register(reverseOperation,
 	func(c *call, d *decoder, r *pb.ReverseRequest) mutation[*pb.ReverseResponse] {
 		p := ledger.ReverseParams{TransferID: r.GetTransferId(), TransferBizNo: r.GetTransferBizNo(),
 			BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata("metadata", r.GetMetadata()),
@@ -41,7 +43,11 @@ var reverseCall = register("ledger.reverse",
 		if p.TransferID == 0 && p.TransferBizNo == "" {
 			d.bad("transfer_id", "must be set, or transfer_biz_no")
 		}
-		return newMutation(flow.Ledger(&ledger.ReverseCommand{Caller: c.caller(), ReverseParams: p}), reverseRows,
+		cmd := &ledger.ReverseCommand{Caller: c.caller(), ReverseParams: p}
+		if !r.GetDryRun() {
+			cmd.Allow = c.allowReversal()
+		}
+		return newMutation(flow.Ledger(cmd), reverseRows,
 			func(t *ledger.Transfer, existed bool) *pb.ReverseResponse {
 				return &pb.ReverseResponse{Transfer: renderTransfer(t, !existed), Existed: existed}
 			})

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	approvalv1 "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
@@ -37,6 +38,12 @@ const prepared = 1 << 59
 func (s *site) fenced(m proto.Message) proto.Message {
 	name, id := "", protoreflect.Name("fence")
 	switch m := m.(type) {
+	case *approvalv1.ApproveRequest:
+		return &approvalv1.ApproveRequest{ApprovalId: s.noticeID(m.GetApprovalId()), Note: m.GetNote()}
+	case *approvalv1.RejectRequest:
+		return &approvalv1.RejectRequest{ApprovalId: s.noticeID(m.GetApprovalId()), Note: m.GetNote()}
+	case *approvalv1.GetApprovalRequest:
+		return &approvalv1.GetApprovalRequest{ApprovalId: s.noticeID(m.GetApprovalId())}
 	case *paymentv1.ResolveFlagRequest:
 		name, id = m.GetNote(), "flag_id"
 	case *notifyv1.CancelMessageRequest:

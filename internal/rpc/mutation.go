@@ -60,6 +60,8 @@ type mutation[R proto.Message] struct {
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
 	encode func(flow.Answer) ([]byte, error)
 	decode func(context.Context, []byte) (R, error)
+	// content is the size of a request that the call runs, but does not have.
+	content int
 	// maxKeyLife bounds the life of the request key. 0: no bound.
 	maxKeyLife time.Duration
 }
@@ -87,15 +89,22 @@ var operations = map[protoreflect.FullName]operation[proto.Message, proto.Messag
 func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mutation[R]) operation[Q, R] {
 	var request Q
 	var response R
-	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name,
-		response: response.ProtoReflect().Descriptor(),
+	own := operation[Q, R]{name: name, read: read}
+	inner := own.untyped()
+	inner.response = response.ProtoReflect().Descriptor()
+	operations[request.ProtoReflect().Descriptor().FullName()] = inner
+	return own
+}
+
+// untyped returns the operation as one that another call runs.
+func (o operation[Q, R]) untyped() operation[proto.Message, proto.Message] {
+	return operation[proto.Message, proto.Message]{name: o.name,
 		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {
-			m := read(c, d, q.(Q))
+			m := o.read(c, d, q.(Q))
 			return mutation[proto.Message]{command: m.command, rows: m.rows, noDryRun: m.noDryRun,
 				standsAlone: m.standsAlone,
 				render:      func(answer any, existed bool) proto.Message { return m.render(answer, existed) }}
 		}}
-	return operation[Q, R]{name: name, read: read}
 }
 
 // decode reads the mutation from a request.
@@ -110,10 +119,8 @@ func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
 
 // Operations returns the names of all operations, sorted.
 func Operations() []string {
-	names := []string{executeOperation.name, batchOperation, sendBatchOperation, grabManyOperation}
-	for _, o := range operations {
-		names = append(names, o.name)
-	}
+	names := append(executable(), executeOperationName, batchOperation, sendBatchOperation, grabManyOperation,
+		requestApprovalCall.name, approveOperation.name, rejectCall.name)
 	slices.Sort(names)
 	return names
 }
@@ -161,14 +168,10 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	if claimed != nil {
 		when = append(when, claimed)
 	}
-	w := m.submission(c, key, q, when...)
-	switch {
-	case m.direct != nil && len(when) == 0:
-		w.Direct = m.direct()
-	case m.standsAlone != "":
+	if m.standsAlone != "" && (m.direct == nil || len(when) > 0) {
 		return res, refuseShared(m.standsAlone)
 	}
-	out, err := s.Engine.Do(ctx, w)
+	out, err := s.Engine.Do(ctx, m.submission(c, key, q, when...))
 	if err != nil {
 		return result[R]{replayed: out.Replayed}, err
 	}
@@ -182,13 +185,19 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	return res, err
 }
 
-// submission prepares the mutation for the engine. The batch that applies the command also renders its answer, and
-// records the response under the request key.
+// submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
+// command also renders its answer, and records the response under the request key.
 func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when ...flow.Condition) flow.Submission {
+	if err := c.needsApproval(q); err != nil && !m.dry {
+		when = append(when, flow.Denial{Err: err})
+	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
-		Bytes: perCommand + proto.Size(q), DryRun: m.dry, Encode: encodeResponse,
+		Bytes: perCommand + proto.Size(q) + m.content, DryRun: m.dry, Encode: encodeResponse,
 		Command: &flow.Call{Conditions: when, Command: m.command,
 			Render: func(answer any, existed bool) (any, error) { return m.render(answer, existed), nil }}}
+	if m.direct != nil && len(when) == 0 {
+		w.Direct = m.direct()
+	}
 	if m.encode != nil {
 		w.Encode = func(answer any) ([]byte, error) { return m.encode(answer.(flow.Answer)) }
 	}

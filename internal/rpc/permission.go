@@ -32,6 +32,13 @@ var permissions = map[string]map[string]permission{
 		"ListLimits":   {"admin.list_limits", access.Admin},
 		"DeleteLimit":  {"admin.delete_limit", access.Admin},
 	},
+	"ledgerd.approval.v1.ApprovalService": {
+		"RequestApproval": {"approval.request", access.Write},
+		"Approve":         {"approval.approve", access.Write},
+		"Reject":          {"approval.reject", access.Write},
+		"GetApproval":     {"approval.get_approval", access.Read},
+		"ListApprovals":   {"approval.list_approvals", access.Read},
+	},
 	"ledgerd.audit.v1.AuditService": {
 		"ListEvents": {"audit.list_events", access.Admin},
 	},

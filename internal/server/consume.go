@@ -24,7 +24,8 @@ func (s *Server) consume(ctx, background context.Context) error {
 		return nil
 	}
 	metrics := consumer.NewMetrics(s.registry)
-	messages := &rpc.Messages{Mutations: s.mutations, Gate: s.gate}
+	messages := &rpc.Messages{Mutations: s.mutations, Gate: s.gate,
+		Approvals: access.NewTenantPolicies(s.reads).Approvals}
 	var all []*consumer.Consumer
 	for _, settings := range s.options.Consume {
 		tenant, err := access.Tenant(ctx, s.reads, settings.Tenant)

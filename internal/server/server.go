@@ -25,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1/approvalv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1/auditv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
@@ -39,6 +40,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -334,6 +336,8 @@ func (s *Server) routes() http.Handler {
 		&rpc.Machines{Mutations: mutations, Reader: machine.NewReader(s.reads)}, options...))
 	serve(orderv1connect.NewOrderServiceHandler(&rpc.Orders{Mutations: mutations, Reader: order.NewReader(s.reads),
 		Machines: machine.NewReader(s.reads)}, options...))
+	serve(approvalv1connect.NewApprovalServiceHandler(&rpc.Approvals{Mutations: mutations,
+		Reader: approval.NewReader(s.reads)}, options...))
 	serve(auditv1connect.NewAuditServiceHandler(&rpc.Audit{Reader: audit.NewReader(s.reads)}, options...))
 	serve(salev1connect.NewSaleServiceHandler(&rpc.Sales{Mutations: mutations, Reader: sale.NewReader(s.reads),
 		Stock: stock.NewReader(s.reads), Coupons: coupon.NewReader(s.reads)}, options...))

@@ -224,6 +224,13 @@ var tamperings = []struct {
 		[]string{"machine_moves_match_definitions"}, []string{`problem="there is no such version"`}},
 	{"a number is given to another message", `update notify_names set message_id = message_id + 1 where biz_no = 'paid-1-sms'`,
 		[]string{"notify_names_belong"}, []string{"biz_no=paid-1-sms"}},
+	{"a request for approval is forged", `insert into approval_requests select (r).* from (select jsonb_populate_record(a, '{"approval_id": 7}') as r
+		from approval_requests a where state = 'open') x`, []string{"approval_requests_belong"}, []string{"approval_id=7", `problem="no batch made it"`}},
+	{"a requester approves", `alter table approval_requests drop constraint approval_requests_decided_by_check;
+		update approval_requests set decided_by = principal where state = 'approved'`,
+		[]string{"approval_requests_belong", "audit_events_approved"}, []string{`problem="its requester approved it"`}},
+	{"an approver is forged", `update audit_events set approved_by = 'nobody' where approved_by is not null`,
+		[]string{"audit_events_approved"}, []string{"approved_by=nobody", "principal=tester"}},
 }
 
 const forgedPair = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)

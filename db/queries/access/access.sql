@@ -70,20 +70,24 @@ select coalesce((select t.name || '/' || @principal::text from access_tenants t 
     session_user)::text as author;
 
 -- name: PolicyList :many
-select operation, key_required, token_required, key_life_s, updated_at from access_policies
-    where tenant_id = @tenant_id order by operation;
+select operation, key_required, token_required, key_life_s, approval_required, approval_above, updated_at
+from access_policies
+where tenant_id = @tenant_id order by operation;
 
 -- name: PolicyLock :one
 -- A policy that is about to be changed.
-select key_required, token_required, key_life_s from access_policies
+select key_required, token_required, key_life_s, approval_required, approval_above from access_policies
 where tenant_id = @tenant_id and operation = @operation
 for no key update;
 
 -- name: PolicyUpsert :exec
-insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s)
-values (@tenant_id, @operation, @key_required, @token_required, @key_life_s)
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s, approval_required,
+    approval_above)
+values (@tenant_id, @operation, @key_required, @token_required, @key_life_s, @approval_required, @approval_above)
 on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
-    token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = excluded.updated_at;
+    token_required = excluded.token_required, key_life_s = excluded.key_life_s,
+    approval_required = excluded.approval_required, approval_above = excluded.approval_above,
+    updated_at = excluded.updated_at;
 
 -- name: PolicyDelete :exec
 delete from access_policies where tenant_id = @tenant_id and operation = @operation;

@@ -3,21 +3,23 @@
 -- name: EventInsert :exec
 -- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
-    database_role)
+    database_role, approved_by)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif(@now::timestamptz, '0001-01-01 00:00:00+00'), c.now),
-    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
+    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user,
+    nullif(u.approved_by, '')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@kinds::text[]) as kind, unnest(@names::text[]) as name,
         unnest(@befores::text[]) as before, unnest(@afters::text[]) as after, unnest(@principals::text[]) as principal,
-        unnest(@key_ids::text[]) as key_id, unnest(@request_ids::text[]) as request_id
+        unnest(@key_ids::text[]) as key_id, unnest(@request_ids::text[]) as request_id,
+        unnest(@approved_by::text[]) as approved_by
 ) u
 cross join (select clock_timestamp() as now) c;
 
 -- name: EventPage :many
 -- Lists events of a time, the newest first. An empty kind or principal means any.
 select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
-    e.database_role
+    e.database_role, e.approved_by
 from audit_events e
 where e.tenant_id = @tenant_id::integer and e.event_id < @before_id::bigint
     and e.recorded_at >= @start_at::timestamptz and e.recorded_at < @end_at::timestamptz
@@ -29,7 +31,7 @@ limit @count::integer;
 -- name: EventPageOfName :many
 -- EventPage for one setting.
 select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
-    e.database_role
+    e.database_role, e.approved_by
 from audit_events e
 where e.tenant_id = @tenant_id::integer and e.kind = @kind::text and e.name = @name::text
     and e.event_id < @before_id::bigint

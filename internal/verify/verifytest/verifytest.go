@@ -73,8 +73,8 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 // Fill makes at least one row of everything. For demo: a funded wallet, a transfer of two postings, holds that
 // are open, captured and released, a reversed transfer, a used and a refused request key, a page id and a
 // business key, issued and spent tokens, works, inbox messages, a machine with an instance that has moved, an item with
-// reservations, orders, payments, coupons, a sale, a lock, an id, a template, a verification code, notifications, and a
-// webhook endpoint. For other: a little.
+// reservations, orders, payments, coupons, a sale, a lock, an id, a template, a verification code, notifications, a
+// webhook endpoint, and requests for approval. For other: a little.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -116,6 +116,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
 	b.orders()
 	b.payments()
+	b.approvals()
 	return b
 }
 

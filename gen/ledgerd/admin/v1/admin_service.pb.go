@@ -287,7 +287,15 @@ type Policy struct {
 	// Calls without Submit-Token are refused.
 	TokenRequired bool `protobuf:"varint,3,opt,name=token_required,json=tokenRequired,proto3" json:"token_required,omitempty"`
 	// Life of request keys, unless the call names one: whole seconds, 1 min to 31 days. Absent: the server's default.
-	KeyLife       *durationpb.Duration `protobuf:"bytes,4,opt,name=key_life,json=keyLife,proto3" json:"key_life,omitempty"`
+	KeyLife *durationpb.Duration `protobuf:"bytes,4,opt,name=key_life,json=keyLife,proto3" json:"key_life,omitempty"`
+	// Calls are refused with APPROVAL_REQUIRED: request them with ApprovalService.RequestApproval. Not for "*", for
+	// batches of items (their operation counts), and for operations of tokens, claims, work, messages, locks and codes.
+	ApprovalRequired bool `protobuf:"varint,5,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
+	// Only calls with a greater amount need approval, in units of the asset: a decimal such as "100.00", 0 or more. Empty:
+	// every call. For ledger.transfer and ledger.hold (the greatest posting), ledger.reverse (the greatest posting of the
+	// reversed transfer), ledger.update_account and ledger.create_accounts (the limits they set; no limit is above any
+	// amount).
+	ApprovalAbove string `protobuf:"bytes,6,opt,name=approval_above,json=approvalAbove,proto3" json:"approval_above,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -348,6 +356,20 @@ func (x *Policy) GetKeyLife() *durationpb.Duration {
 		return x.KeyLife
 	}
 	return nil
+}
+
+func (x *Policy) GetApprovalRequired() bool {
+	if x != nil {
+		return x.ApprovalRequired
+	}
+	return false
+}
+
+func (x *Policy) GetApprovalAbove() string {
+	if x != nil {
+		return x.ApprovalAbove
+	}
+	return ""
 }
 
 type Limit struct {
@@ -1719,12 +1741,14 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"revokeTime\x12\x1d\n" +
 	"\n" +
 	"revoked_by\x18\v \x01(\tR\trevokedBy\x12>\n" +
-	"\rlast_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vlastUseTime\"\xb1\x01\n" +
+	"\rlast_use_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\vlastUseTime\"\x8e\x02\n" +
 	"\x06Policy\x12'\n" +
 	"\toperation\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\toperation\x12!\n" +
 	"\fkey_required\x18\x02 \x01(\bR\vkeyRequired\x12%\n" +
 	"\x0etoken_required\x18\x03 \x01(\bR\rtokenRequired\x124\n" +
-	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\"\xa5\x01\n" +
+	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\x12+\n" +
+	"\x11approval_required\x18\x05 \x01(\bR\x10approvalRequired\x12.\n" +
+	"\x0eapproval_above\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18<R\rapprovalAbove\"\xa5\x01\n" +
 	"\x05Limit\x12#\n" +
 	"\achannel\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\achannel\x12\x1f\n" +
 	"\x05scope\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\x05scope\x129\n" +

@@ -131,7 +131,10 @@ type Event struct {
 	// X-Request-ID of the call. Empty: it was no call.
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Login of the database that wrote the event: for calls, that of the server.
-	DatabaseRole  string `protobuf:"bytes,10,opt,name=database_role,json=databaseRole,proto3" json:"database_role,omitempty"`
+	DatabaseRole string `protobuf:"bytes,10,opt,name=database_role,json=databaseRole,proto3" json:"database_role,omitempty"`
+	// Principal that approved the change, by ApprovalService: request_id is that of its Approve. Empty: the change needed
+	// no approval.
+	ApprovedBy    string `protobuf:"bytes,11,opt,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -232,6 +235,13 @@ func (x *Event) GetRequestId() string {
 func (x *Event) GetDatabaseRole() string {
 	if x != nil {
 		return x.DatabaseRole
+	}
+	return ""
+}
+
+func (x *Event) GetApprovedBy() string {
+	if x != nil {
+		return x.ApprovedBy
 	}
 	return ""
 }
@@ -395,7 +405,7 @@ var File_ledgerd_audit_v1_audit_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x02\n" +
+	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x03\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ledgerd.audit.v1.SettingKindR\x04kind\x12\x12\n" +
@@ -409,7 +419,9 @@ const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\t \x01(\tR\trequestId\x12#\n" +
 	"\rdatabase_role\x18\n" +
-	" \x01(\tR\fdatabaseRole\"\xd9\x02\n" +
+	" \x01(\tR\fdatabaseRole\x12\x1f\n" +
+	"\vapproved_by\x18\v \x01(\tR\n" +
+	"approvedBy\"\xd9\x02\n" +
 	"\x11ListEventsRequest\x12;\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.ledgerd.audit.v1.SettingKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\x12\x1c\n" +
 	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x04name\x12%\n" +

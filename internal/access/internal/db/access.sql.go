@@ -306,16 +306,19 @@ func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeletePar
 }
 
 const policyList = `-- name: PolicyList :many
-select operation, key_required, token_required, key_life_s, updated_at from access_policies
-    where tenant_id = $1 order by operation
+select operation, key_required, token_required, key_life_s, approval_required, approval_above, updated_at
+from access_policies
+where tenant_id = $1 order by operation
 `
 
 type PolicyListRow struct {
-	Operation     string
-	KeyRequired   bool
-	TokenRequired bool
-	KeyLifeS      *int32
-	UpdatedAt     time.Time
+	Operation        string
+	KeyRequired      bool
+	TokenRequired    bool
+	KeyLifeS         *int32
+	ApprovalRequired bool
+	ApprovalAbove    *string
+	UpdatedAt        time.Time
 }
 
 func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]PolicyListRow, error) {
@@ -332,6 +335,8 @@ func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]Po
 			&i.KeyRequired,
 			&i.TokenRequired,
 			&i.KeyLifeS,
+			&i.ApprovalRequired,
+			&i.ApprovalAbove,
 			&i.UpdatedAt,
 		); err != nil {
 			return nil, err
@@ -345,7 +350,7 @@ func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]Po
 }
 
 const policyLock = `-- name: PolicyLock :one
-select key_required, token_required, key_life_s from access_policies
+select key_required, token_required, key_life_s, approval_required, approval_above from access_policies
 where tenant_id = $1 and operation = $2
 for no key update
 `
@@ -356,32 +361,45 @@ type PolicyLockParams struct {
 }
 
 type PolicyLockRow struct {
-	KeyRequired   bool
-	TokenRequired bool
-	KeyLifeS      *int32
+	KeyRequired      bool
+	TokenRequired    bool
+	KeyLifeS         *int32
+	ApprovalRequired bool
+	ApprovalAbove    *string
 }
 
 // A policy that is about to be changed.
 func (q *Queries) PolicyLock(ctx context.Context, db DBTX, arg PolicyLockParams) (PolicyLockRow, error) {
 	row := db.QueryRow(ctx, policyLock, arg.TenantID, arg.Operation)
 	var i PolicyLockRow
-	err := row.Scan(&i.KeyRequired, &i.TokenRequired, &i.KeyLifeS)
+	err := row.Scan(
+		&i.KeyRequired,
+		&i.TokenRequired,
+		&i.KeyLifeS,
+		&i.ApprovalRequired,
+		&i.ApprovalAbove,
+	)
 	return i, err
 }
 
 const policyUpsert = `-- name: PolicyUpsert :exec
-insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s)
-values ($1, $2, $3, $4, $5)
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s, approval_required,
+    approval_above)
+values ($1, $2, $3, $4, $5, $6, $7)
 on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
-    token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = excluded.updated_at
+    token_required = excluded.token_required, key_life_s = excluded.key_life_s,
+    approval_required = excluded.approval_required, approval_above = excluded.approval_above,
+    updated_at = excluded.updated_at
 `
 
 type PolicyUpsertParams struct {
-	TenantID      int32
-	Operation     string
-	KeyRequired   bool
-	TokenRequired bool
-	KeyLifeS      *int32
+	TenantID         int32
+	Operation        string
+	KeyRequired      bool
+	TokenRequired    bool
+	KeyLifeS         *int32
+	ApprovalRequired bool
+	ApprovalAbove    *string
 }
 
 func (q *Queries) PolicyUpsert(ctx context.Context, db DBTX, arg PolicyUpsertParams) error {
@@ -391,6 +409,8 @@ func (q *Queries) PolicyUpsert(ctx context.Context, db DBTX, arg PolicyUpsertPar
 		arg.KeyRequired,
 		arg.TokenRequired,
 		arg.KeyLifeS,
+		arg.ApprovalRequired,
+		arg.ApprovalAbove,
 	)
 	return err
 }

@@ -13,14 +13,16 @@ import (
 const eventInsert = `-- name: EventInsert :exec
 
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
-    database_role)
+    database_role, approved_by)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now),
-    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user
+    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user,
+    nullif(u.approved_by, '')
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as kind, unnest($4::text[]) as name,
         unnest($5::text[]) as before, unnest($6::text[]) as after, unnest($7::text[]) as principal,
-        unnest($8::text[]) as key_id, unnest($9::text[]) as request_id
+        unnest($8::text[]) as key_id, unnest($9::text[]) as request_id,
+        unnest($10::text[]) as approved_by
 ) u
 cross join (select clock_timestamp() as now) c
 `
@@ -35,6 +37,7 @@ type EventInsertParams struct {
 	Principals []string
 	KeyIds     []string
 	RequestIds []string
+	ApprovedBy []string
 }
 
 // Statements on the audit log. Arrays have the same length.
@@ -50,13 +53,14 @@ func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParam
 		arg.Principals,
 		arg.KeyIds,
 		arg.RequestIds,
+		arg.ApprovedBy,
 	)
 	return err
 }
 
 const eventPage = `-- name: EventPage :many
 select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
-    e.database_role
+    e.database_role, e.approved_by
 from audit_events e
 where e.tenant_id = $1::integer and e.event_id < $2::bigint
     and e.recorded_at >= $3::timestamptz and e.recorded_at < $4::timestamptz
@@ -87,6 +91,7 @@ type EventPageRow struct {
 	KeyID        *string
 	RequestID    *string
 	DatabaseRole string
+	ApprovedBy   *string
 }
 
 // Lists events of a time, the newest first. An empty kind or principal means any.
@@ -118,6 +123,7 @@ func (q *Queries) EventPage(ctx context.Context, db DBTX, arg EventPageParams) (
 			&i.KeyID,
 			&i.RequestID,
 			&i.DatabaseRole,
+			&i.ApprovedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -131,7 +137,7 @@ func (q *Queries) EventPage(ctx context.Context, db DBTX, arg EventPageParams) (
 
 const eventPageOfName = `-- name: EventPageOfName :many
 select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
-    e.database_role
+    e.database_role, e.approved_by
 from audit_events e
 where e.tenant_id = $1::integer and e.kind = $2::text and e.name = $3::text
     and e.event_id < $4::bigint
@@ -163,6 +169,7 @@ type EventPageOfNameRow struct {
 	KeyID        *string
 	RequestID    *string
 	DatabaseRole string
+	ApprovedBy   *string
 }
 
 // EventPage for one setting.
@@ -195,6 +202,7 @@ func (q *Queries) EventPageOfName(ctx context.Context, db DBTX, arg EventPageOfN
 			&i.KeyID,
 			&i.RequestID,
 			&i.DatabaseRole,
+			&i.ApprovedBy,
 		); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,17 @@
+-- Every request for approval has the time of its batch, or an earlier one, if the batch's time was that of an account
+-- ahead of the clock. Another principal approved an approved one, in time.
+select a.tenant_id, a.approval_id,
+    case when b.batch_id is null then 'no batch made it'
+        when a.decided_by = a.principal then 'its requester approved it'
+        when a.decided_at >= a.expires_at then 'it was too late' end as problem,
+    a.created_at, b.committed_at as created_at_expected
+from approval_requests a
+left join commit_batches b on b.batch_id = a.approval_id >> 14 and b.commands > 0
+where a.state = 'approved'
+        and (a.decided_by is null or a.decided_by = a.principal or a.decided_at >= a.expires_at)
+    or b.batch_id is null or b.committed_at <> a.created_at
+    and not (a.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))

@@ -1,0 +1,142 @@
+package approval
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Bounds of a request.
+const (
+	MinLife     = time.Minute
+	MaxLife     = 30 * 24 * time.Hour
+	DefaultLife = 24 * time.Hour
+	MaxRequest  = 1 << 20 // bytes
+)
+
+// State is the state of a request.
+type State string
+
+const (
+	Open     State = "open"
+	Approved State = "approved"
+	Rejected State = "rejected"
+	Expired  State = "expired" // never stored: an open one whose time is over
+)
+
+// Key identifies a request.
+type Key struct {
+	Tenant int32
+	ID     int64
+}
+
+// Request is a request without its content.
+type Request struct {
+	Key
+	State     State
+	Operation string
+	Reason    string
+	Principal string // the requester
+	RequestID string // of the call that requested it
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	DecidedBy string // empty: it is open, or it expired
+	DecidedAt time.Time
+	Note      string
+	// Response is the response of the command, encoded. It is set if the request is approved, except in lists.
+	Response []byte
+}
+
+// Content is what is requested, and on behalf of which caller it is done.
+type Content struct {
+	Request
+	KeyID string // API key of the requester; empty: none
+	Bytes []byte
+}
+
+// Reasons of approvals.
+var (
+	NotFound = fault.Define(fault.Reason{Name: "APPROVAL_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix, Doc: "There is no approval with this id."})
+	ByRequester = fault.Define(fault.Reason{Name: "APPROVAL_BY_REQUESTER", Class: fault.BadRequest,
+		Code: fault.FailedPrecondition, Step: fault.Fix,
+		Doc: "The caller's principal requested the approval: another principal has to approve it."})
+	IsRejected = fault.Define(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The request was rejected or withdrawn, so it cannot be approved any more: request it again. The metadata has who decided."})
+	IsApproved = fault.Define(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.Ignore,
+		Doc: "The request was approved and done, so it cannot be rejected any more. The metadata has who decided."})
+	IsExpired = fault.Define(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The time of the request is over: request it again. The metadata has its end."})
+)
+
+// IsOwn is the fault for an approval by the requester.
+func (r *Request) IsOwn() error {
+	return ByRequester.New("%s requested approval %d: another principal has to approve it", r.Principal, r.ID).
+		With("approval_id", r.ID).With("requester", r.Principal)
+}
+
+// check refuses a request that cannot be decided at a time. Returns faults APPROVAL_REJECTED, APPROVAL_APPROVED,
+// APPROVAL_EXPIRED.
+func (r *Request) check(now time.Time) error {
+	decided := map[State]*fault.Reason{Approved: IsApproved, Rejected: IsRejected}[r.State]
+	switch {
+	case decided != nil:
+		return decided.New("approval %d was %s by %s", r.ID, r.State, r.DecidedBy).With("approval_id", r.ID).
+			With("state", r.State).With("decider", r.DecidedBy)
+	case !now.Before(r.ExpiresAt):
+		return IsExpired.New("approval %d expired at %s", r.ID, r.ExpiresAt.Format(time.RFC3339)).
+			With("approval_id", r.ID).With("state", Expired).
+			With("expire_time", r.ExpiresAt.Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// NotFound is the fault for an id without a request.
+func (k Key) NotFound() error {
+	return NotFound.New("there is no approval %d", k.ID).With("approval_id", k.ID)
+}
+
+// RequestCommand records a request. Its answer is a Request.
+type RequestCommand struct {
+	commit.Caller
+	Operation string
+	Bytes     []byte // the content
+	Details   []byte // as JSON; empty: it may hold personal data
+	Reason    string
+	Life      time.Duration
+}
+
+// Need names nothing: the id is new.
+func (c *RequestCommand) Need(*Tx) {}
+
+// Apply records the request.
+func (c *RequestCommand) Apply(tx *Tx) (any, error) {
+	return tx.add(c), nil
+}
+
+// RejectCommand rejects a request, or withdraws the caller's own. Its answer is a Request, or a commit.Repeat of it.
+type RejectCommand struct {
+	commit.Caller
+	ID   int64
+	Note string
+
+	row *Row
+}
+
+// Need names the request.
+func (c *RejectCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.ID}) }
+
+// Apply rejects the request, unless it is rejected.
+func (c *RejectCommand) Apply(tx *Tx) (any, error) {
+	if r := c.row.Value.Request; r.State == Rejected {
+		return commit.Repeat{First: r}, nil
+	}
+	if err := tx.Check(c.row); err != nil {
+		return nil, err
+	}
+	return tx.Decide(c.row, Rejected, c.Caller, c.Note, nil), nil
+}

@@ -1,0 +1,369 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	"github.com/ledgerd/ledgerd/internal/approval"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+)
+
+// Approvals serves ApprovalService.
+type Approvals struct {
+	*Mutations
+	Reader *approval.Reader
+}
+
+func (s *Approvals) RequestApproval(ctx context.Context, r *pb.RequestApprovalRequest) (*pb.RequestApprovalResponse,
+	error) {
+	return run(ctx, s.Mutations, requestApprovalCall, r)
+}
+
+// requestApprovalCall is not registered for Execute: neither are the other calls.
+var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{name: "approval.request",
+	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
+		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
+			Life: lifeOr(r.GetLife(), approval.DefaultLife)}
+		w, err := c.excuse().readWanted(r.GetRequest())
+		if err == nil {
+			cmd.Operation = w.operation.name
+			cmd.Bytes, cmd.Details, err = w.encode(r.GetRequest())
+		}
+		d.refuse(err)
+		return newMutation(flow.Approval(cmd), 1, func(x approval.Request, _ bool) *pb.RequestApprovalResponse {
+			return &pb.RequestApprovalResponse{Approval: renderApproval(&x)}
+		})
+	}}
+
+// refuse ends the decoding of a request with a fault, or any other error.
+func (d *decoder) refuse(err error) {
+	if err == nil {
+		return
+	}
+	if f := fault.Of(err); f != nil {
+		d.deny(f)
+		return
+	}
+	d.bad("request", err.Error())
+}
+
+// wanted is a request that is to be approved, or was.
+type wanted struct {
+	operation operation[proto.Message, proto.Message]
+	request   proto.Message
+	mutation  mutation[proto.Message]
+}
+
+var executeWanted = executeOperation.untyped()
+
+// open finds out what a request wants. Returns fault FIELD_INVALID.
+func (w *wanted) open(packed *anypb.Any) (err error) {
+	bad := func(problem string) error {
+		return fault.FieldInvalid.New("request: %s", problem).WithField("request", problem)
+	}
+	if packed.GetTypeUrl() == "" {
+		return bad(typeMissing)
+	}
+	if proto.Size(packed) > approval.MaxRequest {
+		return bad(fmt.Sprintf("must be at most %d bytes as protobuf", approval.MaxRequest))
+	}
+	if w.request, err = packed.UnmarshalNew(); err != nil {
+		return bad("is not of a type that this server knows")
+	}
+	known := true
+	if _, execute := w.request.(*batchv1.ExecuteRequest); execute {
+		w.operation = executeWanted
+	} else {
+		w.operation, known = operations[w.request.ProtoReflect().Descriptor().FullName()]
+	}
+	if !known || !approvable(w.operation.name) {
+		return bad("is not the request of a call that can be approved")
+	}
+	return nil
+}
+
+// permit checks the role and the scopes of the caller. Returns fault PERMISSION_DENIED.
+func (w *wanted) permit(c *call) error {
+	if err := c.permitRole(w.request); err != nil {
+		return err
+	}
+	return inRequest(c.permit(w.request))
+}
+
+// readWanted reads a request as its call would. The operations of an Execute are permitted when they are read.
+func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
+	if err = w.open(packed); err != nil {
+		return w, err
+	}
+	if err = check(w.request); err == nil {
+		w.mutation, err = w.operation.decode(c, w.request)
+	}
+	if err == nil {
+		err = w.unsupported()
+	}
+	if err != nil {
+		return w, inRequest(err)
+	}
+	return w, w.permit(c)
+}
+
+// unsupported refuses what cannot be part of the commit that approves it.
+func (w *wanted) unsupported() error {
+	var d decoder
+	if w.mutation.dry {
+		d.bad("dry_run", "must not be set: what does nothing needs no approval")
+	}
+	if w.mutation.standsAlone != "" {
+		return refuseShared(w.mutation.standsAlone)
+	}
+	if e, ok := w.mutation.command.(*execute); ok {
+		for i := range e.steps {
+			if !approvable(e.steps[i].operation.name) {
+				d.bad(fmt.Sprintf("operations[%d].request", i), "is not the request of a call that can be approved")
+			}
+		}
+	}
+	return d.err()
+}
+
+// encode returns the stored forms of a request: as protobuf and, unless it may hold personal data, as JSON.
+func (w *wanted) encode(packed *anypb.Any) (bytes, details []byte, err error) {
+	if bytes, err = marshal.Marshal(packed); err == nil && !personal(w.request) {
+		details, err = protojson.Marshal(packed)
+	}
+	return bytes, details, err
+}
+
+// inRequest puts the fields of a fault below "request.".
+func inRequest(err error) error {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) == 0 {
+		return err
+	}
+	own := *f
+	if strings.HasPrefix(f.Message, f.Fields[0].Path) {
+		own.Message = "request." + f.Message
+	}
+	own.Fields = each(f.Fields, func(x fault.Field) fault.Field {
+		return fault.Field{Path: "request." + x.Path, Description: x.Description}
+	})
+	return &own
+}
+
+// permitAll checks the role and the scopes of the caller for a request that is not read, and for the operations of an
+// Execute. Fields with references are checked when they are filled in. Returns fault PERMISSION_DENIED.
+func (w *wanted) permitAll(c *call) error {
+	e, ok := w.request.(*batchv1.ExecuteRequest)
+	if !ok {
+		return w.permit(c)
+	}
+	for _, o := range e.GetOperations() {
+		m, err := o.GetRequest().UnmarshalNew()
+		if err == nil {
+			err = c.permitRole(m)
+		}
+		if err == nil && len(o.GetReferences()) == 0 {
+			err = c.permit(m)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return w.permit(c)
+}
+
+// find reads an approval of the caller's tenant and opens its request. Without a request there is no such approval:
+// commands refuse it, after the lookup of the request key.
+func (s *Approvals) find(ctx context.Context, id int64) (a approval.Content, packed *anypb.Any, w wanted, err error) {
+	a, found, err := s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: id})
+	if err != nil || !found {
+		return a, nil, w, err
+	}
+	packed, err = unpack(a.Bytes)
+	if err == nil {
+		err = w.open(packed)
+	}
+	return a, packed, w, err
+}
+
+// unpack decodes a stored request or response.
+func unpack(stored []byte) (*anypb.Any, error) {
+	b, err := decompressAnswer(stored)
+	if err != nil {
+		return nil, err
+	}
+	packed := new(anypb.Any)
+	if err := proto.Unmarshal(b, packed); err != nil {
+		return nil, fmt.Errorf("read an approval: %w", err)
+	}
+	return packed, nil
+}
+
+var approveOperation = operation[*pb.ApproveRequest, *pb.ApproveResponse]{name: "approval.approve"}
+
+func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.ApproveResponse, error) {
+	c := callOf(ctx)
+	var d decoder
+	cmd := &approve{Caller: c.caller(), id: r.GetApprovalId(), note: d.name("note", r.GetNote())}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	a, packed, w, err := s.find(ctx, cmd.id)
+	switch {
+	case packed == nil:
+	case a.DecidedBy != "":
+		err = w.permitAll(c) // a decision never changes, so the request need not be read
+	default:
+		if w, err = c.onBehalfOf(&a).readWanted(packed); err == nil {
+			cmd.wanted = &w
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := newMutation(cmd, w.mutation.rows+1, renderApproved)
+	m.content = len(a.Bytes)
+	res, err := submit(ctx, s.Mutations, approveOperation, m, r)
+	return res.reply(ctx, err)
+}
+
+// onBehalfOf returns a copy of an approver's call that does what the requester wants: with the rights of the approver,
+// in the name of the requester.
+func (c *call) onBehalfOf(a *approval.Content) *call {
+	own := c.withoutKey().excuse()
+	own.approver = c.identity.Principal
+	own.identity.Principal, own.identity.KeyID = a.Principal, a.KeyID
+	return own
+}
+
+// approve is the command that approves a request and does it. Its answer is an approved, or a commit.Repeat of one.
+type approve struct {
+	commit.Caller // the approver
+	id            int64
+	note          string
+	wanted        *wanted // nil: there is no such approval, or it was decided before
+	row           *approval.Row
+}
+
+type approved struct {
+	approval.Request
+	response *anypb.Any
+}
+
+// Need names the rows of the approval, and those of the request.
+func (c *approve) Need(tx *flow.Tx) {
+	c.row = tx.Approvals().Want(approval.Key{Tenant: c.Tenant, ID: c.id})
+	if c.wanted != nil {
+		c.wanted.mutation.command.Need(tx)
+	}
+}
+
+// Apply does the request. If that is refused, the approval remains open.
+func (c *approve) Apply(tx *flow.Tx) (any, error) {
+	x := &c.row.Value.Request
+	if c.row.Exists && c.Principal == x.Principal {
+		return nil, x.IsOwn()
+	}
+	if x.State == approval.Approved {
+		response, err := unpack(x.Response)
+		return commit.Repeat{First: approved{*x, response}}, err
+	}
+	if err := tx.Approvals().Check(c.row); err != nil {
+		return nil, err
+	}
+	g := &c.wanted.mutation
+	answer, err := g.command.Apply(tx)
+	if err != nil {
+		return nil, inRequest(err)
+	}
+	first, existed := answer.(commit.Repeat)
+	if existed {
+		answer = first.First
+	}
+	response, err := toAny(g.render(answer, existed))
+	if err != nil {
+		return nil, err
+	}
+	stored, err := marshal.Marshal(response)
+	if err == nil {
+		stored, err = compressAnswer(stored)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return approved{tx.Approvals().Decide(c.row, approval.Approved, c.Caller, c.note, stored), response}, nil
+}
+
+func renderApproved(x approved, existed bool) *pb.ApproveResponse {
+	return &pb.ApproveResponse{Approval: renderApproval(&x.Request), Response: x.response, Existed: existed}
+}
+
+func (s *Approvals) Reject(ctx context.Context, r *pb.RejectRequest) (*pb.RejectResponse, error) {
+	c := callOf(ctx)
+	a, packed, w, err := s.find(ctx, r.GetApprovalId())
+	if packed != nil && a.Principal != c.identity.Principal {
+		err = w.permitAll(c)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return run(ctx, s.Mutations, rejectCall, r)
+}
+
+var rejectCall = operation[*pb.RejectRequest, *pb.RejectResponse]{name: "approval.reject",
+	read: func(c *call, d *decoder, r *pb.RejectRequest) mutation[*pb.RejectResponse] {
+		cmd := &approval.RejectCommand{Caller: c.caller(), ID: r.GetApprovalId(), Note: d.name("note", r.GetNote())}
+		return newMutation(flow.Approval(cmd), 1, func(x approval.Request, existed bool) *pb.RejectResponse {
+			return &pb.RejectResponse{Approval: renderApproval(&x), Existed: existed}
+		})
+	}}
+
+// GetApproval shows what is requested to the requester, and to callers that could approve it.
+func (s *Approvals) GetApproval(ctx context.Context, r *pb.GetApprovalRequest) (*pb.GetApprovalResponse, error) {
+	c := callOf(ctx)
+	a, packed, w, err := s.find(ctx, r.GetApprovalId())
+	if err != nil {
+		return nil, err
+	}
+	if packed == nil {
+		return nil, a.Key.NotFound()
+	}
+	res := &pb.GetApprovalResponse{Approval: renderApproval(&a.Request)}
+	if a.Principal != c.identity.Principal && w.permitAll(c) != nil {
+		return res, nil
+	}
+	if res.Request = packed; a.Response != nil {
+		res.Response, err = unpack(a.Response)
+	}
+	return res, err
+}
+
+func (s *Approvals) ListApprovals(ctx context.Context, r *pb.ListApprovalsRequest) (*pb.ListApprovalsResponse, error) {
+	list, next, err := s.Reader.Requests(ctx, callOf(ctx).identity.Tenant, approvalStateNames[r.GetState()],
+		int(r.GetPageSize()), r.GetPageToken())
+	return &pb.ListApprovalsResponse{Approvals: eachOf(list, renderApproval), NextPageToken: next}, err
+}
+
+var approvalStates = map[approval.State]pb.ApprovalState{
+	approval.Open:     pb.ApprovalState_APPROVAL_STATE_OPEN,
+	approval.Approved: pb.ApprovalState_APPROVAL_STATE_APPROVED,
+	approval.Rejected: pb.ApprovalState_APPROVAL_STATE_REJECTED,
+	approval.Expired:  pb.ApprovalState_APPROVAL_STATE_EXPIRED,
+}
+
+var approvalStateNames = inverse(approvalStates)
+
+func renderApproval(a *approval.Request) *pb.Approval {
+	return &pb.Approval{Id: a.ID, State: approvalStates[a.State], Operation: a.Operation, Requester: a.Principal,
+		Reason: a.Reason, CreateTime: timestamp(a.CreatedAt), ExpireTime: timestamp(a.ExpiresAt),
+		Decider: a.DecidedBy, DecideTime: timestamp(a.DecidedAt), Note: a.Note, RequestId: a.RequestID}
+}

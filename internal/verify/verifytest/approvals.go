@@ -1,0 +1,48 @@
+package verifytest
+
+import (
+	"github.com/ledgerd/ledgerd/internal/approval"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// approvals makes three requests of tester: the boss approved the first, which changes the metadata of the account
+// fees, and rejected the second; the third is open.
+func (b *Books) approvals() {
+	b.t.Helper()
+	boss := commit.Caller{Tenant: Demo, Principal: "boss", RequestID: "req-approve"}
+	var ids []int64
+	for _, operation := range []string{"ledger.update_account", "ledger.reverse", "ledger.close_account"} {
+		made := b.ask("req-wish", flow.Approval(&approval.RequestCommand{Caller: caller(Demo, "req-wish"),
+			Operation: operation, Bytes: []byte("a request"), Details: []byte(`{"account": "fees"}`),
+			Reason: "month end", Life: approval.DefaultLife}))
+		ids = append(ids, made.(approval.Request).ID)
+	}
+	change := &ledger.UpdateAccountCommand{Caller: caller(Demo, "req-approve"), Code: "fees", Asset: "CNY",
+		Change: ledger.AccountChange{Metadata: map[string]string{"owner": "finance"}}}
+	change.ApprovedBy = boss.Principal
+	b.ask("req-approve", &approve{Command: flow.Ledger(change), by: boss, id: ids[0]})
+	reject := &approval.RejectCommand{Caller: boss, ID: ids[1], Note: "no"}
+	reject.RequestID = "req-reject"
+	b.ask("req-reject", flow.Approval(reject))
+}
+
+// approve approves a request that a command stands for.
+type approve struct {
+	flow.Command
+	by  commit.Caller
+	id  int64
+	row *approval.Row
+}
+
+func (c *approve) Need(tx *flow.Tx) {
+	c.row = tx.Approvals().Want(approval.Key{Tenant: Demo, ID: c.id})
+	c.Command.Need(tx)
+}
+
+func (c *approve) Apply(tx *flow.Tx) (any, error) {
+	answer, err := c.Command.Apply(tx)
+	tx.Approvals().Decide(c.row, approval.Approved, c.by, "", []byte("a response"))
+	return answer, err
+}
