@@ -131,7 +131,7 @@ var tamperings = []struct {
 		[]string{"ledger_accounts_belong"}, []string{"scale=3 (should be 2)"}},
 	{"a limit is drawn over a balance", `alter table ledger_accounts drop constraint ledger_accounts_max_balance_check;
 		update ledger_accounts set max_balance = 1 where tenant_id = 1 and code = 'fees'`,
-		[]string{"ledger_accounts_within_limits"}, []string{"max_balance=1"}},
+		[]string{"audit_events_match_accounts", "ledger_accounts_within_limits"}, []string{"max_balance=1"}},
 	{"a limit is lifted in psql", `update ledger_accounts set min_balance = -1000 where tenant_id = 1 and code = 'fees'`,
 		[]string{"audit_events_match_accounts"}, []string{"code=fees", "min_balance=-1000"}},
 	{"an account is frozen in psql", `update ledger_accounts set state = 'frozen' where tenant_id = 1 and code = 'fees'`,
