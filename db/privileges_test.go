@@ -136,7 +136,7 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), "select "+columns+" from "+relation); err != nil {
 			t.Errorf("%s: %v", relation, err)
 		}
-		if strings.HasPrefix(relation, "audit.") {
+		if strings.HasPrefix(relation, "audit.") || relation == "public.payment_money" {
 			continue // a view without write privileges
 		}
 		for _, sql := range []string{"delete from %s", "truncate %s", "drop table %s",

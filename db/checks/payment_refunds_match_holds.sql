@@ -1,6 +1,6 @@
 -- A refund of posted money has a hold of its amount on the account on which that stands: captured if the gateway gave
--- the money back, and open no more if it did not. If the capture was impossible, since a caller has ended the hold, a
--- flag of that refund says that the money was given back.
+-- the money back, and open no more if it did not. If the capture was impossible, since a caller has ended the hold,
+-- nothing is booked.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
         when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave all of it back' end as problem,
@@ -31,12 +31,7 @@ left join lateral (
         and e.amount > 0 and e.amount * 10::numeric ^ r.scale::numeric = r.amount * 10::numeric ^ a.scale::numeric
     offset 0
 ) t on true
-where r.account is not null and not (i.state = 'succeeded' and exists (
-        select from payment_flags f
-        where f.tenant_id = r.tenant_id and f.out_trade_no = r.out_trade_no and f.out_trade_no <> ''
-            and f.kind = 'unknown_refund'
-            and starts_with(f.detail, 'the hold of refund ' || r.refund_no || ' cannot be captured')
-    )) and (
+where r.account is not null and not (i.state = 'succeeded' and r.booked = 0) and (
     (h.code, h.asset, h.state, h.amount) is distinct from (r.account, r.asset, s.wanted, r.amount)
     or i.state = 'succeeded' and t.transfer_id is null
 )

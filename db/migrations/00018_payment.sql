@@ -138,7 +138,6 @@ create table payment_transactions (
     account        text collate "C",
     refunding      numeric(38, 0) not null default 0,
     refunded       numeric(38, 0) not null default 0,
-    extra_refunded numeric(38, 0) not null default 0,
     recorded_at    timestamptz not null,
     constraint payment_transactions_pkey primary key (tenant_id, gateway, transaction_id),
     constraint payment_transactions_transaction_id_check check (octet_length(transaction_id) between 1 and 64),
@@ -146,8 +145,7 @@ create table payment_transactions (
     constraint payment_transactions_amount_check check (amount >= 0),
     constraint payment_transactions_account_check check (account is null or asset is not null),
     constraint payment_transactions_refunds_check check (
-        refunding >= 0 and refunded >= 0 and refunding + refunded <= amount),
-    constraint payment_transactions_extra_refunded_check check (extra_refunded >= 0)
+        refunding >= 0 and refunded >= 0 and refunding + refunded <= amount)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_transactions_number_idx on payment_transactions (tenant_id, out_trade_no)
     where out_trade_no <> '';
@@ -169,15 +167,13 @@ comment on column payment_transactions.account is
     'resolution of a flag; null: not posted.';
 comment on column payment_transactions.refunding is 'What refunds that are not decided give back.';
 comment on column payment_transactions.refunded is 'What refunds that have succeeded gave back.';
-comment on column payment_transactions.extra_refunded is
-    'What the gateway gave back beyond those refunds, as flags of kind unknown_refund say: nothing limits it.';
 comment on column payment_transactions.recorded_at is 'When it was recorded: time of its batch.';
 create trigger payment_transactions_kept before delete or truncate
     or update of tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale, amount,
     recorded_at on payment_transactions
     for each statement execute function commit_append_only();
 grant select, insert on payment_transactions to ledgerd_app;
-grant update (account, refunding, refunded, extra_refunded) on payment_transactions to ledgerd_app;
+grant update (account, refunding, refunded) on payment_transactions to ledgerd_app;
 grant select on payment_transactions to ledgerd_audit;
 
 create table payment_notice_names (
@@ -282,11 +278,13 @@ create table payment_refunds (
     failure_code      text,
     failure_text      text,
     given             numeric(38, 0) not null default 0,
+    booked            numeric(38, 0) not null default 0,
     turn_flag_id      bigint,
     constraint payment_refunds_pkey primary key (tenant_id, refund_no),
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
     constraint payment_refunds_amount_check check (amount > 0),
-    constraint payment_refunds_given_check check (given >= 0)
+    constraint payment_refunds_given_check check (given >= 0),
+    constraint payment_refunds_booked_check check (booked in (0, amount))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 create index payment_refunds_number_idx on payment_refunds (tenant_id, out_trade_no, refund_id)
     where out_trade_no <> '';
@@ -318,10 +316,13 @@ comment on column payment_refunds.failure_code is 'Why it failed, as the gateway
 comment on column payment_refunds.failure_text is 'The same for people.';
 comment on column payment_refunds.given is
     'What its gateway gave back for it, as the gateway said last, in 10^-scale; 0: nothing, or not decided.';
+comment on column payment_refunds.booked is
+    'What the books have given back for it: its amount when it has succeeded; 0: it has not, or its hold could not be '
+    'captured.';
 comment on column payment_refunds.turn_flag_id is
     'Last flag of a difference between what its gateway gave back and its state; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text, given, turn_flag_id) on payment_refunds to ledgerd_app;
+grant update (gateway_refund_id, failure_code, failure_text, given, booked, turn_flag_id) on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -444,6 +445,37 @@ comment on column payment_calls.last_text is 'The same for people.';
 grant select, insert, update, delete on payment_calls to ledgerd_app;
 grant select on payment_calls to ledgerd_audit;
 
+-- Not a column: a console may tell of a transaction before the transaction, under the number of another payment, on
+-- another server. No lock of rows puts the two in an order, and none is needed if nothing is stored twice.
+create view payment_money with (security_invoker = true) as
+select x.*, least(10::numeric ^ 38 - 1, r.extra + f.extra)::numeric(38, 0) as extra_refunded
+from payment_transactions x
+cross join lateral (
+    select coalesce(sum(greatest(y.given - case i.state when 'failed' then 0 else y.amount end, 0)), 0) as extra
+    from payment_refunds y
+    cross join lateral (
+        select l.state from machine_instances l
+        where l.tenant_id = y.tenant_id and l.machine = 'refund' and l.key = y.refund_no offset 0
+    ) i
+    where y.tenant_id = x.tenant_id and y.out_trade_no = x.out_trade_no and y.out_trade_no <> ''
+        and y.gateway = x.gateway and y.transaction_id = x.transaction_id
+) r
+cross join lateral (
+    select coalesce(sum(ceil(case when y.scale > x.scale then y.amount / 10::numeric ^ (y.scale - x.scale)::numeric
+        else y.amount * 10::numeric ^ (x.scale - y.scale)::numeric end)), 0) as extra
+    from payment_flags y
+    where y.tenant_id = x.tenant_id and y.gateway = x.gateway and (y.transaction_id = x.transaction_id
+            or y.transaction_id = '' and y.out_trade_no = x.out_trade_no)
+        and y.kind = 'unknown_refund' and y.about_refund is null and y.currency in ('', x.currency)
+) f;
+comment on view payment_money is
+    'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '
+    'more than a refund has counted, and what no refund asked for. That is what flags in the same currency say, rounded '
+    'up. A flag without a transaction was raised before its payment had any, and counts for all that came.';
+comment on column payment_money.extra_refunded is 'What that is, in 10^-scale: nothing limits it.';
+grant select on payment_money to ledgerd_app;
+grant select on payment_money to ledgerd_audit;
+
 create view audit.payments as
 select t.name as tenant, p.out_trade_no, p.order_no, i.state, p.gateway, p.pay_type, p.attempt, p.asset,
     audit.decimal(p.amount, p.scale) as amount, p.transaction_id, p.paid_at,
@@ -453,7 +485,7 @@ select t.name as tenant, p.out_trade_no, p.order_no, i.state, p.gateway, p.pay_t
     p.expires_at, i.changed_at, p.principal, p.request_id, p.created_at, p.payment_id
 from payment_payments p
 join machine_instances i on i.tenant_id = p.tenant_id and i.machine = 'payment' and i.key = p.out_trade_no
-left join payment_transactions x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
+left join payment_money x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
     and x.transaction_id = p.transaction_id
 left join payment_calls c on c.tenant_id = p.tenant_id and c.subject = 'payment' and c.number = p.out_trade_no
 left join access_tenants t on t.tenant_id = p.tenant_id;
@@ -710,6 +742,7 @@ drop view audit.refunds;
 drop view audit.callbacks;
 drop view audit.flags;
 drop view audit.payments;
+drop view payment_money;
 drop table payment_calls;
 drop table payment_flags;
 drop table payment_refunds;

@@ -310,3 +310,29 @@ func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
 		wait.Wait()
 	}
 }
+
+// A console may tell of a transaction under the number of another payment while its money comes on another server.
+// Whichever is first, it is not given back again.
+func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for n := range 12 {
+		order, number, id := fmt.Sprint("o", n), fmt.Sprint("p", n), fmt.Sprint("t", n)
+		m.payableOrder(order, outside)
+		m.create(order, number)
+		var ends [2]string
+		var wait sync.WaitGroup
+		wait.Go(func() { ends[0] = m.hear(0, console(fmt.Sprint("m", n), "4", of("other", id))) })
+		wait.Go(func() { ends[1] = m.hear(1, notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of(number, id))) })
+		wait.Wait()
+		if ends != [2]string{"flagged", "applied"} {
+			t.Errorf("%d: %q", n, ends)
+		}
+		c := &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", n)}, OutTradeNo: number}
+		m.gets(c, fmt.Sprintf("r%d asked", n))
+		if got := m.text("select amount::text from payment_refunds where refund_no = 'r" + fmt.Sprint(n) + "'"); got != "600" {
+			t.Errorf("%d: %s is given back, want 600", n, got)
+		}
+	}
+	m.verify()
+}

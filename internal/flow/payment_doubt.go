@@ -19,13 +19,107 @@ func (c *SettlePayment) given(x *payment.Refund) amount.Int {
 	return n
 }
 
-// gives notes what the gateway gave back for a refund. What is more than counted, which the transaction has as being
-// given back by the refund, is extra.
-func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, given, counted amount.Int) {
+// ownsRefund asks for a run that names what belongs to a refund, if this one has not.
+func (c *SettlePayment) ownsRefund(tx *Tx, x *payment.Refund) error {
+	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}
+	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && c.refund.flag == nil ||
+		x.TurnFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
+		found := *x
+		c.refund.found = &found
+		return commit.ErrMoreRows
+	}
+	return nil
+}
+
+// decided notes what the gateway gave back for a refund that the notice has just decided.
+func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
+	if c.Kind == gateway.RefundFailed {
+		return c.gives(tx, x, gift{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
+	}
+	g := gift{given: c.given(x), booked: x.Amount, countedBefore: x.Amount, counted: x.Amount}
+	g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
+		", which asked for " + amount.Format(x.Amount, x.Scale)
+	if c.Refused != nil && x.Account != "" {
+		g.booked = amount.Int{}
+		g.detail = "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
+			c.Refused.Message
+	}
+	return c.gives(tx, x, g)
+}
+
+// turned takes what the gateway says of a refund that is decided, or says with the name of another merchant. What it
+// said last counts; the state stays.
+func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
+	g := gift{given: c.given(x), booked: x.Booked}
+	switch {
+	case c.Kind == gateway.RefundFailed:
+		g.given = amount.Int{}
+	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it does not say
+		g.given = x.GivenBack
+	}
+	if g.given == x.GivenBack {
+		return c.record(tx, payment.Known, "the refund is "+state), nil
+	}
+	if err := c.ownsRefund(tx, x); err != nil {
+		return nil, err
+	}
+	switch {
+	case g.given.IsZero():
+		g.detail = "refund " + c.RefundNo + " failed after it had succeeded"
+	case c.Foreign != "" && x.FlagID == 0:
+		g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
+			", and names another " + c.Foreign
+	case !x.GivenBack.IsZero():
+		g.detail = fmt.Sprintf("the gateway gave back %s for refund %s, and had said %s", amount.Format(g.given, x.Scale),
+			c.RefundNo, amount.Format(x.GivenBack, x.Scale))
+	default:
+		g.detail = "refund " + c.RefundNo + " succeeded after it had failed"
+	}
+	if c.Code != "" {
+		g.detail += ": " + c.Code
+	}
+	if state != machine.RefundFailed {
+		g.countedBefore, g.counted = x.Amount, x.Amount
+	}
+	s := c.gives(tx, x, g)
+	c.nameRefund(tx)
+	return s, nil
+}
+
+// gift is what a gateway gave back for a refund, by a notice.
+type gift struct {
+	given, booked          amount.Int // as in payment.Refund, after the notice
+	countedBefore, counted amount.Int // of the transaction, as given back by the refund, before the notice and after it
+	detail                 string     // why that may differ
+}
+
+// gives notes what the gateway gave back for a refund. A flag has what that is more, or less, than what the ledger has
+// given back for it, since the last flag that a person has resolved: an open one is withdrawn. If a refund has succeeded
+// and neither has given anything back, a flag of nothing tells that the payer has not got his money.
+func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
+	n, _ := g.given.Sub(x.GivenBack)
+	n, _ = n.Sub(over(g.booked, x.Booked))
+	withdrawn := false
+	if last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}); last != nil &&
+		last.Value.Resolution == "" {
+		n, _ = n.Add(last.Value.TooMuch())
+		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: g.detail,
+			Principal: c.Principal, RequestID: c.RequestID})
+		withdrawn = true
+	}
 	t := tx.Payments().ChangeMoney(tx.Payments().KnownTransaction(x.Transaction()))
-	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(over(x.GivenBack, counted))
-	t.AddExtra(over(given, counted))
-	tx.Payments().ChangeRefund(c.refund.row).GivenBack = given
+	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(over(x.GivenBack, g.countedBefore))
+	t.AddExtra(over(g.given, g.counted))
+	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
+	changed := tx.Payments().ChangeRefund(c.refund.row)
+	changed.GivenBack, changed.Booked = g.given, g.booked
+	switch {
+	case !n.IsZero() || nothing:
+		return c.doubt(tx, x, n, g.detail)
+	case withdrawn:
+		return c.record(tx, payment.Applied, g.detail)
+	}
+	return c.record(tx, payment.Applied, "")
 }
 
 // over is what a is more than b.
@@ -37,7 +131,7 @@ func over(a, b amount.Int) amount.Int {
 // doubt raises a flag about a refund: n is what its gateway gave back too much or, negative, too little.
 func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
 	kind := payment.UnknownRefund
-	if n.Sign() < 0 {
+	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()
 	}
 	s := c.record(tx, payment.Flagged, detail)
@@ -47,60 +141,6 @@ func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, n amount.Int, detail st
 		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo, RequestID: c.RequestID})
 	changed.Turned = true
 	return s
-}
-
-// turned takes what the gateway says of a refund that is decided. What it said last counts; the state stays. A flag has
-// what was given back or returned since the last one that a person has resolved: an open one is withdrawn.
-func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
-	given := c.given(x)
-	switch {
-	case c.Kind == gateway.RefundFailed:
-		given = amount.Int{}
-	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it does not say
-		given = x.GivenBack
-	}
-	if given == x.GivenBack {
-		return c.record(tx, payment.Known, "the refund is "+state), nil
-	}
-	if x.Turned {
-		return nil, commit.ErrLater // another call of this batch has raised the flag
-	}
-	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID})
-	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.TurnFlagID != 0 && last == nil {
-		found := *x
-		c.refund.found = &found // the next run names them
-		return nil, commit.ErrMoreRows
-	}
-	detail := "refund " + c.RefundNo + " succeeded after it had failed"
-	switch {
-	case given.IsZero():
-		detail = "refund " + c.RefundNo + " failed after it had succeeded"
-	case !x.GivenBack.IsZero():
-		detail = fmt.Sprintf("the gateway gave back %s for refund %s, and had said %s", amount.Format(given, x.Scale),
-			c.RefundNo, amount.Format(x.GivenBack, x.Scale))
-	}
-	if c.Code != "" {
-		detail += ": " + c.Code
-	}
-	n, _ := given.Sub(x.GivenBack)
-	if last != nil && last.Value.Resolution == "" {
-		n, _ = n.Add(last.Value.TooMuch())
-		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: detail,
-			Principal: c.Principal, RequestID: c.RequestID})
-	}
-	counted := amount.Int{}
-	if state == machine.RefundSucceeded {
-		counted = x.Amount
-	}
-	c.gives(tx, x, given, counted)
-	if n.IsZero() {
-		s := c.record(tx, payment.Applied, detail)
-		c.nameRefund(tx)
-		return s, nil
-	}
-	s := c.doubt(tx, x, n, detail)
-	c.nameRefund(tx)
-	return s, nil
 }
 
 // nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number.
@@ -134,9 +174,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	detail := "the gateway gave it back, and no refund asked for it"
 	if r := c.refund.row; ours {
 		detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
-		if c.Foreign != "" {
-			detail = "the gateway gave it back for refund " + c.RefundNo + ", and names another " + c.Foreign
-		} else if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
+		if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
 			detail = "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " +
 				x.Currency
 		}

@@ -315,8 +315,8 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if r == nil || !r.Exists {
 		return c.unknownRefund(tx)
 	}
-	if !r.Found {
-		return nil, commit.ErrLater // another call of this batch makes it
+	if !r.Found || r.Value.Turned {
+		return nil, commit.ErrLater // another call of this batch makes it, or has raised a flag about it
 	}
 	x := &r.Value
 	if !c.about(x) {
@@ -328,7 +328,10 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	if i.State == machine.RefundSucceeded || i.State == machine.RefundFailed {
+	switch {
+	case c.Foreign != "" && x.FlagID == 0 && c.Kind != gateway.Refunded:
+		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
+	case c.Foreign != "" && x.FlagID == 0, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
 		return c.turned(tx, x, i.State)
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
@@ -355,8 +358,8 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		}
 	}
 	s := Settled{}
-	if c.Kind == gateway.Refunded {
-		s = c.succeeded(tx, x)
+	if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed {
+		s = c.decided(tx, x)
 	} else {
 		s = c.record(tx, payment.Applied, "")
 	}
@@ -364,38 +367,18 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// about reports whether the notice is about a refund with its number. Flagged money may be of another merchant, and so
-// may its refund.
+// about reports whether the notice is about a refund with its number.
 func (c *SettlePayment) about(x *payment.Refund) bool {
-	return (c.Foreign == "" || x.FlagID != 0) && x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
+	return x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
 		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)
-}
-
-// succeeded notes what the gateway gave back for a refund that has just succeeded. If that is not what the ledger has
-// given back, a flag has the difference.
-func (c *SettlePayment) succeeded(tx *Tx, x *payment.Refund) Settled {
-	given := c.given(x)
-	c.gives(tx, x, given, x.Amount)
-	if c.Refused != nil && x.Account != "" {
-		return c.doubt(tx, x, given, "the hold of refund "+c.RefundNo+" cannot be captured: "+c.Refused.Reason.Name+
-			": "+c.Refused.Message)
-	}
-	n, _ := given.Sub(x.Amount)
-	if n.IsZero() {
-		return c.record(tx, payment.Applied, "")
-	}
-	return c.doubt(tx, x, n, "the gateway gave back "+amount.Format(given, x.Scale)+" for refund "+c.RefundNo+
-		", which asked for "+amount.Format(x.Amount, x.Scale))
 }
 
 // endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
 func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
-	money := tx.Payments().KnownTransaction(x.Transaction())
-	if money == nil || x.FlagID != 0 && c.refund.flag == nil {
-		found := *x
-		c.refund.found = &found // the next run names what belongs to it
-		return commit.ErrMoreRows
+	if err := c.ownsRefund(tx, x); err != nil {
+		return err
 	}
+	money := tx.Payments().KnownTransaction(x.Transaction())
 	tx.Payments().EndRefundCalls(x.RefundKey)
 	t := tx.Payments().ChangeMoney(money)
 	t.Refunding, _ = t.Refunding.Sub(x.Amount)

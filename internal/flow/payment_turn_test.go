@@ -155,7 +155,8 @@ func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
 	m.verify()
 }
 
-// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails.
+// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails. A flag of nothing
+// tells that the payer has not got it.
 func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -163,9 +164,53 @@ func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	m.says(notice("m1", amountOf("5", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.refuses(refund("r2", "6"), "5.00")
 	m.verify()
-	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied")
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn; gw -10, user:3 10")
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn, refund_returned 0; gw -10, user:3 10")
 	m.verify()
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
+	m.verify()
+	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn, refund_returned 0 write_off, unknown_refund 400; gw -10, user:3 10")
+	m.verify()
+}
+
+// A notice may name another merchant, and the gateway tell of the same refund with ours, or of its failure: it counts
+// once, whatever a person has decided in between.
+func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
+	t.Parallel()
+	foreign := func(s *payment.Said) { s.Foreign = "seller" }
+	off := flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+	for name, c := range map[string]struct {
+		resolved bool
+		then     gateway.Kind
+		verdict  string
+		is       string
+	}{
+		"succeeds": {false, gateway.Refunded, "applied", "r1 succeeded; unknown_refund 400 withdrawn; gw -6, user:3 6"},
+		"fails":    {false, gateway.RefundFailed, "applied", "r1 failed; unknown_refund 400 withdrawn; gw -10, user:3 10"},
+		"succeeds, decided": {true, gateway.Refunded, "flagged",
+			"r1 succeeded; unknown_refund 400 write_off, refund_returned 400; gw -2, loss -4, user:3 6"},
+		"fails, decided": {true, gateway.RefundFailed, "flagged",
+			"r1 failed; unknown_refund 400 write_off, refund_returned 400; gw -6, loss -4, user:3 10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			m.says(notice("m0", ofRefund("r1", gateway.RefundFailed), foreign), "known")
+			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "flagged")
+			m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "known")
+			m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+			m.refuses(refund("r2", "7"), "6.00")
+			m.verify()
+			if c.resolved {
+				m.gets(m.resolve(0, off), "unknown_refund write_off")
+			}
+			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", c.then)), c.verdict)
+			m.is("o paid, p1 succeeded, " + c.is)
+			m.refuses(refund("r2", "11"), map[gateway.Kind]string{gateway.Refunded: "6.00", gateway.RefundFailed: "10.00"}[c.then])
+			m.verify()
+		})
+	}
 }
 
 // A refund of which the gateway gave back another currency is not what was asked for.

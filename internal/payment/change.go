@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
@@ -42,22 +41,9 @@ func (tx *Tx) AddAlias(r, of *NoticeRow) {
 	*tx.notices.Change(r) = Recorded{ID: of.Value.ID, Verdict: of.Value.Verdict}
 }
 
-// RecordTransaction records money that came. What the gateway gave back of it before is known by flags: here those of
-// the batch are added, and those of the database when the batch is written. So the row has only a part of that until
-// the batch has committed.
-func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) {
-	for _, x := range tx.flags.Fresh(compareFlags) {
-		f := &x.Value
-		k := TransactionKey{x.Key.Tenant, f.Gateway, f.TransactionID}
-		if f.TransactionID == "" && f.OutTradeNo == t.OutTradeNo {
-			k.ID = r.Key.ID
-		}
-		if k == r.Key && f.Kind == UnknownRefund && f.AboutRefund == "" {
-			t.AddExtra(t.Extra(amount.NewDecimal(f.Amount, f.Scale), f.Currency))
-		}
-	}
-	*tx.transactions.Change(r) = t
-}
+// RecordTransaction records money that came. Later commands of the batch do not see what the gateway gave back of it
+// before: that is read with the transaction.
+func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
 
 // ChangeMoney returns a transaction for modification of what refunds give back.
 func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.transactions.Change(r) }

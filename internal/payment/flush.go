@@ -83,7 +83,6 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts = append(arg.Accounts, x.Account)
 			arg.Refunding, arg.Refunded = append(arg.Refunding, x.Refunding), append(arg.Refunded, x.Refunded)
-			arg.ExtraRefunded = append(arg.ExtraRefunded, x.ExtraRefunded)
 		}
 		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
 	}
@@ -98,7 +97,6 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 		arg.Accounts = append(arg.Accounts, r.Value.Account)
 		arg.Refunding = append(arg.Refunding, r.Value.Refunding)
 		arg.Refunded = append(arg.Refunded, r.Value.Refunded)
-		arg.ExtraRefunded = append(arg.ExtraRefunded, r.Value.ExtraRefunded)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.TransactionUpdate(p.Context(), d, arg)
@@ -173,7 +171,8 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
-		arg.Given, arg.TurnFlagIds = append(arg.Given, x.GivenBack), append(arg.TurnFlagIds, x.TurnFlagID)
+		arg.Given, arg.Booked = append(arg.Given, x.GivenBack), append(arg.Booked, x.Booked)
+		arg.TurnFlagIds = append(arg.TurnFlagIds, x.TurnFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)

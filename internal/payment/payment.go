@@ -92,7 +92,8 @@ type Transaction struct {
 	Account    string // to which it was posted; empty: it was not
 	Refunding  amount.Int
 	Refunded   amount.Int // by refunds that have succeeded
-	// ExtraRefunded is what the gateway gave back beyond Refunded, as flags say. Nothing limits it.
+	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and flags say. Nothing limits it. It is not
+	// stored: see the view payment_money.
 	ExtraRefunded amount.Int
 }
 
@@ -167,6 +168,7 @@ type Refund struct {
 	FailureCode     string
 	FailureText     string
 	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
+	Booked          amount.Int // of it, by the ledger; 0: nothing, or its hold could not be captured
 	TurnFlagID      int64      // last flag of a difference between GivenBack and the state; 0: none
 	Turned          bool       // a command of the batch has raised that flag
 }

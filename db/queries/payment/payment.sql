@@ -140,46 +140,36 @@ from (
         unnest(@gateways::text[]) as gateway, unnest(@transaction_ids::text[]) as transaction_id
 ) u
 cross join lateral (
-    select l.* from payment_transactions l
+    select l.* from payment_money l
     where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.transaction_id = u.transaction_id offset 0
 ) x;
 
 -- name: TransactionInsert :exec
--- Inserts transactions in the order of the arrays, which callers sort. A gateway may have told before that it gave some
--- of one back, with its id, or with the number of its payment alone.
+-- Inserts transactions in the order of the arrays, which callers sort.
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, refunding, refunded, extra_refunded, recorded_at)
+    amount, account, refunding, refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), u.refunding, u.refunded, least(u.extra_refunded + (
-        select coalesce(sum(ceil(case when f.scale > u.scale then f.amount / 10::numeric ^ (f.scale - u.scale)::numeric
-            else f.amount * 10::numeric ^ (u.scale - f.scale)::numeric end)), 0)
-        from payment_flags f
-        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and (f.transaction_id = u.transaction_id
-                or f.transaction_id = '' and f.out_trade_no = u.out_trade_no)
-            and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', u.currency)
-    ), 10::numeric ^ 38 - 1), @now::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
         unnest(@transaction_ids::text[]) as transaction_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@notice_ids::bigint[]) as notice_id, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
         unnest(@accounts::text[]) as account, unnest(@refunding::numeric[]) as refunding,
-        unnest(@refunded::numeric[]) as refunded, unnest(@extra_refunded::numeric[]) as extra_refunded
+        unnest(@refunded::numeric[]) as refunded
 ) u;
 
 -- name: TransactionUpdate :one
 -- Updates where transactions stand, and their refunds. They are found by their keys.
 with changed as (
     update payment_transactions t
-    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded,
-        extra_refunded = y.extra_refunded
+    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@gateways::text[]) as gateway,
                 unnest(@transaction_ids::text[]) as transaction_id, unnest(@accounts::text[]) as account,
-                unnest(@refunding::numeric[]) as refunding, unnest(@refunded::numeric[]) as refunded,
-                unnest(@extra_refunded::numeric[]) as extra_refunded
+                unnest(@refunding::numeric[]) as refunding, unnest(@refunded::numeric[]) as refunded
         ) u
         cross join lateral (
             select x.ctid from payment_transactions x
@@ -258,7 +248,7 @@ from (
 -- Refunds by number.
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked, r.turn_flag_id
 from (
     select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@refund_nos::text[]) as refund_no
@@ -291,14 +281,16 @@ from (
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
-        failure_text = nullif(y.failure_text, ''), given = y.given, turn_flag_id = nullif(y.turn_flag_id, 0)
+        failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
+        turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@refund_nos::text[]) as refund_no,
                 unnest(@gateway_refund_ids::text[]) as gateway_refund_id,
                 unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text,
-                unnest(@given::numeric[]) as given, unnest(@turn_flag_ids::bigint[]) as turn_flag_id
+                unnest(@given::numeric[]) as given, unnest(@booked::numeric[]) as booked,
+                unnest(@turn_flag_ids::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -470,7 +462,7 @@ from (
         unnest(@out_trade_nos::text[]) as out_trade_no
 ) u
 cross join lateral (
-    select l.* from payment_transactions l
+    select l.* from payment_money l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
     order by l.notice_id
     limit 20

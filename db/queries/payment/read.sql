@@ -26,7 +26,7 @@ cross join lateral (
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_money l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = @tenant_id::integer and p.out_trade_no = @out_trade_no::text;
@@ -59,7 +59,7 @@ cross join lateral (
     where y.tenant_id = p.tenant_id and y.machine = 'payment' and y.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select y.* from payment_transactions y
+    select y.* from payment_money y
     where y.tenant_id = p.tenant_id and y.gateway = p.gateway and y.transaction_id = p.transaction_id offset 0
 ) x on true
 order by p.payment_id desc
@@ -167,7 +167,7 @@ from (
     (
         select l.* from (select distinct u.id from unnest(@transaction_ids::text[]) u (id)) u
         cross join lateral (
-            select y.* from payment_transactions y
+            select y.* from payment_money y
             where y.tenant_id = @tenant_id::integer and y.gateway = @gateway::text and y.transaction_id = u.id offset 0
         ) l
         where l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
@@ -175,7 +175,7 @@ from (
     )
     union all
     (
-        select l.* from payment_transactions l
+        select l.* from payment_money l
         where cardinality(@transaction_ids::text[]) = 0 and l.tenant_id = @tenant_id::integer and l.notice_id > 0
             and l.recorded_at >= @start_at::timestamptz and l.recorded_at < @end_at::timestamptz
             and (l.recorded_at, l.notice_id) < (@before_at::timestamptz, @before_id::bigint)

@@ -1172,13 +1172,13 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked, r.turn_flag_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1208,6 +1208,7 @@ type RefundLookupRow struct {
 	FailureCode     *string
 	FailureText     *string
 	Given           amount.Int
+	Booked          amount.Int
 	TurnFlagID      *int64
 }
 
@@ -1242,6 +1243,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.FailureCode,
 			&i.FailureText,
 			&i.Given,
+			&i.Booked,
 			&i.TurnFlagID,
 		); err != nil {
 			return nil, err
@@ -1258,14 +1260,16 @@ const refundUpdate = `-- name: RefundUpdate :one
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
-        failure_text = nullif(y.failure_text, ''), given = y.given, turn_flag_id = nullif(y.turn_flag_id, 0)
+        failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
+        turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.turn_flag_id
+        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.booked, u.turn_flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as refund_no,
                 unnest($3::text[]) as gateway_refund_id,
                 unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text,
-                unnest($6::numeric[]) as given, unnest($7::bigint[]) as turn_flag_id
+                unnest($6::numeric[]) as given, unnest($7::numeric[]) as booked,
+                unnest($8::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -1286,6 +1290,7 @@ type RefundUpdateParams struct {
 	FailureCodes     []string
 	FailureTexts     []string
 	Given            []amount.Int
+	Booked           []amount.Int
 	TurnFlagIds      []int64
 }
 
@@ -1298,6 +1303,7 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.FailureCodes,
 		arg.FailureTexts,
 		arg.Given,
+		arg.Booked,
 		arg.TurnFlagIds,
 	)
 	var column_1 string
@@ -1307,23 +1313,16 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 
 const transactionInsert = `-- name: TransactionInsert :exec
 insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale,
-    amount, account, refunding, refunded, extra_refunded, recorded_at)
+    amount, account, refunding, refunded, recorded_at)
 select u.tenant_id, u.gateway, u.transaction_id, u.out_trade_no, u.notice_id, u.currency, nullif(u.asset, ''), u.scale,
-    u.amount, nullif(u.account, ''), u.refunding, u.refunded, least(u.extra_refunded + (
-        select coalesce(sum(ceil(case when f.scale > u.scale then f.amount / 10::numeric ^ (f.scale - u.scale)::numeric
-            else f.amount * 10::numeric ^ (u.scale - f.scale)::numeric end)), 0)
-        from payment_flags f
-        where f.tenant_id = u.tenant_id and f.gateway = u.gateway and (f.transaction_id = u.transaction_id
-                or f.transaction_id = '' and f.out_trade_no = u.out_trade_no)
-            and f.kind = 'unknown_refund' and f.about_refund is null and f.currency in ('', u.currency)
-    ), 10::numeric ^ 38 - 1), $1::timestamptz
+    u.amount, nullif(u.account, ''), u.refunding, u.refunded, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as gateway,
         unnest($4::text[]) as transaction_id, unnest($5::text[]) as out_trade_no,
         unnest($6::bigint[]) as notice_id, unnest($7::text[]) as currency,
         unnest($8::text[]) as asset, unnest($9::smallint[]) as scale, unnest($10::numeric[]) as amount,
         unnest($11::text[]) as account, unnest($12::numeric[]) as refunding,
-        unnest($13::numeric[]) as refunded, unnest($14::numeric[]) as extra_refunded
+        unnest($13::numeric[]) as refunded
 ) u
 `
 
@@ -1341,11 +1340,9 @@ type TransactionInsertParams struct {
 	Accounts       []string
 	Refunding      []amount.Int
 	Refunded       []amount.Int
-	ExtraRefunded  []amount.Int
 }
 
-// Inserts transactions in the order of the arrays, which callers sort. A gateway may have told before that it gave some
-// of one back, with its id, or with the number of its payment alone.
+// Inserts transactions in the order of the arrays, which callers sort.
 func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg TransactionInsertParams) error {
 	_, err := db.Exec(ctx, transactionInsert,
 		arg.Now,
@@ -1361,7 +1358,6 @@ func (q *Queries) TransactionInsert(ctx context.Context, db DBTX, arg Transactio
 		arg.Accounts,
 		arg.Refunding,
 		arg.Refunded,
-		arg.ExtraRefunded,
 	)
 	return err
 }
@@ -1374,7 +1370,7 @@ from (
         unnest($3::text[]) as gateway, unnest($1::text[]) as transaction_id
 ) u
 cross join lateral (
-    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
+    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.extra_refunded from payment_money l
     where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.transaction_id = u.transaction_id offset 0
 ) x
 `
@@ -1439,7 +1435,7 @@ from (
         unnest($1::text[]) as out_trade_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
+    select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.extra_refunded from payment_money l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
     order by l.notice_id
     limit 20
@@ -1506,15 +1502,13 @@ func (q *Queries) TransactionOfPayment(ctx context.Context, db DBTX, arg Transac
 const transactionUpdate = `-- name: TransactionUpdate :one
 with changed as (
     update payment_transactions t
-    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded,
-        extra_refunded = y.extra_refunded
+    set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
     from (
-        select l.ctid as tid, u.tenant_id, u.gateway, u.transaction_id, u.account, u.refunding, u.refunded, u.extra_refunded
+        select l.ctid as tid, u.tenant_id, u.gateway, u.transaction_id, u.account, u.refunding, u.refunded
         from (
             select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as gateway,
                 unnest($1::text[]) as transaction_id, unnest($4::text[]) as account,
-                unnest($5::numeric[]) as refunding, unnest($6::numeric[]) as refunded,
-                unnest($7::numeric[]) as extra_refunded
+                unnest($5::numeric[]) as refunding, unnest($6::numeric[]) as refunded
         ) u
         cross join lateral (
             select x.ctid from payment_transactions x
@@ -1535,7 +1529,6 @@ type TransactionUpdateParams struct {
 	Accounts       []string
 	Refunding      []amount.Int
 	Refunded       []amount.Int
-	ExtraRefunded  []amount.Int
 }
 
 // Updates where transactions stand, and their refunds. They are found by their keys.
@@ -1547,7 +1540,6 @@ func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg Transactio
 		arg.Accounts,
 		arg.Refunding,
 		arg.Refunded,
-		arg.ExtraRefunded,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

@@ -355,7 +355,7 @@ cross join lateral (
     where l.tenant_id = p.tenant_id and l.machine = 'payment' and l.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_transactions l
+    select l.scale, l.refunding, l.refunded, l.extra_refunded from payment_money l
     where l.tenant_id = p.tenant_id and l.gateway = p.gateway and l.transaction_id = p.transaction_id offset 0
 ) x on true
 where p.tenant_id = $1::integer and p.out_trade_no = $2::text
@@ -488,7 +488,7 @@ cross join lateral (
     where y.tenant_id = p.tenant_id and y.machine = 'payment' and y.key = p.out_trade_no offset 0
 ) i
 left join lateral (
-    select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.extra_refunded, y.recorded_at, y.ctid from payment_transactions y
+    select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.extra_refunded from payment_money y
     where y.tenant_id = p.tenant_id and y.gateway = p.gateway and y.transaction_id = p.transaction_id offset 0
 ) x on true
 order by p.payment_id desc
@@ -664,7 +664,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.failure_text, i.state, i.revision, i.changed_at
 from (
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text = '' and l.tenant_id = $2::integer and l.refund_id > 0
             and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -672,7 +672,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -770,7 +770,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.turn_flag_id, l.ctid from payment_refunds l
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
     where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
         and l.created_at < $3::timestamptz
         and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)
@@ -916,9 +916,9 @@ select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.a
     x.refunding, x.refunded, x.extra_refunded, x.recorded_at, n.occurred_at
 from (
     (
-        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from (select distinct u.id from unnest($1::text[]) u (id)) u
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.extra_refunded from (select distinct u.id from unnest($1::text[]) u (id)) u
         cross join lateral (
-            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.extra_refunded, y.recorded_at, y.ctid from payment_transactions y
+            select y.tenant_id, y.gateway, y.transaction_id, y.out_trade_no, y.notice_id, y.currency, y.asset, y.scale, y.amount, y.account, y.refunding, y.refunded, y.recorded_at, y.extra_refunded from payment_money y
             where y.tenant_id = $2::integer and y.gateway = $3::text and y.transaction_id = u.id offset 0
         ) l
         where l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
@@ -926,7 +926,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.extra_refunded, l.recorded_at, l.ctid from payment_transactions l
+        select l.tenant_id, l.gateway, l.transaction_id, l.out_trade_no, l.notice_id, l.currency, l.asset, l.scale, l.amount, l.account, l.refunding, l.refunded, l.recorded_at, l.extra_refunded from payment_money l
         where cardinality($1::text[]) = 0 and l.tenant_id = $2::integer and l.notice_id > 0
             and l.recorded_at >= $4::timestamptz and l.recorded_at < $5::timestamptz
             and (l.recorded_at, l.notice_id) < ($6::timestamptz, $7::bigint)
