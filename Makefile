@@ -37,11 +37,12 @@ run: ## Server with its own Postgres and sample data, nothing to set up
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector and go vet
 	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed. -w: the linker
-	@# takes half the time without the data of debuggers. GOGC: the race detector makes collecting garbage expensive.
+	@# takes half the time without the data of debuggers. GOGC: the race detector makes collecting garbage expensive. -p:
+	@# many tests wait, for leases and servers that start again; one package more than there are cores uses that time.
 	$(TOOLS) test -vet=all ./...
 	@lacking=$$(tools/lacking); race="$(RACE)"; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; GOGC=400 $(WITHPG) go test $$race -vet=all -ldflags=-w -tags browser -count=1 -timeout=20m $(TESTFLAGS) $(PKG))
+	(set -x; GOGC=400 $(WITHPG) go test -p=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $$race -vet=all -ldflags=-w -tags browser -count=1 -timeout=20m $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs with the tests

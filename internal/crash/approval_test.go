@@ -19,6 +19,7 @@ import (
 // TestApprovedRequestsAreDoneDespiteKills repeatedly kills both servers and Postgres while one principal requests
 // transfers and another approves them. A request is done if, and only if, it is approved.
 func TestApprovedRequestsAreDoneDespiteKills(t *testing.T) {
+	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	pool := pgtest.Pool(t, w.db.SuperDSN)

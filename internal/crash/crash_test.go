@@ -82,6 +82,7 @@ type world struct {
 // TestNothingAcknowledgedIsLostAndNothingHappensTwice repeatedly kills both servers and Postgres with SIGKILL
 // while callers move money. Callers retry unanswered calls with the same key.
 func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
+	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	stop := make(chan struct{})

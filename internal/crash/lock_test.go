@@ -19,6 +19,7 @@ import (
 // one is first in its queue. The holder continues through another server, and the queue continues without the
 // dead waiter.
 func TestLocksOutliveTheirServer(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	db := pgtest.New(t)

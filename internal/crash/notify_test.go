@@ -131,6 +131,7 @@ func (w *world) place(o *order) {
 // TestATransferAndItsMessagesArriveOnceDespiteKills kills both servers, Postgres and an SMTP server while
 // connections to the SMS provider are cut.
 func TestATransferAndItsMessagesArriveOnceDespiteKills(t *testing.T) {
+	t.Parallel()
 	mail, spare, sms := emailtest.Start(t, emailtest.Options{Once: true}),
 		emailtest.Start(t, emailtest.Options{Once: true}), newGateway(t)
 	w := &world{t: t, db: pgtest.NewDurable(t), args: sendingArgs(t, mail, spare, sms)}

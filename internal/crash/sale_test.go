@@ -272,6 +272,7 @@ func (w *world) beginSales() {
 // TestGrabsAndCouponsHappenOnceDespiteKills repeatedly kills both servers and Postgres, and cuts connections at COMMIT,
 // while callers grab, pay and cancel, and claim and use coupons.
 func TestGrabsAndCouponsHappenOnceDespiteKills(t *testing.T) {
+	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	for range 2 {
 		w.lines = append(w.lines, newLine(t, w.db.AppDSN))

@@ -243,6 +243,7 @@ func (w *world) beginShop() {
 // TestSalesAndMovesHappenOnceDespiteKills repeatedly kills both servers and Postgres while callers sell units, move
 // instances of machines, and create and end orders.
 func TestSalesAndMovesHappenOnceDespiteKills(t *testing.T) {
+	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	w.beginShop()

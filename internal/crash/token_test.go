@@ -27,6 +27,7 @@ type form struct {
 // TestAFormIsSubmittedOnceDespiteKills repeatedly kills both servers and Postgres while forms are
 // submitted.
 func TestAFormIsSubmittedOnceDespiteKills(t *testing.T) {
+	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	stop := make(chan struct{})
