@@ -1,5 +1,5 @@
--- What a gateway gave back, or did not, and fits no refund, has a flag of the same batch: of the amount of the notice, if
--- it is about no refund of ours.
+-- What a gateway gave back, or did not, and fits no refund, has a flag of the same batch: of the amount of the notice,
+-- if it is about no refund of ours.
 select n.tenant_id, n.notice_id, n.gateway, n.notify_id, n.out_trade_no, n.refund_no, n.amount,
     'there is no such flag' as problem
 from payment_notices n

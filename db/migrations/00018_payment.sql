@@ -322,7 +322,8 @@ comment on column payment_refunds.booked is
 comment on column payment_refunds.turn_flag_id is
     'Last flag of a difference between what its gateway gave back and its state; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text, given, booked, turn_flag_id) on payment_refunds to ledgerd_app;
+grant update (gateway_refund_id, failure_code, failure_text, given, booked, turn_flag_id) on payment_refunds
+    to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -470,8 +471,8 @@ cross join lateral (
 ) f;
 comment on view payment_money is
     'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '
-    'more than a refund has counted, and what no refund asked for. That is what flags in the same currency say, rounded '
-    'up. A flag without a transaction was raised before its payment had any, and counts for all that came.';
+    'more than a refund has counted, and what no refund asked for. That is what flags in the same currency say, '
+    'rounded up. A flag without a transaction was raised before its payment had any, and counts for all that came.';
 comment on column payment_money.extra_refunded is 'What that is, in 10^-scale: nothing limits it.';
 grant select on payment_money to ledgerd_app;
 grant select on payment_money to ledgerd_audit;

@@ -94,8 +94,8 @@ type gift struct {
 }
 
 // gives notes what the gateway gave back for a refund. A flag has what that is more, or less, than what the ledger has
-// given back for it, since the last flag that a person has resolved: an open one is withdrawn. If a refund has succeeded
-// and neither has given anything back, a flag of nothing tells that the payer has not got his money.
+// given back for it, since the last flag that a person has resolved: an open one is withdrawn. If a refund has
+// succeeded and neither has given anything back, a flag of nothing tells that the payer has not got his money.
 func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(over(g.booked, x.Booked))

@@ -92,8 +92,8 @@ type Transaction struct {
 	Account    string // to which it was posted; empty: it was not
 	Refunding  amount.Int
 	Refunded   amount.Int // by refunds that have succeeded
-	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and flags say. Nothing limits it. It is not
-	// stored: see the view payment_money.
+	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and flags say. Nothing limits it. It is
+	// not stored: see the view payment_money.
 	ExtraRefunded amount.Int
 }
 
