@@ -473,6 +473,19 @@ comment on view payment_money is
     'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '
     'more than a refund has counted, and what no refund asked for. That is what flags in the same currency say, '
     'rounded up. A flag without a transaction was raised before its payment had any, and counts for all that came.';
+comment on column payment_money.tenant_id is 'As in payment_transactions.';
+comment on column payment_money.gateway is 'As in payment_transactions.';
+comment on column payment_money.transaction_id is 'As in payment_transactions.';
+comment on column payment_money.out_trade_no is 'As in payment_transactions.';
+comment on column payment_money.notice_id is 'As in payment_transactions.';
+comment on column payment_money.currency is 'As in payment_transactions.';
+comment on column payment_money.asset is 'As in payment_transactions.';
+comment on column payment_money.scale is 'As in payment_transactions.';
+comment on column payment_money.amount is 'As in payment_transactions.';
+comment on column payment_money.account is 'As in payment_transactions.';
+comment on column payment_money.refunding is 'As in payment_transactions.';
+comment on column payment_money.refunded is 'As in payment_transactions.';
+comment on column payment_money.recorded_at is 'As in payment_transactions.';
 comment on column payment_money.extra_refunded is 'What that is, in 10^-scale: nothing limits it.';
 grant select on payment_money to ledgerd_app;
 grant select on payment_money to ledgerd_audit;
