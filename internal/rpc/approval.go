@@ -280,6 +280,9 @@ func (c *approve) Apply(tx *flow.Tx) (any, error) {
 	if err := tx.Approvals().Check(c.row); err != nil {
 		return nil, err
 	}
+	if c.wanted == nil { // it has come since the call looked for it
+		return nil, c.row.Key.NotFound()
+	}
 	g := &c.wanted.mutation
 	answer, err := g.command.Apply(tx)
 	if err != nil {

@@ -520,6 +520,32 @@ func TestOneOfManyDecides(t *testing.T) {
 	}
 }
 
+// Ids can be guessed: an approval may come between the look for its request and the commit.
+func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	last := o.ann.requests(pay("early-0", "world", "u:a", "1"))
+	for n := range 60 {
+		next := last&^(1<<14-1) + 1<<14 + last&(1<<14-1)
+		reasons := make([]string, 4)
+		var all sync.WaitGroup
+		for i := range reasons {
+			all.Go(func() {
+				if a := o.bob.approve(next); a.Code != "" {
+					reasons[i] = a.Reason(t)
+				}
+			})
+		}
+		last = o.ann.requests(pay(fmt.Sprint("early-", n+1), "world", "u:a", "1"))
+		all.Wait()
+		for _, got := range reasons {
+			if got != "" && got != "APPROVAL_NOT_FOUND" {
+				t.Fatalf("round %d: %s", n, got)
+			}
+		}
+	}
+}
+
 func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
