@@ -3,7 +3,9 @@ package rpc
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
@@ -79,10 +81,57 @@ func otherMembers(o protoreflect.OneofDescriptor) string {
 	return strings.Join(names, ", or ")
 }
 
-// namePatterns describes the patterns of names that many requests share. An optional name has "(…)?" around it.
-var namePatterns = map[string]string{
-	"[a-z0-9][a-z0-9._-]{0,63}": "must be 1 to 64 characters of a-z, 0-9, dots, - and _, the first of a-z and 0-9",
-	"[a-z][a-z0-9_]{0,63}":      "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z",
+// simplePattern matches the patterns of names: characters, the first of which may be others, and how many there are. An
+// optional name has "(…)?" around it.
+var simplePattern = regexp.MustCompile(`^\^\(?\[([^\]]+)\](?:\[([^\]]+)\])?(?:\{(\d+),(\d+)\}|\*)(?:\)\?)?\$$`)
+
+// describePattern says in words what a pattern requires. Empty: it is not a simple one.
+func describePattern(pattern string) string {
+	if pattern == `^[^\p{Cc}]*$` {
+		return "must not have control characters"
+	}
+	m := simplePattern.FindStringSubmatch(pattern)
+	if m == nil {
+		return ""
+	}
+	first, rest, least, most := m[1], m[2], m[3], m[4]
+	text := "must have characters"
+	if most != "" {
+		from, _ := strconv.Atoi(least)
+		to, _ := strconv.Atoi(most)
+		if rest != "" {
+			from, to = from+1, to+1
+		}
+		text = fmt.Sprintf("must be %d to %d characters", from, to)
+		if from == 0 {
+			text = fmt.Sprintf("must be at most %d characters", to)
+		}
+	}
+	if rest == "" {
+		return text + " of " + characters(first)
+	}
+	return text + " of " + characters(rest) + ", the first of " + characters(first)
+}
+
+// characters lists those of a class of characters.
+func characters(class string) string {
+	var list []string
+	for i := 0; i < len(class); i++ {
+		if i+2 < len(class) && class[i+1] == '-' {
+			list = append(list, class[i:i+3])
+			i += 2
+			continue
+		}
+		c := class[i : i+1]
+		if name := map[string]string{".": "dots", ":": "colons", "/": "slashes"}[c]; name != "" {
+			c = name
+		}
+		list = append(list, c)
+	}
+	if len(list) == 1 {
+		return list[0]
+	}
+	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
 }
 
 // describe returns the rule that a field breaks, where the text of protovalidate does not help callers: it lists enums
@@ -98,9 +147,7 @@ func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string
 	case rule == "repeated.unique":
 		return "must not have an element twice"
 	case rule == "string.pattern":
-		name := strings.TrimSuffix(strings.TrimPrefix(x.RuleValue.String(), "^"), "$")
-		name = strings.TrimSuffix(strings.TrimPrefix(name, "("), ")?")
-		if text := namePatterns[name]; text != "" {
+		if text := describePattern(x.RuleValue.String()); text != "" {
 			return text
 		}
 	case strings.HasPrefix(rule, "enum.") && f != nil && f.Enum() != nil:

@@ -4,9 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -45,7 +47,7 @@ func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 // The texts of protovalidate are rules of schemas: "value is required", a regex, "must be at least 1 characters".
 func TestBrokenRulesSayWhatToSend(t *testing.T) {
 	t.Parallel()
-	const name = "must be 1 to 64 characters of a-z, 0-9, dots, - and _, the first of a-z and 0-9"
+	const name = "must be 1 to 64 characters of a-z, 0-9, dots, _ and -, the first of a-z and 0-9"
 	for _, c := range []struct {
 		request     proto.Message
 		field, want string
@@ -74,6 +76,38 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		if got != nil {
 			t.Errorf("%T: no %s: %s, but %q", c.request, c.field, c.want, got)
 		}
+	}
+}
+
+// No caller reads a regular expression.
+func TestPatternsAreSaidInWords(t *testing.T) {
+	t.Parallel()
+	for pattern, want := range map[string]string{
+		"^[A-Za-z0-9_.:-]{0,64}$":       "must be at most 64 characters of A-Z, a-z, 0-9, _, dots, colons and -",
+		"^([0-9A-Za-z_-]{6,32})?$":      "must be 6 to 32 characters of 0-9, A-Z, a-z, _ and -",
+		"^[A-Za-z0-9][A-Za-z0-9._/-]*$": "must have characters of A-Z, a-z, 0-9, dots, _, slashes and -, the first of A-Z, a-z and 0-9",
+	} {
+		if got := describePattern(pattern); got != want {
+			t.Errorf("%s: %s", pattern, got)
+		}
+	}
+	n := 0
+	protoregistry.GlobalTypes.RangeMessages(func(m protoreflect.MessageType) bool {
+		fields := m.Descriptor().Fields()
+		for i := range fields.Len() {
+			rules, _ := proto.GetExtension(fields.Get(i).Options(), validate.E_Field).(*validate.FieldRules)
+			for _, r := range []*validate.FieldRules{rules, rules.GetRepeated().GetItems(), rules.GetMap().GetKeys(), rules.GetMap().GetValues()} {
+				if pattern := r.GetString().GetPattern(); pattern != "" && strings.HasPrefix(string(m.Descriptor().FullName()), "ledgerd.") {
+					if n++; describePattern(pattern) == "" {
+						t.Errorf("%s: %s is not said in words", fields.Get(i).FullName(), pattern)
+					}
+				}
+			}
+		}
+		return true
+	})
+	if n < 40 {
+		t.Errorf("only %d patterns", n)
 	}
 }
 
