@@ -239,7 +239,7 @@ func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.Appr
 // onBehalfOf returns a copy of an approver's call that does what the requester wants: with the rights of the approver,
 // in the name of the requester.
 func (c *call) onBehalfOf(a *approval.Content) *call {
-	own := c.withoutKey().excuse()
+	own := c.withoutKey()
 	own.approver = c.identity.Principal
 	own.identity.Principal, own.identity.KeyID = a.Principal, a.KeyID
 	return own

@@ -37,7 +37,6 @@ type call struct {
 	token     *token.Spend  // Submit-Token, or nil
 	claim     *claim.Params // Claim-Key, or nil
 	approver  string        // principal that approved what the call does for identity; empty: it needed no approval
-	excused   bool          // needs no approval: it is approved, or does nothing
 	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
 }
 
