@@ -1,12 +1,23 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -96,6 +107,60 @@ func TestServeWarnsOfCleartextAndRefusesHalfOfTLS(t *testing.T) {
 	for _, flag := range []string{"--tls-cert", "--tls-key", "--tls-client-ca", "--oidc", "LEDGERD_TLS_CERT", "docs/security.md"} {
 		if !strings.Contains(help, flag) {
 			t.Errorf("%s is not in the help", flag)
+		}
+	}
+}
+
+// An issuer on the network is asked over TLS, and its certificate is checked against the authorities of the system.
+func TestTokensOfAnIssuerOverTLS(t *testing.T) {
+	t.Parallel()
+	_, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := jose.JSONWebKey{Key: private, KeyID: "one"}
+	mux := http.NewServeMux()
+	issuer := httptest.NewUnstartedServer(mux)
+	issuer.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes that ledgerd ends
+	issuer.StartTLS()
+	t.Cleanup(issuer.Close)
+	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"issuer":%q,"jwks_uri":%q}`, issuer.URL, issuer.URL+"/keys")
+	})
+	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{key.Public()}})
+	})
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: key}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(map[string]any{"iss": issuer.URL, "aud": "ledgerd", "sub": "orders", "role": "read",
+		"exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	authorities, issuers := filepath.Join(dir, "authorities.pem"), filepath.Join(dir, "oidc.yaml")
+	for file, text := range map[string]string{
+		authorities: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: issuer.Certificate().Raw})),
+		issuers:     fmt.Sprintf("issuers: [{issuer: %q, audience: ledgerd, tenant: acme}]", issuer.URL),
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db := pgtest.New(t)
+	app := build(t, "DATABASE_URL="+db.AppDSN, "LEDGERD_ADMIN_DATABASE_URL="+db.AdminDSN, "SSL_CERT_DIR="+dir+"/none")
+	app.must("apikey", "create", "--tenant", "acme", "--principal", "nobody")
+	for file, want := range map[string]int{authorities: http.StatusOK, securityPage: http.StatusServiceUnavailable} {
+		app.env = append(app.env, "SSL_CERT_FILE="+file)
+		s := app.start(listening, "serve", "--listen", "127.0.0.1:0", "--oidc", issuers)
+		if code, body := post(t, s.base+listAssets, token, "{}"); code != want ||
+			want != http.StatusOK && !strings.Contains(body, "ISSUER_UNAVAILABLE") {
+			t.Errorf("%s: %d %s", file, code, body)
+		}
+		if said := s.end(); strings.Contains(said, "certificate signed by unknown authority") == (want == http.StatusOK) {
+			t.Errorf("%s: %s", file, said)
 		}
 	}
 }
