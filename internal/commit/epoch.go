@@ -39,6 +39,18 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 	}
 }
 
+// SameDatabase reports whether two pools have the same database, or standbys of one.
+func SameDatabase(ctx context.Context, a, b *pgxpool.Pool) (bool, error) {
+	var history [2]string
+	for i, pool := range []*pgxpool.Pool{a, b} {
+		var err error
+		if history[i], err = q.EpochHistory(ctx, pool); err != nil {
+			return false, fmt.Errorf("identify the database: %w", err)
+		}
+	}
+	return history[0] == history[1], nil
+}
+
 // runningPoll is the poll interval of AwaitRunning.
 const runningPoll = 2 * time.Millisecond
 

@@ -255,13 +255,20 @@ func (s *Server) open(ctx context.Context) (err error) {
 	return err
 }
 
-// openAdmin opens the pool of AdminService, and refuses a role with other rights.
+// openAdmin opens the pool of AdminService. It refuses a role with other rights, and another database.
 func (s *Server) openAdmin(ctx context.Context) (err error) {
 	if s.admin, err = pg.OpenReads(ctx, s.options.AdminDatabaseURL, adminPool); err != nil {
 		return err
 	}
 	if err = pg.CheckMode(ctx, s.admin); err == nil {
 		err = pg.CheckAdminRole(ctx, s.admin)
+	}
+	same := true
+	if err == nil {
+		same, err = commit.SameDatabase(ctx, s.reads, s.admin)
+	}
+	if !same && err == nil {
+		err = errors.New("this is not the database of --database-url")
 	}
 	if err != nil {
 		return fmt.Errorf("--admin-database-url: %w", err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"slices"
@@ -30,6 +31,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -558,6 +560,46 @@ func TestAnyoneRequiresTheOption(t *testing.T) {
 		res.Body.Close()
 		if res.StatusCode != want {
 			t.Errorf("of a page of %q: %d", origin, res.StatusCode)
+		}
+	}
+}
+
+// AdminService is off without a login of its own, which must be one of administration in the same database.
+func TestAdministrationNeedsItsOwnLogin(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	start := func(admin string) (*server.Server, error) {
+		return server.Start(t.Context(), server.Options{DatabaseURL: s.DB.AppDSN, AdminDatabaseURL: admin,
+			Secret: servertest.Secret, Listen: "127.0.0.1:0", Log: slog.New(slog.NewJSONHandler(s.Log, nil))})
+	}
+	for want, admin := range map[string]string{"a member of ledgerd_admin only": s.DB.AppDSN,
+		"this is not the database of --database-url": pgtest.New(t).AdminDSN} {
+		started, err := start(admin)
+		if err == nil {
+			started.Stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), "--admin-database-url: ") || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	started, err := start("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(started.Stop)
+	off := *s
+	off.Base = "http://" + started.Addr()
+	for role, calls := range map[access.Role]map[string]string{
+		access.Admin: {"CreateKey": `{"principal": "p", "role": "ROLE_READ"}`, "ListKeys": "{}", "RevokeKey": `{"keyName": "x"}`,
+			"ListPolicies": "{}", "DeleteLimit": `{"limit": {"channel": "sms", "scope": "tenant", "window": "60s"}}`},
+		access.Operator: {"CreateTenant": `{"name": "new"}`, "ListTenants": "{}"},
+	} {
+		c := &servertest.Caller{Site: &off, APIKey: s.Key("mine", "boss", role)}
+		for call, body := range calls {
+			a := c.Send(servertest.ConnectJSON, "/ledgerd.admin.v1.AdminService/"+call, []byte(body))
+			if a.Reason(t) != "ADMINISTRATION_OFF" {
+				t.Errorf("%s: %s %s", call, a.Code, a.Message)
+			}
 		}
 	}
 }

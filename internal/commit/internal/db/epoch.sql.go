@@ -20,6 +20,18 @@ func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
 	return err
 }
 
+const epochHistory = `-- name: EpochHistory :one
+select commit_history()
+`
+
+// Identifies the database, also on its standbys and across restarts.
+func (q *Queries) EpochHistory(ctx context.Context, db DBTX) (string, error) {
+	row := db.QueryRow(ctx, epochHistory)
+	var commit_history string
+	err := row.Scan(&commit_history)
+	return commit_history, err
+}
+
 const epochRead = `-- name: EpochRead :one
 
 select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce,
