@@ -65,7 +65,7 @@ type Identity struct {
 	KeyID     string // of the API key; empty: a certificate or a token
 	Role      Role
 	Scopes    *Scopes   // nil: all that the role allows
-	Expires   time.Time // of an API key, by the clock of this process; zero: it does not expire
+	Expires   time.Time // of the credential, by the clock of this process; zero: it does not expire
 	CallRate  int32     // calls a second of an API key; 0: no limit
 	CallLimit int32     // calls in flight of an API key; 0: no limit
 	Calls     *Calls    // the calls of the key in this process
@@ -104,7 +104,8 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		return Identity{}, bad
 	}
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
-	if err != nil || !utf8.ValidString(part[2]) { // Postgres would reject the parameter
+	if err != nil || strconv.FormatInt(tenant, 10) != part[1] || // another spelling would have a rate of its own
+		!utf8.ValidString(part[2]) { // Postgres would reject the parameter
 		return Identity{}, bad
 	}
 	done, err := k.turn(ctx)

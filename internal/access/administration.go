@@ -51,11 +51,12 @@ type change struct {
 	author string // as access_api_keys.created_by has it
 }
 
-// record adds an event to the audit log of a tenant. A caller of another tenant is named with its tenant.
+// record adds an event to the audit log of a tenant. A caller of another tenant is named with its tenant, and with a
+// space, which no principal has.
 func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name string, before, after any) error {
 	by := commit.Caller{Tenant: tenant, Principal: c.caller.Principal, KeyID: c.caller.KeyID, RequestID: c.requestID}
 	if by.Principal != "" && c.caller.Tenant != tenant {
-		by.Principal = c.author
+		by.Principal = "operator " + c.author
 	}
 	return audit.Write(ctx, c.tx, by, audit.Change{Kind: kind, Name: name, Before: before, After: after})
 }
@@ -63,11 +64,15 @@ func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name
 // change runs a change in one transaction.
 func (a *Administration) change(ctx context.Context, do func(*change) error) error {
 	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		author, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal})
+		by, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal,
+			KeyID: a.caller.KeyID})
 		if err != nil {
 			return fmt.Errorf("name the author of a change: %w", err)
 		}
-		return do(&change{a, tx, author})
+		if !by.Valid { // what it changes would outlast it
+			return Unauthenticated.New("the API key was revoked, or has expired, a moment ago")
+		}
+		return do(&change{a, tx, by.Author})
 	})
 }
 

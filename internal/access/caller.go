@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -17,6 +18,7 @@ type caller struct {
 	tenant, principal string
 	role              Role
 	scopes            *Scopes
+	expires           time.Time // of the certificate or token
 }
 
 // callerRoles are the roles that a certificate or token can give. None reaches beyond a tenant.
@@ -65,5 +67,6 @@ func (d *directory) lookup(ctx context.Context, c caller) (Identity, error) {
 	if err != nil {
 		return Identity{}, fault.DatabaseUnavailable.New("the tenant's policies cannot be read now").Because(err)
 	}
-	return Identity{Tenant: tenant, Principal: c.principal, Role: c.role, Scopes: c.scopes, Policies: policies}, nil
+	return Identity{Tenant: tenant, Principal: c.principal, Role: c.role, Scopes: c.scopes, Expires: c.expires,
+		Policies: policies}, nil
 }

@@ -78,5 +78,5 @@ func holder(cert *x509.Certificate) (caller, error) {
 		}
 	}
 	return caller{tenant: u.Host, principal: strings.TrimPrefix(u.Path, "/"), role: role,
-		scopes: scopes}, nil
+		scopes: scopes, expires: cert.NotAfter}, nil
 }

@@ -57,8 +57,8 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 		delete(c.known, sum)
 		return Identity{}, err
 	}
-	if r != nil {
-		id.Calls = id.Calls.continues(r.identity.Calls)
+	if earlier := c.known[sum]; earlier != nil { // maybe of a look-up that ran beside this one
+		id.Calls = id.Calls.continues(earlier.identity.Calls)
 	}
 	c.makeRoom(now)
 	until := now.Add(rememberFor)

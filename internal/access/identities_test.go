@@ -3,8 +3,35 @@ package access
 import (
 	"context"
 	"encoding/binary"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
+
+// The first calls of a key are looked up beside each other, and counted together.
+func TestFirstCallsOfAKeyAreCountedTogether(t *testing.T) {
+	t.Parallel()
+	c := newIdentities()
+	var looking, all sync.WaitGroup
+	looking.Add(8)
+	var admitted atomic.Int32
+	for range 8 {
+		all.Go(func() {
+			id, err := c.find(t.Context(), [32]byte{}, func(context.Context) (Identity, error) {
+				looking.Done()
+				looking.Wait()
+				return Identity{Calls: newCalls(0, 1)}, nil
+			})
+			if err == nil && id.Calls.Enter() == nil {
+				admitted.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := admitted.Load(); n != 1 {
+		t.Errorf("%d calls are in flight", n)
+	}
+}
 
 // Other credentials do not make the server forget how many calls a key has in flight.
 func TestCallsOfAKeyAreCountedBesideManyCredentials(t *testing.T) {

@@ -137,6 +137,10 @@ func TestRefreshForgetsWithdrawnKeys(t *testing.T) {
 	old := r.signed(t)
 	issuers := access.NewIssuers(pool, r.trusted(), slog.New(slog.DiscardHandler))
 	id, err := issuers.Authenticate(t.Context(), old("1"))
+	if left := time.Until(id.Expires); left < 50*time.Minute || left > time.Hour {
+		t.Errorf("the identity ends in %v, its token in an hour", left)
+	}
+	id.Expires = time.Time{}
 	if want := (access.Identity{Tenant: tenant, Principal: "orders", Role: access.Read}); err != nil || id != want {
 		t.Fatalf("%+v, %v", id, err)
 	}

@@ -119,7 +119,9 @@ func (i *issuer) verify(ctx context.Context, token *jwt.JSONWebToken) (caller, e
 		return caller{}, Unauthenticated.New("the token is not valid: %s", strings.TrimPrefix(err.Error(),
 			"go-jose/go-jose/jwt: ")).Because(err)
 	}
-	return i.caller(claims)
+	c, err := i.caller(claims)
+	c.expires = standard.Expiry.Time()
+	return c, err
 }
 
 // caller reads the claims that name the caller.

@@ -41,15 +41,16 @@ func (i Identity) Rights() Rights {
 func (r Rights) exceeds(giver Rights) (field string) {
 	more := func(own, most int32) bool { return most > 0 && (own == 0 || own > most) }
 	switch {
-	case giver.Role != Operator && !giver.Role.Includes(r.Role):
+	case giver.Role == Operator && r.Role != Operator: // its own rights are of another kind
+	case !giver.Role.Includes(r.Role):
 		return "role"
-	case !giver.Scopes.includes(r.Scopes) && giver.Role != Operator:
+	case !giver.Scopes.includes(r.Scopes):
 		return "scopes"
-	case giver.Role != Operator && !giver.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(giver.Expires)):
+	case !giver.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(giver.Expires)):
 		return "expire_time"
-	case giver.Role != Operator && more(r.CallRate, giver.CallRate):
+	case more(r.CallRate, giver.CallRate):
 		return "call_rate"
-	case giver.Role != Operator && more(r.CallLimit, giver.CallLimit):
+	case more(r.CallLimit, giver.CallLimit):
 		return "call_limit"
 	}
 	return ""
@@ -82,8 +83,8 @@ func (n NewKey) check() error {
 		field, problem = "principal", "must be 1 to 64 printable ASCII characters without spaces"
 	case n.Role < Read || n.Role > Operator:
 		field, problem = "role", "must be read, write, admin or operator"
-	case !n.Expires.IsZero() && n.Expires.Before(time.Now()):
-		field, problem = "expire_time", "must be in the future"
+	case !n.Expires.IsZero() && (n.Expires.Before(time.Now()) || n.Expires.Year() > 9999):
+		field, problem = "expire_time", "must be in the future, and before the year 10000"
 	case n.CallRate < 0 || n.CallRate > MaxCalls:
 		field, problem = "call_rate", fmt.Sprintf("must be 1 to %d, or 0 for no limit", MaxCalls)
 	case n.CallLimit < 0 || n.CallLimit > MaxCalls:
@@ -223,8 +224,8 @@ func (r lockedKey) key() (Key, error) {
 		ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt, RevokedBy: r.RevokedBy, UsedAt: r.UsedAt})
 }
 
-// RevokeKey ends a key. Servers refuse it within rememberFor. Returns fault API_KEY_NOT_FOUND, also if it was revoked
-// or has expired before.
+// RevokeKey ends a key. Servers refuse it within rememberFor. Returns faults API_KEY_NOT_FOUND, also if it was revoked
+// or has expired before, and PERMISSION_DENIED.
 func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, err error) {
 	err = a.change(ctx, func(c *change) error {
 		row, err := c.lockKey(ctx, tenant, id)
@@ -234,6 +235,9 @@ func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string)
 		before, err := row.key()
 		if err != nil {
 			return err
+		}
+		if a.giver != nil && before.Role == Operator && a.giver.Role != Operator {
+			return PermissionDenied.New("the key is one of an operator: only an operator revokes it")
 		}
 		k = before
 		k.Revoked, k.RevokedBy = row.Now, c.author

@@ -1,14 +1,19 @@
 package access_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/audit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
@@ -214,10 +219,105 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 	if _, _, err := a.RotateKey(t.Context(), o.tenant, free.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) {
 		t.Errorf("the successor of a greater key: %v", err)
 	}
-	operator := access.Administer(o.admin).For(access.Identity{Tenant: o.tenant, Principal: "op", Role: access.Operator}, "r")
+	small := access.Identity{Tenant: o.tenant, Principal: "op", Role: access.Operator, Expires: end,
+		Scopes: scopes(t, "admin.rotate_key")}
+	operator := access.Administer(o.admin).For(small, "r")
 	if _, err := operator.CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "x",
 		Rights: access.Rights{Role: access.Admin}}); err != nil {
 		t.Errorf("an operator: %v", err)
+	}
+	full := o.create(access.Rights{Role: access.Operator})
+	if _, _, err := operator.RotateKey(t.Context(), o.tenant, full.ID, 0, end); !fault.Is(err, access.PermissionDenied) {
+		t.Errorf("the successor of a greater operator: %v", err)
+	}
+	own2 := o.create(small.Rights())
+	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) {
+		t.Errorf("a successor that lives longer: %v", err)
+	}
+	if _, err := a.RevokeKey(t.Context(), o.tenant, full.ID); !fault.Is(err, access.PermissionDenied) {
+		t.Errorf("an administrator revokes an operator: %v", err)
+	}
+	if _, err := operator.RevokeKey(t.Context(), o.tenant, full.ID); err != nil {
+		t.Errorf("an operator revokes: %v", err)
+	}
+}
+
+// A server may know a key for some seconds after it has ended; it changes nothing that would last.
+func TestEndedKeysAdministerNothing(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	for what, end := range map[string]func(id string) error{
+		"revoked": func(id string) error {
+			_, err := access.Administer(o.admin).RevokeKey(t.Context(), o.tenant, id)
+			return err
+		},
+		"expired": func(id string) error {
+			_, _, err := access.Administer(o.admin).RotateKey(t.Context(), o.tenant, id, 0, time.Time{})
+			return err
+		},
+	} {
+		k := o.create(access.Rights{Role: access.Admin})
+		id, err := access.NewKeys(o.app).Authenticate(t.Context(), k.Secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := access.Administer(o.admin).For(id, "r")
+		if err := a.PutPolicy(t.Context(), o.tenant, access.Policy{Operation: "*"}); err != nil {
+			t.Errorf("not yet %s: %v", what, err)
+		}
+		if err := end(k.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "x",
+			Rights: access.Rights{Role: access.Admin}}); !fault.Is(err, access.Unauthenticated) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// The number of the tenant has one spelling: others would be counted as other keys.
+func TestKeysHaveOneSpelling(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	k := o.create(access.Rights{Role: access.Read})
+	keys := access.NewKeys(o.app)
+	for _, number := range []string{"01", "+1", "001"} {
+		other := strings.Replace(k.Secret, "_1_", "_"+number+"_", 1)
+		if _, err := keys.Authenticate(t.Context(), other); other == k.Secret || !fault.Is(err, access.Unauthenticated) {
+			t.Errorf("%s: %v", number, err)
+		}
+	}
+}
+
+// Changes at the same moment follow each other in the audit log.
+func TestConcurrentChangesAreRecordedInOrder(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	for round := range 20 {
+		operation := fmt.Sprint("ledger.x", strings.Repeat("x", round))
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				if err := access.Administer(o.admin).PutPolicy(t.Context(), o.tenant, access.Policy{Operation: operation,
+					KeyLife: time.Duration(i+1) * time.Hour}); err != nil {
+					t.Error(err)
+				}
+				if err := access.Administer(o.admin).Change(t.Context(), o.tenant, func(tx pgx.Tx) (audit.Change, error) {
+					return notify.SetLimit(t.Context(), tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
+						Window: time.Duration(round+1) * time.Minute, Most: int32(i)})
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	var wrong int
+	if err := o.super.QueryRow(t.Context(), `select count(*) from (
+			select before, lag(after) over (partition by kind, name order by event_id) as earlier
+			from audit_events where kind in ('policy', 'limit')
+		) e where before is distinct from earlier`).Scan(&wrong); err != nil || wrong > 0 {
+		t.Errorf("%d events do not follow the one before: %v", wrong, err)
 	}
 }
 
@@ -228,11 +328,13 @@ func TestInvalidKeysNameTheirField(t *testing.T) {
 		"principal":   {Principal: "two words", Rights: access.Rights{Role: access.Read}},
 		"role":        {Principal: "x"},
 		"expire_time": {Principal: "x", Rights: access.Rights{Role: access.Read, Expires: time.Unix(1, 0)}},
-		"call_rate":   {Principal: "x", Rights: access.Rights{Role: access.Read, CallRate: -1}},
-		"call_limit":  {Principal: "x", Rights: access.Rights{Role: access.Read, CallLimit: access.MaxCalls + 1}},
+		"expire_time ": {Principal: "x", Rights: access.Rights{Role: access.Read,
+			Expires: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}},
+		"call_rate":  {Principal: "x", Rights: access.Rights{Role: access.Read, CallRate: -1}},
+		"call_limit": {Principal: "x", Rights: access.Rights{Role: access.Read, CallLimit: access.MaxCalls + 1}},
 	} {
 		_, err := access.Administer(o.admin).CreateKey(t.Context(), o.tenant, n)
-		if f := fault.Of(err); !fault.Is(err, fault.FieldInvalid) || f.Fields[0].Path != field {
+		if f := fault.Of(err); !fault.Is(err, fault.FieldInvalid) || f.Fields[0].Path != strings.TrimSpace(field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

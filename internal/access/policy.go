@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"time"
 
@@ -72,6 +73,16 @@ func (r *Policies) For(operation string) Policy {
 		return policy
 	}
 	return r.byOperation[Others]
+}
+
+// Without returns the policies but that of an operation.
+func (r *Policies) Without(operation string) *Policies {
+	if r == nil {
+		return nil
+	}
+	others := &Policies{byOperation: maps.Clone(r.byOperation), approvals: r.approvals}
+	delete(others.byOperation, operation)
+	return others
 }
 
 // ListPolicies lists the policies of a tenant by operation.
@@ -156,7 +167,7 @@ var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 // PutPolicy creates or replaces the policy of an operation. Servers apply it within rememberFor. Returns fault
 // FIELD_INVALID.
 func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) error {
-	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
+	arg := db.PolicyInsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
 		TokenRequired: r.TokenRequired, ApprovalRequired: r.ApprovalRequired}
 	if r.ApprovalAbove != nil {
 		text := r.ApprovalAbove.String()
@@ -179,10 +190,19 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) 
 	}
 	return a.change(ctx, func(c *change) error {
 		before, err := c.lockPolicy(ctx, tenant, r.Operation)
+		for err == nil && before == nil {
+			var made int64
+			if made, err = q.PolicyInsert(ctx, c.tx, arg); err == nil && made == 1 {
+				return c.record(ctx, tenant, audit.Policy, r.Operation, nil, r.settings())
+			}
+			if err == nil { // another transaction made it
+				before, err = c.lockPolicy(ctx, tenant, r.Operation)
+			}
+		}
 		if err != nil {
 			return err
 		}
-		if err := q.PolicyUpsert(ctx, c.tx, arg); err != nil {
+		if err := q.PolicyUpsert(ctx, c.tx, db.PolicyUpsertParams(arg)); err != nil {
 			return err
 		}
 		return c.record(ctx, tenant, audit.Policy, r.Operation, before, r.settings())

@@ -71,15 +71,26 @@ func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.C
 	if err := l.Check(); err != nil {
 		return x, err
 	}
-	if x, err = l.lock(ctx, to, tenant); err != nil {
-		return x, err
+	arg := db.LimitInsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+		WindowS: int32(l.Window / time.Second), Most: l.Most}
+	x, err = l.lock(ctx, to, tenant)
+	for err == nil && x.Before == nil {
+		var made int64
+		if made, err = q.LimitInsert(ctx, to, arg); err == nil && made == 1 {
+			x.After = limitSettings{l.Most}
+			return x, nil
+		}
+		if err == nil { // another transaction made it
+			x, err = l.lock(ctx, to, tenant)
+		}
 	}
-	x.After = limitSettings{l.Most}
-	err = q.LimitUpsert(ctx, to, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
-		WindowS: int32(l.Window / time.Second), Most: l.Most})
+	if err == nil {
+		err = q.LimitUpsert(ctx, to, db.LimitUpsertParams(arg))
+	}
 	if err != nil {
 		return x, fmt.Errorf("set a limit: %w", err)
 	}
+	x.After = limitSettings{l.Most}
 	return x, nil
 }
 

@@ -84,8 +84,12 @@ func (s *Admin) CreateKey(ctx context.Context, r *pb.CreateKeyRequest) (*pb.Crea
 	if err != nil {
 		return nil, err
 	}
+	var d decoder
 	n := access.NewKey{Principal: r.GetPrincipal(), Rights: access.Rights{Role: access.Role(r.GetRole()),
-		Expires: momentOf(r.GetExpireTime()), CallRate: r.GetCallRate(), CallLimit: r.GetCallLimit()}}
+		Expires: d.end("expire_time", r.GetExpireTime()), CallRate: r.GetCallRate(), CallLimit: r.GetCallLimit()}}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
 	if n.Scopes, err = ParseScopes(r.GetScopes()); err != nil {
 		return nil, fault.FieldInvalid.New("scopes: %v", err).WithField("scopes", err.Error())
 	}
@@ -110,7 +114,12 @@ func (s *Admin) RotateKey(ctx context.Context, r *pb.RotateKeyRequest) (*pb.Rota
 	if r.Overlap != nil {
 		overlap = r.GetOverlap().AsDuration()
 	}
-	k, old, err := a.RotateKey(ctx, tenant, r.GetKeyName(), overlap, momentOf(r.GetExpireTime()))
+	var d decoder
+	end := d.end("expire_time", r.GetExpireTime())
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	k, old, err := a.RotateKey(ctx, tenant, r.GetKeyName(), overlap, end)
 	noStore(ctx)
 	return &pb.RotateKeyResponse{ApiKey: k.Secret, Key: renderKey(k), OldKey: renderKey(old)}, err
 }
@@ -230,6 +239,9 @@ func pageSize(r pageRequest) int {
 func onePage[T any](all []T, name string, tenant int32, r pageRequest) (page []T, next string, err error) {
 	list := paging.Of(name, tenant)
 	from, err := list.AfterNumber(r.GetPageToken(), 0)
+	if err == nil && from < 0 {
+		err = paging.TokenInvalid.New("page_token: was not issued by this service")
+	}
 	if err != nil {
 		return nil, "", err
 	}
@@ -254,9 +266,11 @@ func below(path string, err error) error {
 	return &own
 }
 
-func momentOf(t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
+// end reads the end of a life; none is zero.
+func (d *decoder) end(path string, t *timestamppb.Timestamp) time.Time {
+	at := d.time(path, t)
+	if t != nil && at.IsZero() { // the year 1
+		d.bad(path, "must be in the future")
 	}
-	return t.AsTime()
+	return at
 }

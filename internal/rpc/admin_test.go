@@ -9,11 +9,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	auditv1 "github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // adminExamples are valid requests for the tenant "mine". Those of calls that only operators may make come last.
@@ -131,10 +133,21 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 		`scopes: "nonsense"`:  read("nonsense"),
 		"scopes: ledger.tran": read("ledger.get_*", "ledger.transfers(from=user:*)"),
 		"scopes: bank.* cov":  read("bank.*"),
+		"expire_time: must":   {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: -62135596800}},
+		"expire_time: is":     {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: 253402300800}},
 	} {
 		field, _, _ := strings.Cut(problem, ":")
 		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field || !strings.HasPrefix(a.Message, problem) {
 			t.Errorf("%s: %s %s", problem, a.Code, a.Message)
+		}
+	}
+	for name, m := range map[string]proto.Message{
+		"policies": &adminv1.ListPoliciesRequest{PageToken: paging.Of("admin.policies", boss.tenant()).TokenNumber(-1)},
+		"limits":   &adminv1.ListLimitsRequest{PageToken: paging.Of("admin.limits", boss.tenant()).TokenNumber(-1)},
+	} {
+		call := "Admin.List" + strings.ToUpper(name[:1]) + name[1:]
+		if a := boss.call(connectProto, call, m); a.Reason(t) != "PAGE_TOKEN_INVALID" {
+			t.Errorf("a forged page of %s: %s %s", name, a.Code, a.Message)
 		}
 	}
 	if a := boss.call(connectProto, "Admin.ListKeys", &adminv1.ListKeysRequest{}, "Idempotency-Key", "k"); a.Reason(t) !=

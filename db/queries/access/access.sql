@@ -65,9 +65,15 @@ where tenant_id = @tenant_id and key_id = @key_id;
 update access_api_keys set expires_at = @expires_at where tenant_id = @tenant_id and key_id = @key_id;
 
 -- name: Author :one
--- The name of a caller in the records of changes: without a tenant, the login role of this connection.
+-- The name of a caller in the records of changes: without a tenant, the login role of this connection. valid: its key,
+-- if it has one, is neither revoked nor expired.
 select coalesce((select t.name || '/' || @principal::text from access_tenants t where t.tenant_id = @tenant_id),
-    session_user)::text as author;
+    session_user)::text as author,
+    (@key_id::text = '' or exists (
+        select from access_api_keys k
+        where k.tenant_id = @tenant_id and k.key_id = @key_id::text and k.revoked_at is null
+            and coalesce(k.expires_at > clock_timestamp(), true)
+    ))::boolean as valid;
 
 -- name: PolicyList :many
 select operation, key_required, token_required, key_life_s, approval_required, approval_above, updated_at
@@ -79,6 +85,13 @@ where tenant_id = @tenant_id order by operation;
 select key_required, token_required, key_life_s, approval_required, approval_above from access_policies
 where tenant_id = @tenant_id and operation = @operation
 for no key update;
+
+-- name: PolicyInsert :execrows
+-- Inserts a policy, unless the tenant has one for the operation.
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s, approval_required,
+    approval_above)
+values (@tenant_id, @operation, @key_required, @token_required, @key_life_s, @approval_required, @approval_above)
+on conflict do nothing;
 
 -- name: PolicyUpsert :exec
 insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s, approval_required,

@@ -6,6 +6,12 @@ select most from notify_limits
 where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s
 for no key update;
 
+-- name: LimitInsert :execrows
+-- Inserts a limit, unless the tenant has it.
+insert into notify_limits (tenant_id, channel, scope, window_s, most)
+values (@tenant_id, @channel, @scope, @window_s, @most)
+on conflict do nothing;
+
 -- name: LimitUpsert :exec
 insert into notify_limits (tenant_id, channel, scope, window_s, most)
 values (@tenant_id, @channel, @scope, @window_s, @most)

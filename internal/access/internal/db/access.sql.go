@@ -275,20 +275,32 @@ func (q *Queries) APIKeyUsed(ctx context.Context, db DBTX, arg APIKeyUsedParams)
 
 const author = `-- name: Author :one
 select coalesce((select t.name || '/' || $1::text from access_tenants t where t.tenant_id = $2),
-    session_user)::text as author
+    session_user)::text as author,
+    ($3::text = '' or exists (
+        select from access_api_keys k
+        where k.tenant_id = $2 and k.key_id = $3::text and k.revoked_at is null
+            and coalesce(k.expires_at > clock_timestamp(), true)
+    ))::boolean as valid
 `
 
 type AuthorParams struct {
 	Principal string
 	TenantID  int32
+	KeyID     string
 }
 
-// The name of a caller in the records of changes: without a tenant, the login role of this connection.
-func (q *Queries) Author(ctx context.Context, db DBTX, arg AuthorParams) (string, error) {
-	row := db.QueryRow(ctx, author, arg.Principal, arg.TenantID)
-	var author string
-	err := row.Scan(&author)
-	return author, err
+type AuthorRow struct {
+	Author string
+	Valid  bool
+}
+
+// The name of a caller in the records of changes: without a tenant, the login role of this connection. valid: its key,
+// if it has one, is neither revoked nor expired.
+func (q *Queries) Author(ctx context.Context, db DBTX, arg AuthorParams) (AuthorRow, error) {
+	row := db.QueryRow(ctx, author, arg.Principal, arg.TenantID, arg.KeyID)
+	var i AuthorRow
+	err := row.Scan(&i.Author, &i.Valid)
+	return i, err
 }
 
 const policyDelete = `-- name: PolicyDelete :exec
@@ -303,6 +315,40 @@ type PolicyDeleteParams struct {
 func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeleteParams) error {
 	_, err := db.Exec(ctx, policyDelete, arg.TenantID, arg.Operation)
 	return err
+}
+
+const policyInsert = `-- name: PolicyInsert :execrows
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s, approval_required,
+    approval_above)
+values ($1, $2, $3, $4, $5, $6, $7)
+on conflict do nothing
+`
+
+type PolicyInsertParams struct {
+	TenantID         int32
+	Operation        string
+	KeyRequired      bool
+	TokenRequired    bool
+	KeyLifeS         *int32
+	ApprovalRequired bool
+	ApprovalAbove    *string
+}
+
+// Inserts a policy, unless the tenant has one for the operation.
+func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertParams) (int64, error) {
+	result, err := db.Exec(ctx, policyInsert,
+		arg.TenantID,
+		arg.Operation,
+		arg.KeyRequired,
+		arg.TokenRequired,
+		arg.KeyLifeS,
+		arg.ApprovalRequired,
+		arg.ApprovalAbove,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const policyList = `-- name: PolicyList :many

@@ -104,6 +104,35 @@ func (q *Queries) LimitDelete(ctx context.Context, db DBTX, arg LimitDeleteParam
 	return result.RowsAffected(), nil
 }
 
+const limitInsert = `-- name: LimitInsert :execrows
+insert into notify_limits (tenant_id, channel, scope, window_s, most)
+values ($1, $2, $3, $4, $5)
+on conflict do nothing
+`
+
+type LimitInsertParams struct {
+	TenantID int32
+	Channel  string
+	Scope    string
+	WindowS  int32
+	Most     int32
+}
+
+// Inserts a limit, unless the tenant has it.
+func (q *Queries) LimitInsert(ctx context.Context, db DBTX, arg LimitInsertParams) (int64, error) {
+	result, err := db.Exec(ctx, limitInsert,
+		arg.TenantID,
+		arg.Channel,
+		arg.Scope,
+		arg.WindowS,
+		arg.Most,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const limitLock = `-- name: LimitLock :many
 
 select most from notify_limits
