@@ -61,7 +61,8 @@ comment on column approval_requests.decided_by is
     'Principal that approved or rejected it; null: neither. Only the requester withdraws: state rejected.';
 comment on column approval_requests.decided_key_id is 'API key of decided_by; null: none was used.';
 comment on column approval_requests.decided_request_id is
-    'X-Request-ID of the call that approved or rejected it: that of everything an approved request has done.';
+    'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
+    'which no caller can send.';
 comment on column approval_requests.decided_at is 'When it was approved or rejected.';
 comment on column approval_requests.note is 'What decided_by says; null: nothing.';
 comment on column approval_requests.response is
@@ -133,7 +134,8 @@ comment on column audit.approvals.expires_at is 'From then on it can be neither 
 comment on column audit.approvals.decided_by is 'Principal that approved or rejected it.';
 comment on column audit.approvals.decided_key_id is 'API key of decided_by; null: none was used.';
 comment on column audit.approvals.decided_request_id is
-    'X-Request-ID of the call that approved or rejected it: that of everything an approved request has done.';
+    'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
+    'which no caller can send.';
 comment on column audit.approvals.decided_at is 'When it was approved or rejected.';
 comment on column audit.approvals.note is 'What decided_by says.';
 grant select on audit.approvals to ledgerd_audit;

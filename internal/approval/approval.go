@@ -1,6 +1,7 @@
 package approval
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -95,6 +96,12 @@ func (r *Request) check(now time.Time) error {
 	return nil
 }
 
+// RequestIDPrefix begins the request ids of what approvals did. No caller can send one.
+const RequestIDPrefix = "approval."
+
+// RequestID is the request id of all that an approval did, so that it cannot be mistaken for anything else.
+func (k Key) RequestID() string { return fmt.Sprint(RequestIDPrefix, k.ID) }
+
 // NotFound is the fault for an id without a request.
 func (k Key) NotFound() error {
 	return NotFound.New("there is no approval %d", k.ID).With("approval_id", k.ID)
@@ -123,6 +130,8 @@ type RejectCommand struct {
 	commit.Caller
 	ID   int64
 	Note string
+	// Unseen: there was no request with this id when the rights of the caller were checked.
+	Unseen bool
 
 	row *Row
 }
@@ -132,6 +141,9 @@ func (c *RejectCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.ID}) }
 
 // Apply rejects the request, unless it is rejected.
 func (c *RejectCommand) Apply(tx *Tx) (any, error) {
+	if c.Unseen {
+		return nil, c.row.Key.NotFound()
+	}
 	if r := c.row.Value.Request; r.State == Rejected {
 		return commit.Repeat{First: r}, nil
 	}

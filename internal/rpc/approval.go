@@ -1,16 +1,20 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -33,7 +37,13 @@ var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestAppro
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
 		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
 			Life: lifeOr(r.GetLife(), approval.DefaultLife)}
+		if strings.TrimSpace(cmd.Reason) == "" {
+			d.bad("reason", "must say why")
+		}
 		w, err := c.excuse().readWanted(r.GetRequest())
+		if err == nil {
+			err = inRequest(w.permitAll(c))
+		}
 		if err == nil {
 			cmd.Operation = w.operation.name
 			cmd.Bytes, cmd.Details, err = w.encode(r.GetRequest())
@@ -63,6 +73,17 @@ type wanted struct {
 	mutation  mutation[proto.Message]
 }
 
+const (
+	typePrefix  = "type.googleapis.com/"
+	typeUnusual = "must have a type that begins with " + typePrefix
+)
+
+// plainType reports whether a type has the usual prefix: those who approve read it.
+func plainType(a *anypb.Any) bool {
+	name, ok := strings.CutPrefix(a.GetTypeUrl(), typePrefix)
+	return ok && !strings.Contains(name, "/")
+}
+
 var executeWanted = executeOperation.untyped()
 
 // open finds out what a request wants. Returns fault FIELD_INVALID.
@@ -79,6 +100,9 @@ func (w *wanted) open(packed *anypb.Any) (err error) {
 	if w.request, err = packed.UnmarshalNew(); err != nil {
 		return bad("is not of a type that this server knows")
 	}
+	if !plainType(packed) {
+		return bad(typeUnusual)
+	}
 	known := true
 	if _, execute := w.request.(*batchv1.ExecuteRequest); execute {
 		w.operation = executeWanted
@@ -91,15 +115,8 @@ func (w *wanted) open(packed *anypb.Any) (err error) {
 	return nil
 }
 
-// permit checks the role and the scopes of the caller. Returns fault PERMISSION_DENIED.
-func (w *wanted) permit(c *call) error {
-	if err := c.permitRole(w.request); err != nil {
-		return err
-	}
-	return inRequest(c.permit(w.request))
-}
-
-// readWanted reads a request as its call would. The operations of an Execute are permitted when they are read.
+// readWanted reads a request as its call would. Returns PERMISSION_DENIED for operations of an Execute only: see
+// permitAll.
 func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
 	if err = w.open(packed); err != nil {
 		return w, err
@@ -110,10 +127,7 @@ func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
 	if err == nil {
 		err = w.unsupported()
 	}
-	if err != nil {
-		return w, inRequest(err)
-	}
-	return w, w.permit(c)
+	return w, inRequest(err)
 }
 
 // unsupported refuses what cannot be part of the commit that approves it.
@@ -131,15 +145,25 @@ func (w *wanted) unsupported() error {
 				d.bad(fmt.Sprintf("operations[%d].request", i), "is not the request of a call that can be approved")
 			}
 		}
+		for i, o := range w.request.(*batchv1.ExecuteRequest).GetOperations() {
+			if !plainType(o.GetRequest()) {
+				d.bad(fmt.Sprintf("operations[%d].request", i), typeUnusual)
+			}
+		}
 	}
 	return d.err()
 }
 
 // encode returns the stored forms of a request: as protobuf and, unless it may hold personal data, as JSON.
 func (w *wanted) encode(packed *anypb.Any) (bytes, details []byte, err error) {
-	if bytes, err = marshal.Marshal(packed); err == nil && !personal(w.request) {
-		details, err = protojson.Marshal(packed)
+	if details, err = protojson.Marshal(packed); err != nil { // such as NaN in a template's variable
+		const problem = "cannot be written as JSON, so not all who approve could read it"
+		return nil, nil, fault.FieldInvalid.New("request: %s", problem).WithField("request", problem).Because(err)
 	}
+	if personal(w.request) {
+		details = nil
+	}
+	bytes, err = marshal.Marshal(packed)
 	return bytes, details, err
 }
 
@@ -159,26 +183,52 @@ func inRequest(err error) error {
 	return &own
 }
 
-// permitAll checks the role and the scopes of the caller for a request that is not read, and for the operations of an
-// Execute. Fields with references are checked when they are filled in. Returns fault PERMISSION_DENIED.
+// permitAll checks the role and the scopes of the caller for a request and for the operations of an Execute. What a
+// reference will fill in is not known yet, so the caller needs rights to every value. Returns fault PERMISSION_DENIED.
 func (w *wanted) permitAll(c *call) error {
-	e, ok := w.request.(*batchv1.ExecuteRequest)
-	if !ok {
-		return w.permit(c)
-	}
+	e, _ := w.request.(*batchv1.ExecuteRequest)
 	for _, o := range e.GetOperations() {
 		m, err := o.GetRequest().UnmarshalNew()
-		if err == nil {
-			err = c.permitRole(m)
-		}
-		if err == nil && len(o.GetReferences()) == 0 {
-			err = c.permit(m)
-		}
 		if err != nil {
+			return fmt.Errorf("read an approval: %w", err)
+		}
+		if err := cmp.Or(c.permitRole(m), c.permit(unfilled(m, o.GetReferences()))); err != nil {
 			return err
 		}
 	}
-	return w.permit(c)
+	return cmp.Or(c.permitRole(w.request), c.permit(w.request))
+}
+
+// unfilled puts values where references will put theirs that no scope with a pattern covers, and that only an
+// administrator may set.
+func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
+	if len(references) == 0 {
+		return m
+	}
+	m = proto.Clone(m)
+	for _, r := range references {
+		field, problem := parsePath(r.GetField(), m.ProtoReflect().Descriptor())
+		if problem != "" || field.inStruct() || field.last().Kind() != protoreflect.StringKind {
+			continue
+		}
+		value := "\x00"
+		if slices.Contains(decimalFields, field.last().Name()) {
+			value = "-1"
+		}
+		field.set(m.ProtoReflect(), protoreflect.ValueOfString(value))
+	}
+	return m
+}
+
+// permitDecision checks whether a caller other than the requester may see and decide a request. The fault does not tell
+// what is requested. Returns fault PERMISSION_DENIED.
+func (w *wanted) permitDecision(c *call, a *approval.Content) error {
+	err := w.permitAll(c)
+	if fault.Is(err, access.PermissionDenied) {
+		return access.PermissionDenied.New("the caller's role and scopes do not cover the request of approval %d", a.ID).
+			With("approval_id", a.ID).Because(err)
+	}
+	return err
 }
 
 // find reads an approval of the caller's tenant and opens its request. Without a request there is no such approval:
@@ -218,13 +268,13 @@ func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.Appr
 		return nil, err
 	}
 	a, packed, w, err := s.find(ctx, cmd.id)
-	switch {
-	case packed == nil:
-	case a.DecidedBy != "":
-		err = w.permitAll(c) // a decision never changes, so the request need not be read
-	default:
-		if w, err = c.onBehalfOf(&a).readWanted(packed); err == nil {
-			cmd.wanted = &w
+	if err == nil && packed != nil && a.Principal != c.identity.Principal {
+		cmd.RequestID = a.Key.RequestID()
+		err = w.permitDecision(c, &a)
+		if err == nil && a.DecidedBy == "" { // a decision never changes, so the request need not be read
+			if w, err = c.onBehalfOf(&a).readWanted(packed); err == nil {
+				cmd.wanted = &w
+			}
 		}
 	}
 	if err != nil {
@@ -240,7 +290,7 @@ func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.Appr
 // in the name of the requester.
 func (c *call) onBehalfOf(a *approval.Content) *call {
 	own := c.withoutKey()
-	own.approver = c.identity.Principal
+	own.approver, own.requestID = c.identity.Principal, a.Key.RequestID()
 	own.identity.Principal, own.identity.KeyID = a.Principal, a.KeyID
 	return own
 }
@@ -312,23 +362,28 @@ func renderApproved(x approved, existed bool) *pb.ApproveResponse {
 
 func (s *Approvals) Reject(ctx context.Context, r *pb.RejectRequest) (*pb.RejectResponse, error) {
 	c := callOf(ctx)
-	a, packed, w, err := s.find(ctx, r.GetApprovalId())
-	if packed != nil && a.Principal != c.identity.Principal {
-		err = w.permitAll(c)
+	var d decoder
+	cmd := &approval.RejectCommand{Caller: c.caller(), ID: r.GetApprovalId(), Note: d.name("note", r.GetNote())}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	a, packed, w, err := s.find(ctx, cmd.ID)
+	if err == nil && packed != nil && a.Principal != c.identity.Principal {
+		err = w.permitDecision(c, &a)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return run(ctx, s.Mutations, rejectCall, r)
+	cmd.Unseen = packed == nil
+	res, err := submit(ctx, s.Mutations, rejectOperation, newMutation(flow.Approval(cmd), 1, renderRejected), r)
+	return res.reply(ctx, err)
 }
 
-var rejectCall = operation[*pb.RejectRequest, *pb.RejectResponse]{name: "approval.reject",
-	read: func(c *call, d *decoder, r *pb.RejectRequest) mutation[*pb.RejectResponse] {
-		cmd := &approval.RejectCommand{Caller: c.caller(), ID: r.GetApprovalId(), Note: d.name("note", r.GetNote())}
-		return newMutation(flow.Approval(cmd), 1, func(x approval.Request, existed bool) *pb.RejectResponse {
-			return &pb.RejectResponse{Approval: renderApproval(&x), Existed: existed}
-		})
-	}}
+var rejectOperation = operation[*pb.RejectRequest, *pb.RejectResponse]{name: "approval.reject"}
+
+func renderRejected(x approval.Request, existed bool) *pb.RejectResponse {
+	return &pb.RejectResponse{Approval: renderApproval(&x), Existed: existed}
+}
 
 // GetApproval shows what is requested to the requester, and to callers that could approve it.
 func (s *Approvals) GetApproval(ctx context.Context, r *pb.GetApprovalRequest) (*pb.GetApprovalResponse, error) {

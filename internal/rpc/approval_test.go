@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	approvalv1 "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
 	auditv1 "github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1"
@@ -183,7 +185,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	if n := o.Count("select count(*) from ledger_accounts where min_balance < 0"); n != 0 {
 		t.Error("a request changed a limit")
 	}
-	first := o.bob.approve(id, "X-Request-ID", "the-approval")
+	first := o.bob.approve(id)
 	res, whole := approved(t, first, new(ledgerv1.UpdateAccountResponse))
 	if res.GetAccount().GetMinBalance() != "-10.00" || whole.GetExisted() || whole.GetApproval().GetDecider() != "bob" ||
 		whole.GetApproval().GetNote() != "seen" {
@@ -192,7 +194,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	events := ok(o.ann, "Audit.ListEvents", &auditv1.ListEventsRequest{Kind: accountSetting, Name: "u:a COIN"},
 		new(auditv1.ListEventsResponse)).GetEvents()
 	if len(events) != 1 || events[0].GetPrincipal() != "ann" || events[0].GetApprovedBy() != "bob" ||
-		events[0].GetRequestId() != "the-approval" || !strings.Contains(o.ann.apiKey, events[0].GetKey()) {
+		events[0].GetRequestId() != fmt.Sprint("approval.", id) || !strings.Contains(o.ann.apiKey, events[0].GetKey()) {
 		t.Errorf("the audit log has %v", events)
 	}
 	// A repeat has no effect, though the limit has changed since.
@@ -453,9 +455,7 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 	} {
 		id := o.ann.requests(x.r)
 		x.c.approve(id).wants(t, what, "PERMISSION_DENIED")
-		if what != "filled in outside" { // only known when it runs
-			x.c.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, what+", rejected", "PERMISSION_DENIED")
-		}
+		x.c.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, what+", rejected", "PERMISSION_DENIED")
 		if state := o.ann.approval(id).GetApproval().GetState(); state != approvalv1.ApprovalState_APPROVAL_STATE_OPEN {
 			t.Errorf("%s: %v", what, state)
 		}
@@ -520,29 +520,96 @@ func TestOneOfManyDecides(t *testing.T) {
 	}
 }
 
-// Ids can be guessed: an approval may come between the look for its request and the commit.
+// Ids can be guessed: an approval may come between the look for its request and the commit. A caller without rights to
+// it decides nothing then.
 func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
-	last := o.ann.requests(pay("early-0", "world", "u:a", "1"))
-	for n := range 60 {
+	writer := &caller{o.site, o.Key("mine", "cy", access.Write)}
+	freeze := &ledgerv1.FreezeAccountRequest{Account: ref("u:a", "COIN")}
+	last := o.ann.requests(freeze)
+	for n := range 200 {
 		next := last&^(1<<14-1) + 1<<14 + last&(1<<14-1)
-		reasons := make([]string, 4)
+		answers := make([]answer, 4)
 		var all sync.WaitGroup
-		for i := range reasons {
+		for i := range answers {
 			all.Go(func() {
-				if a := o.bob.approve(next); a.Code != "" {
-					reasons[i] = a.Reason(t)
+				time.Sleep(time.Duration(i*n%7) * 100 * time.Microsecond)
+				if answers[i] = writer.approve(next); i%2 == 0 {
+					answers[i] = writer.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: next})
 				}
 			})
 		}
-		last = o.ann.requests(pay(fmt.Sprint("early-", n+1), "world", "u:a", "1"))
+		last = o.ann.requests(freeze)
 		all.Wait()
-		for _, got := range reasons {
-			if got != "" && got != "APPROVAL_NOT_FOUND" {
-				t.Fatalf("round %d: %s", n, got)
+		for _, a := range answers {
+			if r := a.Reason(t); r != "PERMISSION_DENIED" && r != "APPROVAL_NOT_FOUND" {
+				t.Fatalf("round %d: %q", n, r)
 			}
 		}
+		if a := o.ann.approval(last).GetApproval(); a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_OPEN {
+			t.Fatalf("round %d: %v", n, a)
+		}
+	}
+}
+
+// Requester and approver need rights to every value that a reference may fill in, and nobody else sees the request.
+func TestReferencesNeedRightsToEveryValue(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	s := o.site
+	eve := s.with("mine", "eve", access.Rights{Role: access.Write}, "approval.*", "batch.execute", "ledger.transfer(from=u:*)",
+		"stock.confirm(reservation_no=mine-*)")
+	writer := &caller{s, s.Key("mine", "cy", access.Write)}
+	first := func() *batchv1.Operation { return operation("one", pay("x", "u:a", "world", "1")) }
+	filled := func(m proto.Message, field, result string) proto.Message {
+		return execute(first(), operation("", m, field+"=one:"+result))
+	}
+	for what, x := range map[string]struct {
+		c *caller
+		m proto.Message
+	}{
+		"another payer": {eve, filled(pay("y", "world", "u:a", "1"), "postings[0].amount", "transfer.entries[1].amount")},
+		"another reservation": {eve, filled(&stockv1.ConfirmRequest{Item: "i", ReservationNo: "mine-1"}, "reservation_no",
+			"transfer.biz_no")},
+		"a limit":     {writer, filled(lowest("1"), "min_balance", "transfer.entries[0].amount")},
+		"a new limit": {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance", "transfer.entries[0].amount")},
+		"a limit of a new account": {writer, filled(&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
+			{Code: "new", Asset: "COIN"}}}, "accounts[0].min_balance", "transfer.entries[0].amount")},
+	} {
+		x.c.call(connectProto, "Approval.RequestApproval", wish(x.m)).wants(t, what+", requested", "PERMISSION_DENIED")
+		id := o.ann.requests(x.m)
+		for call, m := range map[string]proto.Message{"Approve": &approvalv1.ApproveRequest{ApprovalId: id},
+			"Reject": &approvalv1.RejectRequest{ApprovalId: id}} {
+			a := x.c.call(connectProto, "Approval."+call, m)
+			if a.wants(t, what+", "+call, "PERMISSION_DENIED"); len(a.Fields(t)) > 0 || strings.Contains(a.Message, "u:a") {
+				t.Errorf("%s, %s: %s %v", what, call, a.Message, a.Fields(t))
+			}
+		}
+		if a := x.c.approval(id); a.GetRequest() != nil {
+			t.Errorf("%s: the request is shown: %v", what, a)
+		}
+	}
+	inside := eve.requests(filled(pay("z", "u:a", "world", "1"), "postings[0].amount", "transfer.entries[1].amount"))
+	o.bob.approve(inside).wants(t, "inside of the scopes", "")
+}
+
+// What an approval did has a request id that no caller can send.
+func TestEffectsOfAnApprovalAreItsOwn(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	id := o.ann.requests(pay("approved", "world", "u:a", "1"))
+	own := fmt.Sprint("approval.", id)
+	o.bob.approve(id, "X-Request-ID", "same").wants(t, "the approval", "")
+	for biz, header := range map[string]string{"other-1": "same", "other-2": own} {
+		o.ann.call(connectProto, "Transfer", pay(biz, "world", "u:a", "1"), "X-Request-ID", header).wants(t, biz, "")
+	}
+	if n := o.Count(`select count(*) from ledger_transfers t join approval_requests a on a.decided_request_id = t.request_id
+		where t.biz_no in ('approved', 'other-1', 'other-2')`); n != 1 {
+		t.Errorf("%d transfers seem to be approved", n)
+	}
+	if n := o.Count("select count(*) from ledger_transfers where biz_no = 'approved' and request_id = $1", own); n != 1 {
+		t.Error("the transfer has another request id")
 	}
 }
 
@@ -639,6 +706,14 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 	unknown.Request.TypeUrl = "type.googleapis.com/ledgerd.None"
 	short, long, dumb := wish(lowest("1")), wish(lowest("1")), wish(lowest("1"))
 	short.Life, long.Life, dumb.Reason = durationpb.New(time.Second), durationpb.New(31*24*time.Hour), ""
+	blank, odd := wish(lowest("1")), wish(lowest("1"))
+	blank.Reason = " "
+	odd.Request.TypeUrl = "\u202e/ledgerd.ledger.v1.UpdateAccountRequest"
+	oddInside := operation("", lowest("1"))
+	oddInside.Request.TypeUrl = "x/ledgerd.ledger.v1.UpdateAccountRequest"
+	noJSON := sms("a")
+	noJSON.Says = &notifyv1.SendRequest_Template{Template: &notifyv1.TemplateUse{Name: "paid",
+		Variables: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewNumberValue(math.NaN())}}}}
 	longType := wish(lowest("1"))
 	longType.Request.TypeUrl = strings.Repeat("x", 1<<20) + "/ledgerd.ledger.v1.UpdateAccountRequest"
 	huge := execute()
@@ -668,7 +743,10 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 		"an amount, deep":    {wish(execute(operation("", pay("x", "world", "u:a", "-1")))), "request.operations[0].request.postings[0].amount"},
 		"life too short":     {short, "life"},
 		"life too long":      {long, "life"},
-		"without a reason":   {dumb, "reason"},
+		"without a reason":   {dumb, "reason"}, "a blank reason": {blank, "reason"},
+		"an odd type":        {odd, "request"},
+		"an odd type inside": {wish(execute(oddInside)), "request.operations[0].request"},
+		"not JSON":           {wish(noJSON), "request"},
 	} {
 		a := o.ann.call(connectProto, "Approval.RequestApproval", x.r)
 		reason := "FIELD_INVALID"
@@ -717,16 +795,20 @@ func TestAuditorsDoNotReadPersonalRequests(t *testing.T) {
 	}
 }
 
-// Messages of brokers need approval as calls do.
+// Messages of brokers need approval as calls do. One with a single request is no Execute.
 func TestMessagesNeedApproval(t *testing.T) {
 	t.Parallel()
-	o := newOffice(t, above("ledger.transfer", "10"))
+	o := newOffice(t, above("ledger.transfer", "10"), always("batch.execute"))
 	m := &rpc.Messages{Mutations: &rpc.Mutations{Engine: o.engine(), KeyLife: time.Hour}, Gate: &rpc.Gate{},
 		Approvals: access.NewTenantPolicies(pgtest.Pool(t, o.DB.AllDSN)).Approvals}
-	for amount, reason := range map[string]*fault.Reason{"10": nil, "11": access.ApprovalRequired} {
-		r := pay("by-message-"+amount, "world", "u:a", amount)
+	for amount, reason := range map[string]*fault.Reason{"10": nil, "11": access.ApprovalRequired, "1": access.ApprovalRequired} {
+		var r proto.Message = pay("by-message-"+amount, "world", "u:a", amount)
+		request := string(r.ProtoReflect().Descriptor().FullName())
+		if amount == "1" {
+			r, request = execute(operation("", r)), ""
+		}
 		in := &rpc.Incoming{Identity: access.Identity{Tenant: o.ann.tenant(), Principal: "orders", Role: access.Write},
-			Request: string(r.ProtoReflect().Descriptor().FullName()), Key: inbox.Key{Group: "g", ID: amount},
+			Request: request, Key: inbox.Key{Group: "g", ID: amount},
 			Delivery: inbox.Delivery{Topic: "t", Content: connectJSON.Encode(t, r), ContentLife: time.Hour,
 				MaxAttempts: 3, Backoff: time.Second, MaxBackoff: time.Minute}}
 		if err := m.Run(t.Context(), in); (err != nil) != (reason != nil) || reason != nil && !fault.Is(err, reason) {

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -37,7 +38,8 @@ func Named(next http.Handler) http.Handler {
 }
 
 func goodRequestID(s string) bool {
-	return 1 <= len(s) && len(s) <= 128 && printableASCII(s) && !strings.Contains(s, " ")
+	return 1 <= len(s) && len(s) <= 128 && printableASCII(s) && !strings.Contains(s, " ") &&
+		!strings.HasPrefix(s, approval.RequestIDPrefix)
 }
 
 var requestIDText = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

@@ -44,12 +44,15 @@ type Messages struct {
 // Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read,
 // APPROVAL_REQUIRED, and the faults of Receive and of the operations.
 func (s *Messages) Run(ctx context.Context, in *Incoming) error {
-	r, err := in.execute()
+	r, lone, err := in.execute()
 	if err == nil && s.Approvals != nil {
 		in.Identity.Policies, err = s.Approvals(ctx, in.Identity.Tenant)
 	}
 	if err != nil {
 		return err
+	}
+	if lone { // no Execute but for this server
+		in.Identity.Policies = in.Identity.Policies.Without(executeOperationName)
 	}
 	_, err = mutateIncoming(ctx, s, in, executeOperation, r)
 	return err
@@ -106,53 +109,54 @@ func (in *Incoming) delivery() *inboxv1.Delivery {
 	return r
 }
 
-// execute returns the request of the message, with the receipt of the message as its first operation.
-func (in *Incoming) execute() (*batchv1.ExecuteRequest, error) {
-	r, err := in.parse()
+// execute returns the request of the message, with the receipt of the message as its first operation. lone: the body is
+// one operation.
+func (in *Incoming) execute() (r *batchv1.ExecuteRequest, lone bool, err error) {
+	r, lone, err = in.parse()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	first, err := toAny(&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	r.Operations = append([]*batchv1.Operation{{Request: first}}, r.GetOperations()...)
-	return r, nil
+	return r, lone, nil
 }
 
 // parse decodes the body.
-func (in *Incoming) parse() (*batchv1.ExecuteRequest, error) {
+func (in *Incoming) parse() (r *batchv1.ExecuteRequest, lone bool, err error) {
 	body := in.Delivery.Content
 	if len(body) > maxRequestBytes {
-		return nil, fault.FieldInvalid.New("the message is larger than %d MiB", maxRequestBytes>>20)
+		return nil, false, fault.FieldInvalid.New("the message is larger than %d MiB", maxRequestBytes>>20)
 	}
 	if in.Request != "" {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(in.Request))
 		if err != nil {
-			return nil, fault.FieldInvalid.New("the server knows no request of type %s", in.Request)
+			return nil, false, fault.FieldInvalid.New("the server knows no request of type %s", in.Request)
 		}
 		request := kind.New().Interface()
 		if err := unmarshalJSON(body, request); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		packed, err := toAny(request)
-		return singleOperation(packed), err
+		return singleOperation(packed), true, err
 	}
 	var typed struct {
 		Type string `json:"@type"`
 	}
 	if bytes.Contains(body, []byte(`"@type"`)) && json.Unmarshal(body, &typed) == nil && typed.Type != "" {
 		request := new(anypb.Any)
-		return singleOperation(request), unmarshalJSON(body, request)
+		return singleOperation(request), true, unmarshalJSON(body, request)
 	}
-	r := new(batchv1.ExecuteRequest)
+	r = new(batchv1.ExecuteRequest)
 	if err := unmarshalJSON(body, r); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if r.GetDryRun() || len(r.GetOperations()) == 0 {
-		return nil, fault.FieldInvalid.New("a message must have operations and must not set dry_run")
+		return nil, false, fault.FieldInvalid.New("a message must have operations and must not set dry_run")
 	}
-	return r, nil
+	return r, false, nil
 }
 
 func singleOperation(request *anypb.Any) *batchv1.ExecuteRequest {

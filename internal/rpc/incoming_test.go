@@ -25,7 +25,7 @@ func TestMessageRunsAllOperationsOfItsBody(t *testing.T) {
 	} {
 		in := &Incoming{Request: x.request, Key: inbox.Key{Group: "g", ID: "m"},
 			Delivery: inbox.Delivery{Content: []byte(x.body), ContentLife: time.Hour}}
-		r, err := in.execute()
+		r, _, err := in.execute()
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -120,7 +120,7 @@ func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
 // Operations returns the names of all operations, sorted.
 func Operations() []string {
 	names := append(executable(), executeOperationName, batchOperation, sendBatchOperation, grabManyOperation,
-		requestApprovalCall.name, approveOperation.name, rejectCall.name)
+		requestApprovalCall.name, approveOperation.name, rejectOperation.name)
 	slices.Sort(names)
 	return names
 }

@@ -231,6 +231,14 @@ var tamperings = []struct {
 		[]string{"approval_requests_belong", "audit_events_approved"}, []string{`problem="its requester approved it"`}},
 	{"an approver is forged", `update audit_events set approved_by = 'nobody' where approved_by is not null`,
 		[]string{"audit_events_approved"}, []string{"approved_by=nobody", "principal=tester"}},
+	{"a transfer is said to be approved", `update ledger_transfers set request_id = 'approval.7' where tenant_id = 1 and biz_no = 'undo-2'`,
+		[]string{"ledger_transfers_approved"}, []string{"biz_no=undo-2", "request_id=approval.7"}},
+	{"a policy is made in psql", `insert into access_policies (tenant_id, operation) values (1, 'ledger.reverse')`,
+		[]string{"audit_events_match_policies"}, []string{"operation=ledger.reverse", `problem="it was not made by a change"`}},
+	{"a policy is deleted in psql", `delete from access_policies where operation = 'ledger.hold'`,
+		[]string{"audit_events_match_policies"}, []string{"operation=ledger.hold", `problem="there is no such policy"`}},
+	{"a policy is lifted in psql", `update access_policies set approval_required = false where operation = 'ledger.hold'`,
+		[]string{"audit_events_match_policies"}, []string{"operation=ledger.hold", `problem="it has other values"`}},
 }
 
 const forgedPair = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)

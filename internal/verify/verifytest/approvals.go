@@ -1,16 +1,21 @@
 package verifytest
 
 import (
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// approvals makes three requests of tester: the boss approved the first, which changes the metadata of the account
-// fees, and rejected the second; the third is open.
+// approvals makes a policy, and three requests of tester: the boss approved the first, which changes the metadata of the
+// account fees, and rejected the second; the third is open.
 func (b *Books) approvals() {
 	b.t.Helper()
+	if err := access.Administer(b.super).PutPolicy(b.t.Context(), Demo, access.Policy{Operation: "ledger.hold",
+		ApprovalRequired: true}); err != nil {
+		b.t.Fatal(err)
+	}
 	boss := commit.Caller{Tenant: Demo, Principal: "boss", RequestID: "req-approve"}
 	var ids []int64
 	for _, operation := range []string{"ledger.update_account", "ledger.reverse", "ledger.close_account"} {
