@@ -279,6 +279,7 @@ create table payment_refunds (
     failure_text      text,
     given             numeric(38, 0) not null default 0,
     booked            numeric(38, 0) not null default 0,
+    given_at          timestamptz,
     turn_flag_id      bigint,
     constraint payment_refunds_pkey primary key (tenant_id, refund_no),
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
@@ -319,11 +320,13 @@ comment on column payment_refunds.given is
 comment on column payment_refunds.booked is
     'What the books have given back for it: its amount when it has succeeded; 0: it has not, or its hold could not be '
     'captured.';
+comment on column payment_refunds.given_at is
+    'When the gateway said so, by its clock, but not after the notice came; null: no notice told a time.';
 comment on column payment_refunds.turn_flag_id is
     'Last flag of a difference between what its gateway gave back and its state; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text, given, booked, turn_flag_id) on payment_refunds
-    to ledgerd_app;
+grant update (gateway_refund_id, failure_code, failure_text, given, booked, given_at, turn_flag_id)
+    on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -464,10 +467,16 @@ cross join lateral (
 cross join lateral (
     select coalesce(sum(ceil(case when y.scale > x.scale then y.amount / 10::numeric ^ (y.scale - x.scale)::numeric
         else y.amount * 10::numeric ^ (x.scale - y.scale)::numeric end)), 0) as extra
-    from payment_flags y
-    where y.tenant_id = x.tenant_id and y.gateway = x.gateway and (y.transaction_id = x.transaction_id
-            or y.transaction_id = '' and y.out_trade_no = x.out_trade_no)
-        and y.kind = 'unknown_refund' and y.about_refund is null and y.currency in ('', x.currency)
+    from (
+        select l.amount, l.scale, l.currency from payment_flags l
+        where l.tenant_id = x.tenant_id and l.gateway = x.gateway and l.transaction_id = x.transaction_id
+            and l.kind = 'unknown_refund' and l.about_refund is null
+        union all
+        select l.amount, l.scale, l.currency from payment_flags l
+        where l.tenant_id = x.tenant_id and l.gateway = x.gateway and l.transaction_id = ''
+            and l.out_trade_no = x.out_trade_no and l.kind = 'unknown_refund' and l.about_refund is null
+    ) y
+    where y.currency in ('', x.currency)
 ) f;
 comment on view payment_money is
     'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '

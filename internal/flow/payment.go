@@ -189,7 +189,7 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 	if err != nil {
 		return v, err
 	}
-	i, err := tx.Machines().StateOf(paymentInstance(k), commit.Caller{Tenant: k.Tenant})
+	i, err := tx.instanceOfRow(paymentInstance(k), commit.Caller{Tenant: k.Tenant})
 	if err != nil {
 		return v, err
 	}
@@ -200,6 +200,14 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 		}
 	}
 	return v, nil
+}
+
+// instanceOfRow returns the instance of a payment or refund that exists.
+func (tx *Tx) instanceOfRow(k machine.Key, c commit.Caller) (i machine.Instance, err error) {
+	if r := tx.Machines().Known(k); r == nil || !r.Exists {
+		return i, commit.ErrMoreRows // another server has made both since instances were read
+	}
+	return tx.Machines().StateOf(k, c)
 }
 
 // inScale converts an amount of a transaction, which may be in another asset, to the decimals of its payment, rounded

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -48,7 +49,7 @@ func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
 }
 
 // turned takes what the gateway says of a refund that is decided, or says with the name of another merchant. What it
-// said last counts; the state stays.
+// said last counts, by its clock; the state stays.
 func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
 	g := gift{given: c.given(x), booked: x.Booked}
 	switch {
@@ -57,8 +58,13 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, er
 	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it does not say
 		g.given = x.GivenBack
 	}
+	if c.Callback && !c.At.IsZero() && c.At.Before(x.GivenAt) {
+		return c.record(tx, payment.Known, "the gateway has said something later"), nil
+	}
 	if g.given == x.GivenBack {
-		return c.record(tx, payment.Known, "the refund is "+state), nil
+		s := c.record(tx, payment.Known, "the refund is "+state)
+		s.NeedsQuery = c.needsQuery(tx)
+		return s, nil
 	}
 	if err := c.ownsRefund(tx, x); err != nil {
 		return nil, err
@@ -113,6 +119,9 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.GivenBack, changed.Booked = g.given, g.booked
+	if at := c.At; at.After(x.GivenAt) { // a clock that is ahead must not make later notices old
+		changed.GivenAt = earlier(at, tx.Payments().Now).Truncate(time.Microsecond)
+	}
 	switch {
 	case !n.IsZero() || nothing:
 		return c.doubt(tx, x, n, g.detail)
@@ -120,6 +129,13 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 		return c.record(tx, payment.Applied, g.detail)
 	}
 	return c.record(tx, payment.Applied, "")
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // over is what a is more than b.
@@ -150,16 +166,26 @@ func (c *SettlePayment) nameRefund(tx *Tx) {
 	}
 }
 
-// needsQuery reports whether the notice is about a refund that no call asked for, and does not say how that ended.
-func (c *SettlePayment) needsQuery() bool {
-	return c.Kind == gateway.RefundPending && c.row.Exists && c.refund.row != nil && !c.refund.row.Exists
+// needsQuery reports whether the notice does not say how a refund ended that nobody asks the gateway about: one that no
+// call asked for, or that is decided, and of which not even an amount is told.
+func (c *SettlePayment) needsQuery(tx *Tx) bool {
+	r := c.refund.row
+	if c.Kind != gateway.RefundPending || !c.row.Exists || r == nil {
+		return false
+	}
+	if !r.Exists {
+		return true
+	}
+	i, err := tx.instanceOfRow(refundInstance(r.Key), c.Caller)
+	return c.Callback && c.Amount.Coef.IsZero() && err == nil &&
+		(i.State == machine.RefundSucceeded || i.State == machine.RefundFailed)
 }
 
 // unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	if c.Kind != gateway.Refunded {
 		s := c.record(tx, payment.Known, "there is no such refund")
-		s.NeedsQuery = c.needsQuery()
+		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
 	ours := c.refund.row != nil && c.refund.row.Exists

@@ -166,7 +166,7 @@ func stateOf(i machine.Instance) payment.State {
 
 // mustBePaid refuses a payment that has not paid its order. Money that is flagged is given back by ResolveFlag.
 func (c *RefundPayment) mustBePaid(tx *Tx, p *payment.Payment, money *payment.TransactionRow) error {
-	i, err := tx.Machines().StateOf(paymentInstance(p.Key), c.Caller)
+	i, err := tx.instanceOfRow(paymentInstance(p.Key), c.Caller)
 	if err != nil || money != nil && i.State == machine.PaymentSucceeded {
 		return err
 	}
@@ -249,10 +249,7 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	if len(differs) > 0 {
 		return nil, x.Differs(differs)
 	}
-	if r := tx.Machines().Known(refundInstance(x.RefundKey)); r == nil || !r.Exists {
-		return nil, commit.ErrMoreRows // another server has made it since instances were read
-	}
-	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
+	i, err := tx.instanceOfRow(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +319,7 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if !c.about(x) {
 		return c.unknownRefund(tx)
 	}
-	i, err := tx.Machines().StateOf(refundInstance(x.RefundKey), c.Caller)
+	i, err := tx.instanceOfRow(refundInstance(x.RefundKey), c.Caller)
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ type Settled struct {
 	Done    bool
 	Verdict payment.Verdict
 	Existed bool // it was recorded before
-	// NeedsQuery: it is about a refund that no call asked for, and does not say how that ended. The gateway knows.
+	// NeedsQuery: it does not say how a refund ended, which no call asked for or which is decided. The gateway knows.
 	NeedsQuery bool
 	// Submitted is the payment, if the notice is the answer to its submission; else nil.
 	Submitted *payment.View
@@ -255,7 +255,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
-	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery()}
+	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
 	switch {
 	case !c.row.Exists:
 		return s, nil
@@ -289,7 +289,11 @@ func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled
 
 // state returns the state of the payment.
 func (c *SettlePayment) state(tx *Tx) (string, error) {
-	i, err := tx.Machines().StateOf(paymentInstance(c.row.Key), c.Caller)
+	find := tx.Machines().StateOf // without a payment there may be an instance all the same
+	if c.row.Exists {
+		find = tx.instanceOfRow
+	}
+	i, err := find(paymentInstance(c.row.Key), c.Caller)
 	return i.State, err
 }
 

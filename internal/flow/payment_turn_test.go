@@ -2,8 +2,11 @@ package flow_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -250,4 +253,132 @@ func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
 	m.gets(m.resolve(2, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
 	said("m6", "4", "flagged", "6.00")
 	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn, refund_returned 100 write_off, unknown_refund 100; gw -7, loss 1, user:3 6")
+}
+
+// Notices come in any order: that counts which the gateway said last by its own clock.
+func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
+	t.Parallel()
+	begin := time.Now().Add(-time.Hour)
+	at := func(minute int) func(*payment.Said) {
+		return func(s *payment.Said) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
+	}
+	type said struct {
+		kind    gateway.Kind
+		minute  int // -1: in the answer to a call, without a time
+		verdict string
+	}
+	yes, no := gateway.Refunded, gateway.RefundFailed
+	for name, c := range map[string]struct {
+		says  []said
+		ends  string
+		given string
+	}{
+		"failed, and a success from before": {[]said{{no, 12, "applied"}, {yes, 10, "known"}, {no, 12, "known"}},
+			"r1 failed; gw -10, user:3 10", "0"},
+		"a failed answer, a success, and the failure's notice": {[]said{{no, -1, "applied"}, {yes, 10, "flagged"}, {no, 9, "known"}},
+			"r1 failed; unknown_refund 400; gw -10, user:3 10", "400"},
+		"success, failure, and the success again": {[]said{{yes, 10, "applied"}, {no, 12, "flagged"}, {yes, 10, "known"}},
+			"r1 succeeded; refund_returned 400; gw -6, user:3 6", "0"},
+		"in order": {[]said{{no, 10, "applied"}, {yes, 12, "flagged"}, {no, 13, "applied"}},
+			"r1 failed; unknown_refund 400 withdrawn; gw -10, user:3 10", "0"},
+		"at the same time, as they come": {[]said{{no, 10, "applied"}, {yes, 10, "flagged"}, {no, 10, "applied"}},
+			"r1 failed; unknown_refund 400 withdrawn; gw -10, user:3 10", "0"},
+		"a clock that is ahead": {[]said{{no, 10_000, "applied"}, {yes, 9_000, "flagged"}},
+			"r1 failed; unknown_refund 400; gw -10, user:3 10", "400"},
+		"the gateway is asked": {[]said{{no, 12, "applied"}, {yes, -1, "flagged"}},
+			"r1 failed; unknown_refund 400; gw -10, user:3 10", "400"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			for n, s := range c.says {
+				said := notice(fmt.Sprint("m", n), amountOf("4", "CNY"), ofRefund("r1", s.kind), at(s.minute))
+				if s.minute < 0 {
+					said.At, said.Callback = time.Time{}, false
+				}
+				m.says(said, s.verdict)
+				m.verify()
+			}
+			m.is("o paid, p1 succeeded, " + c.ends)
+			if got := m.text("select given::text from payment_refunds"); got != c.given {
+				t.Errorf("%s are given back", got)
+			}
+		})
+	}
+}
+
+// A notice that says neither how a refund ended nor of what amount it is makes the server ask, also if the refund was
+// decided before.
+func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
+	t.Parallel()
+	settle := func(m *till, s payment.Said) flow.Settled {
+		t.Helper()
+		out, err := flow.Settle(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	m := refunding(t, "4")
+	asks := notice("m1", amountOf("0", ""), ofRefund("r1", gateway.RefundPending))
+	if settle(m, asks).NeedsQuery {
+		t.Error("the poller asks about a refund that is not decided")
+	}
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
+	for range 2 { // also when the notice comes again
+		if asks.ID = "m3"; !settle(m, asks).NeedsQuery {
+			t.Error("nobody asks about a refund that failed before")
+		}
+	}
+	pending := notice("m4", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending))
+	if settle(m, pending).NeedsQuery {
+		t.Error("a notice of the time before is asked about")
+	}
+}
+
+// The gateway knows a number already, as after a restore, and tells of it while another server asks for the refund.
+func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	four := dec("4")
+	for n := range 100 {
+		o, p, id, no := fmt.Sprint("o", n), fmt.Sprint("p", n), fmt.Sprint("t", n), fmt.Sprint("r", n)
+		m.payableOrder(o, outside, func(c *flow.CreateOrder) { c.Lines, c.Reserve = nil, false })
+		m.create(o, p)
+		m.hear(0, notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of(p, id)))
+		k := []gateway.Kind{gateway.Refunded, gateway.Refunded, gateway.RefundFailed}[n%3]
+		var both sync.WaitGroup
+		both.Go(func() {
+			time.Sleep(time.Duration(n%10) * 100 * time.Microsecond)
+			m.pay(0, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: no}, OutTradeNo: p, Amount: &four})
+		})
+		both.Go(func() {
+			time.Sleep(500 * time.Microsecond)
+			m.hear(1, notice(fmt.Sprint("m", n), amountOf("4", "CNY"), of(p, id), ofRefund(no, k)))
+		})
+		both.Wait()
+	}
+	if got := m.text("select coalesce(string_agg(detail, ', '), 'none') from payment_flags where about_refund is not null"); got != "none" {
+		t.Error(got)
+	}
+	m.verify()
+}
+
+// No amount that a gateway tells breaks a read.
+func TestSumsOfRefundsBeyond38DigitsBreakNoRead(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	for n := range 2 {
+		m.says(console(fmt.Sprint("c", n), "999999999999999999999999999999999999.99"), "flagged")
+	}
+	v, err := payment.NewReader(m.app).Payment(t.Context(), payment.Key{Tenant: 1, OutTradeNo: "p1"})
+	if err != nil || v.Refunded != amount.Max {
+		t.Errorf("%v is given back, %v", v.Refunded, err)
+	}
+	if list, _, err := payment.NewReader(m.app).Payments(t.Context(), 1, "", 10, ""); err != nil || len(list) != 1 {
+		t.Errorf("%d payments, %v", len(list), err)
+	}
+	m.refuses(refund("r2", "1"), "0.00")
+	m.verify()
 }

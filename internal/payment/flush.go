@@ -172,7 +172,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
 		arg.Given, arg.Booked = append(arg.Given, x.GivenBack), append(arg.Booked, x.Booked)
-		arg.TurnFlagIds = append(arg.TurnFlagIds, x.TurnFlagID)
+		arg.GivenAt, arg.TurnFlagIds = append(arg.GivenAt, x.GivenAt), append(arg.TurnFlagIds, x.TurnFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)

@@ -169,6 +169,7 @@ type Refund struct {
 	FailureText     string
 	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
 	Booked          amount.Int // of it, by the ledger; 0: nothing, or its hold could not be captured
+	GivenAt         time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
 	TurnFlagID      int64      // last flag of a difference between GivenBack and the state; 0: none
 	Turned          bool       // a command of the batch has raised that flag
 }

@@ -248,7 +248,8 @@ from (
 -- Refunds by number.
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked,
+    r.given_at, r.turn_flag_id
 from (
     select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@refund_nos::text[]) as refund_no
@@ -282,7 +283,7 @@ with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
         failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
-        turn_flag_id = nullif(y.turn_flag_id, 0)
+        given_at = nullif(y.given_at, '0001-01-01 00:00:00+00'), turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
         select l.ctid as tid, u.*
         from (
@@ -290,7 +291,7 @@ with changed as (
                 unnest(@gateway_refund_ids::text[]) as gateway_refund_id,
                 unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text,
                 unnest(@given::numeric[]) as given, unnest(@booked::numeric[]) as booked,
-                unnest(@turn_flag_ids::bigint[]) as turn_flag_id
+                unnest(@given_at::timestamptz[]) as given_at, unnest(@turn_flag_ids::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x

@@ -18,8 +18,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded + x.extra_refunded, 0)
-        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    least(10::numeric ^ 38 - 1, round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale))))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
@@ -37,8 +37,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded + x.extra_refunded, 0)
-        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    least(10::numeric ^ 38 - 1, round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale))))::numeric as refunded
 from (
     (
         select l.* from payment_payments l

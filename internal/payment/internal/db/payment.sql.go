@@ -1172,13 +1172,14 @@ func (q *Queries) RefundInsert(ctx context.Context, db DBTX, arg RefundInsertPar
 const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
-    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked, r.turn_flag_id
+    r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked,
+    r.given_at, r.turn_flag_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1209,6 +1210,7 @@ type RefundLookupRow struct {
 	FailureText     *string
 	Given           amount.Int
 	Booked          amount.Int
+	GivenAt         *time.Time
 	TurnFlagID      *int64
 }
 
@@ -1244,6 +1246,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.FailureText,
 			&i.Given,
 			&i.Booked,
+			&i.GivenAt,
 			&i.TurnFlagID,
 		); err != nil {
 			return nil, err
@@ -1261,15 +1264,15 @@ with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
         failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
-        turn_flag_id = nullif(y.turn_flag_id, 0)
+        given_at = nullif(y.given_at, '0001-01-01 00:00:00+00'), turn_flag_id = nullif(y.turn_flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.booked, u.turn_flag_id
+        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.booked, u.given_at, u.turn_flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as refund_no,
                 unnest($3::text[]) as gateway_refund_id,
                 unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text,
                 unnest($6::numeric[]) as given, unnest($7::numeric[]) as booked,
-                unnest($8::bigint[]) as turn_flag_id
+                unnest($8::timestamptz[]) as given_at, unnest($9::bigint[]) as turn_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -1291,6 +1294,7 @@ type RefundUpdateParams struct {
 	FailureTexts     []string
 	Given            []amount.Int
 	Booked           []amount.Int
+	GivenAt          []time.Time
 	TurnFlagIds      []int64
 }
 
@@ -1304,6 +1308,7 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.FailureTexts,
 		arg.Given,
 		arg.Booked,
+		arg.GivenAt,
 		arg.TurnFlagIds,
 	)
 	var column_1 string

@@ -347,8 +347,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded + x.extra_refunded, 0)
-        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    least(10::numeric ^ 38 - 1, round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale))))::numeric as refunded
 from payment_payments p
 cross join lateral (
     select l.state, l.revision, l.changed_at from machine_instances l
@@ -466,8 +466,8 @@ select p.out_trade_no, p.payment_id, p.order_no, p.gateway, p.pay_type, p.attemp
     p.description, p.payer, p.payer_ip, p.return_url, p.expires_at, p.principal, p.request_id, p.created_at,
     p.transaction_id, p.paid_at, p.credential, p.failure_code, p.failure_text, i.state, i.revision, i.changed_at,
     round(coalesce(x.refunding, 0) * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunding,
-    round(coalesce(x.refunded + x.extra_refunded, 0)
-        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale)))::numeric as refunded
+    least(10::numeric ^ 38 - 1, round(coalesce(x.refunded + x.extra_refunded, 0)
+        * 10::numeric ^ (p.scale - coalesce(x.scale, p.scale))))::numeric as refunded
 from (
     (
         select l.tenant_id, l.out_trade_no, l.payment_id, l.order_no, l.gateway, l.pay_type, l.attempt, l.asset, l.scale, l.amount, l.payee, l.description, l.payer, l.payer_ip, l.return_url, l.expires_at, l.token_hash, l.early, l.principal, l.request_id, l.created_at, l.transaction_id, l.paid_at, l.credential, l.failure_code, l.failure_text, l.messages, l.ctid from payment_payments l
@@ -664,7 +664,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.failure_text, i.state, i.revision, i.changed_at
 from (
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text = '' and l.tenant_id = $2::integer and l.refund_id > 0
             and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -672,7 +672,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -770,7 +770,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.turn_flag_id, l.ctid from payment_refunds l
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
     where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
         and l.created_at < $3::timestamptz
         and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)
