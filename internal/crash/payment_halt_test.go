@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ledgerd/ledgerd/client"
@@ -203,7 +204,7 @@ func (g *stage) play(story string) {
 		g.patiently("paid", func() bool { return g.state() == "succeeded" })
 		g.step("refund")
 		ask(g.visit, func(ctx context.Context, c *client.Client) (*paymentv1.RefundPaymentResponse, error) {
-			return c.Payments.RefundPayment(ctx, &paymentv1.RefundPaymentRequest{RefundNo: g.out + "R", OutTradeNo: g.out, Amount: "3"})
+			return c.Payments.RefundPayment(ctx, &paymentv1.RefundPaymentRequest{RefundNo: g.out + "R", OutTradeNo: g.out, Amount: proto.String("3")})
 		})
 	case cancelled:
 		g.step("cancel")

@@ -342,7 +342,11 @@ func (p *trip) refunds(number string) {
 	for n, amount := range [][]string{nil, {"0.30"}, {""}, {"0.70", ""}}[rand.IntN(4)] {
 		no := fmt.Sprintf("%s-R%d", p.name, n)
 		if r, ok := ask(p.visit, func(ctx context.Context, c *client.Client) (*paymentv1.RefundPaymentResponse, error) {
-			return c.Payments.RefundPayment(ctx, &paymentv1.RefundPaymentRequest{RefundNo: no, OutTradeNo: number, Amount: amount})
+			r := &paymentv1.RefundPaymentRequest{RefundNo: no, OutTradeNo: number}
+			if amount != "" {
+				r.Amount = &amount
+			}
+			return c.Payments.RefundPayment(ctx, r)
 		}); ok && r.GetRefund().GetState() == paymentv1.RefundState_REFUND_STATE_SUCCEEDED {
 			p.facts["refund "+no] = "succeeded"
 		}

@@ -50,7 +50,7 @@ func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
 
 // turned takes what the gateway says of a refund that is decided, or says with the name of another merchant. What it
 // said last counts, by its clock; the state stays.
-func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, error) {
+func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
 	g := gift{given: c.given(x), booked: x.Booked}
 	switch {
 	case c.Kind == gateway.RefundFailed:
@@ -72,7 +72,7 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string) (any, er
 	switch {
 	case g.given.IsZero():
 		g.detail = "refund " + c.RefundNo + " failed after it had succeeded"
-	case c.Foreign != "" && x.FlagID == 0:
+	case foreign:
 		g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
 			", and names another " + c.Foreign
 	case !x.GivenBack.IsZero():

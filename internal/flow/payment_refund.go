@@ -2,6 +2,7 @@ package flow
 
 import (
 	"cmp"
+	"errors"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -199,7 +200,10 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 	if c.Amount != nil {
 		var err error
 		if n, err = c.Amount.Minor(t.Scale); err != nil {
-			const problem = "must not have more decimals than the payment"
+			problem := "must not have more decimals than the payment"
+			if errors.Is(err, amount.ErrOverflow) {
+				problem = "must not be of so many digits"
+			}
 			return n, fault.FieldInvalid.New("amount: %s", problem).WithField("amount", problem)
 		}
 	}
@@ -325,11 +329,15 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
+	foreign, err := c.foreignTo(tx, x)
+	if err != nil {
+		return nil, err
+	}
 	switch {
-	case c.Foreign != "" && x.FlagID == 0 && c.Kind != gateway.Refunded:
+	case foreign && c.Kind != gateway.Refunded:
 		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
-	case c.Foreign != "" && x.FlagID == 0, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
-		return c.turned(tx, x, i.State)
+	case foreign, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
+		return c.turned(tx, x, i.State, foreign)
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
@@ -362,6 +370,17 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	c.nameRefund(tx)
 	return s, nil
+}
+
+// foreignTo reports whether the notice of a refund names another merchant than the money that is given back.
+func (c *SettlePayment) foreignTo(tx *Tx, x *payment.Refund) (bool, error) {
+	if c.Foreign == "" || x.FlagID == 0 {
+		return c.Foreign != "", nil
+	}
+	if err := c.ownsRefund(tx, x); err != nil {
+		return false, err
+	}
+	return c.refund.flag.Value.Kind != payment.WrongMerchant, nil
 }
 
 // about reports whether the notice is about a refund with its number.

@@ -382,3 +382,31 @@ func TestSumsOfRefundsBeyond38DigitsBreakNoRead(t *testing.T) {
 	m.refuses(refund("r2", "1"), "0.00")
 	m.verify()
 }
+
+// The refund of a flag may be told of in the name of another merchant only if the money came so.
+func TestANoticeOfAnotherMerchantAboutTheRefundOfAFlag(t *testing.T) {
+	t.Parallel()
+	another := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.wants(cancelOrder("o"), "o cancelled")
+	m.says(notice("n1", amountOf("10", "CNY")), "flagged")
+	m.gets(m.resolve(0, back), "late refund")
+	m.says(notice("m0", ofRefund("r1", gateway.RefundPending), another), "known")
+	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded), another), "flagged")
+	m.is("o cancelled, p1 late, r1 asked; late 1000 sus refund, unknown_refund 1000; gw -10, sus 10 held 10")
+	m.verify()
+	m.says(notice("m2", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.is("o cancelled, p1 late, r1 succeeded; late 1000 sus refund, unknown_refund 1000 withdrawn")
+	m.verify()
+
+	m = newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY"), another), "flagged")
+	m.gets(m.resolve(0, back), "wrong_merchant refund")
+	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded), another), "applied")
+	m.verify()
+}

@@ -216,6 +216,11 @@ func (d *plans) load() {
 		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency, asset, scale, amount,
 				account, request_id, created_at)
 			select 1, id, 'wrong_amount', 'x', 'g', 't' || no, no, no, 'CNY', 'CNY', 2, 200, 'sus', 'r', at from numbers where k = 'g'`,
+		// Given back in the console: a half of them without a transaction.
+		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, currency, asset, scale, amount,
+				request_id, created_at)
+			select 1, id + (1::bigint << 52), 'unknown_refund', 'x', 'g', case when id % 20 < 10 then 't' || no else '' end, no, 'CNY', 'CNY', 2, 1, 'r', at
+			from numbers where k in ('f', 'b', 'g')`,
 		`insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
 			select 1, 'payment', no, 'g', case k when 'u' then 'flag' else 'query' end, case when no ~ '00$' then at else '2126-01-01Z' end
 			from numbers where k in ('s', 'w', 'u', 'c')

@@ -29,7 +29,7 @@ func TestMessagesMakeOrdersAndPayments(t *testing.T) {
 	for i, r := range []proto.Message{
 		&orderv1.CreateOrderRequest{Subject: "u", Asset: "COIN", Amount: "1"},
 		&paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "till"},
-		&paymentv1.RefundPaymentRequest{RefundNo: "refund-back", OutTradeNo: "paid-a", Amount: "0.1"},
+		&paymentv1.RefundPaymentRequest{RefundNo: "refund-back", OutTradeNo: "paid-a", Amount: proto.String("0.1")},
 	} {
 		in := &rpc.Incoming{Identity: access.Identity{Tenant: c.tenant(), Principal: "orders", Role: access.Write},
 			Request: string(r.ProtoReflect().Descriptor().FullName()), Key: inbox.Key{Group: "g", ID: fmt.Sprint(i)},

@@ -346,7 +346,7 @@ var refundPaymentCall = register("payment.refund",
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
 			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),
 			Lease: c.firstLease()}
-		if r.GetAmount() != "" {
+		if r.Amount != nil { // an empty text is a mistake, and not all of the money
 			n := d.positive("amount", r.GetAmount(), ledger.Exact)
 			cmd.Amount = &n
 		}

@@ -42,6 +42,8 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		{"RefundPayment", "PAYMENT_NOT_FOUND", "none-1", refundPayment("refund-1", "none-1", "")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must not have more decimals than the payment", refundPayment("refund-1", "paid-a", "0.001")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be greater than zero", refundPayment("refund-1", "paid-a", "0")},
+		{"RefundPayment", "FIELD_INVALID", "amount: must be a decimal", &paymentv1.RefundPaymentRequest{RefundNo: "refund-1",
+			OutTradeNo: "paid-a", Amount: proto.String("")}},
 		{"ResolveFlag", "FIELD_INVALID", "account: must be set to write off", flag},
 		{"ResolveFlag", "FIELD_INVALID", "refundNo: must be set to refund", &paymentv1.ResolveFlagRequest{FlagId: 1,
 			Resolution: paymentv1.Resolution_RESOLUTION_REFUND}},

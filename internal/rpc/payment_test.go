@@ -62,7 +62,11 @@ func createPayment(orderNo, number string) *paymentv1.CreatePaymentRequest {
 }
 
 func refundPayment(no, number, amount string) *paymentv1.RefundPaymentRequest {
-	return &paymentv1.RefundPaymentRequest{RefundNo: no, OutTradeNo: number, Amount: amount, Reason: secretNote}
+	r := &paymentv1.RefundPaymentRequest{RefundNo: no, OutTradeNo: number, Reason: secretNote}
+	if amount != "" {
+		r.Amount = &amount
+	}
+	return r
 }
 
 func resolveFlag(name string, r *paymentv1.ResolveFlagRequest) *paymentv1.ResolveFlagRequest {

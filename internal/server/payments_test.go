@@ -16,6 +16,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
@@ -443,7 +444,7 @@ func refunded(x *till, no string) {
 		x.T.Errorf("the gateway has %s", got)
 	}
 	a := x.Call(servertest.ConnectJSON, "Payment.RefundPayment", &paymentv1.RefundPaymentRequest{RefundNo: "more_" + no, OutTradeNo: no,
-		Amount: "0.01"})
+		Amount: proto.String("0.01")})
 	if a.Reason(x.T) != "REFUND_EXCEEDS_PAID" {
 		x.T.Errorf("more: %s", a.Raw)
 	}
@@ -566,7 +567,10 @@ func returned(x *till, no string) {
 
 func (x *till) refund(no, refundNo, amount string) {
 	x.T.Helper()
-	r := &paymentv1.RefundPaymentRequest{RefundNo: refundNo, OutTradeNo: no, Amount: amount, Reason: "broken"}
+	r := &paymentv1.RefundPaymentRequest{RefundNo: refundNo, OutTradeNo: no, Reason: "broken"}
+	if amount != "" {
+		r.Amount = &amount
+	}
 	for _, existed := range []bool{false, true} {
 		res := new(paymentv1.RefundPaymentResponse)
 		if x.OK("Payment.RefundPayment", r, res); res.GetExisted() != existed {

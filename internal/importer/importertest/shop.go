@@ -117,8 +117,11 @@ func (s *Shop) Pay(x Said) {
 func (s *Shop) Refund(x Said) {
 	s.Helper()
 	s.tell(x.Refund, x)
-	r := OK(s, s.Client.Payments.RefundPayment, &paymentv1.RefundPaymentRequest{RefundNo: x.Refund,
-		OutTradeNo: x.Number, Amount: x.Amount})
+	q := &paymentv1.RefundPaymentRequest{RefundNo: x.Refund, OutTradeNo: x.Number}
+	if x.Amount != "" {
+		q.Amount = &x.Amount
+	}
+	r := OK(s, s.Client.Payments.RefundPayment, q)
 	want := paymentv1.RefundState_REFUND_STATE_SUCCEEDED
 	if x.Failed {
 		want = paymentv1.RefundState_REFUND_STATE_FAILED

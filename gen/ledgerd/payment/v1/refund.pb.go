@@ -284,8 +284,8 @@ type RefundPaymentRequest struct {
 	RefundNo string `protobuf:"bytes,1,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Payment.
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// What is given back. Empty: all that remains, also after what the gateway gave back without a refund.
-	Amount string `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
+	// What is given back. Not set: all that remains, also after what the gateway gave back without a refund.
+	Amount *string `protobuf:"bytes,3,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
 	// Reason, for the payer.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -337,8 +337,8 @@ func (x *RefundPaymentRequest) GetOutTradeNo() string {
 }
 
 func (x *RefundPaymentRequest) GetAmount() string {
-	if x != nil {
-		return x.Amount
+	if x != nil && x.Amount != nil {
+		return *x.Amount
 	}
 	return ""
 }
@@ -670,13 +670,14 @@ const file_ledgerd_payment_v1_refund_proto_rawDesc = "" +
 	"updateTime\x12\x1c\n" +
 	"\tprincipal\x18\x10 \x01(\tR\tprincipal\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x11 \x01(\tR\trequestId\"\xc0\x01\n" +
+	"request_id\x18\x11 \x01(\tR\trequestId\"\xd0\x01\n" +
 	"\x14RefundPaymentRequest\x129\n" +
 	"\trefund_no\x18\x01 \x01(\tB\x1c\xbaH\x19r\x172\x15^[0-9A-Za-z_-]{6,64}$R\brefundNo\x12+\n" +
 	"\fout_trade_no\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\n" +
-	"outTradeNo\x12\x1f\n" +
-	"\x06amount\x18\x03 \x01(\tB\a\xbaH\x04r\x02(@R\x06amount\x12\x1f\n" +
-	"\x06reason\x18\x04 \x01(\tB\a\xbaH\x04r\x02(PR\x06reason\"e\n" +
+	"outTradeNo\x12$\n" +
+	"\x06amount\x18\x03 \x01(\tB\a\xbaH\x04r\x02(@H\x00R\x06amount\x88\x01\x01\x12\x1f\n" +
+	"\x06reason\x18\x04 \x01(\tB\a\xbaH\x04r\x02(PR\x06reasonB\t\n" +
+	"\a_amount\"e\n" +
 	"\x15RefundPaymentResponse\x122\n" +
 	"\x06refund\x18\x01 \x01(\v2\x1a.ledgerd.payment.v1.RefundR\x06refund\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\":\n" +
@@ -752,6 +753,7 @@ func file_ledgerd_payment_v1_refund_proto_init() {
 	if File_ledgerd_payment_v1_refund_proto != nil {
 		return
 	}
+	file_ledgerd_payment_v1_refund_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
