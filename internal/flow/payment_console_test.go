@@ -336,3 +336,22 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 	}
 	m.verify()
 }
+
+// A refund of the console that is told of by one name, and then by both, is known by either.
+func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
+	t.Parallel()
+	by := func(id, number, gatewayID string) payment.Said {
+		said := notice(id, amountOf("4", "CNY"), ofRefund(number, gateway.Refunded))
+		said.GatewayRefundID = gatewayID
+		return said
+	}
+	for first, second := range map[[2]string][2]string{{"", "re_1"}: {"hand", ""}, {"hand", ""}: {"", "re_1"}} {
+		m := paidTill(t)
+		m.says(by("m1", first[0], first[1]), "flagged")
+		m.says(by("m2", "hand", "re_1"), "known")
+		m.says(by("m3", second[0], second[1]), "known")
+		m.gets(refund("hand", "4"), "REFUND_EXISTS_DIFFERENT")
+		m.refuses(refund("r2", "7"), "6.00")
+		m.verify()
+	}
+}

@@ -166,6 +166,15 @@ func (c *SettlePayment) nameRefund(tx *Tx) {
 	}
 }
 
+// nameUnasked gives the recorded notice of a refund that no call asked for all its names: its number, too, which
+// RefundPayment does not use then.
+func (c *SettlePayment) nameUnasked(tx *Tx) {
+	c.nameRefund(tx)
+	if c.number != nil && !c.number.Exists {
+		tx.Payments().AddAlias(c.number, c.notice)
+	}
+}
+
 // needsQuery reports whether the notice does not say how a refund ended that nobody asks the gateway about: one that no
 // call asked for, or that is decided, and of which not even an amount is told.
 func (c *SettlePayment) needsQuery(tx *Tx) bool {
@@ -190,7 +199,9 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	}
 	ours := c.refund.row != nil && c.refund.row.Exists
 	if c.alias != nil && c.alias.Exists || !ours && c.number != nil && c.number.Exists {
-		return c.record(tx, payment.Known, "the refund is known"), nil
+		s := c.record(tx, payment.Known, "the refund is known")
+		c.nameUnasked(tx) // it may be known under one name only
+		return s, nil
 	}
 	money, id, err := c.taken(tx)
 	if err != nil {
@@ -206,10 +217,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	c.nameRefund(tx)
-	if c.number != nil && !c.number.Exists {
-		tx.Payments().AddAlias(c.number, c.notice) // RefundPayment does not use the number
-	}
+	c.nameUnasked(tx)
 	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
 	if money != nil && money.Exists {
 		t := tx.Payments().ChangeMoney(money)
