@@ -349,11 +349,15 @@ func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
 		k := []gateway.Kind{gateway.Refunded, gateway.Refunded, gateway.RefundFailed}[n%3]
 		var both sync.WaitGroup
 		both.Go(func() {
-			time.Sleep(time.Duration(n%10) * 100 * time.Microsecond)
+			for range n % 10 { // at other moments
+				m.text("select 1")
+			}
 			m.pay(0, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: no}, OutTradeNo: p, Amount: &four})
 		})
 		both.Go(func() {
-			time.Sleep(500 * time.Microsecond)
+			for range 4 {
+				m.text("select 1")
+			}
 			m.hear(1, notice(fmt.Sprint("m", n), amountOf("4", "CNY"), of(p, id), ofRefund(no, k)))
 		})
 		both.Wait()

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// approvals makes a policy, and three requests of tester: the boss approved the first, which changes the metadata of the
-// account fees, and rejected the second; the third is open.
+// approvals makes a policy, and three requests of tester: the boss approved the first, which changes the metadata of
+// the account fees, and rejected the second; the third is open.
 func (b *Books) approvals() {
 	b.t.Helper()
 	if err := access.Administer(b.super).PutPolicy(b.t.Context(), Demo, access.Policy{Operation: "ledger.hold",
