@@ -355,3 +355,22 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 		m.verify()
 	}
 }
+
+// Of a payment with many transactions the console gives back the one that paid.
+func TestTheConsoleNamesNoneOfManyTransactions(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	const times = 23
+	for n := range times {
+		m.says(notice(fmt.Sprint("n", n), amountOf("9", "CNY"), of("p1", fmt.Sprint("t", n))), "flagged")
+	}
+	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
+	m.says(console("c1", "9", of("p1", "")), "flagged")
+	m.refuses(refund("r1", "9"), "0.00")
+	if got := m.text("select string_agg(transaction_id || ' ' || extra_refunded, ', ') from payment_money where extra_refunded > 0"); got != "t22 900" {
+		t.Errorf("given back: %s", got)
+	}
+	m.verify()
+}

@@ -178,16 +178,15 @@ func (c *SettlePayment) nameUnasked(tx *Tx) {
 // needsQuery reports whether the notice does not say how a refund ended that nobody asks the gateway about: one that no
 // call asked for, or that is decided, and of which not even an amount is told.
 func (c *SettlePayment) needsQuery(tx *Tx) bool {
-	r := c.refund.row
-	if c.Kind != gateway.RefundPending || !c.row.Exists || r == nil {
+	r, vague := c.refund.row, c.Callback && c.Amount.Coef.IsZero()
+	if c.Kind != gateway.RefundPending || r == nil {
 		return false
 	}
 	if !r.Exists {
-		return true
+		return c.row.Exists || vague
 	}
 	i, err := tx.instanceOfRow(refundInstance(r.Key), c.Caller)
-	return c.Callback && c.Amount.Coef.IsZero() && err == nil &&
-		(i.State == machine.RefundSucceeded || i.State == machine.RefundFailed)
+	return vague && err == nil && (i.State == machine.RefundSucceeded || i.State == machine.RefundFailed)
 }
 
 // unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
@@ -248,16 +247,26 @@ func (c console) need(tx *Tx, k payment.GatewayKey, number string) {
 
 // takenOfPayment is taken for a notice without a transaction: the one that paid, or else the first under its number.
 func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
-	if !c.console.listed {
-		c.console.listed = true // the next run names all money of the payment
+	paid := c.row.Value.TransactionID
+	if c.row.Value.Gateway != c.Gateway {
+		paid = ""
+	}
+	if !c.console.listed || c.console.transaction != paid {
+		c.console.listed, c.console.transaction = true, paid // the next run names it, and the first ones of the payment
 		return nil, "", commit.ErrMoreRows
 	}
-	for _, r := range tx.Payments().Money(c.row.Key) {
-		if r.Key.Gateway == c.Gateway && (money == nil || r.Key.ID == c.row.Value.TransactionID) {
-			money, id = r, r.Key.ID
+	if paid != "" {
+		k := payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: paid}
+		if r := tx.Payments().KnownTransaction(k); r.Exists && r.Value.OutTradeNo == c.OutTradeNo {
+			return r, paid, nil
 		}
 	}
-	return money, id, nil
+	for _, r := range tx.Payments().Money(c.row.Key) {
+		if r.Key.Gateway == c.Gateway {
+			return r, r.Key.ID, nil
+		}
+	}
+	return nil, "", nil
 }
 
 // taken returns the transaction of which money was given back, and its number. Empty: none is known. It is not there

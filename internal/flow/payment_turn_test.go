@@ -334,6 +334,13 @@ func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	if settle(m, pending).NeedsQuery {
 		t.Error("a notice of the time before is asked about")
 	}
+	// Of a payment that is not there yet: its money would count as not given back.
+	if !settle(m, notice("m5", amountOf("0", ""), of("p9", "t9"), ofRefund("hand", gateway.RefundPending))).NeedsQuery {
+		t.Error("nobody asks about a refund of an unknown payment")
+	}
+	if settle(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"), ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
+		t.Error("a pending refund of an unknown payment is asked about")
+	}
 }
 
 // The gateway knows a number already, as after a restore, and tells of it while another server asks for the refund.

@@ -102,7 +102,7 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
 	error) {
 	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})
-	if err != nil {
+	if err != nil && !fault.Is(err, payment.NotFound) { // of an unknown payment the gateway tells the currency, or none
 		return false, err
 	}
 	currency, _ := g.Currency(v.Asset)
