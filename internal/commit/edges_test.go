@@ -78,7 +78,35 @@ func TestDuplicateBatchNumbersFailNoCommand(t *testing.T) {
 	}
 }
 
-// As above, and the outcome of a COMMIT is unknown whose number another server has used since.
+// As above, and the numbers were told to callers, who may use them after the loss: they must not mean something else.
+func TestNumbersOfLostBatchesAreNotGivenOutAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	add30 := func(instance string) {
+		e := w.engine(func(c *Config[*toyTx]) { c.Instance = instance })
+		for range 30 {
+			if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add30("one")
+	last := w.int("select max(batch_id) from commit_batches")
+	w.exec("alter table commit_batches disable trigger all")
+	w.exec("delete from commit_batches where instance = 'one'")
+	w.exec("select setval('commit_batch_seq', 1, false)")
+	w.exec("alter table commit_epochs disable trigger all")
+	w.exec("update commit_epochs set history = 'the cluster before'")
+	add30("two")
+	if first := w.int("select min(batch_id) from commit_batches where instance = 'two'"); first < last+1<<33 {
+		t.Errorf("after lost batches up to %d, number %d was given out: others up to it may be lost", last, first)
+	}
+	if n := w.int("select count(*) from commit_epochs where epoch = commit_epoch()"); n != 1 {
+		t.Errorf("the present epoch is recorded %d times", n)
+	}
+}
+
+// A standby was promoted, and the outcome of a COMMIT is unknown whose number another server has used since.
 func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)

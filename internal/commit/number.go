@@ -8,8 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// batchIDs hands out batch numbers from blocks of the sequence. If the database loses its last commits (an asynchronous
-// standby is promoted, a backup is restored), numbers may be handed out twice. Then batches collide, and a new block is
+// batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
+// its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
+// They are if Postgres cannot tell, as after the restore of a disk snapshot. Then batches collide, and a new block is
 // fetched.
 type batchIDs struct {
 	mu            sync.Mutex
