@@ -72,6 +72,10 @@ func stockCases(callers []int) (all []Case) {
 			for _, items := range []string{"hot", "spread"} {
 				for _, strategy := range append([]string{stock.Batched}, directStrategies...) {
 					add(items, n, strategy, strategy, 1)
+					if items == "hot" && n == stockCallers && strategy == stock.Batched {
+						// Beside the case that it is compared with: later autovacuum takes a part of the CPU.
+						add(items, n, strategy, "confirm", 1)
+					}
 				}
 			}
 			for _, segments := range []int{10, 64} {
@@ -79,9 +83,6 @@ func stockCases(callers []int) (all []Case) {
 					add("hot", n, strategy, fmt.Sprintf("%s-%d", strategy, segments), segments)
 				}
 			}
-		}
-		if slices.Contains(callers, stockCallers) {
-			add("hot", stockCallers, stock.Batched, "confirm", 1)
 		}
 	}
 	return all
