@@ -92,7 +92,7 @@ const (
 
 // unreached are statements that reach no row with generic parameters.
 var unreached = exceptions{
-	"AttemptMark": inAState, "CallAgain": inAState, "CallFlagDue": inAState, "CallRunning": inAState,
+	"AdministratorCheck": "it asks for rights, not for rows", "AttemptMark": inAState, "CallAgain": inAState, "CallFlagDue": inAState, "CallRunning": inAState,
 	"ClaimClean": inAState, "ClaimOverdue": inAState, "CodeUnsent": inAState, "CounterLock": andValues,
 	"CountsClean": inAState, "CountsOverdue": inAState, "CouponPageOfOwner": andValues, "DeadFind": inAState,
 	"DeadGroups": inAState, "FailedEventInsert": inAState, "FlagStats": inAState, "HoldPageOpen": inAState,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
@@ -24,14 +26,17 @@ type apikeyCmd struct {
 
 // lifeFlag is when a new key expires.
 type lifeFlag struct {
-	Life time.Duration `help:"Time after which the key expires, such as 2160h. Default: never."`
+	Life *time.Duration `help:"Time after which the key expires, such as 2160h. Required for the successor of a key that expires. Default: never."`
 }
 
-func (f lifeFlag) expires() time.Time {
-	if f.Life == 0 {
-		return time.Time{}
+func (f lifeFlag) expires() (time.Time, error) {
+	if f.Life == nil {
+		return time.Time{}, nil
 	}
-	return time.Now().Add(f.Life)
+	if *f.Life <= 0 {
+		return time.Time{}, errors.New("--life: must be positive, such as 2160h; without it a key never expires")
+	}
+	return time.Now().Add(*f.Life), nil
 }
 
 type apikeyCreateCmd struct {
@@ -45,29 +50,57 @@ type apikeyCreateCmd struct {
 }
 
 func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
-	pool, err := e.open(all.Apikey.DatabaseURL, 1)
+	end, err := c.expires()
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
-	n := access.NewKey{Principal: c.Principal, Rights: access.Rights{Expires: c.expires(), CallRate: c.CallRate,
+	n := access.NewKey{Principal: c.Principal, Rights: access.Rights{Expires: end, CallRate: c.CallRate,
 		CallLimit: c.CallLimit}}
 	if n.Role, err = access.ParseRole(c.Role); err != nil {
 		return err
 	}
-	if n.Scopes, err = rpc.ParseScopes(c.Scope); err != nil {
-		return fmt.Errorf("--scope: %w", err)
+	if n.Scopes, err = rpc.ParseScopes(n.Role, c.Scope); err != nil {
+		return asFlags(err)
 	}
-	tenant, err := access.EnsureTenant(e.ctx, pool, c.Tenant)
+	pool, err := e.openAdmin(all.Apikey.DatabaseURL)
 	if err != nil {
 		return err
 	}
-	key, err := access.Administer(pool).CreateKey(e.ctx, tenant, n)
+	defer pool.Close()
+	admin := access.Administer(pool)
+	tenant, existed, err := admin.CreateTenant(e.ctx, c.Tenant)
 	if err != nil {
-		return err
+		return asFlags(err)
+	}
+	if !existed {
+		e.log.Info("created a tenant", "tenant", c.Tenant)
+	}
+	key, err := admin.CreateKey(e.ctx, tenant, n)
+	if err != nil {
+		return asFlags(err)
 	}
 	fmt.Fprintln(e.out, key.Secret)
 	return nil
+}
+
+// flagNames are the flags and arguments of fields that are named differently.
+var flagNames = map[string]string{"name": "--tenant", "scopes": "--scope", "expire_time": "--life",
+	"approval_required": "--require-approval", "operation": "operation", "channel": "channel", "scope": "scope",
+	"window": "window", "most": "most"}
+
+// asFlags names the field of a refusal as the command line does.
+func asFlags(err error) error {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) != 1 {
+		return err
+	}
+	field, _, _ := strings.Cut(f.Fields[0].Path, "[")
+	name := flagNames[field]
+	if name == "" {
+		name = "--" + strings.ReplaceAll(field, "_", "-")
+	}
+	problem := strings.ReplaceAll(f.Fields[0].Description, "approval_required", flagNames["approval_required"])
+	return fmt.Errorf("%s: %s", name, problem)
 }
 
 type apikeyListCmd struct{ tenantFlag }
@@ -150,9 +183,13 @@ func (c *apikeyRotateCmd) Run(e *env, all *cli) error {
 		if err != nil {
 			return err
 		}
-		successor, _, err := access.Administer(pool).RotateKey(e.ctx, tenant, id, c.Overlap, c.expires())
+		end, err := c.expires()
 		if err != nil {
 			return err
+		}
+		successor, _, err := access.Administer(pool).RotateKey(e.ctx, tenant, id, c.Overlap, end)
+		if err != nil {
+			return asFlags(err)
 		}
 		fmt.Fprintln(e.out, successor.Secret)
 		return nil

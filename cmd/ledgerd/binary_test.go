@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,16 +35,21 @@ func build(t *testing.T, env ...string) *program {
 	return &program{t: t, file: pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), env: append(os.Environ(), env...)}
 }
 
-// run runs a subcommand to its end.
+// run runs a subcommand to its end, and returns what it printed; if it failed, with its log.
 func (p *program) run(args ...string) (out string, code int) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.file, args...)
 	cmd.Env = p.env
-	b, err := cmd.CombinedOutput()
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	b, err := cmd.Output()
 	if cmd.ProcessState == nil {
 		p.t.Fatal(err)
+	}
+	if err != nil {
+		b = append(b, log.Bytes()...)
 	}
 	return string(b), cmd.ProcessState.ExitCode()
 }
@@ -192,7 +198,12 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		{"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
 		{"policy", "set", "--tenant", "acme", "*", "--require-approval"},
 		{"policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1e3"},
-		{"policy", "set", "--tenant", "acme", "ledger.reverse", "--approval-above", "1"},
+		{"policy", "set", "--tenant", "acme", "ledger.hold", "--approval-above", "1"},
+		{"policy", "set", "--tenant", "acme", "ledger.reverse"},
+		{"apikey", "create", "--tenant", "acme", "--principal", "x", "--life", "0s"},
+		{"apikey", "create", "--tenant", "A B", "--principal", "x"},
+		{"apikey", "create", "--tenant", "acme", "--principal", "x", "--scope", "ledger.transfer(form=user:*)"},
+		{"limit", "set", "--tenant", "acme", "fax", "tenant", "60s", "1"},
 		{"policy", "set", "--tenant", "acme", "lock.acquire", "--require-approval"},
 		{"policy", "set", "--tenant", "nobody", "*"}, {"policy", "delete", "--tenant", "acme", "*"},
 		{"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
@@ -200,6 +211,24 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		{"apikey", "create", "--tenant", "acme", "--principal", "x", "--role", "king"}, {"nonsense"}} {
 		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
 			t.Errorf("%v: %d %s", bad, code, out)
+		}
+	}
+	// What no flag names stays: no slip lifts an approval.
+	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-key"); !regexp.MustCompile(
+		`ledger.reverse\s+required\s+-\s+-\s+above 1000.5`).MatchString(set) {
+		t.Errorf("changed to: %s", set)
+	}
+	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--no-require-approval"); !regexp.MustCompile(
+		`ledger.reverse\s+required\s+-\s+-\s+-`).MatchString(set) {
+		t.Errorf("changed to: %s", set)
+	}
+	// The server's login sees no keys: it must not say that there are none, or that a valid key is none.
+	server := &program{t: t, file: app.file, env: append(slices.Clone(app.env), "LEDGERD_ADMIN_DATABASE_URL=")}
+	for _, command := range [][]string{{"apikey", "list", "--tenant", "acme"}, {"apikey", "revoke", "--tenant", "acme", key},
+		{"policy", "list", "--tenant", "acme"}, {"limit", "list", "--tenant", "acme"},
+		{"apikey", "create", "--tenant", "acme", "--principal", "x"}} {
+		if out, code := server.run(command...); code == 0 || !strings.Contains(out, "must be a member of ledgerd_admin") {
+			t.Errorf("%v by the login of the server: %d %s", command, code, out)
 		}
 	}
 	app.must("limit", "set", "--tenant", "acme", "sms", "recipient", "24h", "10")

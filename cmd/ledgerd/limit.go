@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -41,9 +42,10 @@ type limitSetCmd struct {
 
 func (c *limitSetCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		return access.Administer(pool).Change(e.ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
-			return notify.SetLimit(e.ctx, tx, tenant, c.limit(c.Most))
-		})
+		return asFlags(access.Administer(pool).Change(e.ctx, tenant,
+			func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+				return notify.SetLimit(ctx, tx, tenant, c.limit(c.Most))
+			}))
 	})
 }
 
@@ -67,8 +69,9 @@ type limitDeleteCmd struct{ limitName }
 
 func (c *limitDeleteCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		return access.Administer(pool).Change(e.ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
-			x, err := notify.DeleteLimit(e.ctx, tx, tenant, c.limit(0))
+		admin := access.Administer(pool)
+		return admin.Change(e.ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+			x, err := notify.DeleteLimit(ctx, tx, tenant, c.limit(0))
 			if err == nil && x.Before == nil {
 				err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
 			}

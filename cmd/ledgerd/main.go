@@ -70,7 +70,7 @@ type tenantFlag struct {
 
 // with runs a function with a pool on a database, and the id of the tenant.
 func (f *tenantFlag) with(e *env, url string, do func(pool *pgxpool.Pool, tenant int32) error) error {
-	pool, err := e.open(url, 1)
+	pool, err := e.openAdmin(url)
 	if err != nil {
 		return err
 	}
@@ -80,6 +80,19 @@ func (f *tenantFlag) with(e *env, url string, do func(pool *pgxpool.Pool, tenant
 		return err
 	}
 	return do(pool, tenant)
+}
+
+// openAdmin opens a database to administer its tenants.
+func (e *env) openAdmin(url string) (*pgxpool.Pool, error) {
+	pool, err := e.open(url, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := access.CheckAdministrator(e.ctx, pool); err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("%w: name its URL in --database-url or LEDGERD_ADMIN_DATABASE_URL", err)
+	}
+	return pool, nil
 }
 
 // table writes rows in columns, below a header.
@@ -100,6 +113,10 @@ func main() {
 var errQuiet = errors.New("")
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	const adminURL = "LEDGERD_ADMIN_DATABASE_URL"
+	if url, set := os.LookupEnv(adminURL); set && url == "" { // off, as for serve: not the database of libpq's defaults
+		_ = os.Unsetenv(adminURL)
+	}
 	var c cli
 	parser, err := kong.New(&c, kong.Name("ledgerd"), kong.Writers(out, errOut), kong.UsageOnError(),
 		kong.Description("A ledger and idempotency service on Postgres."))

@@ -96,6 +96,13 @@ func TestServeWarnsOfCleartextAndRefusesHalfOfTLS(t *testing.T) {
 			t.Errorf("%v: %d %s", flags, code, out)
 		}
 	}
+	const open = "metrics and profiles are served beyond this machine without a key"
+	for listen, want := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
+		if said := app.start(listening, "serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen).end(); strings.Contains(said,
+			open) != want {
+			t.Errorf("--metrics-listen %s: %s", listen, said)
+		}
+	}
 	const warning = "the server listens beyond this machine without TLS"
 	for listen, want := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
 		said := app.start(listening, "serve", "--listen", listen).end()

@@ -70,6 +70,8 @@ type Identity struct {
 	CallLimit int32     // calls in flight of an API key; 0: no limit
 	Calls     *Calls    // the calls of the key in this process
 	Policies  *Policies // of the tenant
+
+	expiresAt time.Time // of an API key, as the database has it
 }
 
 // Keys checks API keys.
@@ -144,7 +146,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		Scopes: scopes, CallRate: value(row.CallRate), CallLimit: value(row.CallLimit), Policies: policies}
 	id.Calls = newCalls(id.CallRate, id.CallLimit)
 	if life := time.Duration(row.LifeS * float64(time.Second)); row.LifeS < maxLife.Seconds() {
-		id.Expires = asked.Add(life)
+		id.Expires, id.expiresAt = asked.Add(life), value(row.ExpiresAt)
 	}
 	return id, nil
 }

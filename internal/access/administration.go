@@ -61,8 +61,13 @@ func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name
 	return audit.Write(ctx, c.tx, by, audit.Change{Kind: kind, Name: name, Before: before, After: after})
 }
 
+// changeTimeout bounds a change: its caller may have no deadline, and a proxy may hide that the database is gone.
+const changeTimeout = 10 * time.Second
+
 // change runs a change in one transaction.
-func (a *Administration) change(ctx context.Context, do func(*change) error) error {
+func (a *Administration) change(ctx context.Context, do func(context.Context, *change) error) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
+	defer cancel()
 	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		by, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal,
 			KeyID: a.caller.KeyID})
@@ -72,19 +77,32 @@ func (a *Administration) change(ctx context.Context, do func(*change) error) err
 		if !by.Valid { // what it changes would outlast it
 			return Unauthenticated.New("the API key was revoked, or has expired, a moment ago")
 		}
-		return do(&change{a, tx, by.Author})
+		return do(ctx, &change{a, tx, by.Author})
 	})
 }
 
 // Change runs a change of another package's tables in a transaction of administration, with the event that it returns.
-func (a *Administration) Change(ctx context.Context, tenant int32, do func(tx pgx.Tx) (audit.Change, error)) error {
-	return a.change(ctx, func(c *change) error {
-		x, err := do(c.tx)
+func (a *Administration) Change(ctx context.Context, tenant int32,
+	do func(ctx context.Context, tx pgx.Tx) (audit.Change, error)) error {
+	return a.change(ctx, func(ctx context.Context, c *change) error {
+		x, err := do(ctx, c.tx)
 		if err != nil {
 			return err
 		}
 		return c.record(ctx, tenant, x.Kind, x.Name, x.Before, x.After)
 	})
+}
+
+// CheckAdministrator refuses a role that row-level security hides the rows of tenants from: it would find no keys.
+func CheckAdministrator(ctx context.Context, pool *pgxpool.Pool) error {
+	row, err := q.AdministratorCheck(ctx, pool)
+	if err != nil {
+		return fmt.Errorf("read the rights of the role: %w", err)
+	}
+	if !row.Sees {
+		return fmt.Errorf("the login role %s cannot administer: it must be a member of ledgerd_admin", row.Role)
+	}
+	return nil
 }
 
 // Pool returns the pool, for reads.
@@ -105,7 +123,7 @@ func (a *Administration) CreateTenant(ctx context.Context, name string) (tenant 
 		const problem = "must be 1 to 63 lower-case letters, digits and hyphens, and not begin with a hyphen"
 		return 0, false, fault.FieldInvalid.New("name: %s", problem).WithField("name", problem)
 	}
-	err = a.change(ctx, func(c *change) error {
+	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		for { // while other tenants take the number
 			tenant, err = q.TenantGet(ctx, c.tx, name)
 			if existed = err == nil; existed || !errors.Is(err, pgx.ErrNoRows) {

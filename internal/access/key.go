@@ -34,7 +34,11 @@ const MaxCalls = 1_000_000
 
 // Rights returns what the caller may do, and so what it may give to others.
 func (i Identity) Rights() Rights {
-	return Rights{i.Role, i.Scopes, i.Expires, i.CallRate, i.CallLimit}
+	r := Rights{i.Role, i.Scopes, i.Expires, i.CallRate, i.CallLimit}
+	if !i.expiresAt.IsZero() {
+		r.Expires = i.expiresAt
+	}
+	return r
 }
 
 // exceeds returns the field by which rights go beyond those of their giver, or empty.
@@ -100,7 +104,7 @@ func (a *Administration) CreateKey(ctx context.Context, tenant int32, n NewKey) 
 	if err := cmp.Or(n.check(), a.mayGive(n.Rights)); err != nil {
 		return Key{}, err
 	}
-	err = a.change(ctx, func(c *change) error {
+	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		k, err = c.insertKey(ctx, tenant, n)
 		return err
 	})
@@ -114,6 +118,10 @@ func (a *Administration) mayGive(r Rights) error {
 	}
 	if field := r.exceeds(*a.giver); field != "" {
 		problem := "goes beyond what the caller itself may do"
+		if field == "expire_time" {
+			problem = fmt.Sprintf("must be set, and at most %s, when the caller's own rights end",
+				a.giver.Expires.UTC().Format(time.RFC3339Nano))
+		}
 		return PermissionDenied.New("%s: %s", field, problem).WithField(field, problem)
 	}
 	return nil
@@ -168,7 +176,8 @@ func random(n int) string {
 const MaxOverlap = 90 * 24 * time.Hour
 
 // RotateKey creates a successor with the rights of a key, which then expires after the overlap, unless it does so
-// before. The successor never expires if expires is zero. Returns faults API_KEY_NOT_FOUND, FIELD_INVALID,
+// before. The successor of a key that expires needs an expiry, so that a rotation makes no key eternal; zero: neither
+// expires. Returns faults API_KEY_NOT_FOUND, FIELD_INVALID,
 // PERMISSION_DENIED.
 func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string, overlap time.Duration,
 	expires time.Time) (successor, old Key, err error) {
@@ -176,13 +185,17 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 		problem := fmt.Sprintf("must be 0 to %v", MaxOverlap)
 		return Key{}, Key{}, fault.FieldInvalid.New("overlap: %s", problem).WithField("overlap", problem)
 	}
-	err = a.change(ctx, func(c *change) error {
+	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		row, err := c.lockKey(ctx, tenant, id)
 		if err != nil {
 			return err
 		}
 		if old, err = row.key(); err != nil {
 			return err
+		}
+		if expires.IsZero() && !old.Expires.IsZero() {
+			const problem = "must be set, because the key expires"
+			return fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
 		}
 		n := NewKey{old.Principal, old.Rights}
 		n.Expires = expires
@@ -227,7 +240,7 @@ func (r lockedKey) key() (Key, error) {
 // RevokeKey ends a key. Servers refuse it within rememberFor. Returns faults API_KEY_NOT_FOUND, also if it was revoked
 // or has expired before, and PERMISSION_DENIED.
 func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, err error) {
-	err = a.change(ctx, func(c *change) error {
+	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		row, err := c.lockKey(ctx, tenant, id)
 		if err != nil {
 			return err

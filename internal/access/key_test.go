@@ -1,6 +1,8 @@
 package access_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -21,13 +23,14 @@ import (
 type office struct {
 	t                 *testing.T
 	app, admin, super *pgxpool.Pool
+	adminDSN          string
 	tenant            int32
 }
 
 func newOffice(t *testing.T) *office {
 	t.Helper()
 	db := pgtest.New(t)
-	o := &office{t: t, app: pgtest.Pool(t, db.AppDSN), admin: pgtest.Pool(t, db.AdminDSN),
+	o := &office{t: t, adminDSN: db.AdminDSN, app: pgtest.Pool(t, db.AppDSN), admin: pgtest.Pool(t, db.AdminDSN),
 		super: pgtest.Pool(t, db.SuperDSN)}
 	var err error
 	if o.tenant, err = access.EnsureTenant(t.Context(), o.admin, "acme"); err != nil {
@@ -125,11 +128,14 @@ func TestRotatedKeyOverlapsWithItsSuccessor(t *testing.T) {
 		t.Errorf("the successor expires at %v", second.Expires)
 	}
 	// A longer overlap does not lengthen the old key's life; none ends it at once.
-	if _, old, err = a.RotateKey(t.Context(), o.tenant, first.ID, 48*time.Hour, time.Time{}); err != nil ||
+	if _, old, err = a.RotateKey(t.Context(), o.tenant, first.ID, 48*time.Hour, before.Add(24*time.Hour)); err != nil ||
 		old.Expires.After(before.Add(2*time.Hour)) {
 		t.Errorf("%v, %v", old.Expires, err)
 	}
-	if _, _, err := a.RotateKey(t.Context(), o.tenant, first.ID, 0, time.Time{}); err != nil {
+	if _, _, err := a.RotateKey(t.Context(), o.tenant, first.ID, 0, time.Time{}); !fault.Is(err, fault.FieldInvalid) {
+		t.Errorf("the key expires, its successor would not: %v", err)
+	}
+	if _, _, err := a.RotateKey(t.Context(), o.tenant, first.ID, 0, before.Add(24*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := access.NewKeys(o.app).Authenticate(t.Context(), first.Secret); !fault.Is(err, access.Unauthenticated) {
@@ -231,7 +237,7 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		t.Errorf("the successor of a greater operator: %v", err)
 	}
 	own2 := o.create(small.Rights())
-	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) {
+	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, end.Add(time.Second)); !fault.Is(err, access.PermissionDenied) {
 		t.Errorf("a successor that lives longer: %v", err)
 	}
 	if _, err := a.RevokeKey(t.Context(), o.tenant, full.ID); !fault.Is(err, access.PermissionDenied) {
@@ -302,8 +308,8 @@ func TestConcurrentChangesAreRecordedInOrder(t *testing.T) {
 					KeyLife: time.Duration(i+1) * time.Hour}); err != nil {
 					t.Error(err)
 				}
-				if err := access.Administer(o.admin).Change(t.Context(), o.tenant, func(tx pgx.Tx) (audit.Change, error) {
-					return notify.SetLimit(t.Context(), tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
+				if err := access.Administer(o.admin).Change(t.Context(), o.tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+					return notify.SetLimit(ctx, tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
 						Window: time.Duration(round+1) * time.Minute, Most: int32(i)})
 				}); err != nil {
 					t.Error(err)
@@ -340,5 +346,34 @@ func TestInvalidKeysNameTheirField(t *testing.T) {
 	}
 	if _, _, err := access.Administer(o.admin).CreateTenant(t.Context(), "Not Good"); !fault.Is(err, fault.FieldInvalid) {
 		t.Errorf("tenant: %v", err)
+	}
+}
+
+// A proxy that hides that the database is gone, and a caller without a deadline.
+func TestChangesGiveUpWhenTheDatabaseIsSilent(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	p := pgtest.NewProxy(t, o.adminDSN)
+	pool := pgtest.Pool(t, p.DSN)
+	if _, err := access.Administer(pool).CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "first",
+		Rights: access.Rights{Role: access.Read}}); err != nil {
+		t.Fatal(err)
+	}
+	p.Silence(pgtest.Requests)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := access.Administer(pool).CreateKey(ctx, o.tenant, access.NewKey{Principal: "second",
+			Rights: access.Rights{Role: access.Read}})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ended with: %v", err)
+		}
+	case <-time.After(40 * time.Second):
+		t.Error("a change waits for a silent database")
 	}
 }

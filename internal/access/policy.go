@@ -34,16 +34,16 @@ type Policy struct {
 // ApprovalRequired refuses a call that another principal has to approve.
 var ApprovalRequired = fault.Define(fault.Reason{Name: "APPROVAL_REQUIRED", Class: fault.BadRequest,
 	Code: fault.FailedPrecondition, Step: fault.Fix,
-	Doc: "The tenant's policy wants another principal's approval of the operation: request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, and the amount above which it needs approval, if there is one."})
+	Doc: "The tenant's policy wants another principal's approval of the operation: request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, as policy, and the amount above which it needs approval, if there is one."})
 
 // NeedsApproval is the fault for a call that needs approval.
 func (p Policy) NeedsApproval() error {
 	if p.ApprovalAbove == nil {
 		return ApprovalRequired.New("%s needs the approval of another principal: request it with ApprovalService.RequestApproval",
-			p.Operation).With("operation", p.Operation)
+			p.Operation).With("policy", p.Operation)
 	}
 	return ApprovalRequired.New("%s above %s needs the approval of another principal: request it with ApprovalService.RequestApproval",
-		p.Operation, p.ApprovalAbove).With("operation", p.Operation).With("approval_above", p.ApprovalAbove)
+		p.Operation, p.ApprovalAbove).With("policy", p.Operation).With("approval_above", p.ApprovalAbove)
 }
 
 // Others is the operation name of the default policy.
@@ -177,7 +177,7 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) 
 		const problem = "must be an operation such as ledger.transfer, or * for all others"
 		return fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
 	}
-	if err := r.checkApproval(); err != nil {
+	if err := r.check(); err != nil {
 		return err
 	}
 	if r.KeyLife != 0 {
@@ -188,7 +188,7 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) 
 		seconds := int32(r.KeyLife / time.Second)
 		arg.KeyLifeS = &seconds
 	}
-	return a.change(ctx, func(c *change) error {
+	return a.change(ctx, func(ctx context.Context, c *change) error {
 		before, err := c.lockPolicy(ctx, tenant, r.Operation)
 		for err == nil && before == nil {
 			var made int64
@@ -209,7 +209,8 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) 
 	})
 }
 
-func (p Policy) checkApproval() error {
+// check validates all but the names and bounds. Returns fault FIELD_INVALID.
+func (p Policy) check() error {
 	field, problem := "", ""
 	switch {
 	case p.ApprovalRequired && p.Operation == Others:
@@ -226,7 +227,7 @@ func (p Policy) checkApproval() error {
 
 // DeletePolicy removes the policy of an operation. Returns fault POLICY_NOT_FOUND.
 func (a *Administration) DeletePolicy(ctx context.Context, tenant int32, operation string) error {
-	return a.change(ctx, func(c *change) error {
+	return a.change(ctx, func(ctx context.Context, c *change) error {
 		before, err := c.lockPolicy(ctx, tenant, operation)
 		if err == nil && before == nil {
 			err = PolicyNotFound.New("the tenant has no policy for %s", operation)

@@ -10,7 +10,7 @@ import (
 )
 
 // Scope is a part of what a role allows: an operation, and patterns that fields of its request must match. For example
-// ledger.transfer(from=user:*, to=merchant:*), stock.*(item_id=sku-*), ledger.get_*.
+// ledger.transfer(from=user:*, to=merchant:*), stock.*(item=sku-*), ledger.get_*.
 type Scope struct {
 	operation pattern
 	fields    []fieldPattern // sorted by name
@@ -168,16 +168,10 @@ func ParseScopes(texts []string) (*Scopes, error) {
 	return all, nil
 }
 
-// Idle returns the first scope that covers none of the operations, or "".
-func (s *Scopes) Idle(operations []string) string {
-	if s != nil {
-		for _, scope := range s.list {
-			if !slices.ContainsFunc(operations, scope.operation.matches) {
-				return scope.String()
-			}
-		}
-	}
-	return ""
+// Covers reports whether the first scope covers an operation whose request has these fields.
+func (s *Scopes) Covers(operation string, fields map[string]bool) bool {
+	return s.list[0].operation.matches(operation) &&
+		!slices.ContainsFunc(s.list[0].fields, func(f fieldPattern) bool { return !fields[f.name] })
 }
 
 // Texts returns the scopes in their normal form; nil: everything.
@@ -190,7 +184,7 @@ func (s *Scopes) Texts() (texts []string) {
 	return texts
 }
 
-// operations returns the scopes that an operation may use.
+// of returns the scopes that an operation may use.
 func (s *Scopes) of(operation string) (found []Scope) {
 	for _, scope := range s.list {
 		if scope.operation.matches(operation) {

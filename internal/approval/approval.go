@@ -63,19 +63,19 @@ var (
 	ByRequester = fault.Define(fault.Reason{Name: "APPROVAL_BY_REQUESTER", Class: fault.BadRequest,
 		Code: fault.FailedPrecondition, Step: fault.Fix,
 		Doc: "The caller's principal requested the approval: another principal has to approve it."})
-	IsRejected = fault.Define(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
+	AlreadyRejected = fault.Define(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The request was rejected or withdrawn, so it cannot be approved any more: request it again. The metadata has who decided."})
-	IsApproved = fault.Define(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
+	AlreadyApproved = fault.Define(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Ignore,
-		Doc: "The request was approved and done, so it cannot be rejected any more. The metadata has who decided."})
-	IsExpired = fault.Define(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
+		Doc: "The request was approved and done, so it can neither be rejected nor approved by its requester. The metadata has who decided."})
+	TimeOver = fault.Define(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The time of the request is over: request it again. The metadata has its end."})
 )
 
-// IsOwn is the fault for an approval by the requester.
-func (r *Request) IsOwn() error {
+// OwnFault is the fault for an approval by the requester.
+func (r *Request) OwnFault() error {
 	return ByRequester.New("%s requested approval %d: another principal has to approve it", r.Principal, r.ID).
 		With("approval_id", r.ID).With("requester", r.Principal)
 }
@@ -83,13 +83,13 @@ func (r *Request) IsOwn() error {
 // check refuses a request that cannot be decided at a time. Returns faults APPROVAL_REJECTED, APPROVAL_APPROVED,
 // APPROVAL_EXPIRED.
 func (r *Request) check(now time.Time) error {
-	decided := map[State]*fault.Reason{Approved: IsApproved, Rejected: IsRejected}[r.State]
+	decided := map[State]*fault.Reason{Approved: AlreadyApproved, Rejected: AlreadyRejected}[r.State]
 	switch {
 	case decided != nil:
 		return decided.New("approval %d was %s by %s", r.ID, r.State, r.DecidedBy).With("approval_id", r.ID).
 			With("state", r.State).With("decider", r.DecidedBy)
 	case !now.Before(r.ExpiresAt):
-		return IsExpired.New("approval %d expired at %s", r.ID, r.ExpiresAt.Format(time.RFC3339)).
+		return TimeOver.New("approval %d expired at %s", r.ID, r.ExpiresAt.Format(time.RFC3339)).
 			With("approval_id", r.ID).With("state", Expired).
 			With("expire_time", r.ExpiresAt.Format(time.RFC3339Nano))
 	}

@@ -23,8 +23,8 @@ type Caller struct {
 	Principal string
 	KeyID     string // API key that the caller used; empty: none
 	RequestID string
-	// ApprovedBy is the principal that approved the command of Principal, in a call of its own with RequestID. Empty:
-	// the command needed no approval.
+	// ApprovedBy is the principal that approved the command of Principal; RequestID names the approval then. Empty: the
+	// command needed no approval.
 	ApprovedBy string
 }
 

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/audit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -50,19 +52,23 @@ const (
 // Scopes lists all scopes.
 var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 
-// Check validates a limit.
+// Check validates a limit. Returns fault FIELD_INVALID.
 func (l Limit) Check() error {
+	field, problem := "", ""
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
-		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
+		field, problem = "scope", fmt.Sprintf("must be one of %s, not %q", strings.Join(Scopes, ", "), l.Scope)
 	case l.Channel != AllChannels && l.Channel != Codes && !slices.Contains(Channels, l.Channel):
-		return fmt.Errorf("%q is not a channel: use one of %v, code for verification codes alone, or * for all channels together", l.Channel, Channels)
+		field, problem = "channel", fmt.Sprintf("must be one of %s, code (verification codes alone), or * (all channels together), not %q",
+			strings.Trim(strings.ReplaceAll(fmt.Sprint(Channels), " ", ", "), "[]"), l.Channel)
 	case l.Window < time.Second || l.Window > MaxWindow || l.Window%time.Second != 0:
-		return fmt.Errorf("the window must be whole seconds from 1s to %v, not %v", MaxWindow, l.Window)
+		field, problem = "window", fmt.Sprintf("must be whole seconds, 1 to %d", int64(MaxWindow/time.Second))
 	case l.Most < 0:
-		return fmt.Errorf("the limit must be at least 0")
+		field, problem = "most", "must be 0 or more"
+	default:
+		return nil
 	}
-	return nil
+	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
 }
 
 // SetLimit inserts or replaces the limit with this channel, scope and window, and returns the event of the audit log.

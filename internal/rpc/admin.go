@@ -90,12 +90,12 @@ func (s *Admin) CreateKey(ctx context.Context, r *pb.CreateKeyRequest) (*pb.Crea
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if n.Scopes, err = ParseScopes(r.GetScopes()); err != nil {
-		return nil, fault.FieldInvalid.New("scopes: %v", err).WithField("scopes", err.Error())
-	}
 	if n.Role == access.Operator {
 		const problem = "operator: only ledgerd apikey creates keys of operators"
 		return nil, access.PermissionDenied.New("role: %s", problem).WithField("role", problem)
+	}
+	if n.Scopes, err = ParseScopes(n.Role, r.GetScopes()); err != nil {
+		return nil, err
 	}
 	k, err := a.CreateKey(ctx, tenant, n)
 	noStore(ctx)

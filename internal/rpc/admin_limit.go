@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
@@ -28,10 +29,14 @@ func (s *Admin) SetLimit(ctx context.Context, r *pb.SetLimitRequest) (*pb.SetLim
 		return nil, err
 	}
 	l := messageLimit(r.GetLimit())
-	if err := l.Check(); err != nil {
-		return nil, fault.FieldInvalid.New("limit: %v", err).WithField("limit", err.Error())
+	if r.GetLimit().Most == nil {
+		const problem = "must be set: 0 allows no message"
+		return nil, fault.FieldInvalid.New("limit.most: %s", problem).WithField("limit.most", problem)
 	}
-	return &pb.SetLimitResponse{}, a.Change(ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
+	if err := l.Check(); err != nil {
+		return nil, below("limit.", err)
+	}
+	return &pb.SetLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
 		return notify.SetLimit(ctx, tx, tenant, l)
 	})
 }
@@ -47,7 +52,8 @@ func (s *Admin) ListLimits(ctx context.Context, r *pb.ListLimitsRequest) (*pb.Li
 	}
 	list, next, err := onePage(all, "admin.limits", tenant, r)
 	return &pb.ListLimitsResponse{NextPageToken: next, Limits: each(list, func(l notify.Limit) *pb.Limit {
-		return &pb.Limit{Channel: string(l.Channel), Scope: l.Scope, Window: durationpb.New(l.Window), Most: l.Most}
+		return &pb.Limit{Channel: string(l.Channel), Scope: l.Scope, Window: durationpb.New(l.Window),
+			Most: proto.Int32(l.Most)}
 	})}, err
 }
 
@@ -56,7 +62,7 @@ func (s *Admin) DeleteLimit(ctx context.Context, r *pb.DeleteLimitRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	return &pb.DeleteLimitResponse{}, a.Change(ctx, tenant, func(tx pgx.Tx) (audit.Change, error) {
+	return &pb.DeleteLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
 		x, err := notify.DeleteLimit(ctx, tx, tenant, messageLimit(r.GetLimit()))
 		if err == nil && x.Before == nil {
 			err = LimitNotFound.New("the tenant has no such limit")

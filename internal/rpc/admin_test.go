@@ -23,7 +23,7 @@ func adminExamples() []struct {
 	name string
 	m    proto.Message
 } {
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: 5}
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: proto.Int32(5)}
 	return []struct {
 		name string
 		m    proto.Message
@@ -103,6 +103,27 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	if list(till) != "" || till.call(connectJSON, "TrialBalance", &ledgerv1.TrialBalanceRequest{}).Code != "permission_denied" {
 		t.Error("the key has other rights")
 	}
+	own := boss.call(connectProto, "Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "deputy", Role: adminv1.Role_ROLE_ADMIN,
+		ExpireTime: timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Microsecond))})
+	var deputy adminv1.CreateKeyResponse
+	connectProto.Decode(t, own.Raw, &deputy)
+	name, end := deputy.GetKey().GetKeyName(), deputy.GetKey().GetExpireTime()
+	bounded := &caller{s, deputy.GetApiKey()}
+	equal := bounded.call(connectProto, "Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "till2",
+		Role: adminv1.Role_ROLE_READ, ExpireTime: end})
+	if equal.Code != "" {
+		t.Errorf("a key with the expiry of its maker: %s", equal.Message)
+	}
+	for what, m := range map[string]*adminv1.RotateKeyRequest{"no expiry": {KeyName: name},
+		"a later one": {KeyName: name, ExpireTime: timestamppb.New(end.AsTime().Add(time.Microsecond))}} {
+		for _, c := range []*caller{boss, bounded} {
+			a := c.call(connectProto, "Admin.RotateKey", m)
+			if allowed := c == boss && m.GetExpireTime() != nil; (a.Code == "") != allowed ||
+				!allowed && !strings.HasPrefix(a.Message, "expire_time: must be set") {
+				t.Errorf("rotated with %s: %s %s", what, a.Code, a.Message)
+			}
+		}
+	}
 	rotated := ok(boss, "Admin.RotateKey", &adminv1.RotateKeyRequest{KeyName: made.GetKey().GetKeyName(),
 		Overlap: durationpb.New(time.Hour)}, new(adminv1.RotateKeyResponse))
 	if next := (&caller{s, rotated.GetApiKey()}); list(next) != "" || list(till) != "" ||
@@ -122,19 +143,21 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 		}
 		token = res.GetNextPageToken()
 	}
-	if strings.Join(ids, " ") != "boss till till" {
+	if strings.Join(ids, " ") != "boss till deputy till2 deputy till" {
 		t.Errorf("keys of %v", ids)
 	}
 	read := func(scopes ...string) *adminv1.CreateKeyRequest {
 		return &adminv1.CreateKeyRequest{Principal: "x", Role: adminv1.Role_ROLE_READ, Scopes: scopes}
 	}
 	for problem, m := range map[string]*adminv1.CreateKeyRequest{
-		"role: operator:":     {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
-		`scopes: "nonsense"`:  read("nonsense"),
-		"scopes: ledger.tran": read("ledger.get_*", "ledger.transfers(from=user:*)"),
-		"scopes: bank.* cov":  read("bank.*"),
-		"expire_time: must":   {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: -62135596800}},
-		"expire_time: is":     {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: 253402300800}},
+		"role: operator:":                     {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
+		`scopes[0]: "nonsense"`:               read("nonsense"),
+		`scopes[1]: "ledger.transfers(fr`:     read("ledger.get_*", "ledger.transfers(from=user:*)"),
+		`scopes[0]: "bank.*" covers no`:       read("bank.*"),
+		`scopes[0]: "ledger.get_account(form`: read("ledger.get_account(form=user:*)"),
+		`scopes[0]: "ledger.transfer" covers`: read("ledger.transfer"),
+		"expire_time: must":                   {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: -62135596800}},
+		"expire_time: is":                     {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: 253402300800}},
 	} {
 		field, _, _ := strings.Cut(problem, ":")
 		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field || !strings.HasPrefix(a.Message, problem) {
@@ -187,7 +210,7 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		[]string{"policy ledger.reverse - > " + before, "policy ledger.reverse " + before + " > " + after}) {
 		t.Errorf("the audit log has %q", got)
 	}
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: 5}
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: proto.Int32(5)}
 	ok(boss, "Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}, new(adminv1.SetLimitResponse))
 	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{}, new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
 		!proto.Equal(l[0], limit) {
@@ -202,7 +225,13 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		"LIMIT_NOT_FOUND":          {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
 		"policy.approval_required": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
 		"policy.approval_above":    {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
-		"FIELD_INVALID": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+		"limit.channel": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+			Window: limit.GetWindow(), Most: limit.Most}}},
+		"limit.scope": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "town",
+			Window: limit.GetWindow(), Most: limit.Most}}},
+		"limit.window": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
+			Window: durationpb.New(0), Most: limit.Most}}},
+		"limit.most": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
 			Window: limit.GetWindow()}}},
 		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
 		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},

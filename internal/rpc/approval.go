@@ -281,13 +281,13 @@ func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.Appr
 		return nil, err
 	}
 	m := newMutation(cmd, w.mutation.rows+1, renderApproved)
-	m.content = len(a.Bytes)
+	m.storedBytes = len(a.Bytes)
 	res, err := submit(ctx, s.Mutations, approveOperation, m, r)
 	return res.reply(ctx, err)
 }
 
 // onBehalfOf returns a copy of an approver's call that does what the requester wants: with the rights of the approver,
-// in the name of the requester.
+// in the name of the requester, and without policies, since it is approved (withoutKey).
 func (c *call) onBehalfOf(a *approval.Content) *call {
 	own := c.withoutKey()
 	own.approver, own.requestID = c.identity.Principal, a.Key.RequestID()
@@ -300,7 +300,7 @@ type approve struct {
 	commit.Caller // the approver
 	id            int64
 	note          string
-	wanted        *wanted // nil: there is no such approval, or it was decided before
+	wanted        *wanted // nil: the caller's own request, one decided before, or one that the look-up did not find
 	row           *approval.Row
 }
 
@@ -320,15 +320,16 @@ func (c *approve) Need(tx *flow.Tx) {
 // Apply does the request. If that is refused, the approval remains open.
 func (c *approve) Apply(tx *flow.Tx) (any, error) {
 	x := &c.row.Value.Request
-	if c.row.Exists && c.Principal == x.Principal {
-		return nil, x.IsOwn()
-	}
-	if x.State == approval.Approved {
+	own := c.row.Exists && c.Principal == x.Principal
+	if x.State == approval.Approved && !own {
 		response, err := unpack(x.Response)
 		return commit.Repeat{First: approved{*x, response}}, err
 	}
 	if err := tx.Approvals().Check(c.row); err != nil {
 		return nil, err
+	}
+	if own {
+		return nil, x.OwnFault()
 	}
 	if c.wanted == nil { // it has come since the call looked for it
 		return nil, c.row.Key.NotFound()

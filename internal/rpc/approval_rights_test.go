@@ -32,7 +32,7 @@ func TestRequesterCannotApprove(t *testing.T) {
 	stranger.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, "another tenant rejects", "APPROVAL_NOT_FOUND")
 	stranger.call(connectProto, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: id}).wants(t, "another tenant reads", "APPROVAL_NOT_FOUND")
 	o.bob.approve(id).wants(t, "bob approves", "")
-	o.ann.approve(id).wants(t, "the requester repeats", "APPROVAL_BY_REQUESTER")
+	o.ann.approve(id).wants(t, "the requester repeats", "APPROVAL_APPROVED")
 	if _, err := o.Pool.Exec(t.Context(), `insert into approval_requests (tenant_id, approval_id, state, operation, request, principal,
 			request_id, created_at, expires_at, decided_by, decided_request_id, decided_at, response)
 		select tenant_id, 1, 'approved', operation, request, principal, request_id, created_at, expires_at, principal, request_id, decided_at, response

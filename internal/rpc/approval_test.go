@@ -289,7 +289,7 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		a := o.ann.call(connectProto, x.call, x.r)
 		if a.wants(t, x.what, reason); x.refused {
 			wantSame(t, x.what, before, o.dump("mine"))
-			if a.State("operation") != "" && a.State("approval_above") == "" {
+			if a.State("policy") == "" || (a.State("operation") != "") != (x.call == "Batch.Execute") {
 				t.Errorf("%s: %v", x.what, a.Message)
 			}
 		}
@@ -413,6 +413,7 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 		fmt.Sprint(expired)); err != nil {
 		t.Fatal(err)
 	}
+	o.ann.approve(rejected).wants(t, "the requester approves after a rejection", "APPROVAL_REJECTED")
 	a := o.bob.approve(rejected)
 	a.wants(t, "rejected", "APPROVAL_REJECTED")
 	a.wantsState(t, map[string]string{"state": "rejected", "decider": "bob"})

@@ -57,7 +57,8 @@ func (c *call) caller() commit.Caller {
 // conditional reports whether the header has a submit token or a claim.
 func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
 
-// withoutConditions returns a copy for after the token and the claim were accepted. Policies do not require them again.
+// withoutConditions returns a copy for after the token and the claim were accepted. No policy applies to it: those that
+// require a key, a token or an approval were applied to the call itself, or the call is what was approved.
 func (c *call) withoutConditions() *call {
 	later := *c
 	later.token, later.claim, later.identity.Policies = nil, nil, nil

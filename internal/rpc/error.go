@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -88,7 +89,8 @@ func databaseGone(err error) bool {
 	case errors.As(err, &answer):
 		return strings.HasPrefix(answer.Code, "57P") || strings.HasPrefix(answer.Code, "08")
 	}
-	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
+	var network net.Error
+	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }
 
 // connectError encodes a fault for the wire.

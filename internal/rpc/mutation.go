@@ -60,8 +60,8 @@ type mutation[R proto.Message] struct {
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
 	encode func(flow.Answer) ([]byte, error)
 	decode func(context.Context, []byte) (R, error)
-	// content is the size of a request that the call runs, but does not have.
-	content int
+	// storedBytes is the size of a stored request that the call runs besides its own.
+	storedBytes int
 	// maxKeyLife bounds the life of the request key. 0: no bound.
 	maxKeyLife time.Duration
 }
@@ -192,7 +192,7 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 		when = append(when, flow.Denial{Err: err})
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
-		Bytes: perCommand + proto.Size(q) + m.content, DryRun: m.dry, Encode: encodeResponse,
+		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
 		Command: &flow.Call{Conditions: when, Command: m.command,
 			Render: func(answer any, existed bool) (any, error) { return m.render(answer, existed), nil }}}
 	if m.direct != nil && len(when) == 0 {

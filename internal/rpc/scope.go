@@ -7,12 +7,14 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // permit refuses a request that the caller's role or scopes do not cover. Requests within it, such as the items of a
@@ -56,20 +58,72 @@ func (c *call) permit(m proto.Message) error {
 	return found.permitInner(scopes)
 }
 
-// ParseScopes parses the scopes of a new key. Each must cover an operation: a misspelt one would cover none.
-func ParseScopes(texts []string) (*access.Scopes, error) {
+// ParseScopes parses the scopes of a new key. Each must cover an operation that the role allows, and whose request has
+// the fields of the scope: a misspelt one would cover none. Returns fault FIELD_INVALID.
+func ParseScopes(role access.Role, texts []string) (*access.Scopes, error) {
+	bad := func(field string, err error) error {
+		return fault.FieldInvalid.New("%s: %v", field, err).WithField(field, err.Error())
+	}
+	for i, text := range texts {
+		field := fmt.Sprintf("scopes[%d]", i)
+		one, err := access.ParseScopes([]string{text})
+		if err != nil {
+			return nil, bad(field, err)
+		}
+		covers := false
+		for request, p := range byRequest {
+			covers = covers || p.allows(role) && one.Covers(p.operation, fieldsForScopes[request])
+		}
+		if !covers {
+			return nil, bad(field, fmt.Errorf("%q covers no call that the role %s allows: there is no such operation, or its request has no such field",
+				text, role))
+		}
+	}
 	scopes, err := access.ParseScopes(texts)
 	if err != nil {
-		return nil, err
-	}
-	var operations []string
-	for _, p := range byRequest {
-		operations = append(operations, p.operation)
-	}
-	if idle := scopes.Idle(operations); idle != "" {
-		return nil, fmt.Errorf("%s covers no operation", idle)
+		return nil, bad("scopes", err)
 	}
 	return scopes, nil
+}
+
+// fieldsForScopes are the names in scopes of the fields that a request can have.
+var fieldsForScopes = func() map[protoreflect.FullName]map[string]bool {
+	all := map[protoreflect.FullName]map[string]bool{}
+	for request := range byRequest {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(request)
+		if err != nil {
+			panic(err) // byRequest has descriptors of this program
+		}
+		all[request] = map[string]bool{}
+		addFields(d.(protoreflect.MessageDescriptor), all[request], map[protoreflect.FullName]bool{})
+	}
+	return all
+}()
+
+// addFields adds the names of the texts of a message, and of the messages within it.
+func addFields(m protoreflect.MessageDescriptor, fields map[string]bool, met map[protoreflect.FullName]bool) {
+	if met[m.FullName()] {
+		return
+	}
+	met[m.FullName()] = true
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		switch {
+		case f.IsMap():
+		case f.Kind() == protoreflect.StringKind:
+			fields[scopeField(f)] = true
+		case f.Kind() == protoreflect.MessageKind && strings.HasPrefix(string(f.Message().FullName()), "ledgerd."):
+			addFields(f.Message(), fields, met)
+		}
+	}
+}
+
+// scopeField is the name of a field in scopes.
+func scopeField(f protoreflect.FieldDescriptor) string {
+	if renamed := scopeFields[f.FullName()]; renamed != "" {
+		return renamed
+	}
+	return string(f.Name())
 }
 
 // containers are operations that do nothing but those within them.
@@ -178,10 +232,7 @@ func (r *requestFields) collect(m protoreflect.Message, path string) {
 func (r *requestFields) add(f protoreflect.FieldDescriptor, v protoreflect.Value, at string) {
 	switch f.Kind() {
 	case protoreflect.StringKind:
-		name, text := string(f.Name()), v.String()
-		if renamed := scopeFields[f.FullName()]; renamed != "" {
-			name = renamed
-		}
+		name, text := scopeField(f), v.String()
 		if f.Name() == "prefix" && text != "" {
 			text += "*" // stands for more than itself
 		}

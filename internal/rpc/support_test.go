@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"net/textproto"
 	"strings"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -322,6 +323,8 @@ func TestCallersThatGoAwayAreNotTroubleOfTheDatabase(t *testing.T) {
 		{gone, &pgconn.PgError{Code: "57P01"}, fault.DatabaseUnavailable, "WARN"},
 		{gone, errors.New("a bug"), fault.InternalError, "ERROR"},
 		{late, context.DeadlineExceeded, fault.NotRun, "WARN"},
+		{context.Background(), fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET}), fault.DatabaseUnavailable, "WARN"},
+		{context.Background(), context.DeadlineExceeded, fault.DatabaseUnavailable, "WARN"}, // the service's own
 		{context.Background(), connect.NewError(connect.CodeUnknown, io.ErrUnexpectedEOF), fault.InternalError, "ERROR"},
 		{context.Background(), connect.NewError(connect.CodeCanceled, io.ErrClosedPipe), fault.NotRun, "WARN"},
 	} {

@@ -143,6 +143,9 @@ func (s *Server) serveMetrics() error {
 	s.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	if ip, ok := l.Addr().(*net.TCPAddr); ok && ip.IP.IsLoopback() {
 		s.metrics.Handler = onlyLocal(mux)
+	} else {
+		s.log.Warn("metrics and profiles are served beyond this machine without a key: keep the address of "+
+			"--metrics-listen private", "address", l.Addr().String())
 	}
 	go func() { _ = s.metrics.Serve(l) }()
 	return nil

@@ -258,7 +258,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 // openAdmin opens the pool of AdminService. It refuses a role with other rights, and another database.
 func (s *Server) openAdmin(ctx context.Context) (err error) {
 	if s.admin, err = pg.OpenReads(ctx, s.options.AdminDatabaseURL, adminPool); err != nil {
-		return err
+		return fmt.Errorf("--admin-database-url: %w", err)
 	}
 	if err = pg.CheckMode(ctx, s.admin); err == nil {
 		err = pg.CheckAdminRole(ctx, s.admin)
@@ -273,6 +273,7 @@ func (s *Server) openAdmin(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("--admin-database-url: %w", err)
 	}
+	s.log.Info("AdminService is on (--admin-database-url)")
 	return nil
 }
 

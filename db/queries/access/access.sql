@@ -10,6 +10,13 @@ returning tenant_id, created_at;
 -- name: TenantGet :one
 select tenant_id from access_tenants where name = @name;
 
+-- name: AdministratorCheck :one
+-- Whether the role sees the rows of all tenants: row-level security does not apply to it, or shows it everything. Of a
+-- database without the tables it says so, too: statements on them will fail.
+select current_user::text as role,
+    (coalesce(not row_security_active(to_regclass('access_api_keys')::oid), true)
+        or pg_has_role('ledgerd_admin', 'usage') or pg_has_role('ledgerd_audit', 'usage'))::boolean as sees;
+
 -- name: TenantList :many
 select tenant_id, name, created_at from access_tenants where name > @after::text order by name limit @size;
 
@@ -22,7 +29,7 @@ returning created_at;
 
 -- name: APIKeyGet :one
 -- What authenticates a key. life_s is the time until it expires, or infinity.
-select principal, role, scopes, call_rate, call_limit, secret_hash, revoked_at,
+select principal, role, scopes, call_rate, call_limit, secret_hash, expires_at, revoked_at,
     coalesce(extract(epoch from expires_at - c.now), 'infinity')::double precision as life_s,
     coalesce(used_at < c.now - interval '1 minute', true)::boolean as stale
 from access_api_keys, (select clock_timestamp() as now) c

@@ -380,8 +380,8 @@ type Limit struct {
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Length of the sliding window: whole seconds, 1 s to 31 days.
 	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
-	// Number of messages accepted in any window. 0: none.
-	Most          int32 `protobuf:"varint,4,opt,name=most,proto3" json:"most,omitempty"`
+	// Number of messages accepted in any window. 0: no message may be sent. DeleteLimit ignores it.
+	Most          *int32 `protobuf:"varint,4,opt,name=most,proto3,oneof" json:"most,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -438,8 +438,8 @@ func (x *Limit) GetWindow() *durationpb.Duration {
 }
 
 func (x *Limit) GetMost() int32 {
-	if x != nil {
-		return x.Most
+	if x != nil && x.Most != nil {
+		return *x.Most
 	}
 	return 0
 }
@@ -800,7 +800,7 @@ type RotateKeyRequest struct {
 	KeyName string                 `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	// How long the old key remains valid: 0 to 90 days, default 1 day. A key that expires earlier still does.
 	Overlap *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// Of the successor. Absent: it does not expire.
+	// Of the successor. Required if the key expires; otherwise absent: it does not expire.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1748,12 +1748,13 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x0etoken_required\x18\x03 \x01(\bR\rtokenRequired\x124\n" +
 	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\x12+\n" +
 	"\x11approval_required\x18\x05 \x01(\bR\x10approvalRequired\x12.\n" +
-	"\x0eapproval_above\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18<R\rapprovalAbove\"\xa5\x01\n" +
+	"\x0eapproval_above\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18<R\rapprovalAbove\"\xb3\x01\n" +
 	"\x05Limit\x12#\n" +
 	"\achannel\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\achannel\x12\x1f\n" +
 	"\x05scope\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\x05scope\x129\n" +
-	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\x06window\x12\x1b\n" +
-	"\x04most\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\x04most\"4\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\x06window\x12 \n" +
+	"\x04most\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x04most\x88\x01\x01B\a\n" +
+	"\x05_most\"4\n" +
 	"\x13CreateTenantRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"D\n" +
 	"\x14CreateTenantResponse\x12\x12\n" +
@@ -1969,6 +1970,7 @@ func file_ledgerd_admin_v1_admin_service_proto_init() {
 	if File_ledgerd_admin_v1_admin_service_proto != nil {
 		return
 	}
+	file_ledgerd_admin_v1_admin_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

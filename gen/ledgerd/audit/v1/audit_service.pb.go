@@ -132,7 +132,7 @@ type Event struct {
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Login of the database that wrote the event: for calls, that of the server.
 	DatabaseRole string `protobuf:"bytes,10,opt,name=database_role,json=databaseRole,proto3" json:"database_role,omitempty"`
-	// Principal that approved the change, by ApprovalService: request_id is that of its Approve. Empty: the change needed
+	// Principal that approved the change, by ApprovalService: request_id is approval.ID then. Empty: the change needed
 	// no approval.
 	ApprovedBy    string `protobuf:"bytes,11,opt,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -26,7 +26,7 @@ func (q *Queries) APIKeyExpire(ctx context.Context, db DBTX, arg APIKeyExpirePar
 }
 
 const aPIKeyGet = `-- name: APIKeyGet :one
-select principal, role, scopes, call_rate, call_limit, secret_hash, revoked_at,
+select principal, role, scopes, call_rate, call_limit, secret_hash, expires_at, revoked_at,
     coalesce(extract(epoch from expires_at - c.now), 'infinity')::double precision as life_s,
     coalesce(used_at < c.now - interval '1 minute', true)::boolean as stale
 from access_api_keys, (select clock_timestamp() as now) c
@@ -45,6 +45,7 @@ type APIKeyGetRow struct {
 	CallRate   *int32
 	CallLimit  *int32
 	SecretHash []byte
+	ExpiresAt  *time.Time
 	RevokedAt  *time.Time
 	LifeS      float64
 	Stale      bool
@@ -61,6 +62,7 @@ func (q *Queries) APIKeyGet(ctx context.Context, db DBTX, arg APIKeyGetParams) (
 		&i.CallRate,
 		&i.CallLimit,
 		&i.SecretHash,
+		&i.ExpiresAt,
 		&i.RevokedAt,
 		&i.LifeS,
 		&i.Stale,
@@ -271,6 +273,26 @@ type APIKeyUsedParams struct {
 func (q *Queries) APIKeyUsed(ctx context.Context, db DBTX, arg APIKeyUsedParams) error {
 	_, err := db.Exec(ctx, aPIKeyUsed, arg.TenantID, arg.KeyID)
 	return err
+}
+
+const administratorCheck = `-- name: AdministratorCheck :one
+select current_user::text as role,
+    (coalesce(not row_security_active(to_regclass('access_api_keys')::oid), true)
+        or pg_has_role('ledgerd_admin', 'usage') or pg_has_role('ledgerd_audit', 'usage'))::boolean as sees
+`
+
+type AdministratorCheckRow struct {
+	Role string
+	Sees bool
+}
+
+// Whether the role sees the rows of all tenants: row-level security does not apply to it, or shows it everything. Of a
+// database without the tables it says so, too: statements on them will fail.
+func (q *Queries) AdministratorCheck(ctx context.Context, db DBTX) (AdministratorCheckRow, error) {
+	row := db.QueryRow(ctx, administratorCheck)
+	var i AdministratorCheckRow
+	err := row.Scan(&i.Role, &i.Sees)
+	return i, err
 }
 
 const author = `-- name: Author :one

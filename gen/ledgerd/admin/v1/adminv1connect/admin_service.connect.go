@@ -79,7 +79,8 @@ type AdminServiceClient interface {
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates or replaces the policy of an operation. Servers apply it within 5 s.
+	// Creates or replaces the policy of an operation as a whole: what is absent is
+	// not required any more, nor what "*" requires. Servers apply it within 5 s.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
 	// Lists policies by operation.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
@@ -322,7 +323,8 @@ type AdminServiceHandler interface {
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates or replaces the policy of an operation. Servers apply it within 5 s.
+	// Creates or replaces the policy of an operation as a whole: what is absent is
+	// not required any more, nor what "*" requires. Servers apply it within 5 s.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
 	// Lists policies by operation.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
