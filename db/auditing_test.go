@@ -97,7 +97,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			from audit.approvals`: "ledger.update_account approved tester boss fees ; ledger.reverse rejected tester boss fees no; " +
 			"ledger.close_account open tester  fees ",
 		`select string_agg(format('%s %s %s', what, detail, principal), '; ' order by what, detail) from audit.requests
-			where request_id in ('req-wish', 'req-reject', 'req-approve')`: "" +
+			where request_id in ('req-wish', 'req-reject') or request_id like 'approval.%'`: "" +
 			"approval ledger.reverse: rejected boss; approval ledger.update_account: approved boss; approval requested ledger.close_account tester; " +
 			"approval requested ledger.reverse tester; approval requested ledger.update_account tester; setting account tester",
 		`select format('%s %s %s %s', c.name, c.principal, c.approved_by, a.reason) from audit.changes c

@@ -1,14 +1,18 @@
 -- Every request for approval has the time of its batch, or an earlier one, if the batch's time was that of an account
--- ahead of the clock. Another principal approved an approved one, in time.
+-- ahead of the clock. Another principal approved an approved one, in time, by an Approve with its own key.
 select a.tenant_id, a.approval_id,
     case when b.batch_id is null then 'no batch made it'
         when a.decided_by = a.principal then 'its requester approved it'
-        when a.decided_at >= a.expires_at then 'it was too late' end as problem,
+        when a.decided_at >= a.expires_at then 'it was too late'
+        when a.decided_request_id is distinct from 'approval.' || a.approval_id then 'no Approve wrote it'
+        when k.principal <> a.decided_by then 'the key is one of another principal' end as problem,
     a.created_at, b.committed_at as created_at_expected
 from approval_requests a
 left join commit_batches b on b.batch_id = a.approval_id >> 14 and b.commands > 0
+left join access_api_keys k on k.tenant_id = a.tenant_id and k.key_id = a.decided_key_id
 where a.state = 'approved'
-        and (a.decided_by is null or a.decided_by = a.principal or a.decided_at >= a.expires_at)
+        and (a.decided_by is null or a.decided_by = a.principal or a.decided_at >= a.expires_at
+            or a.decided_request_id is distinct from 'approval.' || a.approval_id or k.principal <> a.decided_by)
     or b.batch_id is null or b.committed_at <> a.created_at
     and not (a.created_at < b.committed_at and exists (
         select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches

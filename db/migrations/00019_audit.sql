@@ -19,7 +19,7 @@ create table audit_events (
     principal     text collate "C",
     key_id        text collate "C",
     request_id    text collate "C",
-    database_role text collate "C" not null,
+    database_role text collate "C" not null default session_user,
     approved_by   text collate "C",
     constraint audit_events_pkey primary key (tenant_id, event_id),
     constraint audit_events_kind_check check (kind in ('account', 'endpoint', 'gateway', 'key', 'limit', 'machine',
@@ -51,8 +51,10 @@ comment on column audit_events.approved_by is
 
 create trigger audit_events_append_only before update or delete or truncate on audit_events
     for each statement execute function commit_append_only();
-grant select, insert on audit_events to ledgerd_app;
-grant insert on audit_events to ledgerd_admin;
+grant select on audit_events to ledgerd_app;
+-- No login can name another in database_role.
+grant insert (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id, approved_by)
+    on audit_events to ledgerd_app, ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
 grant usage on sequence audit_event_seq to ledgerd_admin;
 grant select on audit_events, audit_event_seq to ledgerd_audit;

@@ -33,7 +33,9 @@ func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
 	var first int64
 	fetched := time.Now()
 	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
-		first, err = q.BatchBlock(ctx, tx)
+		if err = q.EpochBegin(ctx, tx); err == nil { // or the next epoch could have the same number
+			first, err = q.BatchBlock(ctx, tx)
+		}
 		return err
 	})
 	if err != nil {

@@ -229,6 +229,22 @@ var tamperings = []struct {
 	{"a requester approves", `alter table approval_requests drop constraint approval_requests_decided_by_check;
 		update approval_requests set decided_by = principal where state = 'approved'`,
 		[]string{"approval_requests_belong", "audit_events_approved"}, []string{`problem="its requester approved it"`}},
+	{"an approval is made in psql", `update approval_requests set state = 'approved', decided_by = 'boss', decided_at = created_at,
+		decided_request_id = 'x', response = 'y' where state = 'open'`,
+		[]string{"approval_requests_belong"}, []string{`problem="no Approve wrote it"`}},
+	{"an approval with the key of another", `insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash, created_by)
+			select tenant_id, 'k2', 'tester', role, secret_hash, created_by from access_api_keys;
+		update approval_requests set decided_key_id = 'k2' where state = 'approved'`,
+		[]string{"approval_requests_belong", "audit_events_match_keys"}, []string{`problem="the key is one of another principal"`}},
+	{"a key is made in psql", `insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash, created_by)
+			select tenant_id, 'k2', principal, 'admin', secret_hash, created_by from access_api_keys`,
+		[]string{"audit_events_match_keys"}, []string{"key_id=k2", `problem="it was not made by a change"`}},
+	{"a key is raised in psql", `update access_api_keys set role = 'admin'`,
+		[]string{"audit_events_match_keys"}, []string{"role=admin (should be write)"}},
+	{"a key lives longer", `update access_api_keys set expires_at = expires_at + interval '1 s'`,
+		[]string{"audit_events_match_keys"}, []string{`problem="it has other values"`}},
+	{"a key is deleted", `delete from access_api_keys`,
+		[]string{"audit_events_match_keys"}, []string{`problem="there is no such key"`}},
 	{"an approver is forged", `update audit_events set approved_by = 'nobody' where approved_by is not null`,
 		[]string{"audit_events_approved"}, []string{"approved_by=nobody", "principal=tester"}},
 	{"a transfer is said to be approved", `update ledger_transfers set request_id = 'approval.7' where tenant_id = 1 and biz_no = 'undo-2'`,

@@ -3,10 +3,10 @@
 -- name: EventInsert :exec
 -- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
-    database_role, approved_by)
+    approved_by)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif(@now::timestamptz, '0001-01-01 00:00:00+00'), c.now),
-    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user,
+    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''),
     nullif(u.approved_by, '')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@kinds::text[]) as kind, unnest(@names::text[]) as name,

@@ -13,10 +13,10 @@ import (
 const eventInsert = `-- name: EventInsert :exec
 
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
-    database_role, approved_by)
+    approved_by)
 select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now),
-    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''), session_user,
+    nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''),
     nullif(u.approved_by, '')
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as kind, unnest($4::text[]) as name,
