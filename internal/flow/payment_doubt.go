@@ -62,6 +62,7 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 		return c.record(tx, payment.Known, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
+		c.noteTime(tx, x)
 		s := c.record(tx, payment.Known, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
@@ -119,9 +120,7 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.GivenBack, changed.Booked = g.given, g.booked
-	if at := c.At; at.After(x.GivenAt) { // a clock that is ahead must not make later notices old
-		changed.GivenAt = earlier(at, tx.Payments().Now).Truncate(time.Microsecond)
-	}
+	c.noteTime(tx, x)
 	switch {
 	case !n.IsZero() || nothing:
 		return c.doubt(tx, x, n, g.detail)
@@ -129,6 +128,15 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 		return c.record(tx, payment.Applied, g.detail)
 	}
 	return c.record(tx, payment.Applied, "")
+}
+
+// noteTime notes when the gateway said so, also if it repeats what it had said before: what it said in between does not
+// count, if it comes later. A clock that is ahead must not make later notices old.
+func (c *SettlePayment) noteTime(tx *Tx, x *payment.Refund) {
+	at := earlier(c.At, tx.Payments().Now).Truncate(time.Microsecond)
+	if at.After(x.GivenAt) {
+		tx.Payments().ChangeRefund(c.refund.row).GivenAt = at
+	}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -1,0 +1,103 @@
+package flow_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds up to three times, and tells what it
+// said in any order, more than once, and not all of it: at once on two engines, one by one, or before the notice of the
+// payment. At the end of each play the service knows what the gateway has given back, and an open flag has what the
+// books do not have.
+func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	var plays atomic.Int32
+	began := time.Now().Add(-2 * time.Hour)
+	rapid.Check(t, func(r *rapid.T) {
+		n := plays.Add(1)
+		no, transaction := fmt.Sprint("p", n), fmt.Sprint("t", n)
+		of := func(s *payment.Said) { s.OutTradeNo, s.TransactionID = no, transaction }
+		m.payableOrder(fmt.Sprint("o", n), outside, func(c *flow.CreateOrder) { c.Lines, c.Reserve = nil, false })
+		m.create(fmt.Sprint("o", n), no)
+		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of), "applied")
+		var told []payment.Said
+		last := map[string]gateway.Kind{}
+		asked := map[string]string{}
+		for i := range rapid.IntRange(1, 3).Draw(r, "refunds") {
+			number := fmt.Sprint("r", n, "-", i)
+			c := refund(number, fmt.Sprint(i+2))
+			c.OutTradeNo = no
+			m.gets(c, number+" asked")
+			asked[number] = fmt.Sprint(i + 2)
+			kinds := []gateway.Kind{gateway.Refunded, gateway.RefundFailed}
+			first, turns := rapid.IntRange(0, 1).Draw(r, "first"), rapid.IntRange(0, 2).Draw(r, "turns")
+			for turn := range turns + 1 {
+				kind := kinds[(first+turn)%2]
+				last[number] = kind
+				copies := rapid.IntRange(0, 2).Draw(r, "copies")
+				if turn == turns {
+					copies = max(copies, 1)
+				}
+				for same := range copies {
+					id := fmt.Sprint("m", number, "-", turn)
+					if rapid.Bool().Draw(r, "another id") {
+						id += fmt.Sprint("-", same)
+					}
+					told = append(told, notice(id, amountOf(asked[number], "CNY"), ofRefund(number, kind), of, func(s *payment.Said) {
+						s.At = began.Add(time.Duration(turn) * time.Second)
+					}))
+				}
+			}
+		}
+		rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "order"), 1)).Shuffle(len(told), func(i, j int) { told[i], told[j] = told[j], told[i] })
+		var log []string
+		for len(told) > 0 {
+			some := told[:rapid.IntRange(1, min(len(told), 3)).Draw(r, "at once")]
+			told = told[len(some):]
+			ends := make([]string, len(some))
+			var wait sync.WaitGroup
+			for i, s := range some {
+				wait.Go(func() { ends[i] = m.hear(i%2, s) })
+			}
+			wait.Wait()
+			for i, s := range some {
+				log = append(log, fmt.Sprintf("%s at %s: %s", s.ID, s.At.Sub(began), ends[i]))
+				if strings.ToUpper(ends[i]) == ends[i] {
+					r.Errorf("notice %s: %s", s.ID, ends[i])
+				}
+			}
+		}
+		for number, kind := range last {
+			given, flag := "0", "refund_returned"
+			if kind == gateway.Refunded {
+				given, flag = asked[number]+"00", "unknown_refund"
+			}
+			want := given + " none"
+			state := m.text("select state from machine_instances where tenant_id = 1 and machine = 'refund' and key = $1", number)
+			if (state == "succeeded") != (kind == gateway.Refunded) {
+				want = given + " " + flag + " " + asked[number] + "00"
+			}
+			got := m.text(`select given || ' ' || coalesce((select string_agg(kind || ' ' || amount, ', ') from payment_flags
+				where tenant_id = 1 and about_refund = $1 and resolution is null), 'none') from payment_refunds where tenant_id = 1 and refund_no = $1`, number)
+			if got != want {
+				r.Errorf("refund %s, which the gateway says last %s, and which is %s: %s, want %s", number, kind, state, got, want)
+			}
+		}
+		m.verify()
+		if r.Failed() {
+			r.Log(strings.Join(log, "\n"))
+		}
+	})
+}
