@@ -16,10 +16,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds up to three times, and tells what it
-// said in any order, more than once, and not all of it: at once on two engines, one by one, or before the notice of the
-// payment. At the end of each play the service knows what the gateway has given back, and an open flag has what the
-// books do not have.
+// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds up to three times, also about the
+// amount, and tells what it said in any order, more than once, and not all of it, several at once on two engines. At the
+// end the service knows what the gateway has given back, and an open flag has what the books do not have.
 func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -33,19 +32,16 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 		m.create(fmt.Sprint("o", n), no)
 		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of), "applied")
 		var told []payment.Said
-		last := map[string]gateway.Kind{}
-		asked := map[string]string{}
+		asked, given := map[string]int{}, map[string]int{} // what was asked for, and what the gateway says last
 		for i := range rapid.IntRange(1, 3).Draw(r, "refunds") {
-			number := fmt.Sprint("r", n, "-", i)
-			c := refund(number, fmt.Sprint(i+2))
+			number, amount := fmt.Sprint("r", n, "-", i), i+2
+			c := refund(number, fmt.Sprint(amount))
 			c.OutTradeNo = no
 			m.gets(c, number+" asked")
-			asked[number] = fmt.Sprint(i + 2)
-			kinds := []gateway.Kind{gateway.Refunded, gateway.RefundFailed}
-			first, turns := rapid.IntRange(0, 1).Draw(r, "first"), rapid.IntRange(0, 2).Draw(r, "turns")
+			asked[number] = amount
+			turns := rapid.IntRange(0, 3).Draw(r, "turns")
 			for turn := range turns + 1 {
-				kind := kinds[(first+turn)%2]
-				last[number] = kind
+				given[number] = rapid.SampledFrom([]int{amount, amount, 0, 0, amount - 1, amount + 1}).Draw(r, "given")
 				copies := rapid.IntRange(0, 2).Draw(r, "copies")
 				if turn == turns {
 					copies = max(copies, 1)
@@ -55,7 +51,7 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 					if rapid.Bool().Draw(r, "another id") {
 						id += fmt.Sprint("-", same)
 					}
-					told = append(told, notice(id, amountOf(asked[number], "CNY"), ofRefund(number, kind), of, func(s *payment.Said) {
+					told = append(told, notice(id, gave(number, amount, given[number]), of, func(s *payment.Said) {
 						s.At = began.Add(time.Duration(turn) * time.Second)
 					}))
 				}
@@ -79,20 +75,29 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 				}
 			}
 		}
-		for number, kind := range last {
-			given, flag := "0", "refund_returned"
-			if kind == gateway.Refunded {
-				given, flag = asked[number]+"00", "unknown_refund"
+		for number, amount := range asked {
+			if rapid.Bool().Draw(r, "query") {
+				said := notice(fmt.Sprint("q", number), gave(number, amount, given[number]), of)
+				said.Callback = false
+				log = append(log, "query: "+m.hear(0, said))
 			}
-			want := given + " none"
 			state := m.text("select state from machine_instances where tenant_id = 1 and machine = 'refund' and key = $1", number)
-			if (state == "succeeded") != (kind == gateway.Refunded) {
-				want = given + " " + flag + " " + asked[number] + "00"
+			booked := amount
+			if state == "failed" {
+				booked = 0
+			}
+			want := fmt.Sprint(given[number]*100, " none")
+			switch more := given[number] - booked; {
+			case more > 0:
+				want = fmt.Sprint(given[number]*100, " unknown_refund ", more*100)
+			case more < 0:
+				want = fmt.Sprint(given[number]*100, " refund_returned ", -more*100)
 			}
 			got := m.text(`select given || ' ' || coalesce((select string_agg(kind || ' ' || amount, ', ') from payment_flags
 				where tenant_id = 1 and about_refund = $1 and resolution is null), 'none') from payment_refunds where tenant_id = 1 and refund_no = $1`, number)
 			if got != want {
-				r.Errorf("refund %s, which the gateway says last %s, and which is %s: %s, want %s", number, kind, state, got, want)
+				r.Errorf("refund %s of %d, of which the gateway gave back %d, and which is %s: %s, want %s", number, amount,
+					given[number], state, got, want)
 			}
 		}
 		m.verify()
@@ -100,4 +105,16 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			r.Log(strings.Join(log, "\n"))
 		}
 	})
+}
+
+// gave says that a refund of an amount gave back another one, or, if that is 0, that it failed.
+func gave(number string, amount, given int) func(*payment.Said) {
+	return func(s *payment.Said) {
+		ofRefund(number, gateway.Refunded)(s)
+		amountOf(fmt.Sprint(given), "CNY")(s)
+		if given == 0 {
+			ofRefund(number, gateway.RefundFailed)(s)
+			amountOf(fmt.Sprint(amount), "CNY")(s)
+		}
+	}
 }
