@@ -226,14 +226,19 @@ func (p *trip) coupon(code string) bool {
 // number is one for payments, which all gateways take.
 func (p *trip) number(suffix string) string { return strings.ReplaceAll(p.name, "-", "_") + suffix }
 
-// run pays the order, or does not.
+// run pays the order, or does not. A fate of refunds has one.
 func (p *trip) run(f fate) {
+	refunds := f["refund"] != nil
 	number := "" // made by the service: of the usual fate
-	if rand.IntN(3) > 0 {
+	if refunds || rand.IntN(3) > 0 {
 		number = p.number("A")
 		p.shop.sim.plan(number, f)
 	}
-	switch number = p.pay(number); rand.IntN(8) {
+	end := rand.IntN(8)
+	if refunds {
+		end = 7
+	}
+	switch number = p.pay(number); end {
 	case 0:
 		p.cancel()
 		return
@@ -248,7 +253,7 @@ func (p *trip) run(f fate) {
 	switch state := p.await(number); state {
 	case paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED:
 		p.facts["payment "+number] = "succeeded"
-		p.refunds(number)
+		p.refunds(number, refunds)
 	case paymentv1.PaymentState_PAYMENT_STATE_SUSPENDED: // pays again, properly
 		p.await(p.pay(p.number("B")))
 	case paymentv1.PaymentState_PAYMENT_STATE_DECLINED:
@@ -337,9 +342,13 @@ func (p *trip) cancel() bool {
 	return ok
 }
 
-// refunds gives money back: a part, all, or a part and the rest.
-func (p *trip) refunds(number string) {
-	for n, amount := range [][]string{nil, {"0.30"}, {""}, {"0.70", ""}}[rand.IntN(4)] {
+// refunds gives money back: a part, all, a part and the rest, or, unless it must, nothing.
+func (p *trip) refunds(number string, must bool) {
+	amounts := [][]string{{"0.30"}, {""}, {"0.70", ""}, nil}
+	if must {
+		amounts = amounts[:3]
+	}
+	for n, amount := range amounts[rand.IntN(len(amounts))] {
 		no := fmt.Sprintf("%s-R%d", p.name, n)
 		if r, ok := ask(p.visit, func(ctx context.Context, c *client.Client) (*paymentv1.RefundPaymentResponse, error) {
 			r := &paymentv1.RefundPaymentRequest{RefundNo: no, OutTradeNo: number}
