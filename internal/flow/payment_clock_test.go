@@ -118,3 +118,44 @@ func gave(number string, amount, given int) func(*payment.Said) {
 		}
 	}
 }
+
+// A notice that does not say how a refund ended moves no time: a failure that comes later is not old.
+func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
+	t.Parallel()
+	for _, vague := range []gateway.Kind{gateway.RefundPending, gateway.RefundAbnormal} {
+		t.Run(string(vague), func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			for id, x := range []struct {
+				minute int
+				kind   gateway.Kind
+				want   string
+			}{{10, gateway.Refunded, "applied"}, {16, vague, "known"}, {14, gateway.RefundFailed, "flagged"}} {
+				m.says(notice(fmt.Sprint("m", id), amountOf("4", "CNY"), ofRefund("r1", x.kind), func(s *payment.Said) {
+					s.At = time.Now().Add(-time.Hour).Add(time.Duration(x.minute) * time.Minute)
+				}), x.want)
+			}
+			m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400; gw -6, user:3 6")
+			m.verify()
+		})
+	}
+}
+
+// Answers to questions about a refund have one id if they say the same, and count again after other notices.
+func TestAnAnswerAboutARefundCountsAgain(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	answer := func(change ...func(*payment.Said)) payment.Said {
+		s := notice("answer", append([]func(*payment.Said){amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)}, change...)...)
+		s.Callback = false
+		return s
+	}
+	m.hear(0, answer(func(s *payment.Said) { s.Foreign = "merchant m2" }))
+	m.hear(0, answer())
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400 withdrawn; gw -6, user:3 6")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "flagged")
+	m.hear(0, answer())
+	m.hear(0, answer())
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400 withdrawn, refund_returned 400 withdrawn; gw -6, user:3 6")
+	m.verify()
+}

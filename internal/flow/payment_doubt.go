@@ -62,7 +62,9 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 		return c.record(tx, payment.Known, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
-		c.noteTime(tx, x)
+		if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed { // others do not say how it ended
+			c.noteTime(tx, x)
+		}
 		s := c.record(tx, payment.Known, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil

@@ -267,6 +267,9 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	case c.Kind == gateway.Declined && !c.Callback && c.foreign() == "":
 		_, err := c.declined(tx) // again: the answer to a query is like that after the first decline
 		return s, err
+	case c.Kind.Refund() && !c.Callback && c.refund.row != nil && c.refund.row.Exists && c.about(&c.refund.row.Value):
+		_, err := c.refunded(tx) // the answer to a query is like an earlier one, and other things were said in between
+		return s, err
 	}
 	return s, nil
 }
