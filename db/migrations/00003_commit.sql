@@ -115,7 +115,8 @@ comment on function commit_epoch is
     'history or timeline have changed.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
-comment on sequence commit_batch_seq is 'Batch numbers, fetched in blocks of 1,000 by every process.';
+comment on sequence commit_batch_seq is
+    'Batch numbers, fetched in blocks of 1,000 by every process. Those of each epoch begin 2^34 higher.';
 
 create table commit_batches (
     batch_id     bigint not null,
@@ -137,7 +138,7 @@ comment on table commit_batches is
 comment on column commit_batches.batch_id is
     'Number of the batch. Row ids are batch_id * 16384 + n, so id >> 14 is the batch of a row.';
 comment on column commit_batches.nonce is
-    'Random number of the attempt that wrote the row: after a failover or a restore a batch number may be used '
+    'Random number of the attempt that wrote the row: if a disk snapshot is restored, a batch number may be used '
     'twice.';
 comment on column commit_batches.xid is
     'Transaction id. Readers of commits in order stop at pg_snapshot_xmin(pg_current_snapshot()), so that they '
