@@ -321,7 +321,7 @@ comment on column payment_refunds.booked is
     'What the books have given back for it: its amount when it has succeeded; 0: it has not, or its hold could not be '
     'captured.';
 comment on column payment_refunds.given_at is
-    'When the gateway said so, by its clock, but not after the notice came; null: no notice told a time.';
+    'When the gateway said so, by its clock, at most a minute after it came; null: no notice told a time.';
 comment on column payment_refunds.turn_flag_id is
     'Last flag of a difference between what its gateway gave back and its state; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;

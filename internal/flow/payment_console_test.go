@@ -356,6 +356,31 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 	}
 }
 
+// What is first told of a refund of the console may not tell how much of the money is gone: what is told then counts.
+func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]func(*payment.Said){
+		"of nothing": amountOf("0", "CNY"), "without an amount": amountOf("0", ""), "in another currency": amountOf("4", "USD"),
+	} {
+		for _, number := range []string{"", "hand"} {
+			t.Run(name+" "+number, func(t *testing.T) {
+				t.Parallel()
+				m := paidTill(t)
+				said := func(id string, amount func(*payment.Said)) payment.Said {
+					return notice(id, amount, ofRefund(number, gateway.Refunded), refundID("re_1"))
+				}
+				m.says(said("m1", first), "flagged")
+				m.refuses(refund("r2", "11"), "10.00")
+				m.says(said("m2", amountOf("4", "CNY")), "flagged")
+				m.refuses(refund("r2", "7"), "6.00")
+				m.says(said("m3", amountOf("4", "CNY")), "known")
+				m.refuses(refund("r2", "7"), "6.00")
+				m.verify()
+			})
+		}
+	}
+}
+
 // Of a payment with many transactions the console gives back the one that paid.
 func TestTheConsoleNamesNoneOfManyTransactions(t *testing.T) {
 	t.Parallel()

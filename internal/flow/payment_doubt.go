@@ -34,6 +34,7 @@ func (c *SettlePayment) ownsRefund(tx *Tx, x *payment.Refund) error {
 
 // decided notes what the gateway gave back for a refund that the notice has just decided.
 func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
+	c.noteTime(tx, x)
 	if c.Kind == gateway.RefundFailed {
 		return c.gives(tx, x, gift{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
 	}
@@ -62,7 +63,7 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 		return c.record(tx, payment.Known, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
-		if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed { // others do not say how it ended
+		if ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed; ends && !foreign {
 			c.noteTime(tx, x)
 		}
 		s := c.record(tx, payment.Known, "the refund is "+state)
@@ -89,6 +90,9 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 	}
 	if state != machine.RefundFailed {
 		g.countedBefore, g.counted = x.Amount, x.Amount
+	}
+	if !foreign {
+		c.noteTime(tx, x)
 	}
 	s := c.gives(tx, x, g)
 	c.nameRefund(tx)
@@ -122,7 +126,6 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.GivenBack, changed.Booked = g.given, g.booked
-	c.noteTime(tx, x)
 	switch {
 	case !n.IsZero() || nothing:
 		return c.doubt(tx, x, n, g.detail)
@@ -132,10 +135,14 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	return c.record(tx, payment.Applied, "")
 }
 
+// maxAhead is how far the clock of a gateway may be ahead of the database's. One that was further ahead must not make
+// everything old that the gateway says after it was set.
+const maxAhead = time.Minute
+
 // noteTime notes when the gateway said so, also if it repeats what it had said before: what it said in between does not
-// count, if it comes later. A clock that is ahead must not make later notices old.
+// count, if it comes later.
 func (c *SettlePayment) noteTime(tx *Tx, x *payment.Refund) {
-	at := earlier(c.At, tx.Payments().Now).Truncate(time.Microsecond)
+	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
 	if at.After(x.GivenAt) {
 		tx.Payments().ChangeRefund(c.refund.row).GivenAt = at
 	}
@@ -226,9 +233,12 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		}
 	}
 	s := c.record(tx, payment.Flagged, detail)
-	c.nameUnasked(tx)
+	known := money != nil && money.Exists
+	if ours || !known || !money.Value.Extra(c.Amount, c.Currency).IsZero() {
+		c.nameUnasked(tx) // else it does not say how much of the money is gone: what is said later counts
+	}
 	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
-	if money != nil && money.Exists {
+	if known {
 		t := tx.Payments().ChangeMoney(money)
 		t.AddExtra(t.Extra(c.Amount, c.Currency))
 	}

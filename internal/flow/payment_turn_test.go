@@ -307,6 +307,46 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 	}
 }
 
+// A gateway whose clock is a little ahead tells in the order of its clock all the same.
+func TestAClockThatIsAheadOrdersItsNotices(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	ahead := func(seconds int) func(*payment.Said) {
+		at := time.Now().Add(30*time.Second + time.Duration(seconds)*time.Second)
+		return func(s *payment.Said) { s.At = at }
+	}
+	first, second := ahead(0), ahead(3)
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), first), "applied")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), second), "flagged")
+	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), first), "known")
+	m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400; gw -6, user:3 6")
+	m.verify()
+}
+
+// What is said of another merchant does not make old what is said of ours.
+func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
+	t.Parallel()
+	begin := time.Now().Add(-time.Hour)
+	at := func(minute int) func(*payment.Said) {
+		return func(s *payment.Said) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
+	}
+	for given, want := range map[string]struct{ verdict, flags string }{
+		"4": {"known", "refund_returned 400"},
+		"5": {"flagged", "unknown_refund 100 withdrawn, refund_returned 400"},
+	} {
+		t.Run(given, func(t *testing.T) {
+			t.Parallel()
+			m := refunding(t, "4")
+			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), at(10)), "applied")
+			m.says(notice("m2", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded), at(20),
+				func(s *payment.Said) { s.Foreign = "merchant m2" }), want.verdict)
+			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), at(15)), "flagged")
+			m.is("o paid, p1 succeeded, r1 succeeded; " + want.flags + "; gw -6, user:3 6")
+			m.verify()
+		})
+	}
+}
+
 // A notice that says neither how a refund ended nor of what amount it is makes the server ask, also if the refund was
 // decided before.
 func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
