@@ -19,7 +19,7 @@ RACE   := $$(tools/lacking | grep -q 'race detector' || echo -race)
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS
-go run $(RACE) ./internal/errdoc docs/reference/errors.md
+go run $(RACE) ./internal/refdoc docs/reference
 go run $(RACE) ./internal/pgtest/cmd/schema db/schema/expected.txt
 endef
 

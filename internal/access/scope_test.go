@@ -71,7 +71,7 @@ func TestScopesCoverWhatTheyName(t *testing.T) {
 		{"stock.reserve", fields{"item_id": {"sku-1"}}, ""},
 		{"stock.reserve", fields{"item_id": {"sku"}}, "x.item_id"},
 		{"stock.confirm", fields{"reservation_no": {"r"}}, "item_id"},
-		{"order.create", nil, "-"},
+		{"order.create_order", nil, "-"},
 	} {
 		err := own.Check(c.operation, c.request.values)
 		if c.denied == "" {

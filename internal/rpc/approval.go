@@ -33,7 +33,8 @@ func (s *Approvals) RequestApproval(ctx context.Context, r *pb.RequestApprovalRe
 }
 
 // requestApprovalCall is not registered for Execute: neither are the other calls.
-var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{name: "approval.request",
+var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{
+	name: "approval.request_approval",
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
 		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
 			Life: lifeOr(r.GetLife(), approval.DefaultLife)}

@@ -104,7 +104,7 @@ func (c *call) allowReversal() func(greatest amount.Decimal) error {
 
 // neverApproved are operations that a running program waits for, or with effects that survive a refusal: those of
 // services by their beginning, and those of codes.
-var neverApproved = []string{"idempotency.", "inbox.", "lock.", "work.", "notify.send_code", "notify.verify_code"}
+var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_code", "notify.verify_code"}
 
 // approvable reports whether an operation can be requested, and policies can require its approval.
 func approvable(operation string) bool {

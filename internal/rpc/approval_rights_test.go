@@ -63,7 +63,7 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 	}{
 		"a limit by a writer": {writer, lowest("-1")}, "a freeze by a writer": {writer, freeze},
 		"a freeze in an Execute by a writer": {writer, execute(operation("", freeze))}, "any by a reader": {reader, inside},
-		"outside of the scopes": {scoped, outside}, "partly outside": {scoped, both}, "without approval.request": {narrow, inside},
+		"outside of the scopes": {scoped, outside}, "partly outside": {scoped, both}, "without approval.request_approval": {narrow, inside},
 	} {
 		x.c.call(connectProto, "Approval.RequestApproval", wish(x.r)).wants(t, what, "PERMISSION_DENIED")
 	}

@@ -23,7 +23,7 @@ func TestReplayOfBeginNeedsNoSecondToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	form := c.plain()
-	for _, operation := range []string{"work.begin", "inbox.begin"} {
+	for _, operation := range []string{"idempotency.begin", "inbox.begin"} {
 		if err := access.Administer(super).PutPolicy(t.Context(), tenant,
 			access.Policy{Operation: operation, KeyRequired: true}); err != nil {
 			t.Fatal(err)

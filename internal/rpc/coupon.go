@@ -17,7 +17,7 @@ func (s *Sales) IssueCoupons(ctx context.Context, r *pb.IssueCouponsRequest) (*p
 	return run(ctx, s.Mutations, issueCouponsCall, r)
 }
 
-var issueCouponsCall = register("coupon.issue",
+var issueCouponsCall = register("sale.issue_coupons",
 	func(c *call, d *decoder, r *pb.IssueCouponsRequest) mutation[*pb.IssueCouponsResponse] {
 		cmd := &flow.IssueCoupons{Caller: c.caller(), Campaign: r.GetCampaign(), Codes: r.GetCodes(),
 			ExpiresAt: d.time("expire_time", r.GetExpireTime()), Metadata: d.metadata("metadata", r.GetMetadata())}
@@ -39,7 +39,7 @@ func (s *Sales) ClaimCoupon(ctx context.Context, r *pb.ClaimCouponRequest) (*pb.
 	return run(ctx, s.Mutations, claimCouponCall, r)
 }
 
-var claimCouponCall = register("coupon.claim",
+var claimCouponCall = register("sale.claim_coupon",
 	func(c *call, d *decoder, r *pb.ClaimCouponRequest) mutation[*pb.ClaimCouponResponse] {
 		cmd := &flow.ClaimCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
 			Owner: d.name("owner", r.GetOwner())}
@@ -52,7 +52,7 @@ func (s *Sales) RedeemCoupon(ctx context.Context, r *pb.RedeemCouponRequest) (*p
 	return run(ctx, s.Mutations, redeemCouponCall, r)
 }
 
-var redeemCouponCall = register("coupon.redeem",
+var redeemCouponCall = register("sale.redeem_coupon",
 	func(c *call, d *decoder, r *pb.RedeemCouponRequest) mutation[*pb.RedeemCouponResponse] {
 		cmd := &flow.RedeemCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
 			Owner: d.name("owner", r.GetOwner()), Cause: d.printable("cause", r.GetCause())}

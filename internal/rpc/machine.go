@@ -18,7 +18,7 @@ func (s *Machines) DefineMachine(ctx context.Context, r *pb.DefineMachineRequest
 	return run(ctx, s.Mutations, defineMachineCall, r)
 }
 
-var defineMachineCall = register("machine.define",
+var defineMachineCall = register("machine.define_machine",
 	func(c *call, d *decoder, r *pb.DefineMachineRequest) mutation[*pb.DefineMachineResponse] {
 		d.ownMachine("machine", r.GetMachine())
 		cmd := machine.NewDefine(c.caller(), r.GetMachine(), d.definition("definition.", r.GetDefinition()))

@@ -34,7 +34,7 @@ func (s *Orders) CreateOrder(ctx context.Context, r *pb.CreateOrderRequest) (*pb
 // orderRows is the number of rows that a move of an order writes: the instance, the history, and what ends with it.
 const orderRows = 3
 
-var createOrderCall = register("order.create",
+var createOrderCall = register("order.create_order",
 	func(c *call, d *decoder, r *pb.CreateOrderRequest) mutation[*pb.CreateOrderResponse] {
 		cmd := &flow.CreateOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Messages: d.messages(c, r.GetMessages())}
@@ -171,7 +171,7 @@ func (s *Orders) MoveOrder(ctx context.Context, r *pb.MoveOrderRequest) (*pb.Mov
 	return run(ctx, s.Mutations, moveOrderCall, r)
 }
 
-var moveOrderCall = register("order.move",
+var moveOrderCall = register("order.move_order",
 	func(c *call, d *decoder, r *pb.MoveOrderRequest) mutation[*pb.MoveOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Messages: d.messages(c, r.GetMessages()),
@@ -188,7 +188,7 @@ func (s *Orders) CancelOrder(ctx context.Context, r *pb.CancelOrderRequest) (*pb
 	return run(ctx, s.Mutations, cancelOrderCall, r)
 }
 
-var cancelOrderCall = register("order.cancel",
+var cancelOrderCall = register("order.cancel_order",
 	func(c *call, d *decoder, r *pb.CancelOrderRequest) mutation[*pb.CancelOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()), Cancel: true,
 			Messages: d.messages(c, r.GetMessages()),

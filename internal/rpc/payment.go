@@ -145,7 +145,7 @@ func (c *call) firstLease() func(name string) time.Duration {
 // paymentRows is what a payment writes: itself, its instance with its history, and the call.
 const paymentRows = 4
 
-var createPaymentCall = register("payment.create",
+var createPaymentCall = register("payment.create_payment",
 	func(c *call, d *decoder, r *pb.CreatePaymentRequest) mutation[*pb.CreatePaymentResponse] {
 		cmd := &flow.CreatePayment{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Gateway: r.GetGateway(), PayType: r.GetPayType(), OutTradeNo: r.GetOutTradeNo(),
@@ -341,7 +341,7 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 	return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: res.GetExisted()}, nil
 }
 
-var refundPaymentCall = register("payment.refund",
+var refundPaymentCall = register("payment.refund_payment",
 	func(c *call, d *decoder, r *pb.RefundPaymentRequest) mutation[*pb.RefundPaymentResponse] {
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
 			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),

@@ -32,9 +32,10 @@ func TestEveryCallHasAPermission(t *testing.T) {
 	requests := map[protoreflect.FullName]bool{}
 	eachCall(func(service string, m protoreflect.MethodDescriptor) {
 		calls++
-		p, ok := permissions[service][string(m.Name())]
+		p := byRequest[m.Input().FullName()]
+		_, ok := leastRoles[service][string(m.Name())]
 		if !ok {
-			t.Errorf("%s.%s has no permission: add it to permissions", service, m.Name())
+			t.Errorf("%s.%s has no least role: add it to leastRoles", service, m.Name())
 			return
 		}
 		if other := operationsOf[p.operation]; other != "" {
@@ -54,15 +55,15 @@ func TestEveryCallHasAPermission(t *testing.T) {
 		}
 	})
 	listed := 0
-	for _, of := range permissions {
+	for _, of := range leastRoles {
 		listed += len(of)
 	}
 	if listed != calls {
-		t.Errorf("%d calls have permissions, there are %d", listed, calls)
+		t.Errorf("%d calls have a least role, there are %d", listed, calls)
 	}
 	for request, o := range operations {
 		if p := byRequest[request]; p.operation != o.name {
-			t.Errorf("%s is %s in an Execute, and %q in permissions", request, o.name, p.operation)
+			t.Errorf("%s is %s in an Execute, and %q as a call", request, o.name, p.operation)
 		}
 	}
 	for _, name := range append(Operations(), containers...) {

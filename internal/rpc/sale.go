@@ -26,14 +26,15 @@ func (s *Sales) PutSale(ctx context.Context, r *pb.PutSaleRequest) (*pb.PutSaleR
 	return run(ctx, s.Mutations, putSaleCall, r)
 }
 
-var putSaleCall = register("sale.put", func(c *call, d *decoder, r *pb.PutSaleRequest) mutation[*pb.PutSaleResponse] {
-	cmd := &flow.PutSale{Caller: c.caller(), Named: sale.Named{
-		Key:  sale.Key{Tenant: c.identity.Tenant, Sale: r.GetSale().GetSale()},
-		Sale: d.sale(r.GetSale())}}
-	return newMutation(cmd, 1, func(s sale.Named, existed bool) *pb.PutSaleResponse {
-		return &pb.PutSaleResponse{Sale: renderSale(&s), Existed: existed}
+var putSaleCall = register("sale.put_sale",
+	func(c *call, d *decoder, r *pb.PutSaleRequest) mutation[*pb.PutSaleResponse] {
+		cmd := &flow.PutSale{Caller: c.caller(), Named: sale.Named{
+			Key:  sale.Key{Tenant: c.identity.Tenant, Sale: r.GetSale().GetSale()},
+			Sale: d.sale(r.GetSale())}}
+		return newMutation(cmd, 1, func(s sale.Named, existed bool) *pb.PutSaleResponse {
+			return &pb.PutSaleResponse{Sale: renderSale(&s), Existed: existed}
+		})
 	})
-})
 
 // sale decodes a sale.
 func (d *decoder) sale(r *pb.Sale) sale.Sale {

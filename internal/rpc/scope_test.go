@@ -72,7 +72,7 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 	boss.prepare("b")
 	c := s.scoped("ledger.transfer(from=u:a, to=spent:*)", "ledger.get_*(account=u:a)", "ledger.list_accounts(account=u:*)",
 		"ledger.get_transfer", "ledger.watch_entries(account=u:a)", "stock.*(item=sku-*)", "sale.grab(buyer=b1)",
-		"notify.send(recipient=+86*)", "order.create(subject=s1)", "lock.list(name=job-*)", "idempotency.claim_keys")
+		"notify.send(recipient=+86*)", "order.create_order(subject=s1)", "lock.list(name=job-*)", "idempotency.claim_keys")
 	before := s.dump("mine")
 	for _, x := range []struct {
 		name   string

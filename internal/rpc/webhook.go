@@ -26,7 +26,7 @@ func (s *Webhooks) CreateEndpoint(ctx context.Context,
 	return run(ctx, s.Mutations, createEndpointCall, r)
 }
 
-var createEndpointCall = register("webhook.create",
+var createEndpointCall = register("notify.create_endpoint",
 	func(c *call, d *decoder, r *pb.CreateEndpointRequest) mutation[*pb.CreateEndpointResponse] {
 		cmd := &webhook.CreateCommand{Caller: c.caller(), Name: r.GetName(), URL: d.endpointURL(c, r.GetUrl()),
 			Types: eventTypes(r.GetTypes()), Description: d.printable("description", r.GetDescription())}
@@ -40,7 +40,7 @@ func (s *Webhooks) UpdateEndpoint(ctx context.Context,
 	return run(ctx, s.Mutations, updateEndpointCall, r)
 }
 
-var updateEndpointCall = register("webhook.update",
+var updateEndpointCall = register("notify.update_endpoint",
 	func(c *call, d *decoder, r *pb.UpdateEndpointRequest) mutation[*pb.UpdateEndpointResponse] {
 		cmd := &webhook.UpdateCommand{Caller: c.caller(), Name: r.GetName(), URL: r.Url, Description: r.Description,
 			Enabled: r.Enabled}
@@ -61,7 +61,7 @@ func (s *Webhooks) RotateSecret(ctx context.Context, r *pb.RotateSecretRequest) 
 	return run(ctx, s.Mutations, rotateSecretCall, r)
 }
 
-var rotateSecretCall = register("webhook.rotate",
+var rotateSecretCall = register("notify.rotate_secret",
 	func(c *call, _ *decoder, r *pb.RotateSecretRequest) mutation[*pb.RotateSecretResponse] {
 		cmd := &webhook.RotateCommand{Caller: c.caller(), Name: r.GetName(), Version: r.GetSecretVersion(),
 			Overlap: lifeOr(r.GetOverlap(), webhook.DefaultOverlap)}
@@ -75,7 +75,7 @@ func (s *Webhooks) DeleteEndpoint(ctx context.Context,
 	return run(ctx, s.Mutations, deleteEndpointCall, r)
 }
 
-var deleteEndpointCall = register("webhook.delete",
+var deleteEndpointCall = register("notify.delete_endpoint",
 	func(c *call, _ *decoder, r *pb.DeleteEndpointRequest) mutation[*pb.DeleteEndpointResponse] {
 		cmd := &webhook.DeleteCommand{Caller: c.caller(), Name: r.GetName()}
 		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.DeleteEndpointResponse {
@@ -87,7 +87,7 @@ func (s *Webhooks) Publish(ctx context.Context, r *pb.PublishRequest) (*pb.Publi
 	return run(ctx, s.Mutations, publishCall, r)
 }
 
-var publishCall = register("webhook.publish",
+var publishCall = register("notify.publish",
 	func(c *call, d *decoder, r *pb.PublishRequest) mutation[*pb.PublishResponse] {
 		if !json.Valid(r.GetData()) {
 			d.bad("data", "is not JSON")

@@ -31,7 +31,7 @@ type (
 const takenOver = "taken_over"
 
 // beginName scopes the request keys of Begin.
-const beginName = "work.begin"
+const beginName = "idempotency.begin"
 
 // Begin requests the right to run a piece of work, and waits for it if the caller asks for that.
 func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginResponse, error) {
@@ -195,18 +195,19 @@ func (s *Idempotency) Extend(ctx context.Context, r *pb.ExtendRequest) (*pb.Exte
 	return report(ctx, s, extendCall, r)
 }
 
-var extendCall = register("work.extend", func(c *call, d *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
-	cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: lifeOr(r.GetLease(), 0)}
-	return newMutation(flow.Work(cmd), 1, func(b work.Begun, _ bool) *pb.ExtendResponse {
-		return &pb.ExtendResponse{LeaseExpireTime: timestamp(b.LeaseUntil)}
+var extendCall = register("idempotency.extend",
+	func(c *call, d *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
+		cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: lifeOr(r.GetLease(), 0)}
+		return newMutation(flow.Work(cmd), 1, func(b work.Begun, _ bool) *pb.ExtendResponse {
+			return &pb.ExtendResponse{LeaseExpireTime: timestamp(b.LeaseUntil)}
+		})
 	})
-})
 
 func (s *Idempotency) Complete(ctx context.Context, r *pb.CompleteRequest) (*pb.CompleteResponse, error) {
 	return report(ctx, s, completeCall, r)
 }
 
-var completeCall = register("work.complete",
+var completeCall = register("idempotency.complete",
 	func(c *call, d *decoder, r *pb.CompleteRequest) mutation[*pb.CompleteResponse] {
 		cmd := &work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: workStates[r.GetOutcome()],
 			Answer: d.answer("answer", r.GetAnswer())}
@@ -219,7 +220,7 @@ func (s *Idempotency) Abandon(ctx context.Context, r *pb.AbandonRequest) (*pb.Ab
 	return report(ctx, s, abandonCall, r)
 }
 
-var abandonCall = register("work.abandon",
+var abandonCall = register("idempotency.abandon",
 	func(c *call, d *decoder, r *pb.AbandonRequest) mutation[*pb.AbandonResponse] {
 		cmd := &work.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}
 		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.AbandonResponse {
@@ -230,7 +231,7 @@ var abandonCall = register("work.abandon",
 // report serves a later call on work: all but Begin.
 func report[Q holder, R proto.Message](ctx context.Context, s *Idempotency, o operation[Q, R], r Q) (R, error) {
 	res, err := mutate(ctx, s.Mutations, o, r)
-	s.Records.observe(callOf(ctx), strings.TrimPrefix(o.name, "work."), r, res.replayed, err)
+	s.Records.observe(callOf(ctx), strings.TrimPrefix(o.name, "idempotency."), r, res.replayed, err)
 	return res.reply(ctx, err)
 }
 

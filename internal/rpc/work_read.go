@@ -54,7 +54,7 @@ func (s *Idempotency) ResolveRecord(ctx context.Context,
 	return report(ctx, s, resolveCall, r)
 }
 
-var resolveCall = register("work.resolve",
+var resolveCall = register("idempotency.resolve_record",
 	func(c *call, d *decoder, r *pb.ResolveRecordRequest) mutation[*pb.ResolveRecordResponse] {
 		cmd := &work.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
 		switch {

@@ -702,7 +702,7 @@ func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 		func() bool { return c.Count("select count(*) from commit_counts") >= 7 })
 	var got string
 	if err := c.Pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched, taken_over), ', ' order by operation)
-		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 1 1 0, inbox.message 1 1 1 0, work.begin 0 0 0 1" {
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 0 0 0 1, idempotency.work 1 1 1 0, inbox.message 1 1 1 0" {
 		t.Errorf("counted %s, %v", got, err)
 	}
 }
@@ -726,7 +726,7 @@ func TestTakeoversAreCountedForAuditors(t *testing.T) {
 	c.Server.Stop() // saves the counts
 	var got string
 	if err := c.Pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', operation, first, taken_over, hit_rate), '; ' order by operation)
-		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 0 0.0000; lock.acquire 0 1 0.0000; work.begin 2 1 0.3333" {
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 2 1 0.3333; idempotency.work 1 0 0.0000; lock.acquire 0 1 0.0000" {
 		t.Errorf("%s, %v", got, err)
 	}
 }

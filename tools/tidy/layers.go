@@ -45,7 +45,7 @@ var layers = map[string]layer{
 	"internal/bench":    server,
 	"internal/localpg":  server,
 	"internal/pgtest":   server,
-	"internal/errdoc":   command,
+	"internal/refdoc":   command,
 	"web":               server,
 	"client":            server,
 	"cmd":               command,

@@ -1,0 +1,99 @@
+// Command refdoc writes the pages of docs/reference from the code: the reasons of errors that the packages define, and
+// the operations of the API.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	_ "github.com/ledgerd/ledgerd/internal/access" // each package defines its own reasons
+	"github.com/ledgerd/ledgerd/internal/fault"
+	_ "github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/rpc"
+)
+
+const errorsHead = `# Errors
+
+Every error carries ` + "`google.rpc.ErrorInfo`" + ` (reason, domain ` + "`ledgerd`" + `, and as metadata the present
+state that the reason refers to), ` + "`ledgerd.errors.v1.ErrorDetail`" + ` (class, next step, whether to show the message to the
+user, request id), where fields are wrong ` + "`google.rpc.BadRequest`" + `, and where waiting helps ` + "`google.rpc.RetryInfo`" + `.
+An item of ` + "`TransferBatch`" + ` has the same in its ` + "`error`" + `.
+
+| class | recorded under the key? | may the same key run again? |
+|---|---|---|
+| bad_request | no | yes, corrected |
+| duplicate | no | not needed: the error names the first result |
+| business_refusal | yes | no: repeats get the same refusal; use a new key for a new decision |
+| conflict | no | yes, after reading the state again |
+| system | no, nothing is kept | yes |
+
+This page is generated from the code: ` + "`make generate`" + `.
+
+| reason | class | code | next step | show to user | meaning |
+|---|---|---|---|---|---|
+`
+
+const operationsHead = `# Operations
+
+Every call of the API has the name by which [scopes and policies](../security.md#scopes) know it: its package, and its
+name in small letters. ` + "`ledgerd.order.v1.OrderService/CreateOrder`" + ` is
+` + "`order.create_order`" + `. Records, metrics and logs have it too.
+
+- **role**: the least that makes the call. Some requests need ` + "`admin`" + ` besides, such as one that lowers a limit of an
+  account.
+- **Execute**: [Execute](../api/batch.md) may contain it.
+- **policy**: what ` + "`ledgerd policy set`" + ` may ask for it: *keys*, a request key or submit token; *approval*, by a second
+  principal; *above*, that from an amount on.
+- **fields**: what a scope may name, such as ` + "`ledger.transfer(from=user:*)`" + `. A batch has those of its items.
+
+This page is generated from the code: ` + "`make generate`" + `.
+
+| operation | call | role | Execute | policy | fields |
+|---|---|---|---|---|---|
+`
+
+func main() {
+	for name, page := range map[string]string{"errors.md": errorReasons(), "operations.md": operations()} {
+		if err := os.WriteFile(filepath.Join(os.Args[1], name), []byte(page), 0o644); err != nil {
+			fmt.Fprintln(os.Stderr, "refdoc:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+func errorReasons() string {
+	var b strings.Builder
+	b.WriteString(errorsHead)
+	for _, r := range fault.All() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", r.Name, r.Class, r.Code, r.Step, yes(r.Show), r.Doc)
+	}
+	return b.String()
+}
+
+func operations() string {
+	var b strings.Builder
+	b.WriteString(operationsHead)
+	for _, e := range rpc.Catalog() {
+		var policy []string
+		for _, p := range []struct {
+			may  bool
+			name string
+		}{{e.Policy, "keys"}, {e.Approval, "approval"}, {e.Above, "above"}} {
+			if p.may {
+				policy = append(policy, p.name)
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", e.Operation, e.Call, e.Role, yes(e.Execute),
+			strings.Join(policy, ", "), strings.Join(e.Fields, ", "))
+	}
+	return b.String()
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
+}
