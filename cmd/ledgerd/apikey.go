@@ -204,10 +204,15 @@ func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
 		if err != nil {
 			return err
 		}
-		if _, err := access.Administer(pool).RevokeKey(e.ctx, tenant, id); err != nil {
+		k, existed, err := access.Administer(pool).RevokeKey(e.ctx, tenant, id)
+		switch {
+		case err != nil:
 			return err
+		case existed:
+			fmt.Fprintf(e.out, "was revoked at %s by %s\n", k.Revoked.UTC().Format(time.RFC3339), k.RevokedBy)
+		default:
+			fmt.Fprintln(e.out, "revoked")
 		}
-		fmt.Fprintln(e.out, "revoked")
 		return nil
 	})
 }

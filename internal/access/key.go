@@ -186,12 +186,12 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 		return Key{}, Key{}, fault.FieldInvalid.New("overlap: %s", problem).WithField("overlap", problem)
 	}
 	err = a.change(ctx, func(ctx context.Context, c *change) error {
-		row, err := c.lockKey(ctx, tenant, id)
-		if err != nil {
+		var now time.Time
+		if old, now, err = c.lockKey(ctx, tenant, id); err != nil {
 			return err
 		}
-		if old, err = row.key(); err != nil {
-			return err
+		if !old.Revoked.IsZero() || !old.Expires.IsZero() && !old.Expires.After(now) {
+			return KeyNotFound.New("API key %s is not valid any more: create another", id)
 		}
 		if expires.IsZero() && !old.Expires.IsZero() {
 			const problem = "must be set, because the key expires"
@@ -205,7 +205,7 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 		if successor, err = c.insertKey(ctx, tenant, n); err != nil {
 			return err
 		}
-		if end := row.Now.Add(overlap); old.Expires.IsZero() || end.Before(old.Expires) {
+		if end := now.Add(overlap); old.Expires.IsZero() || end.Before(old.Expires) {
 			before := old.settings()
 			old.Expires = end
 			if err := q.APIKeyExpire(ctx, c.tx, db.APIKeyExpireParams{TenantID: tenant, KeyID: id,
@@ -219,48 +219,43 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 	return successor, old, err
 }
 
-type lockedKey db.APIKeyLockRow
-
-// lockKey locks a key that is neither revoked nor expired. Returns fault API_KEY_NOT_FOUND.
-func (c *change) lockKey(ctx context.Context, tenant int32, id string) (lockedKey, error) {
-	row, err := q.APIKeyLock(ctx, c.tx, db.APIKeyLockParams{TenantID: tenant, KeyID: id})
-	if errors.Is(err, pgx.ErrNoRows) || err == nil &&
-		(row.RevokedAt != nil || row.ExpiresAt != nil && !row.ExpiresAt.After(row.Now)) {
-		return lockedKey{}, KeyNotFound.New("the tenant has no valid API key %s", id)
+// lockKey locks a key, and returns it with the time of the database. Returns fault API_KEY_NOT_FOUND.
+func (c *change) lockKey(ctx context.Context, tenant int32, id string) (k Key, now time.Time, err error) {
+	r, err := q.APIKeyLock(ctx, c.tx, db.APIKeyLockParams{TenantID: tenant, KeyID: id})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Key{}, now, KeyNotFound.New("the tenant has no API key %s", id)
 	}
-	return lockedKey(row), err
-}
-
-func (r lockedKey) key() (Key, error) {
-	return keyOf(&db.APIKeyListRow{KeyID: r.KeyID, Principal: r.Principal, Role: r.Role, Scopes: r.Scopes,
+	if err != nil {
+		return Key{}, now, err
+	}
+	k, err = keyOf(&db.APIKeyListRow{KeyID: r.KeyID, Principal: r.Principal, Role: r.Role, Scopes: r.Scopes,
 		CallRate: r.CallRate, CallLimit: r.CallLimit, CreatedAt: r.CreatedAt, CreatedBy: r.CreatedBy,
 		ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt, RevokedBy: r.RevokedBy, UsedAt: r.UsedAt})
+	return k, r.Now, err
 }
 
-// RevokeKey ends a key. Servers refuse it within rememberFor. Returns faults API_KEY_NOT_FOUND, also if it was revoked
-// or has expired before, and PERMISSION_DENIED.
-func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, err error) {
+// RevokeKey ends a key. Servers refuse it within rememberFor. A key that was revoked before is returned as it is, with
+// existed. Returns faults API_KEY_NOT_FOUND and PERMISSION_DENIED.
+func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, existed bool, err error) {
 	err = a.change(ctx, func(ctx context.Context, c *change) error {
-		row, err := c.lockKey(ctx, tenant, id)
-		if err != nil {
-			return err
-		}
-		before, err := row.key()
+		before, now, err := c.lockKey(ctx, tenant, id)
 		if err != nil {
 			return err
 		}
 		if a.giver != nil && before.Role == Operator && a.giver.Role != Operator {
 			return PermissionDenied.New("the key is one of an operator: only an operator revokes it")
 		}
-		k = before
-		k.Revoked, k.RevokedBy = row.Now, c.author
+		if k, existed = before, !before.Revoked.IsZero(); existed {
+			return nil
+		}
+		k.Revoked, k.RevokedBy = now, c.author
 		if err := q.APIKeyRevoke(ctx, c.tx, db.APIKeyRevokeParams{TenantID: tenant, KeyID: id, RevokedAt: &k.Revoked,
 			RevokedBy: &k.RevokedBy}); err != nil {
 			return err
 		}
 		return c.record(ctx, tenant, audit.Key, id, before.settings(), k.settings())
 	})
-	return k, err
+	return k, existed, err
 }
 
 // KeyPlace is a position in the list of a tenant's keys. The zero value is the beginning.

@@ -240,10 +240,10 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, end.Add(time.Second)); !fault.Is(err, access.PermissionDenied) {
 		t.Errorf("a successor that lives longer: %v", err)
 	}
-	if _, err := a.RevokeKey(t.Context(), o.tenant, full.ID); !fault.Is(err, access.PermissionDenied) {
+	if _, _, err := a.RevokeKey(t.Context(), o.tenant, full.ID); !fault.Is(err, access.PermissionDenied) {
 		t.Errorf("an administrator revokes an operator: %v", err)
 	}
-	if _, err := operator.RevokeKey(t.Context(), o.tenant, full.ID); err != nil {
+	if _, _, err := operator.RevokeKey(t.Context(), o.tenant, full.ID); err != nil {
 		t.Errorf("an operator revokes: %v", err)
 	}
 }
@@ -254,7 +254,7 @@ func TestEndedKeysAdministerNothing(t *testing.T) {
 	o := newOffice(t)
 	for what, end := range map[string]func(id string) error{
 		"revoked": func(id string) error {
-			_, err := access.Administer(o.admin).RevokeKey(t.Context(), o.tenant, id)
+			_, _, err := access.Administer(o.admin).RevokeKey(t.Context(), o.tenant, id)
 			return err
 		},
 		"expired": func(id string) error {

@@ -161,7 +161,7 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := strings.Split(c.apiKey, "_")[2]
-	if _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id); err != nil {
+	if _, _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id); err != nil {
 		t.Fatal(err)
 	}
 	revoked := time.Now()
@@ -180,8 +180,12 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 	if list(other) != "" {
 		t.Error("the other key ended as well")
 	}
-	if _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id); !fault.Is(err, access.KeyNotFound) {
-		t.Errorf("revoked twice: %v", err)
+	k, existed, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id)
+	if err != nil || !existed || k.Revoked.IsZero() || k.RevokedBy != "postgres" {
+		t.Errorf("revoked twice: %+v, %v, %v", k, existed, err)
+	}
+	if _, _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id+"x"); !fault.Is(err, access.KeyNotFound) {
+		t.Errorf("revoked another: %v", err)
 	}
 	keys, err := access.ListKeys(context.Background(), s.Pool, tenant, access.KeyPlace{}, 10)
 	if err != nil || len(keys) != 2 || !slices.ContainsFunc(keys,
@@ -212,7 +216,7 @@ func TestWatchEndsWhenItsKeyIsRevoked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := access.Administer(s.Pool).RevokeKey(ctx, tenant, strings.Split(c.apiKey, "_")[2]); err != nil {
+	if _, _, err := access.Administer(s.Pool).RevokeKey(ctx, tenant, strings.Split(c.apiKey, "_")[2]); err != nil {
 		t.Fatal(err)
 	}
 	for stream.Receive() {

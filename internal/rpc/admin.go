@@ -129,8 +129,8 @@ func (s *Admin) RevokeKey(ctx context.Context, r *pb.RevokeKeyRequest) (*pb.Revo
 	if err != nil {
 		return nil, err
 	}
-	k, err := a.RevokeKey(ctx, tenant, r.GetKeyName())
-	return &pb.RevokeKeyResponse{Key: renderKey(k)}, err
+	k, existed, err := a.RevokeKey(ctx, tenant, r.GetKeyName())
+	return &pb.RevokeKeyResponse{Key: renderKey(k), Existed: existed}, err
 }
 
 func (s *Admin) ListKeys(ctx context.Context, r *pb.ListKeysRequest) (*pb.ListKeysResponse, error) {

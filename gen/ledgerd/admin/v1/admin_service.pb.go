@@ -978,8 +978,10 @@ func (x *RevokeKeyRequest) GetKeyName() string {
 }
 
 type RevokeKeyResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// True: it was revoked before, and is as it was then.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1019,6 +1021,13 @@ func (x *RevokeKeyResponse) GetKey() *Key {
 		return x.Key
 	}
 	return nil
+}
+
+func (x *RevokeKeyResponse) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
 }
 
 type ListKeysRequest struct {
@@ -1794,9 +1803,10 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\aold_key\x18\x03 \x01(\v2\x15.ledgerd.admin.v1.KeyR\x06oldKey\"Y\n" +
 	"\x10RevokeKeyRequest\x12\x1f\n" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12$\n" +
-	"\bkey_name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\akeyName\"<\n" +
+	"\bkey_name\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\akeyName\"V\n" +
 	"\x11RevokeKeyResponse\x12'\n" +
-	"\x03key\x18\x01 \x01(\v2\x15.ledgerd.admin.v1.KeyR\x03key\"\x84\x01\n" +
+	"\x03key\x18\x01 \x01(\v2\x15.ledgerd.admin.v1.KeyR\x03key\x12\x18\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x84\x01\n" +
 	"\x0fListKeysRequest\x12\x1f\n" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +

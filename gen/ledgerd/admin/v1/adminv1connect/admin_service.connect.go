@@ -75,7 +75,8 @@ type AdminServiceClient interface {
 	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
 	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: API_KEY_NOT_FOUND.
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
-	// Ends an API key for ever; servers refuse it within 5 s. Errors: API_KEY_NOT_FOUND.
+	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
+	// API_KEY_NOT_FOUND.
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
@@ -319,7 +320,8 @@ type AdminServiceHandler interface {
 	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
 	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: API_KEY_NOT_FOUND.
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
-	// Ends an API key for ever; servers refuse it within 5 s. Errors: API_KEY_NOT_FOUND.
+	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
+	// API_KEY_NOT_FOUND.
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
