@@ -60,7 +60,15 @@ func (e *env) open(url string, size int32) (*pgxpool.Pool, error) {
 	if err := pg.CheckSchema(e.ctx, url); err != nil {
 		return nil, err
 	}
-	return pg.Open(e.ctx, url, size)
+	pool, err := pg.Open(e.ctx, url, size)
+	if err != nil {
+		return nil, err
+	}
+	if err := pg.CheckMode(e.ctx, pool); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return pool, nil
 }
 
 // tenantFlag names the tenant of a command.

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that goose runs on
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib" // the driver that goose runs on
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
 
@@ -75,10 +76,12 @@ type schema struct {
 }
 
 func openSchema(dsn string) (*schema, error) {
-	db, err := sql.Open("pgx", dsn)
+	c, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, hide(err)
 	}
+	c.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may lose prepared statements
+	db := stdlib.OpenDB(*c)
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
 	if err != nil {
 		return nil, errors.Join(err, db.Close())

@@ -5,17 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -23,83 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
-	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
-
-// pooler starts PgBouncer in transaction mode for a database, and returns its URL.
-func pooler(t *testing.T, db *pgtest.DB) *url.URL {
-	t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: pgbouncer is not installed (apt-get install pgbouncer)")
-	}
-	c, err := pgx.ParseConfig(db.AppDSN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "ledgerd-pooler")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	owner, err := os.Stat(c.Host) // of the socket's folder: pgbouncer refuses to run as root
-	if err != nil {
-		t.Fatal(err)
-	}
-	uid, gid := owner.Sys().(*syscall.Stat_t).Uid, owner.Sys().(*syscall.Stat_t).Gid
-	port := freePort(t)
-	write(t, filepath.Join(dir, "users"), fmt.Sprintf("%q %q\n", c.User, c.Password))
-	write(t, filepath.Join(dir, "ini"), fmt.Sprintf(`[databases]
-* = host=%s port=%d
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = trust
-auth_file = %s/users
-pool_mode = transaction
-default_pool_size = 6
-max_client_conn = 200
-`, c.Host, c.Port, port, dir))
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(program, filepath.Join(dir, "ini"))
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid}}
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	u := &url.URL{Scheme: "postgres", User: url.UserPassword(c.User, c.Password), Host: fmt.Sprint("127.0.0.1:", port),
-		Path: "/" + c.Database}
-	servertest.Eventually(t, 20*time.Second, "pgbouncer listens", func() bool {
-		conn, err := net.Dial("tcp", u.Host)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
-	return u
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func write(t *testing.T, file, text string) {
-	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func through(u *url.URL, mode string) string {
 	with := *u
@@ -114,7 +30,7 @@ func through(u *url.URL, mode string) string {
 func TestServerBehindAPoolerWorksOrNamesTheSetting(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	u := pooler(t, db)
+	u := pgtest.Pooler(t, db.AppDSN)
 	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, db.SuperDSN), "shop")
 	if err != nil {
 		t.Fatal(err)
