@@ -139,9 +139,9 @@ func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
 	return &TenantPolicies{pool, newIdentities()}
 }
 
-// Approvals returns the policies of a tenant that require approval, without their other requirements. They are at most
+// RequiringApproval returns the policies of a tenant that require approval, without their other requirements. They are at most
 // rememberFor old. Returns fault DATABASE_UNAVAILABLE.
-func (t *TenantPolicies) Approvals(ctx context.Context, tenant int32) (*Policies, error) {
+func (t *TenantPolicies) RequiringApproval(ctx context.Context, tenant int32) (*Policies, error) {
 	var sum [32]byte // the cache is that of callers, by the hash of a credential: here the tenant stands for it
 	binary.BigEndian.PutUint32(sum[:], uint32(tenant))
 	id, err := t.find(ctx, sum, func(ctx context.Context) (id Identity, err error) {

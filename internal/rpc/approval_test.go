@@ -580,7 +580,7 @@ func TestMessagesNeedApproval(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, above("ledger.transfer", "10"), always("batch.execute"))
 	m := &rpc.Messages{Mutations: &rpc.Mutations{Engine: o.engine(), KeyLife: time.Hour}, Gate: &rpc.Gate{},
-		Approvals: access.NewTenantPolicies(pgtest.Pool(t, o.DB.AllDSN)).Approvals}
+		Policies: access.NewTenantPolicies(pgtest.Pool(t, o.DB.AllDSN)).RequiringApproval}
 	for amount, reason := range map[string]*fault.Reason{"10": nil, "11": access.ApprovalRequired, "1": access.ApprovalRequired} {
 		var r proto.Message = pay("by-message-"+amount, "world", "u:a", amount)
 		request := string(r.ProtoReflect().Descriptor().FullName())

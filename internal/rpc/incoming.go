@@ -36,17 +36,17 @@ type Messages struct {
 	*Mutations
 	// Gate is that of calls over the wire.
 	Gate *Gate
-	// Approvals returns the policies of a tenant that require approval: other policies are not for messages. Nil: none
+	// Policies returns the policies of a tenant that require approval: other policies are not for messages. Nil: none
 	// does.
-	Approvals func(ctx context.Context, tenant int32) (*access.Policies, error)
+	Policies func(ctx context.Context, tenant int32) (*access.Policies, error)
 }
 
 // Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read,
 // APPROVAL_REQUIRED, and the faults of Receive and of the operations.
 func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 	r, lone, err := in.execute()
-	if err == nil && s.Approvals != nil {
-		in.Identity.Policies, err = s.Approvals(ctx, in.Identity.Tenant)
+	if err == nil && s.Policies != nil {
+		in.Identity.Policies, err = s.Policies(ctx, in.Identity.Tenant)
 	}
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func (s *Server) consume(ctx, background context.Context) error {
 	}
 	metrics := consumer.NewMetrics(s.registry)
 	messages := &rpc.Messages{Mutations: s.mutations, Gate: s.gate,
-		Approvals: access.NewTenantPolicies(s.reads).Approvals}
+		Policies: access.NewTenantPolicies(s.reads).RequiringApproval}
 	var all []*consumer.Consumer
 	for _, settings := range s.options.Consume {
 		tenant, err := access.Tenant(ctx, s.reads, settings.Tenant)
