@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,21 +37,13 @@ func (c *policySetCmd) Run(e *env, all *cli) error {
 		return errors.New("name at least one flag, such as --require-key; ledgerd policy delete removes a policy")
 	}
 	return c.with(e, all.Policy.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
-		policies, err := access.ListPolicies(e.ctx, pool, tenant)
+		p, err := access.Administer(pool).ChangePolicy(e.ctx, tenant, c.Operation, func(p *access.Policy) error {
+			if err := c.apply(p); err != nil {
+				return err
+			}
+			return rpc.CheckPolicy(*p)
+		})
 		if err != nil {
-			return err
-		}
-		p := access.Policy{Operation: c.Operation}
-		if i := slices.IndexFunc(policies, func(x access.Policy) bool { return x.Operation == c.Operation }); i >= 0 {
-			p = policies[i]
-		}
-		if err := c.apply(&p); err != nil {
-			return err
-		}
-		if err := rpc.CheckPolicy(p); err != nil {
-			return asFlags(err)
-		}
-		if err := access.Administer(pool).PutPolicy(e.ctx, tenant, p); err != nil {
 			return asFlags(err)
 		}
 		return e.policies([]access.Policy{p})

@@ -54,7 +54,9 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		delete(c.known, sum)
+		if fault.Is(err, Unauthenticated) { // otherwise its calls in flight still count
+			delete(c.known, sum)
+		}
 		return Identity{}, err
 	}
 	if earlier := c.known[sum]; earlier != nil { // maybe of a look-up that ran beside this one

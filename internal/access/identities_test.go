@@ -6,6 +6,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // The first calls of a key are looked up beside each other, and counted together.
@@ -62,5 +65,34 @@ func TestCallsOfAKeyAreCountedBesideManyCredentials(t *testing.T) {
 	key().Leave()
 	if err := key().Enter(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A look-up that fails, or is cancelled by the caller, does not make the server forget the calls in flight either.
+func TestCallsOfAKeyAreCountedBesideFailedLookups(t *testing.T) {
+	t.Parallel()
+	c := newIdentities()
+	sum, found := [32]byte{}, Identity{Calls: newCalls(0, 1)}
+	find := func(err error) (Identity, error) {
+		return c.find(t.Context(), sum, func(context.Context) (Identity, error) { return found, err })
+	}
+	id, err := find(nil)
+	if err == nil {
+		err = id.Calls.Enter()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.known[sum].renew, c.known[sum].until = time.Time{}, time.Time{}
+	if _, err := find(fault.NotRun.New("cancelled")); !fault.Is(err, fault.NotRun) {
+		t.Errorf("an old identity after a failed look-up: %v", err)
+	}
+	found.Calls = newCalls(0, 1)
+	if id, err = find(nil); err != nil || id.Calls.Enter() == nil {
+		t.Errorf("a second call is in flight: %v", err)
+	}
+	c.known[sum].renew, c.known[sum].until = time.Time{}, time.Time{}
+	if _, err := find(Unauthenticated.New("revoked")); !fault.Is(err, Unauthenticated) || len(c.known) != 0 {
+		t.Errorf("a revoked key is remembered: %v", err)
 	}
 }

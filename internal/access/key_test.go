@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -375,5 +376,34 @@ func TestChangesGiveUpWhenTheDatabaseIsSilent(t *testing.T) {
 		}
 	case <-time.After(40 * time.Second):
 		t.Error("a change waits for a silent database")
+	}
+}
+
+// Changes of one policy that begin at the same time lose none of each other's settings.
+func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	changes := []func(*access.Policy) error{
+		func(p *access.Policy) error { p.KeyRequired = true; return nil },
+		func(p *access.Policy) error { p.TokenRequired = true; return nil },
+		func(p *access.Policy) error { p.ApprovalRequired = true; return nil },
+		func(p *access.Policy) error { p.KeyLife = time.Hour; return nil },
+	}
+	for round := range 10 {
+		operation := "ledger.transfer_" + strings.Repeat("x", round)
+		var all sync.WaitGroup
+		for _, by := range changes {
+			all.Go(func() {
+				if _, err := access.Administer(o.admin).ChangePolicy(t.Context(), o.tenant, operation, by); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		policies, err := access.ListPolicies(t.Context(), o.admin, o.tenant)
+		want := access.Policy{Operation: operation, KeyRequired: true, TokenRequired: true, ApprovalRequired: true, KeyLife: time.Hour}
+		if err != nil || !slices.Contains(policies, want) {
+			t.Errorf("round %d: %v, %v", round, policies, err)
+		}
 	}
 }

@@ -139,8 +139,8 @@ func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
 	return &TenantPolicies{pool, newIdentities()}
 }
 
-// RequiringApproval returns the policies of a tenant that require approval, without their other requirements. They are at most
-// rememberFor old. Returns fault DATABASE_UNAVAILABLE.
+// RequiringApproval returns the policies of a tenant that require approval, without their other requirements. They are
+// at most rememberFor old. Returns fault DATABASE_UNAVAILABLE.
 func (t *TenantPolicies) RequiringApproval(ctx context.Context, tenant int32) (*Policies, error) {
 	var sum [32]byte // the cache is that of callers, by the hash of a credential: here the tenant stands for it
 	binary.BigEndian.PutUint32(sum[:], uint32(tenant))
@@ -166,50 +166,68 @@ var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 
 // PutPolicy creates or replaces the policy of an operation. Servers apply it within rememberFor. Returns fault
 // FIELD_INVALID.
-func (a *Administration) PutPolicy(ctx context.Context, tenant int32, r Policy) error {
-	arg := db.PolicyInsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
-		TokenRequired: r.TokenRequired, ApprovalRequired: r.ApprovalRequired}
-	if r.ApprovalAbove != nil {
-		text := r.ApprovalAbove.String()
-		arg.ApprovalAbove = &text
-	}
-	if !operationName.MatchString(r.Operation) {
-		const problem = "must be an operation such as ledger.transfer, or * for all others"
-		return fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
-	}
-	if err := r.check(); err != nil {
-		return err
-	}
-	if r.KeyLife != 0 {
-		if r.KeyLife < MinKeyLife || r.KeyLife > MaxKeyLife || r.KeyLife%time.Second != 0 {
-			problem := fmt.Sprintf("must be whole seconds from %v to %v, not %v", MinKeyLife, MaxKeyLife, r.KeyLife)
-			return fault.FieldInvalid.New("key_life: %s", problem).WithField("key_life", problem)
-		}
-		seconds := int32(r.KeyLife / time.Second)
-		arg.KeyLifeS = &seconds
-	}
-	return a.change(ctx, func(ctx context.Context, c *change) error {
-		before, err := c.lockPolicy(ctx, tenant, r.Operation)
-		for err == nil && before == nil {
-			var made int64
-			if made, err = q.PolicyInsert(ctx, c.tx, arg); err == nil && made == 1 {
-				return c.record(ctx, tenant, audit.Policy, r.Operation, nil, r.settings())
-			}
-			if err == nil { // another transaction made it
-				before, err = c.lockPolicy(ctx, tenant, r.Operation)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if err := q.PolicyUpsert(ctx, c.tx, db.PolicyUpsertParams(arg)); err != nil {
-			return err
-		}
-		return c.record(ctx, tenant, audit.Policy, r.Operation, before, r.settings())
-	})
+func (a *Administration) PutPolicy(ctx context.Context, tenant int32, p Policy) error {
+	_, err := a.ChangePolicy(ctx, tenant, p.Operation, func(x *Policy) error { *x = p; return nil })
+	return err
 }
 
-// check validates all but the names and bounds. Returns fault FIELD_INVALID.
+// ChangePolicy changes the policy of an operation, or creates it, as PutPolicy. The function gets it as it is, which is
+// without requirements if there is none; nobody else changes it meanwhile.
+func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operation string,
+	by func(*Policy) error) (p Policy, err error) {
+	if !operationName.MatchString(operation) {
+		const problem = "must be an operation such as ledger.transfer, or * for all others"
+		return p, fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
+	}
+	err = a.change(ctx, func(ctx context.Context, c *change) error {
+		for {
+			before, err := c.lockPolicy(ctx, tenant, operation)
+			if err != nil {
+				return err
+			}
+			p = Policy{Operation: operation}
+			var settings any
+			if before != nil {
+				p, settings = *before, before.settings()
+			}
+			if err := by(&p); err != nil {
+				return err
+			}
+			if err := p.check(); err != nil {
+				return err
+			}
+			arg := p.row(tenant)
+			if before != nil {
+				err = q.PolicyUpsert(ctx, c.tx, db.PolicyUpsertParams(arg))
+			} else if made, failed := q.PolicyInsert(ctx, c.tx, arg); failed == nil && made == 0 {
+				continue // another transaction made it
+			} else {
+				err = failed
+			}
+			if err != nil {
+				return err
+			}
+			return c.record(ctx, tenant, audit.Policy, operation, settings, p.settings())
+		}
+	})
+	return p, err
+}
+
+func (p Policy) row(tenant int32) db.PolicyInsertParams {
+	row := db.PolicyInsertParams{TenantID: tenant, Operation: p.Operation, KeyRequired: p.KeyRequired,
+		TokenRequired: p.TokenRequired, ApprovalRequired: p.ApprovalRequired}
+	if p.ApprovalAbove != nil {
+		text := p.ApprovalAbove.String()
+		row.ApprovalAbove = &text
+	}
+	if p.KeyLife != 0 {
+		seconds := int32(p.KeyLife / time.Second)
+		row.KeyLifeS = &seconds
+	}
+	return row
+}
+
+// check validates all but the name. Returns fault FIELD_INVALID.
 func (p Policy) check() error {
 	field, problem := "", ""
 	switch {
@@ -219,6 +237,9 @@ func (p Policy) check() error {
 		field, problem = "approval_above", "must not be set without approval_required"
 	case p.ApprovalAbove != nil && p.ApprovalAbove.Coef.Sign() < 0:
 		field, problem = "approval_above", "must not be negative"
+	case p.KeyLife != 0 && (p.KeyLife < MinKeyLife || p.KeyLife > MaxKeyLife || p.KeyLife%time.Second != 0):
+		field, problem = "key_life", fmt.Sprintf("must be whole seconds from %v to %v, not %v", MinKeyLife, MaxKeyLife,
+			p.KeyLife)
 	default:
 		return nil
 	}
@@ -238,7 +259,7 @@ func (a *Administration) DeletePolicy(ctx context.Context, tenant int32, operati
 		if err := q.PolicyDelete(ctx, c.tx, db.PolicyDeleteParams{TenantID: tenant, Operation: operation}); err != nil {
 			return err
 		}
-		return c.record(ctx, tenant, audit.Policy, operation, before, nil)
+		return c.record(ctx, tenant, audit.Policy, operation, before.settings(), nil)
 	})
 }
 
@@ -264,8 +285,8 @@ func (p Policy) settings() policySettings {
 	return s
 }
 
-// lockPolicy locks a policy that is about to be changed, and returns its settings; nil: there is none.
-func (c *change) lockPolicy(ctx context.Context, tenant int32, operation string) (any, error) {
+// lockPolicy locks a policy that is about to be changed, and returns it; nil: there is none.
+func (c *change) lockPolicy(ctx context.Context, tenant int32, operation string) (*Policy, error) {
 	row, err := q.PolicyLock(ctx, c.tx, db.PolicyLockParams{TenantID: tenant, Operation: operation})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -278,5 +299,5 @@ func (c *change) lockPolicy(ctx context.Context, tenant int32, operation string)
 	if p.ApprovalAbove, err = readAbove(row.ApprovalAbove); err != nil {
 		return nil, err
 	}
-	return p.settings(), nil
+	return &p, nil
 }

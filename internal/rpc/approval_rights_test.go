@@ -12,6 +12,7 @@ import (
 	approvalv1 "github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1"
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -188,7 +189,7 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	o := newOffice(t)
 	s := o.site
 	eve := s.with("mine", "eve", access.Rights{Role: access.Write}, "approval.*", "batch.execute", "ledger.transfer(from=u:*)",
-		"stock.confirm(reservation_no=mine-*)")
+		"stock.confirm(reservation_no=mine-*)", "ledger.capture(hold_biz_no=mine-*)", "ledger.reverse(transfer_biz_no=mine-*)")
 	writer := &caller{s, s.Key("mine", "cy", access.Write)}
 	first := func() *batchv1.Operation { return operation("one", pay("x", "u:a", "world", "1")) }
 	filled := func(m proto.Message, field, result string) proto.Message {
@@ -201,8 +202,10 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		"another payer": {eve, filled(pay("y", "world", "u:a", "1"), "postings[0].amount", "transfer.entries[1].amount")},
 		"another reservation": {eve, filled(&stockv1.ConfirmRequest{Item: "i", ReservationNo: "mine-1"}, "reservation_no",
 			"transfer.biz_no")},
-		"a limit":     {writer, filled(lowest("1"), "min_balance", "transfer.entries[0].amount")},
-		"a new limit": {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance", "transfer.entries[0].amount")},
+		"another hold":     {eve, filled(&ledgerv1.CaptureRequest{BizNo: "c"}, "hold_id", "transfer.id")},
+		"another transfer": {eve, filled(&ledgerv1.ReverseRequest{BizNo: "c"}, "transfer_id", "transfer.id")},
+		"a limit":          {writer, filled(lowest("1"), "min_balance", "transfer.entries[0].amount")},
+		"a new limit":      {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance", "transfer.entries[0].amount")},
 		"a limit of a new account": {writer, filled(&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
 			{Code: "new", Asset: "COIN"}}}, "accounts[0].min_balance", "transfer.entries[0].amount")},
 	} {
@@ -217,6 +220,20 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		}
 		if a := x.c.approval(id); a.GetRequest() != nil {
 			t.Errorf("%s: the request is shown: %v", what, a)
+		}
+	}
+	for what, m := range map[string]proto.Message{
+		"references[0]: field: hold_biz_no is set": filled(&ledgerv1.CaptureRequest{
+			Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "mine-1"}, BizNo: "c"}, "hold_id", "transfer.id"),
+		"references[0]: field: transfer_biz_no is set": filled(&ledgerv1.ReverseRequest{
+			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "mine-1"}, BizNo: "c"}, "transfer_id", "transfer.id"),
+		"references[0]: field: content is set": filled(&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL,
+			Recipient: "a@b.example", BizNo: "m", Says: &notifyv1.SendRequest_Content{
+			Content: &notifyv1.Content{Text: "t"}}}, "template.variables.x", "transfer.biz_no"),
+	} {
+		a := o.ann.call(connectProto, "Approval.RequestApproval", wish(m))
+		if a.wants(t, what, "FIELD_INVALID"); !strings.Contains(a.Message, what) {
+			t.Errorf("want %q: %s", what, a.Message)
 		}
 	}
 	inside := eve.requests(filled(pay("z", "u:a", "world", "1"), "postings[0].amount", "transfer.entries[1].amount"))

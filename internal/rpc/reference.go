@@ -39,6 +39,9 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	if ref.field, problem = parsePath(r.GetField(), sample.ProtoReflect().Descriptor()); problem != "" {
 		return ref, "field: " + problem
 	}
+	if other := ref.field.replaces(sample.ProtoReflect()); other != "" {
+		return ref, fmt.Sprintf("field: %s is set, and only one of both may be", other)
+	}
 	if ref.result, problem = parsePath(r.GetResult(), from.operation.response); problem != "" {
 		return ref, "result: " + problem
 	}
@@ -185,6 +188,29 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 		p, in = append(p, x), x.field.Message()
 	}
 	return p, ""
+}
+
+// replaces returns a field that set would clear, because both are in a oneof, or empty.
+func (p path) replaces(m protoreflect.Message) protoreflect.Name {
+	for _, x := range p {
+		if x.key != "" {
+			return ""
+		}
+		if of := x.field.ContainingOneof(); of != nil {
+			if set := m.WhichOneof(of); set != nil && set != x.field {
+				return set.Name()
+			}
+		}
+		switch {
+		case x.index >= 0 && x.field.Message() != nil && x.index < m.Get(x.field).List().Len():
+			m = m.Get(x.field).List().Get(x.index).Message()
+		case x.index < 0 && x.field.Message() != nil && m.Has(x.field):
+			m = m.Get(x.field).Message()
+		default:
+			return ""
+		}
+	}
+	return ""
 }
 
 // get returns the value of the field. ok is false if a list is too short or a message is not set.
