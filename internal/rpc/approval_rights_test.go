@@ -229,7 +229,7 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "mine-1"}, BizNo: "c"}, "transfer_id", "transfer.id"),
 		"references[0]: field: content is set": filled(&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL,
 			Recipient: "a@b.example", BizNo: "m", Says: &notifyv1.SendRequest_Content{
-			Content: &notifyv1.Content{Text: "t"}}}, "template.variables.x", "transfer.biz_no"),
+				Content: &notifyv1.Content{Text: "t"}}}, "template.variables.x", "transfer.biz_no"),
 	} {
 		a := o.ann.call(connectProto, "Approval.RequestApproval", wish(m))
 		if a.wants(t, what, "FIELD_INVALID"); !strings.Contains(a.Message, what) {
