@@ -153,10 +153,12 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	return c.create(tx, o, &v, g, attempt)
 }
 
-// payTarget returns the state to which an order moves when it is paid, or "" if it cannot be paid.
+// payTarget returns the state to which an order moves when it is paid, or "" if it cannot be paid: also if the move
+// needs inputs, since gateways have none.
 func (tx *Tx) payTarget(o *order.Order) string {
-	to := tx.Machines().Targets(instanceOf(o), machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
-	if len(to) != 1 {
+	k := instanceOf(o)
+	to := tx.Machines().Targets(k, machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
+	if len(to) != 1 || tx.Machines().NeedsInputs(k, to[0]) {
 		return ""
 	}
 	return to[0]

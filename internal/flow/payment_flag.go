@@ -187,7 +187,14 @@ func (c *ResolveFlag) giveBack(tx *Tx) error {
 	return err
 }
 
-func (c *ResolveFlag) writeOff(tx *Tx) error { return c.move(tx, c.Target) }
+// writeOff moves the money to an account.
+func (c *ResolveFlag) writeOff(tx *Tx) error {
+	if c.Target == c.gateway.Value.Suspense {
+		const problem = "must not be the suspense account: the money of flags stands there"
+		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
+	}
+	return c.move(tx, c.Target)
+}
 
 // accept pays the order of the flag.
 func (c *ResolveFlag) accept(tx *Tx) error {

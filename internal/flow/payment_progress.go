@@ -79,10 +79,10 @@ func (c *SettlePayment) paidElsewhere(tx *Tx) error {
 }
 
 // pending notes that the gateway knows the payment.
-func (c *SettlePayment) pending(tx *Tx) (any, error) {
+func (c *SettlePayment) pending(tx *Tx) (s Settled, err error) {
 	state, err := c.state(tx)
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	if state == machine.PaymentClosed { // the submission was on its way when the payment was closed
 		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Close, 0)
@@ -91,10 +91,10 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
 	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
-		return nil, err
+		return s, err
 	}
 	if err := c.move(tx, machine.PaymentSubmitted); err != nil {
-		return nil, err
+		return s, err
 	}
 	p := tx.Payments().Change(c.row)
 	if p.TransactionID == "" {
@@ -105,11 +105,11 @@ func (c *SettlePayment) pending(tx *Tx) (any, error) {
 		call, after = payment.Close, 0 // the order has ended meanwhile
 	}
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
-	s := c.record(tx, payment.Applied, "")
+	s = c.record(tx, payment.Applied, "")
 	if c.Credential != nil {
 		v, err := tx.viewPayment(c.row.Key)
 		if err != nil {
-			return nil, err
+			return s, err
 		}
 		s.Submitted = &v
 	}

@@ -232,7 +232,16 @@ func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.Tra
 	m := movePayment(c.Caller, k, orderRefunding, c.RefundNo)
 	m.Need(tx.Machines())
 	_, err := c.run(tx, m.Apply)
+	if staysBehind(err) {
+		return false, nil
+	}
 	return err == nil, err
+}
+
+// staysBehind reports whether the tenant's own version of a machine does not let its order move with the money, by
+// itself: a caller moves it.
+func staysBehind(err error) bool {
+	return fault.Is(err, machine.NotYours) || fault.Is(err, machine.InputMissing) || fault.Is(err, machine.TooEarly)
 }
 
 // repeat answers with the refund that there is.
@@ -447,9 +456,8 @@ func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) erro
 		return nil // by the tenant's own version of the machine: a caller moves it
 	}
 	m.Need(tx.Machines())
-	_, err = c.run(tx, m.Apply)
-	if fault.Is(err, machine.NotYours) || fault.Is(err, machine.InputMissing) || fault.Is(err, machine.TooEarly) {
-		return nil // likewise: the refund has ended all the same
+	if _, err = c.run(tx, m.Apply); staysBehind(err) {
+		return nil // the refund has ended all the same
 	}
 	return err
 }

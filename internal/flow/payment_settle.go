@@ -47,6 +47,7 @@ type SettlePayment struct {
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
 	number   *payment.NoticeRow    // the same by our number; nil: it has none
+	returned *payment.NoticeRow    // of a refund that no call asked for, which failed after it had succeeded
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
@@ -116,30 +117,6 @@ func (c *SettlePayment) Need(tx *Tx) {
 		payments.WantMessages(k, func(stored []byte) { c.needMessages(tx, stored) })
 	}
 	c.need(tx)
-}
-
-// needNames names the second names of a notice that a refund succeeded, or will.
-func (c *SettlePayment) needNames(tx *Tx) {
-	c.alias, c.number = nil, nil
-	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundPending {
-		return
-	}
-	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
-	if c.Kind == gateway.Refunded && c.RefundNo != "" {
-		c.number = tx.Payments().WantNotice(numberName(g, c.OutTradeNo, c.RefundNo))
-	}
-	if c.alias = c.number; c.GatewayRefundID != "" {
-		c.alias = tx.Payments().WantNotice(secondName(g, c.GatewayRefundID))
-	}
-}
-
-// numberName is the second name of a notice about a refund by our number.
-func numberName(g payment.GatewayKey, outTradeNo, refundNo string) payment.NoticeKey {
-	return secondName(g, outTradeNo+"/"+refundNo)
-}
-
-func secondName(g payment.GatewayKey, name string) payment.NoticeKey {
-	return payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
 // needMessages names the rows of the messages that the payment sends when it succeeds.
@@ -237,9 +214,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 	if who := c.foreign(); who != "" && c.Kind != gateway.Paid && !c.Kind.Refund() {
 		return c.record(tx, payment.Known, "the notice names another "+who), nil
 	}
-	if c.Credential != nil {
-		tx.Payments().Change(c.row).Credential = c.Credential
-	}
+	c.keepCredential(tx)
 	switch c.Kind {
 	case gateway.Paid:
 		return c.paid(tx)
@@ -256,22 +231,37 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 // repeated answers to a notice that was recorded before.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
+	answer, ours := !c.Callback, c.foreign() == ""
 	switch {
+	case c.Kind.Refund() && answer && c.refund.row != nil && c.refund.row.Exists && c.about(&c.refund.row.Value):
+		_, err := c.refunded(tx) // the answer to a query is like an earlier one, and other things were said in between
+		return s, err
 	case !c.row.Exists:
 		return s, nil
 	case c.Kind == gateway.Paid && c.money != nil && c.money.Exists:
 		return s, c.paidElsewhere(tx)
-	case c.Kind == gateway.Closed && c.foreign() == "":
+	case c.Kind == gateway.Closed && ours:
 		_, err := c.closed(tx) // it was created since, or the gateway was asked to close it again
 		return s, err
-	case c.Kind == gateway.Declined && !c.Callback && c.foreign() == "":
+	case c.Kind == gateway.Declined && answer && ours:
 		_, err := c.declined(tx) // again: the answer to a query is like that after the first decline
 		return s, err
-	case c.Kind.Refund() && !c.Callback && c.refund.row != nil && c.refund.row.Exists && c.about(&c.refund.row.Value):
-		_, err := c.refunded(tx) // the answer to a query is like an earlier one, and other things were said in between
+	case c.Kind == gateway.Pending && answer && ours: // likewise; and the earlier one may have been of another merchant
+		c.keepCredential(tx)
+		again, err := c.pending(tx)
+		if err == nil {
+			s.Submitted = again.Submitted
+		}
 		return s, err
 	}
 	return s, nil
+}
+
+// keepCredential keeps what the payer needs.
+func (c *SettlePayment) keepCredential(tx *Tx) {
+	if c.Credential != nil {
+		tx.Payments().Change(c.row).Credential = c.Credential
+	}
 }
 
 // foreign is what the notice names that is not of the payment: a merchant, or the gateway. Empty: nothing.
@@ -411,6 +401,8 @@ func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 		return "", "", err
 	}
 	switch n, scale := c.minor(tx); {
+	case state == machine.PaymentClosed && p.FailureCode == gateway.CodeRefunded:
+		return payment.Late, "the gateway has said that it was paid and given back", nil
 	case c.foreign() != "":
 		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
 	case !payment.IsOpen(state) && state != machine.PaymentClosed:

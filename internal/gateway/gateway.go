@@ -33,6 +33,9 @@ const (
 	Other Kind = "other"
 )
 
+// CodeRefunded is the Code of a closed payment that was paid, and given back in full.
+const CodeRefunded = "refunded"
+
 // Refund reports whether the notice is about a refund.
 func (k Kind) Refund() bool {
 	switch k {

@@ -110,8 +110,9 @@ func TestCurrenciesAndAssets(t *testing.T) {
 // plain is a gateway whose notices are set by the test.
 type plain struct {
 	gateway.Gateway
-	notice gateway.Notice
-	err    error
+	notice     gateway.Notice
+	err        error
+	credential gateway.Credential
 }
 
 func (p *plain) Notice(http.Header, []byte, time.Time) (gateway.Notice, error) {
@@ -123,6 +124,10 @@ func (p *plain) Acknowledge(ok bool) gateway.Ack {
 		return gateway.Ack{Status: 200, ContentType: "text/plain", Body: []byte("success")}
 	}
 	return gateway.Ack{Status: 503, ContentType: "text/plain", Body: []byte("fail")}
+}
+
+func (p *plain) Create(context.Context, *gateway.Payment) (gateway.Credential, gateway.Notice, error) {
+	return p.credential, p.notice, p.err
 }
 
 func (p *plain) Query(context.Context, *gateway.Payment) (gateway.Notice, error) {
@@ -286,6 +291,19 @@ func TestAnswersAboutSomethingElseAreUnknown(t *testing.T) {
 # TYPE ledgerd_payment_calls_total counter
 `+calls("close", 0, 0, 0)+calls("create", 0, 0, 0)+calls("query", 1, 1, 3)+calls("query_refund", 0, 0, 2)+calls("refund", 0, 0, 0)), "ledgerd_payment_calls_total"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestCredentialsThatCannotBeStoredAreUnknown(t *testing.T) {
+	p := &plain{notice: gateway.Notice{ID: "c", Kind: gateway.Pending, OutTradeNo: "P1"}}
+	g := with(t, p, nil).ByName["x"]
+	for text, ok := range map[string]bool{"https://x.example/?a=1": true, "a\x00": false, "\xff": false, strings.Repeat("x", 33_000): false} {
+		p.credential = gateway.Credential{"url": text}
+		c, _, err := g.Create(t.Context(), &gateway.Payment{OutTradeNo: "P1"})
+		var e *gateway.CallError
+		if ok && (err != nil || c["url"] != text) || !ok && (!errors.As(err, &e) || e.Outcome != gateway.Unknown) {
+			t.Errorf("%.10q: %v", text, err)
+		}
 	}
 }
 

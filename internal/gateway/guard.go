@@ -22,6 +22,8 @@ const (
 	maxText = 300
 	// maxNumber bounds the numbers of payments, transactions and refunds.
 	maxNumber = 64
+	// maxCredential bounds what the payer's client needs; the column has room for twice as much, as JSON.
+	maxCredential = 32 << 10
 )
 
 // Notice returns ErrFormat for a notice that cannot be stored.
@@ -63,12 +65,25 @@ func (n *Notice) check() error {
 	return nil
 }
 
+// check checks that the credential can be stored.
+func (c Credential) check() error {
+	size := 0
+	for name, text := range c {
+		if size += len(name) + len(text); size > maxCredential || !storable(name) || !storable(text) {
+			return fmt.Errorf("%w: the credential is too long, or is not text", ErrFormat)
+		}
+	}
+	return nil
+}
+
 func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
 func (g *guard) Create(ctx context.Context, p *Payment) (Credential, Notice, error) {
 	var c Credential
 	n, err := g.call("create", p.OutTradeNo, "", func() (n Notice, err error) {
-		c, n, err = g.Gateway.Create(ctx, p)
+		if c, n, err = g.Gateway.Create(ctx, p); err == nil {
+			err = c.check()
+		}
 		return n, err
 	})
 	return c, n, err

@@ -67,6 +67,12 @@ func (tx *Tx) Allows(k Key, to string, by ...Actor) bool {
 	return ok && slices.ContainsFunc(by, m.by) && (!m.back || to == v.CameFrom)
 }
 
+// NeedsInputs reports whether the batch's definition requires inputs, or a reason, for the move to a state.
+func (tx *Tx) NeedsInputs(k Key, to string) bool {
+	v := &tx.Known(k).Value
+	return len(v.def.moves[pair{v.State, to}].Require) > 0
+}
+
 // Cancels reports whether a state of a named instance's definition cancels the parts of an order.
 func (tx *Tx) Cancels(k Key, state string) bool {
 	return tx.Known(k).Value.def.states[state].Parts == CancelParts

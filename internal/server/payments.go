@@ -119,14 +119,16 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	return err == nil && !out.NeedsQuery, err
 }
 
-// flatten joins the values of headers.
+// flatten joins the values of headers. The database stores no NUL, which HandleCallback may have.
 func flatten(h http.Header) map[string]string {
 	m := make(map[string]string, len(h))
 	for name, values := range h {
-		m[name] = strings.Join(values, ", ")
+		m[noNUL.Replace(name)] = noNUL.Replace(strings.Join(values, ", "))
 	}
 	return m
 }
+
+var noNUL = strings.NewReplacer("\x00", "\uFFFD")
 
 // callbacks serves the route of callbacks, if any gateway is configured.
 func (s *Server) callbacks(mux *http.ServeMux) {

@@ -218,7 +218,7 @@ func (g *account) state(ctx context.Context, call string, p *gateway.Payment) (g
 		return n, gateway.Unreadable("alipay", "the answer has an unknown trade_status or total_amount")
 	}
 	if n.Kind == gateway.Closed && got.PaidAt != "" {
-		n.Code, n.Text = "refunded", "was paid, and refunded in full" // nothing of it is with the merchant
+		n.Code, n.Text = gateway.CodeRefunded, "was paid, and refunded in full" // nothing of it is with the merchant
 	}
 	n.ID = gateway.AnswerID(call, n.Kind, n.OutTradeNo, n.TransactionID)
 	return n, nil

@@ -1,6 +1,7 @@
 package alipay
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -103,9 +104,11 @@ func (g *account) read(form map[string]string) (gateway.Notice, error) {
 }
 
 // refunded turns the notice of a refund, whose trade_status is that of a payment, into one that says: ask. refund_fee
-// is the sum of all refunds of the payment, not the amount of this one.
+// is the sum of all refunds of the payment, not the amount of this one. A refund that was made without a number, as in
+// the console, has that of the payment.
 func refunded(n gateway.Notice, form map[string]string) gateway.Notice {
-	n.Kind, n.RefundNo, n.Amount, n.Currency = gateway.RefundPending, form["out_biz_no"], amount.Decimal{}, ""
+	n.Kind, n.Amount, n.Currency = gateway.RefundPending, amount.Decimal{}, ""
+	n.RefundNo = cmp.Or(form["out_biz_no"], n.OutTradeNo)
 	n.At, _ = time.ParseInLocation(timeLayout, strings.SplitN(form["gmt_refund"], ".", 2)[0], china)
 	return n
 }
