@@ -119,16 +119,14 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	return err == nil && !out.NeedsQuery, err
 }
 
-// flatten joins the values of headers. The database stores no NUL, which HandleCallback may have.
+// flatten joins the values of headers.
 func flatten(h http.Header) map[string]string {
 	m := make(map[string]string, len(h))
 	for name, values := range h {
-		m[noNUL.Replace(name)] = noNUL.Replace(strings.Join(values, ", "))
+		m[name] = strings.Join(values, ", ")
 	}
 	return m
 }
-
-var noNUL = strings.NewReplacer("\x00", "\uFFFD")
 
 // callbacks serves the route of callbacks, if any gateway is configured.
 func (s *Server) callbacks(mux *http.ServeMux) {

@@ -164,7 +164,7 @@ func (x *till) signed(id, kind, at, data string) int {
 	}
 	res := new(paymentv1.HandleCallbackResponse)
 	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
-		"x-note": "a\x00b", "webhook-id": id, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
+		"webhook-id": id, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
 	return int(res.GetStatus())
 }
 
