@@ -13,6 +13,7 @@ full join (
 where k.tenant_id is null or e.event_id is null
     or k.principal is distinct from e.after ->> 'principal'
     or k.role is distinct from e.after ->> 'role'
+    or k.secret_digest is distinct from e.after ->> 'secret_digest'
     or to_jsonb(k.scopes) is distinct from e.after -> 'scopes'
     -- the log has nanoseconds
     or abs(extract(epoch from coalesce(k.expires_at, 'epoch')

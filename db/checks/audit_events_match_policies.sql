@@ -15,4 +15,6 @@ where case when p.tenant_id is null then e.after is not null
         or p.key_required is distinct from (e.after ->> 'key_required')::boolean
         or p.token_required is distinct from (e.after ->> 'token_required')::boolean
         or p.approval_required is distinct from coalesce((e.after ->> 'approval_required')::boolean, false)
-        or p.approval_above is distinct from e.after ->> 'approval_above' end
+        or p.approval_above is distinct from e.after ->> 'approval_above'
+        or make_interval(secs => coalesce(p.key_life_s, 0))
+            <> coalesce((e.after ->> 'key_life')::interval, interval '0') end

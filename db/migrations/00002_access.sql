@@ -33,6 +33,7 @@ create table access_api_keys (
     revoked_at   timestamptz,
     revoked_by   text collate "C",
     used_at      timestamptz,
+    secret_digest text collate "C" not null generated always as (encode(sha256(secret_hash), 'hex')) stored,
     constraint access_api_keys_pkey primary key (tenant_id, key_id),
     constraint access_api_keys_tenant_fkey foreign key (tenant_id) references access_tenants (tenant_id),
     constraint access_api_keys_role_check check (role in ('read', 'write', 'admin', 'operator')),
@@ -42,7 +43,9 @@ create table access_api_keys (
     constraint access_api_keys_call_limit_check check (call_limit between 1 and 1000000),
     constraint access_api_keys_secret_hash_check check (octet_length(secret_hash) = 32),
     constraint access_api_keys_created_by_check check (octet_length(created_by) between 1 and 200),
-    constraint access_api_keys_revoked_check check ((revoked_at is null) = (revoked_by is null))
+    constraint access_api_keys_revoked_check check ((revoked_at is null) = (revoked_by is null)),
+    constraint access_api_keys_finite_check check (isfinite(created_at) and isfinite(expires_at)
+        and isfinite(revoked_at) and isfinite(used_at))
 );
 comment on table access_api_keys is 'API keys. The secret is shown once when made; only its SHA-256 is kept.';
 comment on column access_api_keys.tenant_id is 'Tenant whose rows the key opens.';
@@ -66,6 +69,8 @@ comment on column access_api_keys.revoked_at is 'When it was revoked; null: it i
 comment on column access_api_keys.revoked_by is 'Who revoked it, as in created_by; null: it is not revoked.';
 comment on column access_api_keys.used_at is
     'When it was last used, to a minute or so. Written beside the calls: the last uses before a crash may be missing.';
+comment on column access_api_keys.secret_digest is
+    'SHA-256 of secret_hash, in hex. The audit log has it, so that another secret is noticed; it opens nothing.';
 
 -- The rights of a key end, they never grow.
 -- +goose StatementBegin
@@ -74,8 +79,9 @@ create function access_keep_api_key() returns trigger
     set search_path = pg_catalog, pg_temp
     as $$
 begin
-    if (to_jsonb(new) - '{expires_at,revoked_at,revoked_by,used_at}'::text[])
-            is distinct from (to_jsonb(old) - '{expires_at,revoked_at,revoked_by,used_at}'::text[]) then
+    -- secret_digest is generated after triggers have run
+    if (to_jsonb(new) - '{expires_at,revoked_at,revoked_by,used_at,secret_digest}'::text[])
+            is distinct from (to_jsonb(old) - '{expires_at,revoked_at,revoked_by,used_at,secret_digest}'::text[]) then
         raise exception 'the rights of API key % cannot change: create another key', old.key_id
             using errcode = 'LD005';
     end if;
@@ -101,7 +107,7 @@ grant select, insert on access_tenants, access_api_keys to ledgerd_admin;
 grant update (expires_at, revoked_at, revoked_by) on access_api_keys to ledgerd_admin;
 grant select on access_tenants to ledgerd_audit;
 grant select (tenant_id, key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at,
-    revoked_at, revoked_by, used_at) on access_api_keys to ledgerd_audit;
+    revoked_at, revoked_by, used_at, secret_digest) on access_api_keys to ledgerd_audit;
 
 create table access_policies (
     tenant_id         integer not null,

@@ -71,6 +71,7 @@ type Key struct {
 	Used      time.Time // to a minute or so; zero: never
 	// Secret is the whole key, with its secret, right after its creation; it cannot be read again.
 	Secret string
+	digest string // of what is stored of the secret
 }
 
 // NewKey is an API key to create.
@@ -130,14 +131,14 @@ func (a *Administration) mayGive(r Rights) error {
 func (c *change) insertKey(ctx context.Context, tenant int32, n NewKey) (Key, error) {
 	id, secret := random(8), random(32)
 	hash := sha256.Sum256([]byte(secret))
-	created, err := q.APIKeyInsert(ctx, c.tx, db.APIKeyInsertParams{TenantID: tenant, KeyID: id, Principal: n.Principal,
+	made, err := q.APIKeyInsert(ctx, c.tx, db.APIKeyInsertParams{TenantID: tenant, KeyID: id, Principal: n.Principal,
 		Role: n.Role.String(), Scopes: n.Scopes.Texts(), CallRate: null(n.CallRate), CallLimit: null(n.CallLimit),
 		SecretHash: hash[:], CreatedBy: c.author, ExpiresAt: null(n.Expires)})
 	if err != nil {
 		return Key{}, fmt.Errorf("make an API key: %w", err)
 	}
-	k := Key{ID: id, Principal: n.Principal, Rights: n.Rights, Created: created, CreatedBy: c.author,
-		Secret: fmt.Sprintf("%s_%d_%s_%s", prefix, tenant, id, secret)}
+	k := Key{ID: id, Principal: n.Principal, Rights: n.Rights, Created: made.CreatedAt, CreatedBy: c.author,
+		digest: made.SecretDigest, Secret: fmt.Sprintf("%s_%d_%s_%s", prefix, tenant, id, secret)}
 	return k, c.record(ctx, tenant, audit.Key, id, nil, k.settings())
 }
 
@@ -150,11 +151,13 @@ type keySettings struct {
 	Revoked   *time.Time `json:"revoke_time,omitempty"`
 	CallRate  int32      `json:"call_rate,omitempty"`
 	CallLimit int32      `json:"call_limit,omitempty"`
+	// SecretDigest is the SHA-256 of the stored hash: verify notices another secret by it.
+	SecretDigest string `json:"secret_digest"`
 }
 
 func (k *Key) settings() keySettings {
 	return keySettings{k.Principal, k.Role.String(), k.Scopes.Texts(), null(k.Expires.UTC()), null(k.Revoked.UTC()),
-		k.CallRate, k.CallLimit}
+		k.CallRate, k.CallLimit, k.digest}
 }
 
 // null returns nil for the zero value.
@@ -230,7 +233,8 @@ func (c *change) lockKey(ctx context.Context, tenant int32, id string) (k Key, n
 	}
 	k, err = keyOf(&db.APIKeyListRow{KeyID: r.KeyID, Principal: r.Principal, Role: r.Role, Scopes: r.Scopes,
 		CallRate: r.CallRate, CallLimit: r.CallLimit, CreatedAt: r.CreatedAt, CreatedBy: r.CreatedBy,
-		ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt, RevokedBy: r.RevokedBy, UsedAt: r.UsedAt})
+		ExpiresAt: r.ExpiresAt, RevokedAt: r.RevokedAt, RevokedBy: r.RevokedBy, UsedAt: r.UsedAt,
+		SecretDigest: r.SecretDigest})
 	return k, r.Now, err
 }
 
@@ -291,7 +295,7 @@ func keyOf(r *db.APIKeyListRow) (Key, error) {
 	return Key{ID: r.KeyID, Principal: r.Principal, Created: r.CreatedAt, CreatedBy: r.CreatedBy,
 		Rights: Rights{Role: roleNames[r.Role], Scopes: scopes, Expires: value(r.ExpiresAt),
 			CallRate: value(r.CallRate), CallLimit: value(r.CallLimit)},
-		Revoked: value(r.RevokedAt), RevokedBy: value(r.RevokedBy), Used: value(r.UsedAt)}, nil
+		Revoked: value(r.RevokedAt), RevokedBy: value(r.RevokedBy), Used: value(r.UsedAt), digest: r.SecretDigest}, nil
 }
 
 // value returns the zero value for null.

@@ -2,12 +2,14 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // check is one file of db/checks.
@@ -57,31 +59,38 @@ func comment(sql string) string {
 	return strings.Join(words, " ")
 }
 
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-// violations runs a check, whole or sliced, and reports the returned rows in Postgres' text format.
-func (r *run) violations(ctx context.Context, q querier, c check, sql string, args ...any) error {
-	rows, err := q.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
-	if err != nil {
-		return fmt.Errorf("check %s: %w", c.name, err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		v := Violation{Check: c.name, Rule: c.rule, Fields: fieldsOf(rows)}
-		for i, f := range v.Fields {
-			if name := r.names[f.Value]; f.Name == "tenant_id" && name != "" {
-				v.Fields[i] = Field{Name: "tenant", Value: name}
-			}
+// violations runs a check, whole or sliced, and reports the returned rows in Postgres' text format. A value that the
+// check cannot compute with is a violation, too: others are still found.
+func (r *run) violations(ctx context.Context, tx pgx.Tx, c check, sql string, args ...any) error {
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
+		if err != nil {
+			return err
 		}
-		r.found(v)
-	}
-	if err := rows.Err(); err != nil {
+		defer rows.Close()
+		for rows.Next() {
+			v := Violation{Check: c.name, Rule: c.rule, Fields: fieldsOf(rows)}
+			for i, f := range v.Fields {
+				if name := r.names[f.Value]; f.Name == "tenant_id" && name != "" {
+					v.Fields[i] = Field{Name: "tenant", Value: name}
+				}
+			}
+			r.found(v)
+		}
+		return rows.Err()
+	})
+	var e *pgconn.PgError
+	switch {
+	case errors.As(err, &e) && strings.HasPrefix(e.Code, dataException):
+		r.found(Violation{Check: c.name, Rule: c.rule, Fields: []Field{{Name: "error", Value: e.Message}}})
+	case err != nil:
 		return fmt.Errorf("check %s: %w", c.name, err)
 	}
 	return nil
 }
+
+// dataException is the class of SQLSTATE for values that an expression cannot take, such as the text of no time.
+const dataException = "22"
 
 // found counts a violation, and keeps the first ones of a check.
 func (r *run) found(v Violation) {

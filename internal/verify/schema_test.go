@@ -113,7 +113,7 @@ var weakenings = []struct {
 	{"a role may grant", `grant select on ledger_entries to ledgerd_app with grant option`, []string{`definition="INSERT, SELECT with grant option"`}},
 	{"a role may write a column", `grant update (balance_after) on ledger_entries to ledgerd_app`, []string{`definition="INSERT, SELECT, UPDATE (balance_after)"`}},
 	{"a role may read a column", `grant select (secret_hash) on access_api_keys to ledgerd_audit`,
-		[]string{`SELECT (call_limit, call_rate, created_at, created_by, expires_at, key_id, principal, revoked_at, revoked_by, role, scopes, secret_hash, tenant_id, used_at)" (should be SELECT (call_limit`}},
+		[]string{`SELECT (call_limit, call_rate, created_at, created_by, expires_at, key_id, principal, revoked_at, revoked_by, role, scopes, secret_digest, secret_hash, tenant_id, used_at)" (should be SELECT (call_limit`}},
 	{"a right is missing", `revoke insert on ledger_entries from ledgerd_app`, []string{`definition=SELECT (should be INSERT, SELECT)`}},
 	{"everyone may read a table", `grant select on notify_contents to public`, []string{`object="notify_contents to PUBLIC" definition=SELECT (should be none)`}},
 	{"a login may write a table", `grant update on ledger_accounts to ledgerd_test_app`, []string{`object="ledger_accounts to ledgerd_test_app" definition=UPDATE`}},

@@ -25,7 +25,7 @@ insert into access_api_keys (tenant_id, key_id, principal, role, scopes, call_ra
     expires_at)
 values (@tenant_id, @key_id, @principal, @role, @scopes, @call_rate, @call_limit, @secret_hash, @created_by,
     @expires_at)
-returning created_at;
+returning created_at, secret_digest;
 
 -- name: APIKeyGet :one
 -- What authenticates a key. life_s is the time until it expires, or infinity.
@@ -50,7 +50,7 @@ where k.tenant_id = u.tenant_id and k.key_id = u.key_id;
 -- name: APIKeyList :many
 -- A page of a tenant's keys, by time of creation.
 select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
-    revoked_by, used_at
+    revoked_by, used_at, secret_digest
 from access_api_keys
 where tenant_id = @tenant_id and (created_at, key_id) > (@after_time::timestamptz, @after_id::text)
 order by created_at, key_id
@@ -59,7 +59,7 @@ limit @size;
 -- name: APIKeyLock :one
 -- A key that is about to be changed, with the time.
 select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
-    revoked_by, used_at, clock_timestamp()::timestamptz as now
+    revoked_by, used_at, secret_digest, clock_timestamp()::timestamptz as now
 from access_api_keys
 where tenant_id = @tenant_id and key_id = @key_id
 for no key update;

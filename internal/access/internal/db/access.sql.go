@@ -75,7 +75,7 @@ insert into access_api_keys (tenant_id, key_id, principal, role, scopes, call_ra
     expires_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9,
     $10)
-returning created_at
+returning created_at, secret_digest
 `
 
 type APIKeyInsertParams struct {
@@ -91,7 +91,12 @@ type APIKeyInsertParams struct {
 	ExpiresAt  *time.Time
 }
 
-func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertParams) (time.Time, error) {
+type APIKeyInsertRow struct {
+	CreatedAt    time.Time
+	SecretDigest string
+}
+
+func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertParams) (APIKeyInsertRow, error) {
 	row := db.QueryRow(ctx, aPIKeyInsert,
 		arg.TenantID,
 		arg.KeyID,
@@ -104,14 +109,14 @@ func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertPar
 		arg.CreatedBy,
 		arg.ExpiresAt,
 	)
-	var created_at time.Time
-	err := row.Scan(&created_at)
-	return created_at, err
+	var i APIKeyInsertRow
+	err := row.Scan(&i.CreatedAt, &i.SecretDigest)
+	return i, err
 }
 
 const aPIKeyList = `-- name: APIKeyList :many
 select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
-    revoked_by, used_at
+    revoked_by, used_at, secret_digest
 from access_api_keys
 where tenant_id = $1 and (created_at, key_id) > ($2::timestamptz, $3::text)
 order by created_at, key_id
@@ -126,18 +131,19 @@ type APIKeyListParams struct {
 }
 
 type APIKeyListRow struct {
-	KeyID     string
-	Principal string
-	Role      string
-	Scopes    []string
-	CallRate  *int32
-	CallLimit *int32
-	CreatedAt time.Time
-	CreatedBy string
-	ExpiresAt *time.Time
-	RevokedAt *time.Time
-	RevokedBy *string
-	UsedAt    *time.Time
+	KeyID        string
+	Principal    string
+	Role         string
+	Scopes       []string
+	CallRate     *int32
+	CallLimit    *int32
+	CreatedAt    time.Time
+	CreatedBy    string
+	ExpiresAt    *time.Time
+	RevokedAt    *time.Time
+	RevokedBy    *string
+	UsedAt       *time.Time
+	SecretDigest string
 }
 
 // A page of a tenant's keys, by time of creation.
@@ -168,6 +174,7 @@ func (q *Queries) APIKeyList(ctx context.Context, db DBTX, arg APIKeyListParams)
 			&i.RevokedAt,
 			&i.RevokedBy,
 			&i.UsedAt,
+			&i.SecretDigest,
 		); err != nil {
 			return nil, err
 		}
@@ -181,7 +188,7 @@ func (q *Queries) APIKeyList(ctx context.Context, db DBTX, arg APIKeyListParams)
 
 const aPIKeyLock = `-- name: APIKeyLock :one
 select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
-    revoked_by, used_at, clock_timestamp()::timestamptz as now
+    revoked_by, used_at, secret_digest, clock_timestamp()::timestamptz as now
 from access_api_keys
 where tenant_id = $1 and key_id = $2
 for no key update
@@ -193,19 +200,20 @@ type APIKeyLockParams struct {
 }
 
 type APIKeyLockRow struct {
-	KeyID     string
-	Principal string
-	Role      string
-	Scopes    []string
-	CallRate  *int32
-	CallLimit *int32
-	CreatedAt time.Time
-	CreatedBy string
-	ExpiresAt *time.Time
-	RevokedAt *time.Time
-	RevokedBy *string
-	UsedAt    *time.Time
-	Now       time.Time
+	KeyID        string
+	Principal    string
+	Role         string
+	Scopes       []string
+	CallRate     *int32
+	CallLimit    *int32
+	CreatedAt    time.Time
+	CreatedBy    string
+	ExpiresAt    *time.Time
+	RevokedAt    *time.Time
+	RevokedBy    *string
+	UsedAt       *time.Time
+	SecretDigest string
+	Now          time.Time
 }
 
 // A key that is about to be changed, with the time.
@@ -225,6 +233,7 @@ func (q *Queries) APIKeyLock(ctx context.Context, db DBTX, arg APIKeyLockParams)
 		&i.RevokedAt,
 		&i.RevokedBy,
 		&i.UsedAt,
+		&i.SecretDigest,
 		&i.Now,
 	)
 	return i, err
