@@ -188,6 +188,11 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+-\s+required\s+-.*ledger.transfer\s+required\s+-\s+48h0m0s`).MatchString(list) {
 		t.Errorf("policies: %s", list)
 	}
+	app.must("policy", "set", "--tenant", "acme", "ledger.hold", "--key-life", "72h")
+	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)ledger.hold\s+-\s+required\s+72h`).MatchString(list) {
+		t.Errorf("a new policy is not like that of *: %s", list)
+	}
+	app.must("policy", "delete", "--tenant", "acme", "ledger.hold")
 	app.must("policy", "delete", "--tenant", "acme", "*")
 	app.must("policy", "set", "--tenant", "acme", "ledger.freeze_account", "--require-approval")
 	app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1000.50")
@@ -195,6 +200,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("policies: %s", list)
 	}
 	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"},
+		{"policy", "list", "--tenant", "acme", "--database-url", ""}, {"policy", "list", "--tenant", "acme", "--tenant", "beta"},
+		{"policy", "set", "--tenant", "acme", "ledger.hold", "--require-key", "--no-require-key"},
 		{"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
 		{"policy", "set", "--tenant", "acme", "*", "--require-approval"},
 		{"policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1e3"},
@@ -223,7 +230,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("changed to: %s", set)
 	}
 	// The server's login sees no keys: it must not say that there are none, or that a valid key is none.
-	server := &program{t: t, file: app.file, env: append(slices.Clone(app.env), "LEDGERD_ADMIN_DATABASE_URL=")}
+	server := &program{t: t, file: app.file, env: append(slices.Clone(app.env), "LEDGERD_ADMIN_DATABASE_URL= ")}
 	for _, command := range [][]string{{"apikey", "list", "--tenant", "acme"}, {"apikey", "revoke", "--tenant", "acme", key},
 		{"policy", "list", "--tenant", "acme"}, {"limit", "list", "--tenant", "acme"},
 		{"apikey", "create", "--tenant", "acme", "--principal", "x"}} {

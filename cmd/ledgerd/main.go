@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 
@@ -120,10 +121,29 @@ func main() {
 // errQuiet is a failure that has already been reported.
 var errQuiet = errors.New("")
 
+// checkFlags refuses what would otherwise be a guess: a flag that is given twice, and an empty URL.
+func checkFlags(parsed *kong.Context) error {
+	given := map[*kong.Flag]bool{}
+	for _, p := range parsed.Path {
+		f := p.Flag
+		switch {
+		case f == nil || p.Resolved:
+			continue
+		case given[f] && !f.IsCumulative():
+			return fmt.Errorf("--%s is given twice", f.Name)
+		case f.Name == "database-url" && strings.TrimSpace(f.Target.String()) == "":
+			return fmt.Errorf("--%s must not be empty", f.Name)
+		}
+		given[f] = true
+	}
+	return nil
+}
+
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	const adminURL = "LEDGERD_ADMIN_DATABASE_URL"
-	if url, set := os.LookupEnv(adminURL); set && url == "" { // off, as for serve: not the database of libpq's defaults
-		_ = os.Unsetenv(adminURL)
+	for _, name := range []string{"LEDGERD_ADMIN_DATABASE_URL", "DATABASE_URL"} {
+		if strings.TrimSpace(os.Getenv(name)) == "" { // not the database of libpq's defaults
+			_ = os.Unsetenv(name)
+		}
 	}
 	var c cli
 	parser, err := kong.New(&c, kong.Name("ledgerd"), kong.Writers(out, errOut), kong.UsageOnError(),
@@ -132,6 +152,9 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 		panic(err) // the definition of the command line is invalid
 	}
 	parsed, err := parser.Parse(args)
+	if err == nil {
+		err = checkFlags(parsed)
+	}
 	if err != nil {
 		fmt.Fprintln(errOut, "ledgerd:", err)
 		return 2

@@ -17,7 +17,7 @@ import (
 type policyCmd struct {
 	DatabaseURL string `required:"" help:"URL of the Postgres database with the policies, with a login role that is a member of ledgerd_admin." env:"LEDGERD_ADMIN_DATABASE_URL,DATABASE_URL"`
 
-	Set    policySetCmd    `cmd:"" help:"Create or change the policy of an operation, and print it. What no flag names stays as it is. Servers apply it within 5 seconds."`
+	Set    policySetCmd    `cmd:"" help:"Create or change the policy of an operation, and print it. What no flag names stays as it is; a new policy begins as that of '*'. Servers apply it within 5 seconds."`
 	List   policyListCmd   `cmd:"" help:"List a tenant's policies."`
 	Delete policyDeleteCmd `cmd:"" help:"Remove the policy of an operation."`
 }
@@ -29,7 +29,7 @@ type policySetCmd struct {
 	RequireToken    *bool          `negatable:"" help:"Refuse calls without Submit-Token."`
 	KeyLife         *time.Duration `help:"Life of request keys, 1m to 744h, unless the call names one; 0s: the server's --key-life."`
 	RequireApproval *bool          `negatable:"" help:"Refuse calls that another principal has not approved."`
-	ApprovalAbove   *string        `help:"With --require-approval: only calls with a greater amount need approval, such as 100.00; '': every call."`
+	ApprovalAbove   *string        `help:"With --require-approval: only calls with a greater amount need approval, such as 100.00; empty: every call."`
 }
 
 func (c *policySetCmd) Run(e *env, all *cli) error {

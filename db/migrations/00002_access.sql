@@ -124,7 +124,8 @@ create table access_policies (
     constraint access_policies_key_life_s_check check (key_life_s between 60 and 2678400),
     constraint access_policies_approval_check check (not approval_required or operation <> '*'),
     constraint access_policies_approval_above_check check (approval_above is null
-        or approval_required and approval_above ~ '^(0|[1-9][0-9]*)(\.[0-9]+)?$')
+        or approval_required and approval_above ~ '^(0|[1-9][0-9]{0,37})(\.[0-9]{1,18})?$'
+            and octet_length(approval_above) <= 39)
 );
 comment on table access_policies is 'What a tenant requires of mutations. Servers apply changes within 5 seconds.';
 comment on column access_policies.tenant_id is 'Tenant.';

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
@@ -68,7 +69,7 @@ const changeTimeout = 10 * time.Second
 func (a *Administration) change(ctx context.Context, do func(context.Context, *change) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		by, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal,
 			KeyID: a.caller.KeyID})
 		if err != nil {
@@ -79,7 +80,15 @@ func (a *Administration) change(ctx context.Context, do func(context.Context, *c
 		}
 		return do(ctx, &change{a, tx, by.Author})
 	})
+	var e *pgconn.PgError
+	if errors.As(err, &e) && e.Code == insufficientPrivilege {
+		err = fmt.Errorf("the login role may read, and not administer: it must be a member of ledgerd_admin: %w", err)
+	}
+	return err
 }
+
+// insufficientPrivilege is the SQLSTATE of a refused right.
+const insufficientPrivilege = "42501"
 
 // Change runs a change of another package's tables in a transaction of administration, with the event that it returns.
 func (a *Administration) Change(ctx context.Context, tenant int32,

@@ -407,3 +407,23 @@ func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
 		}
 	}
 }
+
+// A login that may only read is told so.
+func TestAuditorsAreToldThatTheyDoNotAdminister(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	config := o.super.Config().Copy()
+	config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "set role ledgerd_audit")
+		return err
+	}
+	auditor, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer auditor.Close()
+	_, err = access.Administer(auditor).CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "x", Rights: access.Rights{Role: access.Read}})
+	if err == nil || !strings.Contains(err.Error(), "the login role may read, and not administer: it must be a member of ledgerd_admin") {
+		t.Error(err)
+	}
+}

@@ -171,8 +171,8 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, p Policy) 
 	return err
 }
 
-// ChangePolicy changes the policy of an operation, or creates it, as PutPolicy. The function gets it as it is, which is
-// without requirements if there is none; nobody else changes it meanwhile.
+// ChangePolicy changes the policy of an operation, or creates it, as PutPolicy. The function gets what applies to the
+// operation now: its policy, or that of Others. Nobody else changes it meanwhile.
 func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operation string,
 	by func(*Policy) error) (p Policy, err error) {
 	if !operationName.MatchString(operation) {
@@ -185,11 +185,19 @@ func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operati
 			if err != nil {
 				return err
 			}
-			p = Policy{Operation: operation}
+			p = Policy{}
 			var settings any
-			if before != nil {
+			switch {
+			case before != nil:
 				p, settings = *before, before.settings()
+			case operation != Others:
+				if others, err := c.lockPolicy(ctx, tenant, Others); err != nil {
+					return err
+				} else if others != nil {
+					p = *others
+				}
 			}
+			p.Operation = operation
 			if err := by(&p); err != nil {
 				return err
 			}

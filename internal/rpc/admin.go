@@ -146,7 +146,7 @@ func (s *Admin) ListKeys(ctx context.Context, r *pb.ListKeysRequest) (*pb.ListKe
 	var after access.KeyPlace
 	if place != nil {
 		micros, err := strconv.ParseInt(place[0], 10, 64)
-		if err != nil {
+		if err != nil || micros < 0 || time.UnixMicro(micros).Year() > 9999 {
 			return nil, paging.TokenInvalid.New("page_token: was not issued by this service")
 		}
 		after = access.KeyPlace{Created: time.UnixMicro(micros), ID: place[1]}

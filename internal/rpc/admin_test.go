@@ -166,6 +166,7 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	}
 	for name, m := range map[string]proto.Message{
 		"policies": &adminv1.ListPoliciesRequest{PageToken: paging.Of("admin.policies", boss.tenant()).TokenNumber(-1)},
+		"keys":     &adminv1.ListKeysRequest{PageToken: paging.Of("admin.keys", boss.tenant()).Token("-210866803200000001", "a")},
 		"limits":   &adminv1.ListLimitsRequest{PageToken: paging.Of("admin.limits", boss.tenant()).TokenNumber(-1)},
 	} {
 		call := "Admin.List" + strings.ToUpper(name[:1]) + name[1:]

@@ -256,7 +256,8 @@ var jsonNames = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-var snakeWord = regexp.MustCompile(`[a-z][a-z0-9]*(_[a-z0-9]+)+`)
+// snakeWord matches a word that may be the name of a field, and scopes, whose fields keep their names in JSON too.
+var snakeWord = regexp.MustCompile(`[a-z_]+\.[a-z_*]+\([^)]*\)|[a-z][a-z0-9]*(_[a-z0-9]+)+`)
 
 // inJSONNames returns the fault with the JSON names of fields.
 func inJSONNames(f *fault.Fault) *fault.Fault {

@@ -325,7 +325,7 @@ func (s *Mutations) requestKey(c *call, operation string, p access.Policy, reque
 }
 
 func keyMissing(operation string) error {
-	return commit.KeyMissing.New("the tenant's policy for %s requires the header %s", operation, KeyHeader)
+	return commit.KeyMissing.New("a policy of the tenant requires the header %s for %s", KeyHeader, operation)
 }
 
 // life returns the life of a call's request keys: from the header, else from the policy, else from the server's flag.

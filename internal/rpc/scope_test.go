@@ -147,6 +147,19 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 	wantWatch(t, c, "", connect.CodePermissionDenied)
 }
 
+// A refusal names fields as the caller's format does, and scopes as they are written.
+func TestRefusalsNameScopesAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	const scope = "ledger.release(hold_biz_no=mine-*)"
+	c := newSite(t).scoped(scope)
+	other := &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "other"}}
+	for proto, field := range map[servertest.Protocol]string{connectJSON: "holdBizNo", connectProto: "hold_biz_no"} {
+		if a := c.call(proto, "Release", other); a.Message != field+`: "other" is outside of the scope `+scope {
+			t.Errorf("%v: %s", proto, a.Message)
+		}
+	}
+}
+
 // wantWatch watches the entries of a pattern.
 func wantWatch(t *testing.T, c *caller, pattern string, want connect.Code) {
 	t.Helper()
