@@ -84,14 +84,14 @@ func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
 }
 
 // flagNames are the flags and arguments of fields that are named differently.
-var flagNames = map[string]string{"name": "--tenant", "scopes": "--scope", "expire_time": "--life",
+var flagNames = map[string]string{"name": "--tenant", "scopes": "--scope", "expire_time": "--life", "key_name": "key",
 	"approval_required": "--require-approval", "operation": "operation", "channel": "channel", "scope": "scope",
 	"window": "window", "most": "most"}
 
 // asFlags names the field of a refusal as the command line does.
 func asFlags(err error) error {
 	f := fault.Of(err)
-	if f == nil || len(f.Fields) != 1 {
+	if f == nil || len(f.Fields) != 1 || f.Reason.Code == fault.NotFound {
 		return err
 	}
 	field, _, _ := strings.Cut(f.Fields[0].Path, "[")
@@ -162,7 +162,7 @@ type keyArg struct {
 // id returns the id in ldg_TENANT_ID_SECRET or ldg_TENANT_ID. Other text is the id itself.
 func (k keyArg) id(tenant int32) (string, error) {
 	part := strings.Split(k.Key, "_")
-	if len(part) != 3 && len(part) != 4 {
+	if len(part) != 3 && len(part) != 4 || part[0] != "ldg" {
 		return k.Key, nil
 	}
 	if part[1] != strconv.Itoa(int(tenant)) {

@@ -132,6 +132,19 @@ func TestMigrateNamesTheRightsThatItLacks(t *testing.T) {
 	}
 	execute(t, super, "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version)")
 	refuse("membership in ledgerd_owner", "INSERT on table goose_db_version")
+	// The last migration can be undone, and applied again, by another member.
+	execute(t, super, "insert into goose_db_version (version_id, is_applied) select max(version_id) + 1, true from goose_db_version")
+	member := "member_" + config.Database
+	execute(t, super, "create role "+member+" login in role ledgerd_owner")
+	t.Cleanup(func() { execute(t, super, "drop role "+member) })
+	own := strings.Replace(app, config.User, member, 1)
+	if code, said := command(t, "migrate", "--database-url", own); code != 0 {
+		t.Errorf("a member of ledgerd_owner: %d %s", code, said)
+	}
+	execute(t, super, "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version)")
+	if code, said := command(t, "migrate", "--database-url", own); code != 1 || !strings.Contains(said, "already exists") {
+		t.Errorf("a member of ledgerd_owner begins to migrate: %d %s", code, said)
+	}
 }
 
 func TestVerifyNamesDisabledGuards(t *testing.T) {

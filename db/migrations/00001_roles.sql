@@ -28,8 +28,9 @@ begin
 end
 $$;
 -- +goose StatementEnd
--- Servers compare the applied migrations with their own.
+-- Servers compare the applied migrations with their own. Any member of ledgerd_owner may migrate.
 grant select on goose_db_version to ledgerd_app, ledgerd_admin, ledgerd_audit;
+grant select, insert, delete on goose_db_version to ledgerd_owner;
 
 -- The views of each domain are in its migration. They show names of tenants instead of numbers, and decimals instead
 -- of minor units. `ledgerd verify` does not use them: an attacker who can change rows can also replace a view.
@@ -48,6 +49,7 @@ reset role;
 -- +goose Down
 drop schema audit cascade;
 revoke select on goose_db_version from ledgerd_app, ledgerd_admin, ledgerd_audit;
+revoke select, insert, delete on goose_db_version from ledgerd_owner;
 -- +goose StatementBegin
 do $$
 begin

@@ -167,7 +167,7 @@ func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, 
 func Tenant(ctx context.Context, from db.DBTX, name string) (int32, error) {
 	id, err := q.TenantGet(pg.ForAllTenants(ctx), pg.Planned{DB: from}, name)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, TenantNotFound.New("there is no tenant %q", name)
+		return 0, TenantNotFound.New("there is no tenant %q", name).WithField("tenant", "must be a tenant that exists")
 	}
 	return id, err
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -194,21 +195,30 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 			return err
 		}
 		if !old.Revoked.IsZero() || !old.Expires.IsZero() && !old.Expires.After(now) {
-			return KeyNotFound.New("API key %s is not valid any more: create another", id)
+			return KeyNotFound.New("API key %s is not valid any more: create another", id).
+				WithField("key_name", "must be a key that is valid")
 		}
 		if expires.IsZero() && !old.Expires.IsZero() {
 			const problem = "must be set, because the key expires"
 			return fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
 		}
+		end := now.Add(overlap)
+		if !old.Expires.IsZero() && old.Expires.Before(end) {
+			end = old.Expires
+		}
+		if !expires.IsZero() && expires.Before(end) {
+			problem := fmt.Sprintf("must not be before the end of the old key, %s", end.UTC().Format(time.RFC3339))
+			return fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
+		}
 		n := NewKey{old.Principal, old.Rights}
 		n.Expires = expires
 		if err := cmp.Or(n.check(), a.mayGive(n.Rights)); err != nil {
-			return err
+			return ofKey(err)
 		}
 		if successor, err = c.insertKey(ctx, tenant, n); err != nil {
 			return err
 		}
-		if end := now.Add(overlap); old.Expires.IsZero() || end.Before(old.Expires) {
+		if !end.Equal(old.Expires) {
 			before := old.settings()
 			old.Expires = end
 			if err := q.APIKeyExpire(ctx, c.tx, db.APIKeyExpireParams{TenantID: tenant, KeyID: id,
@@ -222,11 +232,22 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 	return successor, old, err
 }
 
+// ofKey names the key whose successor would have too many rights: its role, scopes and limits are no fields of a
+// rotation.
+func ofKey(err error) error {
+	f := fault.Of(err)
+	if f == nil || f.Fields[0].Path == "expire_time" {
+		return err
+	}
+	problem := fmt.Sprintf("may do more than the caller: its %s goes beyond", strings.ReplaceAll(f.Fields[0].Path, "_", " "))
+	return PermissionDenied.New("key_name: %s", problem).WithField("key_name", problem)
+}
+
 // lockKey locks a key, and returns it with the time of the database. Returns fault API_KEY_NOT_FOUND.
 func (c *change) lockKey(ctx context.Context, tenant int32, id string) (k Key, now time.Time, err error) {
 	r, err := q.APIKeyLock(ctx, c.tx, db.APIKeyLockParams{TenantID: tenant, KeyID: id})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Key{}, now, KeyNotFound.New("the tenant has no API key %s", id)
+		return Key{}, now, KeyNotFound.New("the tenant has no API key %s", id).WithField("key_name", "must be a key of the tenant")
 	}
 	if err != nil {
 		return Key{}, now, err

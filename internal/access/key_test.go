@@ -111,6 +111,10 @@ func TestRotatedKeyOverlapsWithItsSuccessor(t *testing.T) {
 	a := access.Administer(o.admin)
 	first := o.create(access.Rights{Role: access.Write, Scopes: scopes(t, "stock.*"), CallRate: 5})
 	before := time.Now()
+	if _, _, err := a.RotateKey(t.Context(), o.tenant, first.ID, time.Hour, before.Add(time.Minute)); !fault.Is(err,
+		fault.FieldInvalid) || fault.Of(err).Fields[0].Path != "expire_time" {
+		t.Errorf("a successor that ends before the old key: %v", err)
+	}
 	second, old, err := a.RotateKey(t.Context(), o.tenant, first.ID, time.Hour, time.Time{})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +227,8 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		t.Errorf("%+v, %v", k, err)
 	}
 	free := o.create(access.Rights{Role: access.Admin})
-	if _, _, err := a.RotateKey(t.Context(), o.tenant, free.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) {
+	if _, _, err := a.RotateKey(t.Context(), o.tenant, free.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) ||
+		fault.Of(err).Fields[0].Path != "key_name" {
 		t.Errorf("the successor of a greater key: %v", err)
 	}
 	small := access.Identity{Tenant: o.tenant, Principal: "op", Role: access.Operator, Expires: end,

@@ -259,7 +259,8 @@ func (a *Administration) DeletePolicy(ctx context.Context, tenant int32, operati
 	return a.change(ctx, func(ctx context.Context, c *change) error {
 		before, err := c.lockPolicy(ctx, tenant, operation)
 		if err == nil && before == nil {
-			err = PolicyNotFound.New("the tenant has no policy for %s", operation)
+			err = PolicyNotFound.New("the tenant has no policy for %s", operation).
+				WithField("operation", "must have a policy of its own")
 		}
 		if err != nil {
 			return err
