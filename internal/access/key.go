@@ -19,7 +19,7 @@ import (
 
 // KeyNotFound refuses a change of an API key that the tenant does not have.
 var KeyNotFound = fault.Define(fault.Reason{Name: "API_KEY_NOT_FOUND", Class: fault.BadRequest,
-	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no such API key that is neither revoked nor expired."})
+	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no such API key, or it cannot be rotated any more."})
 
 // Rights are what an API key may do.
 type Rights struct {
@@ -239,7 +239,7 @@ func ofKey(err error) error {
 	if f == nil || f.Fields[0].Path == "expire_time" {
 		return err
 	}
-	problem := fmt.Sprintf("may do more than the caller: its %s goes beyond", strings.ReplaceAll(f.Fields[0].Path, "_", " "))
+	problem := "may do more than the caller: its " + strings.ReplaceAll(f.Fields[0].Path, "_", " ")
 	return PermissionDenied.New("key_name: %s", problem).WithField("key_name", problem)
 }
 
@@ -247,7 +247,8 @@ func ofKey(err error) error {
 func (c *change) lockKey(ctx context.Context, tenant int32, id string) (k Key, now time.Time, err error) {
 	r, err := q.APIKeyLock(ctx, c.tx, db.APIKeyLockParams{TenantID: tenant, KeyID: id})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Key{}, now, KeyNotFound.New("the tenant has no API key %s", id).WithField("key_name", "must be a key of the tenant")
+		return k, now, KeyNotFound.New("the tenant has no API key %s", id).
+			WithField("key_name", "must be a key of the tenant")
 	}
 	if err != nil {
 		return Key{}, now, err

@@ -194,6 +194,9 @@ func (s *Scopes) of(operation string) (found []Scope) {
 	return found
 }
 
+// AnyText is the value of a field whose value is not known yet: no pattern but * covers it.
+const AnyText = "\x00"
+
 // Check refuses an operation that no scope covers. values returns the values of a field of its request. Returns fault
 // PERMISSION_DENIED.
 func (s *Scopes) Check(operation string, values func(field string) []Value) error {
@@ -212,8 +215,11 @@ func (s *Scopes) Check(operation string, values func(field string) []Value) erro
 		}
 		if denied == nil {
 			problem := fmt.Sprintf("%q is outside of the scope %s", v.Text, scope)
-			if v.Text == "" {
+			switch v.Text {
+			case "":
 				problem = fmt.Sprintf("must be set, and match %s: the caller's scope is %s", f.pattern, scope)
+			case AnyText:
+				problem = fmt.Sprintf("a reference fills it in, and the scope %s does not cover every value", scope)
 			}
 			denied = PermissionDenied.New("%s: %s", v.Path, problem).WithField(v.Path, problem)
 		}

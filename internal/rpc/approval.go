@@ -188,13 +188,13 @@ func inRequest(err error) error {
 // reference will fill in is not known yet, so the caller needs rights to every value. Returns fault PERMISSION_DENIED.
 func (w *wanted) permitAll(c *call) error {
 	e, _ := w.request.(*batchv1.ExecuteRequest)
-	for _, o := range e.GetOperations() {
+	for i, o := range e.GetOperations() {
 		m, err := o.GetRequest().UnmarshalNew()
 		if err != nil {
 			return fmt.Errorf("read an approval: %w", err)
 		}
 		if err := cmp.Or(c.permitRole(m), c.permit(unfilled(m, o.GetReferences()))); err != nil {
-			return err
+			return below(fmt.Sprintf("operations[%d].request.", i), err)
 		}
 	}
 	return cmp.Or(c.permitRole(w.request), c.permit(w.request))
@@ -212,7 +212,7 @@ func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
 		if problem != "" || field.inStruct() || field.last().Kind() != protoreflect.StringKind {
 			continue
 		}
-		value := "\x00"
+		value := access.AnyText
 		if slices.Contains(decimalFields, field.last().Name()) {
 			value = "-1"
 		}

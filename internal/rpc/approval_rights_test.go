@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"fmt"
+	"slices"
 	"net/http"
 	"strings"
 	"sync"
@@ -209,7 +210,12 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		"a limit of a new account": {writer, filled(&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
 			{Code: "new", Asset: "COIN"}}}, "accounts[0].min_balance", "transfer.entries[0].amount")},
 	} {
-		x.c.call(connectProto, "Approval.RequestApproval", wish(x.m)).wants(t, what+", requested", "PERMISSION_DENIED")
+		refused := x.c.call(connectProto, "Approval.RequestApproval", wish(x.m))
+		refused.wants(t, what+", requested", "PERMISSION_DENIED")
+		if what == "another reservation" && (!slices.Equal(refused.Fields(t), []string{"request.operations[1].request.reservation_no"}) ||
+			!strings.Contains(refused.Message, "a reference fills it in")) {
+			t.Errorf("%s: %s %v", what, refused.Message, refused.Fields(t))
+		}
 		id := o.ann.requests(x.m)
 		for call, m := range map[string]proto.Message{"Approve": &approvalv1.ApproveRequest{ApprovalId: id},
 			"Reject": &approvalv1.RejectRequest{ApprovalId: id}} {
