@@ -2,8 +2,8 @@ package rpc_test
 
 import (
 	"fmt"
-	"slices"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
