@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// needNames names the second names of a notice that a refund succeeded, or will.
+// needNames names the second names of a notice about a refund.
 func (c *SettlePayment) needNames(tx *Tx) {
 	c.alias, c.number, c.returned = nil, nil, nil
 	if c.Kind == gateway.RefundAbnormal {
@@ -37,9 +37,10 @@ func secondName(g payment.GatewayKey, name string) payment.NoticeKey {
 	return payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
-// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number.
+// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number. One
+// of a failure has none, so that a success counts.
 func (c *SettlePayment) nameRefund(tx *Tx) {
-	if c.alias != nil && !c.alias.Exists {
+	if c.alias != nil && !c.alias.Exists && c.Kind != gateway.RefundFailed {
 		tx.Payments().AddAlias(c.alias, c.notice)
 	}
 }
@@ -116,8 +117,8 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 // returns reports whether the notice says that a refund failed which no call asked for, and which had succeeded.
 func (c *SettlePayment) returns() bool {
 	ours := c.refund.row != nil && c.refund.row.Exists
-	known := c.alias != nil && c.alias.Exists || c.number != nil && c.number.Exists
-	return !ours && known && c.Foreign == "" && !c.returned.Exists
+	flagged := func(r *payment.NoticeRow) bool { return r != nil && r.Exists && r.Value.Verdict == payment.Flagged }
+	return !ours && c.Foreign == "" && !c.returned.Exists && (flagged(c.alias) || flagged(c.number))
 }
 
 // cameBack flags money that came back after it had been given back without a refund. It is not free for another refund:

@@ -101,6 +101,22 @@ func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	}
 }
 
+// A failure gives a refund of ours no second name: a success that is told by the gateway's id alone counts, and a
+// failure by the id alone says nothing of money that came back while the refund is not decided.
+func TestFailuresNameNoRefund(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), refundID("re_1")), "applied")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), refundID("re_1")), "flagged")
+	m.refuses(refund("r2", "7"), "6.00")
+	m.verify()
+	m = refunding(t, "4")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending), refundID("re_1")), "applied")
+	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("", gateway.RefundFailed), refundID("re_1")), "known")
+	m.is("o paid, p1 succeeded, r1 submitted; gw -10, user:3 10 held 4")
+	m.verify()
+}
+
 // An answer of the gateway may be like an earlier one that changed nothing, or had no credential: it counts.
 func TestAnswersLikeEarlierOnesCount(t *testing.T) {
 	t.Parallel()
