@@ -246,8 +246,8 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	case c.Kind == gateway.Declined && answer && ours:
 		_, err := c.declined(tx) // again: the answer to a query is like that after the first decline
 		return s, err
-	case c.Kind == gateway.Pending && answer && ours && c.order != nil: // likewise; and the earlier one may have been of another merchant
-		c.keepCredential(tx)
+	case c.Kind == gateway.Pending && answer && ours && c.order != nil:
+		c.keepCredential(tx) // likewise; and the earlier one may have been of another merchant, or without it
 		again, err := c.pending(tx)
 		if err == nil {
 			s.Submitted = again.Submitted
