@@ -42,7 +42,8 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 			}{{"paid", paid}, {"declined", declined}, {"repeats", repeated}, {"early", early}, {"reordered", reordered},
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
-				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_first", givenBackFirst},
+				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_unnamed", givenBackWithoutNumber},
+				{"by_hand_first", givenBackFirst},
 				{"number_known", numberKnown}, {"number_twice", numberTwice}, {"unnumbered", unnumbered},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
 				{"before", heardBefore}, {"nowhere", paysNowhere}} {
@@ -477,6 +478,21 @@ func givenBackByHand(x *till, no string) {
 	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "hand_" + no})
 	x.quiet()
 	x.stays(no, isPaid)
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
+		x.T.Errorf("%v", f)
+	}
+}
+
+// givenBackWithoutNumber: Alipay's notice of such a refund names no refund. It is asked under the payment's number.
+func givenBackWithoutNumber(x *till, no string) {
+	if x.kind != "alipay" {
+		return
+	}
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": no})
+	x.quiet()
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
 	}

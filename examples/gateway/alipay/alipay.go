@@ -92,7 +92,10 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 		if e.Refund.Status != book.RefundSucceeded {
 			return nil
 		}
-		form["out_biz_no"], form["gmt_refund"] = e.Refund.Number, clock(e.At)+".000"
+		form["gmt_refund"] = clock(e.At) + ".000"
+		if e.Refund.Number != p.Number { // one without a number has that of the payment
+			form["out_biz_no"] = e.Refund.Number
+		}
 		form["refund_fee"] = book.Format(e.GivenBack, t.Scale) // of all refunds so far
 		if e.GivenBack >= t.Amount {
 			form["trade_status"], form["gmt_close"] = "TRADE_CLOSED", clock(e.At)
