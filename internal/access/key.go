@@ -207,7 +207,7 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 			end = old.Expires
 		}
 		if !expires.IsZero() && expires.Before(end) {
-			problem := fmt.Sprintf("must not be before the end of the old key, %s", end.UTC().Format(time.RFC3339))
+			problem := fmt.Sprintf("must not be before the end of the old key, %s", end.UTC().Format(time.RFC3339Nano))
 			return fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
 		}
 		n := NewKey{old.Principal, old.Rights}

@@ -8,23 +8,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// needNames names the second names of a notice about a refund.
+// needNames names the second names of a notice that a refund succeeded, or will.
 func (c *SettlePayment) needNames(tx *Tx) {
-	c.alias, c.number, c.returned = nil, nil, nil
-	if c.Kind == gateway.RefundAbnormal {
+	c.alias, c.number, c.uncounted = nil, nil, nil
+	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundPending {
 		return
 	}
 	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
-	if c.Kind != gateway.RefundPending && c.RefundNo != "" {
-		c.number = tx.Payments().WantNotice(numberName(g, c.OutTradeNo, c.RefundNo))
-	}
 	name := c.OutTradeNo + "/" + c.RefundNo
+	if c.Kind == gateway.Refunded && c.RefundNo != "" {
+		c.number = tx.Payments().WantNotice(secondName(g, name))
+	}
 	if c.alias = c.number; c.GatewayRefundID != "" {
 		name = c.GatewayRefundID
 		c.alias = tx.Payments().WantNotice(secondName(g, name))
 	}
-	if c.Kind == gateway.RefundFailed {
-		c.returned = tx.Payments().WantNotice(secondName(g, name+"/failed"))
+	if c.alias != nil && c.Kind == gateway.Refunded {
+		c.uncounted = tx.Payments().WantNotice(secondName(g, name+"/uncounted/"+c.Currency))
 	}
 }
 
@@ -37,10 +37,9 @@ func secondName(g payment.GatewayKey, name string) payment.NoticeKey {
 	return payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
-// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number. One
-// of a failure has none, so that a success counts.
+// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number.
 func (c *SettlePayment) nameRefund(tx *Tx) {
-	if c.alias != nil && !c.alias.Exists && c.Kind != gateway.RefundFailed {
+	if c.alias != nil && !c.alias.Exists {
 		tx.Payments().AddAlias(c.alias, c.notice)
 	}
 }
@@ -70,9 +69,6 @@ func (c *SettlePayment) needsQuery(tx *Tx) bool {
 
 // unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
-	if c.Kind == gateway.RefundFailed && c.returns() {
-		return c.cameBack(tx)
-	}
 	if c.Kind != gateway.Refunded {
 		s := c.record(tx, payment.Known, "there is no such refund")
 		s.NeedsQuery = c.needsQuery(tx)
@@ -97,14 +93,15 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 				x.Currency
 		}
 	}
-	s := c.record(tx, payment.Flagged, detail)
-	known := money != nil && money.Exists
-	counts := c.Asset == c.row.Value.Asset || !c.row.Exists
-	if known {
-		counts = !money.Value.Extra(c.Amount, c.Currency).IsZero()
+	known, counts := money != nil && money.Exists, ours || c.counts(money)
+	if !counts && c.uncounted != nil && c.uncounted.Exists {
+		return c.record(tx, payment.Known, "the refund is known, but not how much of the money is gone"), nil
 	}
-	if ours || counts && !c.Amount.Coef.IsZero() {
-		c.nameUnasked(tx) // else it does not say how much of the money is gone: what is said later counts
+	s := c.record(tx, payment.Flagged, detail)
+	if counts {
+		c.nameUnasked(tx)
+	} else if c.uncounted != nil {
+		tx.Payments().AddAlias(c.uncounted, c.notice)
 	}
 	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
 	if known {
@@ -114,26 +111,13 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// returns reports whether the notice says that a refund failed which no call asked for, and which had succeeded.
-func (c *SettlePayment) returns() bool {
-	ours := c.refund.row != nil && c.refund.row.Exists
-	flagged := func(r *payment.NoticeRow) bool { return r != nil && r.Exists && r.Value.Verdict == payment.Flagged }
-	return !ours && c.Foreign == "" && !c.returned.Exists && (flagged(c.alias) || flagged(c.number))
-}
-
-// cameBack flags money that came back after it had been given back without a refund. It is not free for another refund:
-// the gateway may try again.
-func (c *SettlePayment) cameBack(tx *Tx) (any, error) {
-	_, id, err := c.taken(tx)
-	if err != nil {
-		return nil, err
+// counts reports whether the notice says how much of the money is gone that no refund asked for. If not, a notice that
+// does may follow.
+func (c *SettlePayment) counts(money *payment.TransactionRow) bool {
+	if money != nil && money.Exists {
+		return !money.Value.Extra(c.Amount, c.Currency).IsZero()
 	}
-	n, scale := c.minor(tx)
-	const detail = "it failed after it had succeeded, and no refund had asked for it"
-	s := c.record(tx, payment.Flagged, detail)
-	tx.Payments().AddAlias(c.returned, c.notice)
-	c.raise(tx, payment.RefundReturned, detail, id, &payment.Transaction{Scale: scale, Amount: n})
-	return s, nil
+	return !c.Amount.Coef.IsZero() && (c.Asset == c.row.Value.Asset || !c.row.Exists)
 }
 
 // console is a transaction of which money was given back that no refund asked for, as an earlier run found it.

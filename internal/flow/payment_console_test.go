@@ -370,6 +370,7 @@ func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
 					return notice(id, amount, ofRefund(number, gateway.Refunded), refundID("re_1"))
 				}
 				m.says(said("m1", first), "flagged")
+				m.says(said("m0", first), "known")
 				m.refuses(refund("r2", "11"), "10.00")
 				m.says(said("m2", amountOf("4", "CNY")), "flagged")
 				m.refuses(refund("r2", "7"), "6.00")

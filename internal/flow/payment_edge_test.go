@@ -3,6 +3,7 @@ package flow_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -75,29 +76,16 @@ func TestAPaymentThatWasGivenBackPaysNoOrder(t *testing.T) {
 	m.says(notice("n1", amountOf("10", "CNY")), "flagged")
 	m.is("o awaiting_payment, p1 late; late 1000 sus; gw -10, sus 10")
 	m.verify()
-}
-
-// A refund of the console may fail days after it succeeded: the money came back.
-func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
-	t.Parallel()
-	for name, number := range map[string]string{"by the gateway's id": "", "by number": "hand"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := paidTill(t)
-			said := func(id string, k gateway.Kind, change ...func(*payment.Said)) payment.Said {
-				return notice(id, append([]func(*payment.Said){amountOf("4", "CNY"), ofRefund(number, k), refundID("re_1")}, change...)...)
-			}
-			m.says(said("m0", gateway.RefundFailed), "known") // of which nothing was told
-			m.says(said("m1", gateway.Refunded), "flagged")
-			m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
-			m.says(said("m2", gateway.RefundFailed, func(s *payment.Said) { s.Foreign = "mode test" }), "known")
-			m.says(said("m3", gateway.RefundFailed), "flagged")
-			m.says(said("m4", gateway.RefundFailed), "known")
-			m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
-			m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 write_off; gw -10, user:3 10")
-			m.refuses(refund("r1", "7"), "6.00") // it is not free again: the gateway may try again
-			m.verify()
-		})
+	for foreign, want := range map[string]string{"": "late late 1000 sus", "merchant m2": "suspended wrong_merchant 1000 sus"} {
+		m = newTill(t)
+		m.payableOrder("o", outside)
+		m.create("o", "p1")
+		m.says(notice("n0", kind(gateway.Closed)), "applied")
+		m.says(said, "known") // it was closed before
+		m.says(notice("n1", amountOf("10", "CNY"), func(s *payment.Said) { s.Foreign = foreign }), "flagged")
+		state, flag, _ := strings.Cut(want, " ")
+		m.is("o awaiting_payment, p1 " + state + "; " + flag + "; gw -10, sus 10")
+		m.verify()
 	}
 }
 

@@ -44,6 +44,9 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if !payment.IsOpen(state) {
+		if state == machine.PaymentClosed && c.Code != "" {
+			c.failure(tx)
+		}
 		c.endCalls(tx) // the gateway may have been asked to close it again
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
@@ -79,10 +82,10 @@ func (c *SettlePayment) paidElsewhere(tx *Tx) error {
 }
 
 // pending notes that the gateway knows the payment.
-func (c *SettlePayment) pending(tx *Tx) (s Settled, err error) {
+func (c *SettlePayment) pending(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if state == machine.PaymentClosed { // the submission was on its way when the payment was closed
 		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Close, 0)
@@ -91,12 +94,13 @@ func (c *SettlePayment) pending(tx *Tx) (s Settled, err error) {
 		return c.record(tx, payment.Known, "the payment is "+state), nil
 	}
 	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
-		return s, err
+		return nil, err
 	}
 	if err := c.move(tx, machine.PaymentSubmitted); err != nil {
-		return s, err
+		return nil, err
 	}
 	p := tx.Payments().Change(c.row)
+	p.FailureCode, p.FailureText = "", "" // of a decline
 	if p.TransactionID == "" {
 		p.TransactionID = c.TransactionID
 	}
@@ -105,11 +109,11 @@ func (c *SettlePayment) pending(tx *Tx) (s Settled, err error) {
 		call, after = payment.Close, 0 // the order has ended meanwhile
 	}
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
-	s = c.record(tx, payment.Applied, "")
+	s := c.record(tx, payment.Applied, "")
 	if c.Credential != nil {
 		v, err := tx.viewPayment(c.row.Key)
 		if err != nil {
-			return s, err
+			return nil, err
 		}
 		s.Submitted = &v
 	}

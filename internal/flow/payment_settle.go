@@ -47,11 +47,12 @@ type SettlePayment struct {
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
 	number   *payment.NoticeRow    // the same by our number; nil: it has none
-	returned *payment.NoticeRow    // of a refund that no call asked for, which failed after it had succeeded
-	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
-	token    *token.Row
-	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
-	accounts *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
+	// uncounted is a name of notices that do not say how much of the money is gone.
+	uncounted *payment.NoticeRow
+	spent     []byte // hash of the submit token of a declined payment, as an earlier run found it
+	token     *token.Row
+	heldFor   string           // clearing account that the capture of the refund's hold names; empty: none
+	accounts  *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
 }
 
 // Settled is what became of a notice.
@@ -248,10 +249,7 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 		return s, err
 	case c.Kind == gateway.Pending && answer && ours && c.order != nil:
 		c.keepCredential(tx) // likewise; and the earlier one may have been of another merchant, or without it
-		again, err := c.pending(tx)
-		if err == nil {
-			s.Submitted = again.Submitted
-		}
+		_, err := c.pending(tx)
 		return s, err
 	}
 	return s, nil
@@ -401,10 +399,10 @@ func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 		return "", "", err
 	}
 	switch n, scale := c.minor(tx); {
-	case state == machine.PaymentClosed && p.FailureCode == gateway.CodeRefunded:
-		return payment.Late, "the gateway has said that it was paid and given back", nil
 	case c.foreign() != "":
 		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
+	case state == machine.PaymentClosed && p.FailureCode == gateway.CodeRefunded:
+		return payment.Late, "the gateway has said that it was paid and given back", nil
 	case !payment.IsOpen(state) && state != machine.PaymentClosed:
 		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
 	case c.Asset != p.Asset:

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,7 +23,7 @@ const (
 	maxText = 300
 	// maxNumber bounds the numbers of payments, transactions and refunds.
 	maxNumber = 64
-	// maxCredential bounds what the payer's client needs; the column has room for twice as much, as JSON.
+	// maxCredential bounds what the payer's client needs, in bytes of JSON.
 	maxCredential = 32 << 10
 )
 
@@ -67,10 +68,13 @@ func (n *Notice) check() error {
 
 // check checks that the credential can be stored.
 func (c Credential) check() error {
-	size := 0
-	for name, text := range c {
-		if size += len(name) + len(text); size > maxCredential || !storable(name) || !storable(text) {
-			return fmt.Errorf("%w: the credential is too long, or is not text", ErrFormat)
+	text, err := json.Marshal(c)
+	if err != nil || len(text) > maxCredential {
+		return fmt.Errorf("%w: the credential is too long, or is not text", ErrFormat)
+	}
+	for name, value := range c {
+		if !storable(name) || !storable(value) {
+			return fmt.Errorf("%w: the credential is not text", ErrFormat)
 		}
 	}
 	return nil

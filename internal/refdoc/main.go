@@ -39,14 +39,16 @@ const operationsHead = `# Operations
 
 Every call of the API has the name by which [scopes and policies](../security.md#scopes) know it: its package, and its
 name in small letters. ` + "`ledgerd.order.v1.OrderService/CreateOrder`" + ` is
-` + "`order.create_order`" + `. Records, metrics and logs have it too.
+` + "`order.create_order`" + `. Records of request keys, their
+metrics and the audit views have it too.
 
 - **role**: the least that makes the call. Some requests need ` + "`admin`" + ` besides, such as one that lowers a limit of an
   account.
 - **Execute**: [Execute](../api/batch.md) may contain it.
 - **policy**: what ` + "`ledgerd policy set`" + ` may ask for it: *keys*, a request key or submit token; *approval*, by a second
   principal; *above*, that from an amount on.
-- **fields**: what a scope may name, such as ` + "`ledger.transfer(from=user:*)`" + `. A batch has those of its items.
+- **fields**: what a scope may name, such as ` + "`ledger.transfer(from=user:*)`" + `. Items of a batch,
+  and operations of an Execute, need scopes of their own.
 
 This page is generated from the code: ` + "`make generate`" + `.
 

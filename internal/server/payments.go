@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -111,7 +112,9 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	if err != nil {
 		s.log.WarnContext(ctx, "a gateway tells of a refund that no call asked for, and could not be asked about it",
 			"gateway", g.Name, "refund_no", n.RefundNo, "error", err)
-		return false, nil
+		// A notice without a number, which then is that of the payment, may be about a refund that has one, and so a
+		// notice of its own.
+		return errors.Is(err, gateway.ErrNoTrade) && n.RefundNo == n.OutTradeNo, nil
 	}
 	asset, _ := g.Asset(answer.Currency)
 	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},

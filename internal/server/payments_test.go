@@ -496,6 +496,22 @@ func givenBackWithoutNumber(x *till, no string) {
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
 	}
+	// A notice without the number of a refund that has one is acknowledged: it would come again for a day.
+	no += "_2"
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.act(no, fate{"do": "give_back", "amount": "1.00", "refund": "unnamed_" + no})
+	x.quiet()
+	all := tell[[]map[string]any](x, "GET", "/control/notices?number="+no, nil)
+	for _, n := range all {
+		if n["acknowledged_at"] == nil {
+			x.T.Errorf("not acknowledged: %v", n)
+		}
+	}
+	if len(all) != 2 {
+		x.T.Errorf("%d notices", len(all))
+	}
 }
 
 // givenBackFirst: the gateway tells that money was given back in its console before it tells that it came.

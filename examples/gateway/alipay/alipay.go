@@ -93,7 +93,8 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 			return nil
 		}
 		form["gmt_refund"] = clock(e.At) + ".000"
-		if e.Refund.Number != p.Number { // one without a number has that of the payment
+		unnamed := strings.HasPrefix(e.Refund.Number, "unnamed")
+		if e.Refund.Number != p.Number && !unnamed { // one without a number has that of the payment
 			form["out_biz_no"] = e.Refund.Number
 		}
 		form["refund_fee"] = book.Format(e.GivenBack, t.Scale) // of all refunds so far

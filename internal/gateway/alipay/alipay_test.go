@@ -169,7 +169,7 @@ func TestNotices(t *testing.T) {
 		{paid("refund_fee", "2.30"), "refund_pending P1 2026T1 P1 0 "},
 		{paid("out_biz_no", "R1"), "refund_pending P1 2026T1 R1 0 "},
 		{paid("trade_status", "TRADE_CLOSED", "refund_fee", "12.30", "gmt_refund", "2026-11-25 13:00:00"), "refund_pending P1 2026T1 P1 0 "},
-		{paid("trade_status", "TRADE_FINISHED", "refund_fee", "0.00"), "refund_pending P1 2026T1 P1 0 "},
+		{paid("trade_status", "TRADE_FINISHED", "refund_fee", "0.00"), "paid P1 2026T1  12.3 CNY"},
 		{paid("notify_type", "dut_user_sign"), "other    0 "},
 		{paid("notify_id", ""), "format"},
 		{paid("trade_status", "TRADE_PENDING"), "format"},

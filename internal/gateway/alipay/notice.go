@@ -90,13 +90,13 @@ func (g *account) read(form map[string]string) (gateway.Notice, error) {
 			n.At = timeOf(form[name])
 		}
 	}
-	if form["refund_fee"] != "" || form["out_biz_no"] != "" || form["gmt_refund"] != "" {
+	back, err := money(cmp.Or(form["refund_fee"], "0"))
+	if err != nil || !back.Coef.IsZero() || form["out_biz_no"] != "" || form["gmt_refund"] != "" {
 		return refunded(n, form), nil
 	}
 	if n.Kind == gateway.Closed {
 		n.At = timeOf(form["gmt_close"])
 	}
-	var err error
 	if n.Amount, err = money(form["total_amount"]); err != nil {
 		return n, fmt.Errorf("%w: total_amount is not an amount", gateway.ErrFormat)
 	}
