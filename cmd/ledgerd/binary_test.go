@@ -200,7 +200,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("policies: %s", list)
 	}
 	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"},
-		{"policy", "list", "--tenant", "acme", "--database-url", ""}, {"policy", "list", "--tenant", "acme", "--tenant", "beta"},
+		{"policy", "list", "--tenant", "beta", "--tenant", "acme"},
 		{"policy", "set", "--tenant", "acme", "ledger.hold", "--require-key", "--no-require-key"},
 		{"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
 		{"policy", "set", "--tenant", "acme", "*", "--require-approval"},
@@ -219,6 +219,10 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
+	}
+	if out, code := app.run("policy", "list", "--tenant", "acme", "--database-url", " "); code != 2 ||
+		!strings.Contains(out, "--database-url must not be empty") {
+		t.Errorf("an empty URL: %d %s", code, out)
 	}
 	// What no flag names stays: no slip lifts an approval.
 	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-key"); !regexp.MustCompile(

@@ -172,7 +172,7 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, p Policy) 
 }
 
 // ChangePolicy changes the policy of an operation, or creates it, as PutPolicy. The function gets what applies to the
-// operation now: its policy, or that of Others. Nobody else changes it meanwhile.
+// operation now: its policy, or that of Others. It runs again if another transaction creates the policy first.
 func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operation string,
 	by func(*Policy) error) (p Policy, err error) {
 	if !operationName.MatchString(operation) {

@@ -53,8 +53,8 @@ func (c *SettlePayment) nameUnasked(tx *Tx) {
 	}
 }
 
-// needsQuery reports whether the notice does not say how a refund ended that nobody asks the gateway about: one that no
-// call asked for, or that is decided, and of which not even an amount is told.
+// needsQuery reports whether the gateway has to be asked how a refund ended: the notice does not say it, and no call at
+// the gateway is due, because RefundPayment did not ask for the refund, or because it is decided.
 func (c *SettlePayment) needsQuery(tx *Tx) bool {
 	r, vague := c.refund.row, c.Callback && c.Amount.Coef.IsZero()
 	if c.Kind != gateway.RefundPending || r == nil {

@@ -135,8 +135,8 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 	return c.record(tx, payment.Applied, "")
 }
 
-// maxAhead is how far the clock of a gateway may be ahead of the database's. One that was further ahead must not make
-// everything old that the gateway says after it was set.
+// maxAhead is how far the clock of a gateway may be ahead of the database's. Later times are cut to it: otherwise all
+// that the gateway says after its clock was corrected would count as old.
 const maxAhead = time.Minute
 
 // noteTime notes when the gateway said so, also if it repeats what it had said before: what it said in between does not

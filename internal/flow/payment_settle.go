@@ -47,7 +47,7 @@ type SettlePayment struct {
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
 	number   *payment.NoticeRow    // the same by our number; nil: it has none
-	// uncounted is a name of notices that do not say how much of the money is gone.
+	// uncounted is the second name of a notice that does not say how much money was given back: see counts.
 	uncounted *payment.NoticeRow
 	spent     []byte // hash of the submit token of a declined payment, as an earlier run found it
 	token     *token.Row
