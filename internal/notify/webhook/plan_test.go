@@ -101,13 +101,19 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	fill("'disabled', 'by_caller', now(), 1", others, 0, 99_899)
 	fill("'active', null, null, 1", others, 99_900, 99_999)
 	measure := func(from int) map[string]int64 {
-		exec("delete from notify_endpoints where tenant_id = 1")
-		fill("'active', null, null, 1", mine, from, from+2*n)
 		got := map[string]int64{}
-		for kind, do := range kinds(from) {
-			before := pgtest.Touched(t, "^notify_endpoints$", d.super, pool)
-			do()
-			got[kind] = pgtest.Touched(t, "^notify_endpoints$", d.super, pool) - before
+		for round := range 3 { // the least: on a busy machine the commands may need many batches
+			exec("delete from notify_endpoints where tenant_id = 1")
+			at := from + 100*round
+			fill("'active', null, null, 1", mine, at, at+2*n)
+			for kind, do := range kinds(at) {
+				before := pgtest.Touched(t, "^notify_endpoints$", d.super, pool)
+				do()
+				touched := pgtest.Touched(t, "^notify_endpoints$", d.super, pool) - before
+				if least, ok := got[kind]; !ok || touched < least {
+					got[kind] = touched
+				}
+			}
 		}
 		return got
 	}
