@@ -95,7 +95,7 @@ var unreached = exceptions{
 	"AdministratorCheck": "it asks for rights, not for rows", "AttemptMark": inAState, "CallAgain": inAState, "CallFlagDue": inAState, "CallRunning": inAState,
 	"ClaimClean": inAState, "ClaimOverdue": inAState, "CodeUnsent": inAState, "CounterLock": andValues,
 	"CountsClean": inAState, "CountsOverdue": inAState, "CouponPageOfOwner": andValues, "DeadFind": inAState,
-	"DeadGroups": inAState, "FailedEventInsert": inAState, "FlagStats": inAState, "HoldPageOpen": inAState,
+	"DeadGroups": inAState, "FailedEventInsert": inAState, "HoldPageOpen": inAState,
 	"LateDelete": inAState, "LateEventInsert": inAState, "LockClean": inAState, "LockStalePage": inAState,
 	"MessageExpired": inAState, "MessageOverdue": inAState, "MessagePageOpen": inAState, "NoticeUnknown": inAState,
 	"NoticeWaiting": inAState, "OrderPageOfState": andValues, "ParkedClean": inAState, "ParkedCount": inAState,

@@ -218,7 +218,7 @@ create table payment_notices (
     recorded_at    timestamptz not null,
     constraint payment_notices_pkey primary key (tenant_id, notice_id),
     constraint payment_notices_kind_check check (kind in ('paid', 'pending', 'declined', 'closed', 'refunded',
-        'refund_pending', 'refund_failed', 'refund_abnormal')),
+        'refund_pending', 'refund_failed', 'refund_abnormal', 'other', 'unreadable')),
     constraint payment_notices_verdict_check check (verdict in ('applied', 'known', 'flagged', 'unknown')),
     constraint payment_notices_body_check check (octet_length(body) <= 1048576)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
@@ -233,8 +233,10 @@ comment on column payment_notices.gateway is 'Gateway.';
 comment on column payment_notices.notify_id is 'As in payment_notice_names.';
 comment on column payment_notices.callback is 'True if the gateway called back; false: it answered a call.';
 comment on column payment_notices.kind is
-    'paid, pending, declined, closed; of refunds refunded, refund_pending, refund_failed, refund_abnormal.';
-comment on column payment_notices.out_trade_no is 'Number of the payment.';
+    'paid, pending, declined, closed; of refunds refunded, refund_pending, refund_failed, refund_abnormal; other: '
+    'about nothing that is followed; unreadable: signed, but not in the gateway''s format.';
+comment on column payment_notices.out_trade_no is
+    'Number of the payment; empty: it is about none that is known.';
 comment on column payment_notices.transaction_id is 'The gateway''s number of the transaction; null: not said.';
 comment on column payment_notices.refund_no is 'Number of the refund; null: it is about none.';
 comment on column payment_notices.amount is 'Amount in major units; null: not said.';
@@ -329,6 +331,55 @@ grant update (gateway_refund_id, failure_code, failure_text, given, booked, give
     on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
+create table payment_console_refunds (
+    tenant_id         integer not null,
+    console_id        bigint not null,
+    gateway           text collate "C" not null,
+    refund_no         text collate "C",
+    gateway_refund_id text collate "C",
+    out_trade_no      text collate "C" not null,
+    transaction_id    text collate "C" not null,
+    currency          text collate "C" not null,
+    asset             text collate "C",
+    scale             smallint not null,
+    amount            numeric(38, 0) not null,
+    failed            boolean not null,
+    told_at           timestamptz,
+    flag_id           bigint,
+    recorded_at       timestamptz not null,
+    constraint payment_console_refunds_pkey primary key (tenant_id, console_id),
+    constraint payment_console_refunds_scale_check check (scale between 0 and 18),
+    constraint payment_console_refunds_amount_check check (amount >= 0)
+) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
+-- Partial: on an empty table it would look as good as the primary key for a look-up by id.
+create index payment_console_refunds_transaction_idx
+    on payment_console_refunds (tenant_id, gateway, transaction_id, out_trade_no) where out_trade_no <> '';
+comment on table payment_console_refunds is
+    'Refunds that a gateway told of and no call asked for, for example of its console. Each is its own lock.';
+comment on column payment_console_refunds.tenant_id is 'Tenant.';
+comment on column payment_console_refunds.console_id is
+    'Id: that of the notice that told of it first, to which its names lead in payment_notice_names.';
+comment on column payment_console_refunds.gateway is 'Gateway.';
+comment on column payment_console_refunds.refund_no is 'Its number, as that notice says; null: none.';
+comment on column payment_console_refunds.gateway_refund_id is
+    'The gateway''s number of it, as that notice says; null: none.';
+comment on column payment_console_refunds.out_trade_no is 'Number of the payment, as that notice says.';
+comment on column payment_console_refunds.transaction_id is
+    'Transaction whose money it gave back; empty: that notice named none, and the payment had none.';
+comment on column payment_console_refunds.currency is 'Currency; empty: not told.';
+comment on column payment_console_refunds.asset is 'Asset of the currency; null: the ledger has none.';
+comment on column payment_console_refunds.scale is 'Decimals of the amount.';
+comment on column payment_console_refunds.amount is
+    'What it gave back, or would have, as the gateway said last, in 10^-scale; 0: not told.';
+comment on column payment_console_refunds.failed is 'True if it gave nothing back, or the money came back.';
+comment on column payment_console_refunds.told_at is
+    'When the gateway said so, by its clock, at most a minute after it came; null: no notice told a time.';
+comment on column payment_console_refunds.flag_id is 'Last flag about it; null: none.';
+comment on column payment_console_refunds.recorded_at is 'When it was first told of: time of that batch.';
+grant select, insert on payment_console_refunds to ledgerd_app;
+grant update (currency, asset, scale, amount, failed, told_at, flag_id) on payment_console_refunds to ledgerd_app;
+grant select on payment_console_refunds to ledgerd_audit;
+
 create table payment_flags (
     tenant_id        integer not null,
     flag_id          bigint not null,
@@ -344,6 +395,7 @@ create table payment_flags (
     amount           numeric(38, 0) not null,
     account          text collate "C",
     about_refund     text collate "C",
+    about_console    bigint,
     request_id       text collate "C" not null,
     created_at       timestamptz not null,
     state            text collate "C" not null default 'open',
@@ -357,7 +409,8 @@ create table payment_flags (
     constraint payment_flags_pkey primary key (tenant_id, flag_id),
     constraint payment_flags_kind_check check (kind in ('unknown_number', 'wrong_amount', 'wrong_asset',
         'wrong_merchant', 'late', 'second_transaction', 'order_refused', 'unknown_refund', 'refund_returned')),
-    constraint payment_flags_about_check check (about_refund is null or kind in ('unknown_refund', 'refund_returned')),
+    constraint payment_flags_about_check check (
+        num_nonnulls(about_refund, about_console) = (kind in ('unknown_refund', 'refund_returned'))::integer),
     constraint payment_flags_state_check check (state in ('open', 'resolved')),
     constraint payment_flags_resolution_check check (resolution in ('accept', 'refund', 'write_off', 'withdrawn')),
     constraint payment_flags_withdrawn_check check (
@@ -371,8 +424,6 @@ create table payment_flags (
 ) with (fillfactor = 80);
 create index payment_flags_open_idx on payment_flags (tenant_id, flag_id) where state = 'open'; -- also to count them
 create index payment_flags_number_idx on payment_flags (tenant_id, out_trade_no) where out_trade_no <> '';
-create index payment_flags_console_idx on payment_flags (tenant_id, gateway, transaction_id, out_trade_no)
-    where kind = 'unknown_refund' and about_refund is null;
 comment on table payment_flags is 'Money that came, or went, and fits no order: a person decides what becomes of it.';
 comment on column payment_flags.tenant_id is 'Tenant.';
 comment on column payment_flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
@@ -393,6 +444,8 @@ comment on column payment_flags.account is
     'Code of the suspense account on which the money stands; null: not posted.';
 comment on column payment_flags.about_refund is
     'Refund that the flag is about: what it gave back differs from its state; null: none.';
+comment on column payment_flags.about_console is
+    'Console refund that the flag is about; null: none.';
 comment on column payment_flags.request_id is 'X-Request-ID under which it was raised.';
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
@@ -468,20 +521,20 @@ cross join lateral (
     select coalesce(sum(ceil(case when y.scale > x.scale then y.amount / 10::numeric ^ (y.scale - x.scale)::numeric
         else y.amount * 10::numeric ^ (x.scale - y.scale)::numeric end)), 0) as extra
     from (
-        select l.amount, l.scale, l.currency from payment_flags l
+        select l.amount, l.scale, l.currency from payment_console_refunds l
         where l.tenant_id = x.tenant_id and l.gateway = x.gateway and l.transaction_id = x.transaction_id
-            and l.kind = 'unknown_refund' and l.about_refund is null
+            and l.out_trade_no <> '' and not l.failed
         union all
-        select l.amount, l.scale, l.currency from payment_flags l
+        select l.amount, l.scale, l.currency from payment_console_refunds l
         where l.tenant_id = x.tenant_id and l.gateway = x.gateway and l.transaction_id = ''
-            and l.out_trade_no = x.out_trade_no and l.kind = 'unknown_refund' and l.about_refund is null
+            and l.out_trade_no = x.out_trade_no and l.out_trade_no <> '' and not l.failed
     ) y
     where y.currency in ('', x.currency)
 ) f;
 comment on view payment_money is
     'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '
-    'more than a refund has counted, and what no refund asked for. That is what flags in the same currency say, '
-    'rounded up. A flag without a transaction was raised before its payment had any, and counts for all that came.';
+    'more than a refund has counted, and its console refunds in the same currency, rounded up. A console refund '
+    'without a transaction was told of before its payment had any: it counts for all that came.';
 comment on column payment_money.tenant_id is 'As in payment_transactions.';
 comment on column payment_money.gateway is 'As in payment_transactions.';
 comment on column payment_money.transaction_id is 'As in payment_transactions.';
@@ -526,7 +579,7 @@ comment on column audit.payments.transaction_id is 'The gateway''s number of the
 comment on column audit.payments.paid_at is 'When it was paid, by the gateway''s clock.';
 comment on column audit.payments.refunding is 'What refunds that are not decided give back; null: nothing was paid.';
 comment on column audit.payments.refunded is
-    'What was given back, also without a refund, as flags of kind unknown_refund say; null: nothing was paid.';
+    'What was given back, also by console refunds; null: nothing was paid.';
 comment on column audit.payments.account is 'Account to which the money was posted; null: none.';
 comment on column audit.payments.payee is 'Account that is to be paid.';
 comment on column audit.payments.due_call is 'Call that is due at the gateway; null: none.';
@@ -631,7 +684,29 @@ comment on column audit.refunds.principal is 'Principal that asked for it.';
 comment on column audit.refunds.request_id is 'X-Request-ID of the call.';
 comment on column audit.refunds.created_at is 'When it was asked for.';
 comment on column audit.refunds.refund_id is 'Id; refund_id >> 14 is the batch that created it.';
-grant select on audit.payments, audit.refunds, audit.flags, audit.callbacks to ledgerd_audit;
+create view audit.console_refunds as
+select t.name as tenant, r.out_trade_no, case when r.failed then 'failed' else 'succeeded' end as state,
+    audit.decimal(r.amount, r.scale) as amount, r.currency, r.gateway, r.transaction_id, r.refund_no,
+    r.gateway_refund_id, r.told_at, r.flag_id, r.recorded_at, r.console_id
+from payment_console_refunds r
+left join access_tenants t on t.tenant_id = r.tenant_id;
+comment on view audit.console_refunds is
+    'Refunds that a gateway told of and no call asked for, for example of its console.';
+comment on column audit.console_refunds.tenant is 'Name of the tenant.';
+comment on column audit.console_refunds.out_trade_no is 'Number of the payment.';
+comment on column audit.console_refunds.state is 'succeeded; failed: it gave nothing back, or the money came back.';
+comment on column audit.console_refunds.amount is 'What it gave back, or would have; 0: not told.';
+comment on column audit.console_refunds.currency is 'Currency; empty: not told.';
+comment on column audit.console_refunds.gateway is 'Gateway.';
+comment on column audit.console_refunds.transaction_id is 'Transaction whose money it gave back; empty: not told.';
+comment on column audit.console_refunds.refund_no is 'Number; null: none.';
+comment on column audit.console_refunds.gateway_refund_id is 'The gateway''s number of it; null: none.';
+comment on column audit.console_refunds.told_at is 'When the gateway said so last, by its clock.';
+comment on column audit.console_refunds.flag_id is 'Last flag about it; null: none.';
+comment on column audit.console_refunds.recorded_at is 'When it was first told of.';
+comment on column audit.console_refunds.console_id is
+    'Id; console_id >> 14 is the batch that recorded it. Also that of the notice that told of it first.';
+grant select on audit.payments, audit.refunds, audit.console_refunds, audit.flags, audit.callbacks to ledgerd_audit;
 
 -- Adds payments to audit.requests, whatever other branches the view has by now.
 -- +goose StatementBegin
@@ -761,6 +836,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
+drop view audit.console_refunds;
 drop view audit.refunds;
 drop view audit.callbacks;
 drop view audit.flags;
@@ -768,6 +844,7 @@ drop view audit.payments;
 drop view payment_money;
 drop table payment_calls;
 drop table payment_flags;
+drop table payment_console_refunds;
 drop table payment_refunds;
 drop table payment_notices;
 drop table payment_notice_names;

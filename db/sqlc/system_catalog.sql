@@ -22,6 +22,7 @@ alter table notify_queue add column ctid tid not null;
 alter table payment_payments add column ctid tid not null;
 alter table payment_transactions add column ctid tid not null;
 alter table payment_refunds add column ctid tid not null;
+alter table payment_console_refunds add column ctid tid not null;
 alter table payment_flags add column ctid tid not null;
 alter table payment_calls add column ctid tid not null;
 alter table approval_requests add column ctid tid not null;

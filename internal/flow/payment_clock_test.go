@@ -1,8 +1,10 @@
 package flow_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,9 +18,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds up to three times, also about the
-// amount, and tells what it said in any order, more than once, and not all of it, several at once on two engines. At the
-// end the service knows what the gateway has given back, and an open flag has what the books do not have.
+// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds, and about console refunds, up to
+// three times, also about the amount, and tells what it said in any order, more than once, and not all of it, several at
+// once on two engines. Meanwhile a person writes flags off. At the end the service knows what the gateway has given back,
+// and one open flag has what neither the books nor the person have.
 func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -35,10 +38,13 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 		asked, given := map[string]int{}, map[string]int{} // what was asked for, and what the gateway says last
 		for i := range rapid.IntRange(1, 3).Draw(r, "refunds") {
 			number, amount := fmt.Sprint("r", n, "-", i), i+2
-			c := refund(number, fmt.Sprint(amount))
-			c.OutTradeNo = no
-			m.gets(c, number+" asked")
-			asked[number] = amount
+			if asked[number] = amount; rapid.Bool().Draw(r, "in the console") {
+				asked[number] = 0
+			} else {
+				c := refund(number, fmt.Sprint(amount))
+				c.OutTradeNo = no
+				m.gets(c, number+" asked")
+			}
 			turns := rapid.IntRange(0, 3).Draw(r, "turns")
 			for turn := range turns + 1 {
 				given[number] = rapid.SampledFrom([]int{amount, amount, 0, 0, amount - 1, amount + 1}).Draw(r, "given")
@@ -74,30 +80,36 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 					r.Errorf("notice %s: %s", s.ID, ends[i])
 				}
 			}
+			open := m.text("select coalesce(min(flag_id), 0)::text from payment_flags where out_trade_no = $1 and resolution is null", no)
+			if id, err := strconv.ParseInt(open, 10, 64); err != nil {
+				t.Fatal(err)
+			} else if id != 0 && rapid.IntRange(0, 3).Draw(r, "resolve") == 0 {
+				log = append(log, "write off: "+m.pay(0, &flow.ResolveFlag{Caller: caller, ID: id, Resolution: payment.WriteOff, Target: "loss"}))
+			}
 		}
 		for number, amount := range asked {
 			if rapid.Bool().Draw(r, "query") {
-				said := notice(fmt.Sprint("q", number), gave(number, amount, given[number]), of)
+				said := notice(fmt.Sprint("q", number), gave(number, 4, given[number]), of)
 				said.Callback = false
 				log = append(log, "query: "+m.hear(0, said))
 			}
-			state := m.text("select state from machine_instances where tenant_id = 1 and machine = 'refund' and key = $1", number)
-			booked := amount
-			if state == "failed" {
-				booked = 0
-			}
+			booked := amount*100 - m.number(`select count(*) * $2 from machine_instances
+				where tenant_id = 1 and machine = 'refund' and key = $1 and state = 'failed'`, number, amount*100)
+			resolved := m.number(`select coalesce(sum(case kind when 'unknown_refund' then amount else -amount end), 0) from payment_flags f
+				where resolution = 'write_off' and `+aboutRefund, number)
 			want := fmt.Sprint(given[number]*100, " none")
-			switch more := given[number] - booked; {
+			switch more := given[number]*100 - booked - resolved; {
 			case more > 0:
-				want = fmt.Sprint(given[number]*100, " unknown_refund ", more*100)
+				want = fmt.Sprint(given[number]*100, " unknown_refund ", more)
 			case more < 0:
-				want = fmt.Sprint(given[number]*100, " refund_returned ", -more*100)
+				want = fmt.Sprint(given[number]*100, " refund_returned ", -more)
 			}
-			got := m.text(`select given || ' ' || coalesce((select string_agg(kind || ' ' || amount, ', ') from payment_flags
-				where tenant_id = 1 and about_refund = $1 and resolution is null), 'none') from payment_refunds where tenant_id = 1 and refund_no = $1`, number)
+			got := m.text(`select coalesce((select given::text from payment_refunds where tenant_id = 1 and refund_no = $1),
+				(select (case when failed then 0 else amount end)::text from payment_console_refunds where refund_no = $1)) || ' ' || coalesce((
+				select string_agg(kind || ' ' || amount, ', ') from payment_flags f where resolution is null and `+aboutRefund+`), 'none')`, number)
 			if got != want {
-				r.Errorf("refund %s of %d, of which the gateway gave back %d, and which is %s: %s, want %s", number, amount,
-					given[number], state, got, want)
+				r.Errorf("refund %s of %d, of which the gateway gave back %d: booked %d, written off %d: %s, want %s", number, amount,
+					given[number], booked, resolved, got, want)
 			}
 		}
 		m.verify()
@@ -105,6 +117,18 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			r.Log(strings.Join(log, "\n"))
 		}
 	})
+}
+
+// aboutRefund selects flags of a refund, or of a console refund.
+const aboutRefund = `(about_refund = $1 or about_console = (select console_id from payment_console_refunds where refund_no = $1))`
+
+// number runs a query of one number.
+func (m *till) number(query string, args ...any) (n int) {
+	m.Helper()
+	if err := m.super.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		m.Fatal(err)
+	}
+	return n
 }
 
 // gave says that a refund of an amount gave back another one, or, if that is 0, that it failed.

@@ -1,57 +1,15 @@
 package flow
 
 import (
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/gateway"
-	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
-
-// needNames names the second names of a notice that a refund succeeded, or will.
-func (c *SettlePayment) needNames(tx *Tx) {
-	c.alias, c.number, c.uncounted = nil, nil, nil
-	if c.Kind != gateway.Refunded && c.Kind != gateway.RefundPending {
-		return
-	}
-	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
-	name := c.OutTradeNo + "/" + c.RefundNo
-	if c.Kind == gateway.Refunded && c.RefundNo != "" {
-		c.number = tx.Payments().WantNotice(secondName(g, name))
-	}
-	if c.alias = c.number; c.GatewayRefundID != "" {
-		name = c.GatewayRefundID
-		c.alias = tx.Payments().WantNotice(secondName(g, name))
-	}
-	if c.alias != nil && c.Kind == gateway.Refunded {
-		c.uncounted = tx.Payments().WantNotice(secondName(g, name+"/uncounted/"+c.Currency))
-	}
-}
-
-// numberName is the second name of a notice about a refund by our number.
-func numberName(g payment.GatewayKey, outTradeNo, refundNo string) payment.NoticeKey {
-	return secondName(g, outTradeNo+"/"+refundNo)
-}
-
-func secondName(g payment.GatewayKey, name string) payment.NoticeKey {
-	return payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
-}
-
-// nameRefund gives the recorded notice its second name: another notice of the same refund may not have our number.
-func (c *SettlePayment) nameRefund(tx *Tx) {
-	if c.alias != nil && !c.alias.Exists {
-		tx.Payments().AddAlias(c.alias, c.notice)
-	}
-}
-
-// nameUnasked gives the recorded notice of a refund that no call asked for all its names: its number, too, which
-// RefundPayment does not use then.
-func (c *SettlePayment) nameUnasked(tx *Tx) {
-	c.nameRefund(tx)
-	if c.number != nil && !c.number.Exists {
-		tx.Payments().AddAlias(c.number, c.notice)
-	}
-}
 
 // needsQuery reports whether the gateway has to be asked how a refund ended: the notice does not say it, and no call at
 // the gateway is due, because RefundPayment did not ask for the refund, or because it is decided.
@@ -67,117 +25,208 @@ func (c *SettlePayment) needsQuery(tx *Tx) bool {
 	return vague && err == nil && (i.State == machine.RefundSucceeded || i.State == machine.RefundFailed)
 }
 
-// unknownRefund flags money that the gateway gave back though no refund asked for it, or not for as much.
+// unknownRefund applies a notice about a console refund: no call asked for it, or not for one like this.
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
-	if c.Kind != gateway.Refunded {
+	failed := c.Kind == gateway.RefundFailed
+	if !failed && c.Kind != gateway.Refunded {
 		s := c.record(tx, payment.Known, "there is no such refund")
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
-	ours := c.refund.row != nil && c.refund.row.Exists
-	if c.alias != nil && c.alias.Exists || !ours && c.number != nil && c.number.Exists {
-		s := c.record(tx, payment.Known, "the refund is known")
-		c.nameUnasked(tx) // it may be known under one name only
-		return s, nil
+	r, err := c.consoleRefund(tx)
+	switch {
+	case err != nil:
+		return nil, err
+	case failed && c.Foreign != "":
+		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
+	case r != nil:
+		return c.toldAgain(tx, r)
+	case c.alias != nil && c.alias.Exists: // it is the gateway's id of a refund of ours
+		return c.record(tx, payment.Known, "the refund is known"), nil
+	case failed && c.alias == nil:
+		return c.record(tx, payment.Known, "there is no such refund"), nil
 	}
+	return c.toldFirst(tx)
+}
+
+// consoleRefund returns the console refund that the notice names, or nil: it is the first to tell of it.
+func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
+	var ids []int64
+	for _, name := range []*payment.NoticeRow{c.alias, c.number} {
+		switch {
+		case name == nil || !name.Exists:
+		case !name.Found:
+			return nil, commit.ErrLater // another call of this batch tells of it
+		default:
+			ids = append(ids, name.Value.ID)
+		}
+	}
+	for _, id := range ids {
+		r := tx.Payments().KnownConsole(payment.ConsoleKey{Tenant: c.Tenant, ID: id})
+		if r == nil {
+			c.console.ids = ids
+			return nil, commit.ErrMoreRows
+		}
+		if r.Exists {
+			return r, nil
+		}
+	}
+	return nil, nil // no name, or that of a refund of ours
+}
+
+// toldFirst records a console refund, and flags what it gave back.
+func (c *SettlePayment) toldFirst(tx *Tx) (any, error) {
 	money, id, err := c.taken(tx)
 	if err != nil {
 		return nil, err
 	}
-	n, scale := c.minor(tx)
-	detail := "the gateway gave it back, and no refund asked for it"
-	if r := c.refund.row; ours {
-		detail = "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
-		if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
-			detail = "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " +
-				x.Currency
-		}
+	x := payment.ConsoleRefund{Gateway: c.Gateway, RefundNo: c.RefundNo, GatewayRefundID: c.GatewayRefundID,
+		OutTradeNo: c.OutTradeNo, TransactionID: id, Failed: c.Kind == gateway.RefundFailed}
+	x.Unit, x.Amount = c.unit(tx)
+	x.ToldAt = c.toldAt(tx, time.Time{})
+	var s Settled
+	if x.Failed {
+		s = c.record(tx, payment.Known, "there is no such refund")
+	} else {
+		detail := c.unasked()
+		s = c.record(tx, payment.Flagged, detail)
+		x.FlagID = c.flagConsole(tx, c.notice.Value.ID, &x, x.Amount, detail)
 	}
-	known, counts := money != nil && money.Exists, ours || c.counts(money)
-	if !counts && c.uncounted != nil && c.uncounted.Exists {
-		return c.record(tx, payment.Known, "the refund is known, but not how much of the money is gone"), nil
-	}
-	s := c.record(tx, payment.Flagged, detail)
-	if counts {
-		c.nameUnasked(tx)
-	} else if c.uncounted != nil {
-		tx.Payments().AddAlias(c.uncounted, c.notice)
-	}
-	c.raise(tx, payment.UnknownRefund, detail, id, &payment.Transaction{Scale: scale, Amount: n})
-	if known {
+	tx.Payments().AddConsole(c.notice, x)
+	c.nameConsole(tx, c.notice.Value.ID)
+	if money != nil && money.Exists {
 		t := tx.Payments().ChangeMoney(money)
-		t.AddExtra(t.Extra(c.Amount, c.Currency))
+		t.AddExtra(x.Of(t))
 	}
 	return s, nil
 }
 
-// counts reports whether the notice says how much of the money is gone that no refund asked for. If not, a notice that
-// does may follow.
-func (c *SettlePayment) counts(money *payment.TransactionRow) bool {
+// unasked is why money that was given back is flagged.
+func (c *SettlePayment) unasked() string {
+	r := c.refund.row
+	if r == nil || !r.Exists {
+		return "the gateway gave it back, and no refund asked for it"
+	}
+	if x := &r.Value; c.Currency != "" && c.Currency != x.Currency {
+		return "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " + x.Currency
+	}
+	return "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
+}
+
+// unit returns what the amount of the notice is in, and the amount.
+func (c *SettlePayment) unit(tx *Tx) (payment.Unit, amount.Int) {
+	n, scale := c.minor(tx)
+	return payment.Unit{Currency: c.Currency, Asset: c.knownAsset(tx), Scale: scale}, n
+}
+
+// toldAt is the time of the last notice that counts, this one or an earlier one. That of another merchant orders
+// nothing.
+func (c *SettlePayment) toldAt(tx *Tx, before time.Time) time.Time {
+	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
+	if c.Foreign != "" || at.Before(before) {
+		return before
+	}
+	return at
+}
+
+// toldAgain takes what the gateway says of a console refund that is known. What it said last counts, by its clock.
+func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
+	x := &r.Value
+	if c.Callback && !c.At.IsZero() && c.At.Before(x.ToldAt) {
+		s := c.record(tx, payment.Known, "the gateway has said something later")
+		c.nameConsole(tx, r.Key.ID)
+		return s, nil
+	}
+	next := *x
+	next.ToldAt = c.toldAt(tx, x.ToldAt)
+	if next.Failed = c.Kind == gateway.RefundFailed; !next.Failed && !c.Amount.Coef.IsZero() {
+		next.Unit, next.Amount = c.unit(tx)
+	}
+	if next.Failed == x.Failed && next.Unit == x.Unit && next.Amount == x.Amount {
+		if next.ToldAt != x.ToldAt {
+			tx.Payments().ChangeConsole(r).ToldAt = next.ToldAt
+		}
+		s := c.record(tx, payment.Known, "the refund is known")
+		c.nameConsole(tx, r.Key.ID)
+		return s, nil
+	}
+	if x.Turned {
+		return nil, commit.ErrLater // another call of this batch has raised a flag about it
+	}
+	if flag := (payment.FlagKey{Tenant: c.Tenant, ID: x.FlagID}); flag.ID != 0 && tx.Payments().KnownFlag(flag) == nil {
+		c.console.flag = flag.ID
+		return nil, commit.ErrMoreRows
+	}
+	money, err := c.takenOf(tx, x.TransactionID)
+	if err != nil {
+		return nil, err
+	}
+	return c.turnConsole(tx, r, next, money), nil
+}
+
+// turnConsole notes what the gateway says of a console refund. Its flags that are not withdrawn add up to what it gave
+// back: an open one is withdrawn, and another one has the difference to those that a person has resolved.
+func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
+	money *payment.TransactionRow) Settled {
+	was, detail := r.Value, c.turnOf(&r.Value, &next)
+	resolved := was.GivenBack()
+	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
+	if last != nil && last.Value.Resolution == "" {
+		resolved, _ = resolved.Sub(last.Value.TooMuch())
+		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: detail,
+			Principal: c.Principal, RequestID: c.RequestID})
+	}
+	flagged := false
+	if next.Unit != was.Unit && !resolved.IsZero() { // what was flagged in another unit has not been given back
+		c.flagConsole(tx, r.Key.ID, &was, resolved.Neg(), detail)
+		resolved, flagged = amount.Int{}, true
+	}
+	unknown := !next.Failed && next.Amount.IsZero()
+	if n, _ := next.GivenBack().Sub(resolved); !n.IsZero() || unknown {
+		next.FlagID, flagged = c.flagConsole(tx, r.Key.ID, &next, n, detail), true
+	}
+	next.Turned = true
+	*tx.Payments().ChangeConsole(r) = next
+	verdict := payment.Applied
+	if flagged {
+		verdict = payment.Flagged
+	}
+	s := c.record(tx, verdict, detail)
+	c.nameConsole(tx, r.Key.ID)
 	if money != nil && money.Exists {
-		return !money.Value.Extra(c.Amount, c.Currency).IsZero()
+		t := tx.Payments().ChangeMoney(money)
+		t.ExtraRefunded = over(t.ExtraRefunded, was.Of(t))
+		t.AddExtra(next.Of(t))
 	}
-	return !c.Amount.Coef.IsZero() && (c.Asset == c.row.Value.Asset || !c.row.Exists)
+	return s
 }
 
-// console is a transaction of which money was given back that no refund asked for, as an earlier run found it.
-type console struct {
-	transaction string // its number
-	owner       string // its payment, if the notice names another one: the instance of that guards the transaction
-	listed      bool   // the notice names none: those of the payment are named
+// turnOf is what the gateway says now of a console refund, beside what it had said.
+func (c *SettlePayment) turnOf(was, next *payment.ConsoleRefund) string {
+	detail := "the refund, which no call asked for, "
+	switch {
+	case next.Failed:
+		detail += "failed after it had succeeded"
+	case was.Failed:
+		detail += "succeeded after it had failed"
+	default:
+		detail = fmt.Sprintf("the gateway gave back %s %s, and had said %s %s", amount.Format(next.Amount, next.Scale),
+			next.Currency, amount.Format(was.Amount, was.Scale), was.Currency)
+	}
+	if c.Code != "" {
+		detail += ": " + c.Code
+	}
+	return detail
 }
 
-// need names the transaction, and the instance that guards it.
-func (c console) need(tx *Tx, k payment.GatewayKey, number string) {
-	if c.listed {
-		tx.Payments().WantMoney(payment.Key{Tenant: k.Tenant, OutTradeNo: number})
+// flagConsole raises a flag about a console refund, and returns its id: n is what its gateway gave back too much or,
+// negative, too little.
+func (c *SettlePayment) flagConsole(tx *Tx, id int64, x *payment.ConsoleRefund, n amount.Int, detail string) int64 {
+	kind := payment.UnknownRefund
+	if n.Sign() < 0 {
+		kind, n = payment.RefundReturned, n.Neg()
 	}
-	if c.transaction != "" {
-		tx.Payments().WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: c.transaction})
-	}
-	if c.owner != "" {
-		tx.Machines().Want(paymentInstance(payment.Key{Tenant: k.Tenant, OutTradeNo: c.owner}))
-	}
-}
-
-// takenOfPayment is taken for a notice without a transaction: the one that paid, or else the first under its number.
-func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
-	paid := c.row.Value.TransactionID
-	if c.row.Value.Gateway != c.Gateway {
-		paid = ""
-	}
-	if !c.console.listed || c.console.transaction != paid {
-		c.console.listed, c.console.transaction = true, paid // the next run names it, and the first ones of the payment
-		return nil, "", commit.ErrMoreRows
-	}
-	if paid != "" {
-		k := payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: paid}
-		if r := tx.Payments().KnownTransaction(k); r.Exists && r.Value.OutTradeNo == c.OutTradeNo {
-			return r, paid, nil
-		}
-	}
-	for _, r := range tx.Payments().Money(c.row.Key) {
-		if r.Key.Gateway == c.Gateway {
-			return r, r.Key.ID, nil
-		}
-	}
-	return nil, "", nil
-}
-
-// taken returns the transaction of which money was given back, and its number. Empty: none is known. It is not there
-// yet if the gateway tells of the refund first.
-func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
-	if id = c.TransactionID; id == "" {
-		return c.takenOfPayment(tx)
-	}
-	money = tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
-	owner := ""
-	if money != nil && money.Exists && money.Value.OutTradeNo != c.OutTradeNo {
-		owner = money.Value.OutTradeNo
-	}
-	if found := (console{id, owner, c.console.listed}); money == nil || owner != "" && found != c.console {
-		c.console = found // the next run names them
-		return nil, "", commit.ErrMoreRows
-	}
-	return money, id, nil
+	return tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
+		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
+		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutConsole: id, RequestID: c.RequestID})
 }

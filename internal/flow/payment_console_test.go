@@ -24,9 +24,7 @@ func paidTill(t *testing.T) *till {
 
 // console says that money was given back that no refund asked for.
 func console(id, amount string, change ...func(*payment.Said)) payment.Said {
-	said := notice(id, append([]func(*payment.Said){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded)}, change...)...)
-	said.GatewayRefundID = "re_" + id
-	return said
+	return notice(id, append([]func(*payment.Said){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded), refundID("re_" + id)}, change...)...)
 }
 
 // refuses expects that a refund is more than what remains.

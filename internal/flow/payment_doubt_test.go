@@ -159,9 +159,10 @@ func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 	if got := m.hearFrom("h", notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded))); got != "flagged" {
 		t.Error(got)
 	}
-	if got := m.hearFrom("h", notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed))); got != "known" {
+	if got := m.hearFrom("h", notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed))); got != "applied" {
 		t.Error(got)
 	}
+	m.is("o paid, p1 succeeded, r1 asked; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, sus 6, user:3 10 held 4")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "wrong_merchant refund")
 	if got := m.text("select gateway || ' ' || transaction_id from payment_refunds where refund_no = 'r2'"); got != "h t1" {
 		t.Error(got)

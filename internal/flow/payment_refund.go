@@ -47,7 +47,7 @@ type RefundPayment struct {
 	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier run found it.
 	named *payment.TransactionRow
 	paid  payment.TransactionKey
-	told  *payment.NoticeRow // that the gateway gave money back under the number, and no refund had asked for it
+	told  *payment.NoticeRow // name of a console refund with the number
 }
 
 // Need names the refund, the payment with its money, and its order.
@@ -125,7 +125,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		return nil, commit.ErrLater // another call of this batch records it, and what was given back of it before
 	}
 	if c.told.Exists {
-		return nil, payment.RefundIsFlagged(c.RefundNo)
+		return nil, payment.IsConsoleRefund(c.RefundNo)
 	}
 	n, err := c.amount(&money.Value)
 	if err != nil {

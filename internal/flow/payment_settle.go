@@ -45,14 +45,12 @@ type SettlePayment struct {
 	console  console
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
-	alias    *payment.NoticeRow    // of a refund that succeeded, which several notices may tell of
-	number   *payment.NoticeRow    // the same by our number; nil: it has none
-	// uncounted is the second name of a notice that does not say how much money was given back: see counts.
-	uncounted *payment.NoticeRow
-	spent     []byte // hash of the submit token of a declined payment, as an earlier run found it
-	token     *token.Row
-	heldFor   string           // clearing account that the capture of the refund's hold names; empty: none
-	accounts  *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
+	alias    *payment.NoticeRow    // second name of a notice about a refund, of which several may tell
+	number   *payment.NoticeRow    // the same by its number; nil: it has none
+	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
+	token    *token.Row
+	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
+	accounts *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
 }
 
 // Settled is what became of a notice.
@@ -234,7 +232,7 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
 	answer, ours := !c.Callback, c.foreign() == ""
 	switch {
-	case c.Kind.Refund() && answer && c.refund.row != nil && c.refund.row.Exists && c.about(&c.refund.row.Value):
+	case c.Kind.Refund() && answer && c.RefundNo+c.GatewayRefundID != "":
 		_, err := c.refunded(tx) // the answer to a query is like an earlier one, and other things were said in between
 		return s, err
 	case !c.row.Exists:

@@ -36,10 +36,8 @@ func (tx *Tx) Record(r *NoticeRow, s *Said, v Verdict, detail, requestID string)
 	return id
 }
 
-// AddAlias gives a recorded notice a second name, in a row that does not exist.
-func (tx *Tx) AddAlias(r, of *NoticeRow) {
-	*tx.notices.Change(r) = Recorded{ID: of.Value.ID, Verdict: of.Value.Verdict}
-}
+// AddName gives a notice that is recorded, or was before, another name, in a row that does not exist.
+func (tx *Tx) AddName(r *NoticeRow, id int64) { *tx.notices.Change(r) = Recorded{ID: id} }
 
 // RecordTransaction records money that came. Later commands of the batch do not see what the gateway gave back of it
 // before: that is read with the transaction.

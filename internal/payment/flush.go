@@ -15,6 +15,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	tx.flushTransactions(p)
 	tx.flushNotices(p)
 	tx.flushRefunds(p)
+	tx.flushConsoles(p)
 	tx.flushFlags(p)
 	tx.flushCalls(p)
 }
@@ -193,6 +194,7 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
 			arg.Accounts, arg.AboutRefunds = append(arg.Accounts, x.Account), append(arg.AboutRefunds, x.AboutRefund)
+			arg.AboutConsoles = append(arg.AboutConsoles, x.AboutConsole)
 			arg.RequestIds = append(arg.RequestIds, x.RequestID)
 		}
 		p.Queue(func(d commit.DB) error { return q.FlagInsert(p.Context(), d, arg) })

@@ -27,8 +27,13 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 	})
 }
 
-// Lock locks the gateways that are changed.
+// Lock locks the gateways that are changed, and the console refunds.
 func (tx *Tx) Lock(p *commit.Pipe) {
+	tx.lockGateways(p)
+	tx.lockConsoles(p)
+}
+
+func (tx *Tx) lockGateways(p *commit.Pipe) {
 	rows, arg := tx.gatewayRows(true)
 	if len(rows) == 0 {
 		return
@@ -278,7 +283,8 @@ func flagOf(f *db.FlagLookupRow) Flag {
 	return Flag{Kind: FlagKind(f.Kind), Detail: f.Detail, Gateway: f.Gateway, TransactionID: f.TransactionID,
 		OutTradeNo: f.OutTradeNo, OrderNo: pg.OrZero(f.OrderNo), Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account),
-		AboutRefund: pg.OrZero(f.AboutRefund), RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
+		AboutRefund: pg.OrZero(f.AboutRefund), AboutConsole: pg.OrZero(f.AboutConsole), RequestID: f.RequestID,
+		CreatedAt: f.CreatedAt.UTC(),
 		Resolved: Resolved{Resolution: Resolution(pg.OrZero(f.Resolution)), Target: pg.OrZero(f.Target),
 			RefundNo: pg.OrZero(f.RefundNo), Note: pg.OrZero(f.Note), Principal: pg.OrZero(f.ResolvedBy),
 			RequestID: pg.OrZero(f.ResolvedRequestID), At: pg.OrZero(f.ResolvedAt).UTC()}}

@@ -92,8 +92,8 @@ type Transaction struct {
 	Account    string // to which it was posted; empty: it was not
 	Refunding  amount.Int
 	Refunded   amount.Int // by refunds that have succeeded
-	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and flags say. Nothing limits it. It is
-	// not stored: see the view payment_money.
+	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and console refunds say. Nothing limits
+	// it. It is not stored: see the view payment_money.
 	ExtraRefunded amount.Int
 }
 
@@ -123,15 +123,6 @@ func (t *Transaction) AddExtra(n amount.Int) {
 		sum = amount.Max
 	}
 	t.ExtraRefunded = sum
-}
-
-// Extra is what a gateway gave back of the transaction without a refund, in minor units, rounded up. A currency other
-// than that of the transaction cannot be compared with it: 0.
-func (t *Transaction) Extra(n amount.Decimal, currency string) amount.Int {
-	if currency != "" && currency != t.Currency {
-		return amount.Int{}
-	}
-	return n.MinorUp(t.Scale)
 }
 
 // RefundKey identifies a refund.
@@ -230,6 +221,7 @@ type Flag struct {
 	Amount        amount.Int
 	Account       string // on which the money stands; empty: not posted
 	AboutRefund   string // whose GivenBack differs from its state; empty: none
+	AboutConsole  int64  // console refund; 0: none
 	RequestID     string
 	CreatedAt     time.Time
 	Resolved

@@ -118,6 +118,13 @@ func told(k gateway.Kind, no, n string) flow.Command {
 	return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: s}
 }
 
+// console tells of a console refund.
+func console(k gateway.Kind, no string) flow.Command {
+	s := payment.Said{Asset: "CNY", Body: []byte("{}"), Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
+		TransactionID: "t" + no, GatewayRefundID: "re" + no, Currency: "CNY", Amount: yuan("0.01")}}
+	return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: s}
+}
+
 func gives(no string) flow.Command {
 	n := yuan("1")
 	return &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: "r" + no}, OutTradeNo: no, Amount: &n}
@@ -133,6 +140,7 @@ var kinds = map[string]func(no string) flow.Command{
 	"suspend":  func(no string) flow.Command { return told(gateway.Paid, "w"+no, "1") },
 	"refund":   func(no string) flow.Command { return gives("f" + no) },
 	"refunded": func(no string) flow.Command { return told(gateway.Refunded, "b"+no, "1") },
+	"returned": func(no string) flow.Command { return console(gateway.RefundFailed, "g"+no) },
 	"unknown": func(no string) flow.Command {
 		return &flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: "u" + no}}
 	},
@@ -155,7 +163,7 @@ func (d *plans) warm() {
 		for _, k := range []string{"f", "b"} {
 			d.do(told(gateway.Paid, k+no, "2"))
 		}
-		d.do(gives("b"+no), told(gateway.Paid, "u"+no, "2"))
+		d.do(gives("b"+no), told(gateway.Paid, "u"+no, "2"), console(gateway.Refunded, "g"+no))
 		for _, command := range kinds {
 			d.do(command(no))
 		}
@@ -217,10 +225,20 @@ func (d *plans) load() {
 				account, request_id, created_at)
 			select 1, id, 'wrong_amount', 'x', 'g', 't' || no, no, no, 'CNY', 'CNY', 2, 200, 'sus', 'r', at from numbers where k = 'g'`,
 		// Given back in the console: a half of them without a transaction.
-		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, currency, asset, scale, amount,
-				request_id, created_at)
-			select 1, id + (1::bigint << 52), 'unknown_refund', 'x', 'g', case when id % 20 < 10 then 't' || no else '' end, no, 'CNY', 'CNY', 2, 1, 'r', at
+		`insert into payment_console_refunds (tenant_id, console_id, gateway, gateway_refund_id, out_trade_no, transaction_id, currency, asset, scale,
+				amount, failed, flag_id, recorded_at)
+			select 1, id + (1::bigint << 52), 'g', 're' || no, no, case when id % 20 < 10 then 't' || no else '' end, 'CNY', 'CNY', 2, 1, false,
+				id + (1::bigint << 52), at
 			from numbers where k in ('f', 'b', 'g')`,
+		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields, verdict, body, request_id, recorded_at)
+			select 1, console_id, 'g', 'm' || out_trade_no, true, 'refunded', out_trade_no, '{}', 'flagged', '', 'r', recorded_at
+			from payment_console_refunds where gateway_refund_id !~ 'warm'`,
+		`insert into payment_notice_names select 1, 'g', 'unknown_refund/' || gateway_refund_id, console_id from payment_console_refunds
+			where gateway_refund_id !~ 'warm'`,
+		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, currency, asset, scale, amount,
+				about_console, request_id, created_at)
+			select 1, flag_id, 'unknown_refund', 'x', 'g', transaction_id, out_trade_no, 'CNY', 'CNY', 2, 1, console_id, 'r', recorded_at
+			from payment_console_refunds where gateway_refund_id !~ 'warm'`,
 		`insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
 			select 1, 'payment', no, 'g', case k when 'u' then 'flag' else 'query' end, case when no ~ '00$' then at else '2126-01-01Z' end
 			from numbers where k in ('s', 'w', 'u', 'c')
@@ -340,7 +358,7 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 			"refunds":    {func() int { l, _, err := r.Refunds(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 200},
 			"of payment": {func() int { l, _, err := r.Refunds(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 1, 60},
 			"notices":    {func() int { l, _, err := r.Notices(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 100},
-			"notices of": {func() int { l, _, err := r.Notices(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 1, 60},
+			"notices of": {func() int { l, _, err := r.Notices(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 2, 60},
 			"flags":      {func() int { l, _, err := r.Flags(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 500}, // sorted without statistics
 			"open flags": {func() int { l, _, err := r.Flags(ctx, 1, "open", 10, ""); check(err); return len(l) }, 10, 100},
 			"gateways":   {func() int { l, _, err := r.Gateways(ctx, 1, 10, ""); check(err); return len(l) }, 1, 60},
@@ -362,11 +380,11 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 				check(err)
 				return len(l)
 			}, 10, 200},
-			"stats": {func() int { l, _, err := u.Stats(ctx); check(err); return len(l) }, 1, 2000},
+			"stats": {func() int { l, _, err := u.Stats(ctx); check(err); return len(l) }, 1, 2500},
 			"view": {func() (n int) {
 				check(d.super.QueryRow(ctx, "select count(*) from audit.order_story where tenant = 'demo' and order_no = 'b777'").Scan(&n))
 				return n
-			}, 2, 300}, // the order's refund, and a flag
+			}, 3, 300}, // the order's refund, and a notice of the console with its flag
 		} {
 			if rows := c.read(); rows != c.rows { // reads the catalog
 				t.Errorf("%s: %d rows", what, rows)

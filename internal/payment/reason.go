@@ -86,10 +86,9 @@ func (r *Refund) Differs(fields []string) error {
 	return f
 }
 
-// RefundIsFlagged is the fault for a number under which the gateway gave money back, though no refund had asked for it:
-// it would not do so again.
-func RefundIsFlagged(number string) error {
-	const problem = "is that of money that the gateway gave back unasked: a flag has it"
+// IsConsoleRefund is the fault for the number of a console refund: its gateway would not give money back again.
+func IsConsoleRefund(number string) error {
+	const problem = "is that of a refund that the gateway made unasked: audit.console_refunds has it"
 	return RefundExistsDifferent.New("refund_no: %s", problem).With("refund_no", number).With("differs", "refund_no").
 		WithField("refund_no", problem)
 }

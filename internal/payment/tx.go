@@ -19,6 +19,7 @@ type Tx struct {
 	refunds      commit.Rows[RefundKey, Refund]
 	transactions commit.Rows[TransactionKey, Transaction]
 	notices      commit.Rows[NoticeKey, Recorded]
+	consoles     commit.Rows[ConsoleKey, ConsoleRefund]
 	flags        commit.Rows[FlagKey, Flag]
 	gateways     commit.Rows[GatewayKey, Gateway]
 	puts         map[GatewayKey]bool // gateways to change: locked
@@ -41,6 +42,7 @@ type (
 	RefundRow      = commit.Row[RefundKey, Refund]
 	TransactionRow = commit.Row[TransactionKey, Transaction]
 	NoticeRow      = commit.Row[NoticeKey, Recorded]
+	ConsoleRow     = commit.Row[ConsoleKey, ConsoleRefund]
 	FlagRow        = commit.Row[FlagKey, Flag]
 	GatewayRow     = commit.Row[GatewayKey, Gateway]
 )
@@ -91,7 +93,7 @@ func (c dueCall) sameSubject(d dueCall) bool {
 
 var (
 	q     db.Queries
-	seeds [6]maphash.Seed
+	seeds [7]maphash.Seed
 )
 
 func init() {
@@ -111,6 +113,7 @@ func NewTx() *Tx {
 		notices:      commit.NewRows[NoticeKey, Recorded](seeds[3]),
 		flags:        commit.NewRows[FlagKey, Flag](seeds[4]),
 		gateways:     commit.NewRows[GatewayKey, Gateway](seeds[5]),
+		consoles:     commit.NewRows[ConsoleKey, ConsoleRefund](seeds[6]),
 		puts:         map[GatewayKey]bool{},
 		ofOrder:      map[OrderKey][]Sibling{},
 		moneyOf:      map[Key][]TransactionKey{},
@@ -263,14 +266,15 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	tx.refunds.Latch(l)
 	tx.transactions.Latch(l)
 	tx.notices.Latch(l)
+	tx.consoles.Latch(l)
 	tx.flags.Latch(l)
 	for k := range tx.puts {
 		l.Own(maphash.Comparable(seeds[5], k))
 	}
 }
 
-// CanOverlap is true for batches that only read gateways. Everything else is guarded by instances, which are locked, or
-// is a name.
+// CanOverlap is true for batches that only read gateways. Everything else is locked, guarded by instances, which are
+// locked, or a name.
 func (tx *Tx) CanOverlap() bool { return len(tx.puts) == 0 }
 
 // Start keeps the times of the batch and its source of row ids.
@@ -280,6 +284,7 @@ func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	tx.refunds.Start(at, newID)
 	tx.transactions.Start(at, newID)
 	tx.notices.Start(at, newID)
+	tx.consoles.Start(at, newID)
 	tx.flags.Start(at, newID)
 	tx.gateways.Start(at, newID)
 }
@@ -290,6 +295,7 @@ func (tx *Tx) Mark() {
 	tx.refunds.Mark()
 	tx.transactions.Mark()
 	tx.notices.Mark()
+	tx.consoles.Mark()
 	tx.flags.Mark()
 	tx.gateways.Mark()
 	tx.marks.calls, tx.marks.closes = len(tx.calls), len(tx.closes)
@@ -301,6 +307,7 @@ func (tx *Tx) Undo() {
 	tx.refunds.Undo()
 	tx.transactions.Undo()
 	tx.notices.Undo()
+	tx.consoles.Undo()
 	tx.flags.Undo()
 	tx.gateways.Undo()
 	tx.calls, tx.closes = tx.calls[:tx.marks.calls], tx.closes[:tx.marks.closes]

@@ -1,6 +1,6 @@
 -- Statements on payments, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls:
 -- 0, the empty text and the zero time mean null. Rows are guarded by instances: those of a payment by its own, those of
--- an order by the order's. So no statement but those on gateways locks them.
+-- an order by the order's. So no statement locks them but those on gateways and console refunds.
 
 -- name: GatewayLock :many
 -- Locks the gateways that are changed, in the order of the arrays, which callers sort by tenant and gateway.
@@ -304,11 +304,66 @@ with changed as (
 )
 select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from changed;
 
+-- name: ConsoleLock :many
+-- Locks console refunds in the order of the arrays, which callers sort by tenant and id.
+select u.n::integer as n, r.gateway, r.refund_no, r.gateway_refund_id, r.out_trade_no, r.transaction_id, r.currency,
+    r.asset, r.scale, r.amount, r.failed, r.told_at, r.flag_id
+from (
+    select generate_subscripts(@console_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@console_ids::bigint[]) as console_id
+) u
+cross join lateral (
+    select l.* from payment_console_refunds l where l.tenant_id = u.tenant_id and l.console_id = u.console_id
+    offset 0 for no key update
+) r;
+
+-- name: ConsoleInsert :exec
+insert into payment_console_refunds (tenant_id, console_id, gateway, refund_no, gateway_refund_id, out_trade_no,
+    transaction_id, currency, asset, scale, amount, failed, told_at, flag_id, recorded_at)
+select u.tenant_id, u.console_id, u.gateway, nullif(u.refund_no, ''), nullif(u.gateway_refund_id, ''), u.out_trade_no,
+    u.transaction_id, u.currency, nullif(u.asset, ''), u.scale, u.amount, u.failed,
+    nullif(u.told_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), @now::timestamptz
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@console_ids::bigint[]) as console_id,
+        unnest(@gateways::text[]) as gateway, unnest(@refund_nos::text[]) as refund_no,
+        unnest(@gateway_refund_ids::text[]) as gateway_refund_id, unnest(@out_trade_nos::text[]) as out_trade_no,
+        unnest(@transaction_ids::text[]) as transaction_id, unnest(@currencies::text[]) as currency,
+        unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+        unnest(@failed::boolean[]) as failed, unnest(@told_at::timestamptz[]) as told_at,
+        unnest(@flag_ids::bigint[]) as flag_id
+) u;
+
+-- name: ConsoleUpdate :one
+-- Updates what changes of console refunds, found by their keys.
+with changed as (
+    update payment_console_refunds r
+    set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
+        told_at = nullif(y.told_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
+    from (
+        select l.ctid as tid, u.*
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@console_ids::bigint[]) as console_id,
+                unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset,
+                unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
+                unnest(@failed::boolean[]) as failed, unnest(@told_at::timestamptz[]) as told_at,
+                unnest(@flag_ids::bigint[]) as flag_id
+        ) u
+        cross join lateral (
+            select x.ctid from payment_console_refunds x
+            where x.tenant_id = u.tenant_id and x.console_id = u.console_id
+            offset 0
+        ) l
+    ) y
+    where r.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@console_ids::bigint[]))::text from changed;
+
 -- name: FlagLookup :many
 -- Flags by id. Their money never changes; their state is guarded by the instance of the payment.
 select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
-    f.asset, f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
-    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.asset, f.scale, f.amount, f.account, f.about_refund, f.about_console, f.request_id, f.created_at, f.state,
+    f.resolution, f.target, f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     select generate_subscripts(@flag_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@flag_ids::bigint[]) as flag_id
@@ -319,10 +374,10 @@ cross join lateral (
 
 -- name: FlagInsert :exec
 insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency,
-    asset, scale, amount, account, about_refund, request_id, created_at)
+    asset, scale, amount, account, about_refund, about_console, request_id, created_at)
 select u.tenant_id, u.flag_id, u.kind, u.detail, u.gateway, u.transaction_id, u.out_trade_no, nullif(u.order_no, ''),
     u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), nullif(u.about_refund, ''),
-    u.request_id, @now::timestamptz
+    nullif(u.about_console, 0), u.request_id, @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@flag_ids::bigint[]) as flag_id,
         unnest(@kinds::text[]) as kind, unnest(@details::text[]) as detail, unnest(@gateways::text[]) as gateway,
@@ -330,6 +385,7 @@ from (
         unnest(@order_nos::text[]) as order_no, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
         unnest(@accounts::text[]) as account, unnest(@about_refunds::text[]) as about_refund,
+        unnest(@about_consoles::bigint[]) as about_console,
         unnest(@request_ids::text[]) as request_id
 ) u;
 

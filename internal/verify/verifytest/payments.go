@@ -40,7 +40,8 @@ func (b *Books) flagOf(transaction string) (id int64) {
 }
 
 // payments pays order-9 through the gateway card, with too little: payment card-1 is flagged, and refund-1 gives its
-// money back. card-2 is not decided. None of it is in the ledger, as the gateway has no suspense account.
+// money back. card-2 is not decided. card-3, which is not there, was given back in the console of the gateway. None of
+// it is in the ledger, as the gateway has no suspense account.
 func (b *Books) payments() {
 	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "card",
 		Gateway: payment.Gateway{Clearing: "world", Payee: "fees"}})
@@ -50,6 +51,8 @@ func (b *Books) payments() {
 	b.ask("req-resolve", &flow.ResolveFlag{Caller: caller(Demo, "req-resolve"), ID: b.flagOf("tx-1"),
 		Resolution: payment.GiveBack, RefundNo: "refund-1", Note: "too little"})
 	b.pay("card", "order-9", "card-2")
+	b.says("card", gateway.Notice{ID: "n-3", Kind: gateway.Refunded, OutTradeNo: "card-3", TransactionID: "tx-3",
+		GatewayRefundID: "re-3", Amount: Decimal("3")})
 }
 
 // Payments makes payments of demo through the gateway bank, each of an order of 10 with the same number: good has paid

@@ -218,12 +218,193 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 	return err
 }
 
+const consoleInsert = `-- name: ConsoleInsert :exec
+insert into payment_console_refunds (tenant_id, console_id, gateway, refund_no, gateway_refund_id, out_trade_no,
+    transaction_id, currency, asset, scale, amount, failed, told_at, flag_id, recorded_at)
+select u.tenant_id, u.console_id, u.gateway, nullif(u.refund_no, ''), nullif(u.gateway_refund_id, ''), u.out_trade_no,
+    u.transaction_id, u.currency, nullif(u.asset, ''), u.scale, u.amount, u.failed,
+    nullif(u.told_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), $1::timestamptz
+from (
+    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as console_id,
+        unnest($4::text[]) as gateway, unnest($5::text[]) as refund_no,
+        unnest($6::text[]) as gateway_refund_id, unnest($7::text[]) as out_trade_no,
+        unnest($8::text[]) as transaction_id, unnest($9::text[]) as currency,
+        unnest($10::text[]) as asset, unnest($11::smallint[]) as scale, unnest($12::numeric[]) as amount,
+        unnest($13::boolean[]) as failed, unnest($14::timestamptz[]) as told_at,
+        unnest($15::bigint[]) as flag_id
+) u
+`
+
+type ConsoleInsertParams struct {
+	Now              time.Time
+	Tenants          []int32
+	ConsoleIds       []int64
+	Gateways         []string
+	RefundNos        []string
+	GatewayRefundIds []string
+	OutTradeNos      []string
+	TransactionIds   []string
+	Currencies       []string
+	Assets           []string
+	Scales           []int16
+	Amounts          []amount.Int
+	Failed           []bool
+	ToldAt           []time.Time
+	FlagIds          []int64
+}
+
+func (q *Queries) ConsoleInsert(ctx context.Context, db DBTX, arg ConsoleInsertParams) error {
+	_, err := db.Exec(ctx, consoleInsert,
+		arg.Now,
+		arg.Tenants,
+		arg.ConsoleIds,
+		arg.Gateways,
+		arg.RefundNos,
+		arg.GatewayRefundIds,
+		arg.OutTradeNos,
+		arg.TransactionIds,
+		arg.Currencies,
+		arg.Assets,
+		arg.Scales,
+		arg.Amounts,
+		arg.Failed,
+		arg.ToldAt,
+		arg.FlagIds,
+	)
+	return err
+}
+
+const consoleLock = `-- name: ConsoleLock :many
+select u.n::integer as n, r.gateway, r.refund_no, r.gateway_refund_id, r.out_trade_no, r.transaction_id, r.currency,
+    r.asset, r.scale, r.amount, r.failed, r.told_at, r.flag_id
+from (
+    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::bigint[]) as console_id
+) u
+cross join lateral (
+    select l.tenant_id, l.console_id, l.gateway, l.refund_no, l.gateway_refund_id, l.out_trade_no, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.failed, l.told_at, l.flag_id, l.recorded_at, l.ctid from payment_console_refunds l where l.tenant_id = u.tenant_id and l.console_id = u.console_id
+    offset 0 for no key update
+) r
+`
+
+type ConsoleLockParams struct {
+	ConsoleIds []int64
+	Tenants    []int32
+}
+
+type ConsoleLockRow struct {
+	N               int32
+	Gateway         string
+	RefundNo        *string
+	GatewayRefundID *string
+	OutTradeNo      string
+	TransactionID   string
+	Currency        string
+	Asset           *string
+	Scale           int16
+	Amount          amount.Int
+	Failed          bool
+	ToldAt          *time.Time
+	FlagID          *int64
+}
+
+// Locks console refunds in the order of the arrays, which callers sort by tenant and id.
+func (q *Queries) ConsoleLock(ctx context.Context, db DBTX, arg ConsoleLockParams) ([]ConsoleLockRow, error) {
+	rows, err := db.Query(ctx, consoleLock, arg.ConsoleIds, arg.Tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ConsoleLockRow
+	for rows.Next() {
+		var i ConsoleLockRow
+		if err := rows.Scan(
+			&i.N,
+			&i.Gateway,
+			&i.RefundNo,
+			&i.GatewayRefundID,
+			&i.OutTradeNo,
+			&i.TransactionID,
+			&i.Currency,
+			&i.Asset,
+			&i.Scale,
+			&i.Amount,
+			&i.Failed,
+			&i.ToldAt,
+			&i.FlagID,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const consoleUpdate = `-- name: ConsoleUpdate :one
+with changed as (
+    update payment_console_refunds r
+    set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
+        told_at = nullif(y.told_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
+    from (
+        select l.ctid as tid, u.tenant_id, u.console_id, u.currency, u.asset, u.scale, u.amount, u.failed, u.told_at, u.flag_id
+        from (
+            select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as console_id,
+                unnest($3::text[]) as currency, unnest($4::text[]) as asset,
+                unnest($5::smallint[]) as scale, unnest($6::numeric[]) as amount,
+                unnest($7::boolean[]) as failed, unnest($8::timestamptz[]) as told_at,
+                unnest($9::bigint[]) as flag_id
+        ) u
+        cross join lateral (
+            select x.ctid from payment_console_refunds x
+            where x.tenant_id = u.tenant_id and x.console_id = u.console_id
+            offset 0
+        ) l
+    ) y
+    where r.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality($1::bigint[]))::text from changed
+`
+
+type ConsoleUpdateParams struct {
+	ConsoleIds []int64
+	Tenants    []int32
+	Currencies []string
+	Assets     []string
+	Scales     []int16
+	Amounts    []amount.Int
+	Failed     []bool
+	ToldAt     []time.Time
+	FlagIds    []int64
+}
+
+// Updates what changes of console refunds, found by their keys.
+func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateParams) (string, error) {
+	row := db.QueryRow(ctx, consoleUpdate,
+		arg.ConsoleIds,
+		arg.Tenants,
+		arg.Currencies,
+		arg.Assets,
+		arg.Scales,
+		arg.Amounts,
+		arg.Failed,
+		arg.ToldAt,
+		arg.FlagIds,
+	)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const flagInsert = `-- name: FlagInsert :exec
 insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency,
-    asset, scale, amount, account, about_refund, request_id, created_at)
+    asset, scale, amount, account, about_refund, about_console, request_id, created_at)
 select u.tenant_id, u.flag_id, u.kind, u.detail, u.gateway, u.transaction_id, u.out_trade_no, nullif(u.order_no, ''),
     u.currency, nullif(u.asset, ''), u.scale, u.amount, nullif(u.account, ''), nullif(u.about_refund, ''),
-    u.request_id, $1::timestamptz
+    nullif(u.about_console, 0), u.request_id, $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as flag_id,
         unnest($4::text[]) as kind, unnest($5::text[]) as detail, unnest($6::text[]) as gateway,
@@ -231,7 +412,8 @@ from (
         unnest($9::text[]) as order_no, unnest($10::text[]) as currency,
         unnest($11::text[]) as asset, unnest($12::smallint[]) as scale, unnest($13::numeric[]) as amount,
         unnest($14::text[]) as account, unnest($15::text[]) as about_refund,
-        unnest($16::text[]) as request_id
+        unnest($16::bigint[]) as about_console,
+        unnest($17::text[]) as request_id
 ) u
 `
 
@@ -251,6 +433,7 @@ type FlagInsertParams struct {
 	Amounts        []amount.Int
 	Accounts       []string
 	AboutRefunds   []string
+	AboutConsoles  []int64
 	RequestIds     []string
 }
 
@@ -271,6 +454,7 @@ func (q *Queries) FlagInsert(ctx context.Context, db DBTX, arg FlagInsertParams)
 		arg.Amounts,
 		arg.Accounts,
 		arg.AboutRefunds,
+		arg.AboutConsoles,
 		arg.RequestIds,
 	)
 	return err
@@ -278,14 +462,14 @@ func (q *Queries) FlagInsert(ctx context.Context, db DBTX, arg FlagInsertParams)
 
 const flagLookup = `-- name: FlagLookup :many
 select u.n::integer as n, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no, f.order_no, f.currency,
-    f.asset, f.scale, f.amount, f.account, f.about_refund, f.request_id, f.created_at, f.state, f.resolution, f.target,
-    f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
+    f.asset, f.scale, f.amount, f.account, f.about_refund, f.about_console, f.request_id, f.created_at, f.state,
+    f.resolution, f.target, f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::bigint[]) as flag_id
 ) u
 cross join lateral (
-    select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l where l.tenant_id = u.tenant_id and l.flag_id = u.flag_id offset 0
+    select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.about_console, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l where l.tenant_id = u.tenant_id and l.flag_id = u.flag_id offset 0
 ) f
 `
 
@@ -308,6 +492,7 @@ type FlagLookupRow struct {
 	Amount            amount.Int
 	Account           *string
 	AboutRefund       *string
+	AboutConsole      *int64
 	RequestID         string
 	CreatedAt         time.Time
 	State             string
@@ -344,6 +529,7 @@ func (q *Queries) FlagLookup(ctx context.Context, db DBTX, arg FlagLookupParams)
 			&i.Amount,
 			&i.Account,
 			&i.AboutRefund,
+			&i.AboutConsole,
 			&i.RequestID,
 			&i.CreatedAt,
 			&i.State,
@@ -452,7 +638,7 @@ type GatewayLockRow struct {
 
 // Statements on payments, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls:
 // 0, the empty text and the zero time mean null. Rows are guarded by instances: those of a payment by its own, those of
-// an order by the order's. So no statement but those on gateways locks them.
+// an order by the order's. So no statement locks them but those on gateways and console refunds.
 // Locks the gateways that are changed, in the order of the arrays, which callers sort by tenant and gateway.
 func (q *Queries) GatewayLock(ctx context.Context, db DBTX, arg GatewayLockParams) ([]GatewayLockRow, error) {
 	rows, err := db.Query(ctx, gatewayLock, arg.Gateways, arg.Tenants)

@@ -18,7 +18,7 @@ select f.flag_id, f.kind, f.detail, f.gateway, f.transaction_id, f.out_trade_no,
     f.refund_no, f.note, f.resolved_by, f.resolved_request_id, f.resolved_at
 from (
     (
-        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
+        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.about_console, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
         where $1::text = 'open' and l.tenant_id = $2::integer and l.state = 'open'
             and l.flag_id > $3::bigint
         order by l.flag_id
@@ -26,7 +26,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
+        select l.tenant_id, l.flag_id, l.kind, l.detail, l.gateway, l.transaction_id, l.out_trade_no, l.order_no, l.currency, l.asset, l.scale, l.amount, l.account, l.about_refund, l.about_console, l.request_id, l.created_at, l.state, l.resolution, l.target, l.refund_no, l.note, l.resolved_by, l.resolved_request_id, l.resolved_at, l.ctid from payment_flags l
         where $1::text <> 'open' and l.tenant_id = $2::integer
             and ($1::text = '' or l.state = $1::text) and l.flag_id > $3::bigint
         order by l.flag_id

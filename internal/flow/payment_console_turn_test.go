@@ -1,0 +1,254 @@
+package flow_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// gaveBack says that console refund re_1 gave back an amount.
+func gaveBack(id, amount string, change ...func(*payment.Said)) payment.Said {
+	return console(id, amount, append([]func(*payment.Said){refundID("re_1")}, change...)...)
+}
+
+// cameBack says that console refund re_1 failed.
+func cameBack(id string, change ...func(*payment.Said)) payment.Said {
+	return gaveBack(id, "4", append([]func(*payment.Said){kind(gateway.RefundFailed)}, change...)...)
+}
+
+func minute(n int) func(*payment.Said) {
+	began := time.Now().Add(-time.Hour)
+	return func(s *payment.Said) { s.At = began.Add(time.Duration(n) * time.Minute) }
+}
+
+// resolveLast resolves the newest flag.
+func (m *till) resolveLast(c flow.ResolveFlag) flow.Command {
+	m.Helper()
+	n, err := strconv.ParseInt(m.text("select flag_id::text from payment_flags order by created_at desc limit 1"), 10, 64)
+	if err != nil {
+		m.Fatal(err)
+	}
+	c.Caller, c.ID = caller, n
+	return &c
+}
+
+func writtenOff() flow.ResolveFlag {
+	return flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+}
+
+// A console refund that fails later gave nothing back: its flag is withdrawn, or, if a person has booked it, followed by
+// one for the money that came back.
+func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4"), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.says(cameBack("m2"), "applied")
+	m.says(cameBack("m3"), "known")
+	m.refuses(refund("r1", "10.01"), "10.00")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn; gw -10, user:3 10")
+	m.verify()
+	m.says(gaveBack("m4", "4"), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
+	m.says(cameBack("m5"), "flagged")
+	m.refuses(refund("r1", "10.01"), "10.00")
+	m.verify()
+	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 write_off, refund_returned 400 write_off; gw -10, user:3 10")
+	m.gets(refund("r1", ""), "r1 asked")
+	m.verify()
+}
+
+// After its money came back, a console refund may succeed all the same: the flag of that is withdrawn, or followed.
+func TestAConsoleRefundTurnsAgain(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4"), "flagged")
+	m.gets(m.resolve(0, writtenOff()), "unknown_refund write_off")
+	m.says(cameBack("m2"), "flagged")
+	m.says(gaveBack("m3", "4"), "applied")
+	m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 withdrawn; gw -6, loss -4, user:3 10")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.verify()
+	m.says(cameBack("m4"), "flagged")
+	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
+	m.says(gaveBack("m5", "0", amountOf("0", "")), "flagged") // of as much as before
+	m.refuses(refund("r1", "7"), "6.00")
+	m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 withdrawn, refund_returned 400 write_off, unknown_refund 400; gw -10, user:3 10")
+	m.verify()
+}
+
+// Notices of a console refund count by the clock of the gateway.
+func TestNoticesOfAConsoleRefundCountByTheGatewaysTime(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4", minute(5)), "flagged")
+	m.says(cameBack("m2", minute(20)), "applied")
+	m.says(gaveBack("m3", "4", minute(10)), "known") // late
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn; gw -10, user:3 10")
+	answer := gaveBack("m4", "4", minute(10)) // asked, it says how it is now
+	answer.Callback = false
+	m.says(answer, "flagged")
+	m.says(cameBack("m5", minute(30)), "applied")
+	m.says(answer, "flagged existed") // the same answer again, after something else
+	m.says(answer, "flagged existed")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 withdrawn, unknown_refund 400; gw -10, user:3 10")
+	m.verify()
+}
+
+// The failure of a console refund may come before its success.
+func TestTheFailureOfAConsoleRefundComesFirst(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(cameBack("m1", minute(20)), "known")
+	m.says(gaveBack("m2", "4", minute(10)), "known")
+	m.is("o paid, p1 succeeded; gw -10, user:3 10")
+	m.refuses(refund("r1", "10.01"), "10.00")
+	m.says(gaveBack("m3", "4", minute(30)), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.verify()
+}
+
+// The amount of a console refund may grow and shrink.
+func TestAConsoleRefundOfAnotherAmountIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4"), "flagged")
+	m.says(gaveBack("m2", "5"), "flagged")
+	m.refuses(refund("r1", "6"), "5.00")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500; gw -10, user:3 10")
+	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
+	m.says(gaveBack("m3", "3"), "flagged")
+	m.refuses(refund("r1", "8"), "7.00")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, refund_returned 200; gw -5, loss -5, user:3 10")
+	m.says(gaveBack("m4", "6"), "flagged")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, refund_returned 200 withdrawn, unknown_refund 100; gw -5, loss -5, user:3 10")
+	m.verify()
+}
+
+// What was booked of a console refund in another currency has not been given back.
+func TestAConsoleRefundOfAnotherCurrencyIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
+		{Code: "gw", Asset: "USD", Kind: "asset"}, {Code: "loss", Asset: "USD", Kind: "expense"}}}), "ok")
+	m.says(gaveBack("m1", "3", amountOf("3", "USD")), "flagged")
+	m.says(gaveBack("m2", "4"), "flagged")
+	m.is("o paid, p1 succeeded; unknown_refund 300 withdrawn, unknown_refund 400; gw -10, user:3 10")
+	m.says(gaveBack("m3", "3", amountOf("3", "USD")), "flagged")
+	m.refuses(refund("r1", "11"), "10.00")
+	m.gets(m.resolve(2, writtenOff()), "unknown_refund write_off")
+	m.says(gaveBack("m4", "4"), "flagged")
+	m.refuses(refund("r1", "7"), "6.00")
+	m.is("o paid, p1 succeeded; unknown_refund 300 withdrawn, unknown_refund 400 withdrawn, unknown_refund 300 write_off, " +
+		"refund_returned 300, unknown_refund 400; gw -10, user:3 10")
+	m.verify()
+	m.says(cameBack("m5"), "applied")
+	m.gets(m.resolve(3, writtenOff()), "refund_returned write_off")
+	m.verify()
+}
+
+// A console refund whose amount was not told first may fail, too.
+func TestAConsoleRefundWithoutAnAmountFails(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "0", amountOf("0", "")), "flagged")
+	m.says(cameBack("m2"), "applied")
+	m.says(gaveBack("m3", "0", amountOf("0", "")), "flagged")
+	m.says(gaveBack("m4", "4"), "flagged")
+	m.is("o paid, p1 succeeded; unknown_refund 0 withdrawn, unknown_refund 0 withdrawn, unknown_refund 400; gw -10, user:3 10")
+	m.verify()
+}
+
+// A console refund fails under any of its names.
+func TestAConsoleRefundFailsUnderAllItsNames(t *testing.T) {
+	t.Parallel()
+	by := func(id string, k gateway.Kind, number, gatewayID string) payment.Said {
+		return notice(id, amountOf("4", "CNY"), ofRefund(number, k), refundID(gatewayID))
+	}
+	for _, last := range [][2]string{{"hand", ""}, {"", "re_1"}, {"hand", "re_1"}} {
+		for _, first := range [][2]string{{"hand", "re_1"}, {"hand", ""}, {"", "re_1"}} {
+			m := paidTill(t)
+			m.says(by("m1", gateway.Refunded, first[0], first[1]), "flagged")
+			m.says(by("m2", gateway.Refunded, "hand", "re_1"), "known")
+			m.says(by("m3", gateway.RefundFailed, last[0], last[1]), "applied")
+			m.gets(refund("hand", "4"), "REFUND_EXISTS_DIFFERENT")
+			m.refuses(refund("r2", "11"), "10.00")
+			m.verify()
+		}
+	}
+}
+
+// Failures that name no refund, or another merchant, say nothing of a console refund.
+func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	other := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	m.says(gaveBack("m1", "4", minute(5)), "flagged")
+	m.says(cameBack("m2", refundID("")), "known")
+	m.says(cameBack("m3", refundID("re_2")), "known")
+	m.says(cameBack("m4", other, minute(50)), "known")
+	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
+	m.says(gaveBack("m5", "4", other, minute(50)), "known")
+	m.says(cameBack("m6", minute(20)), "applied")
+	m.verify()
+}
+
+// Two servers that hear at the same time that a console refund turned, also of a payment that is not known, flag it once.
+func TestAConsoleRefundTurnsOnTwoServers(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	for n := range 12 {
+		number := []string{"p1", "p9"}[n%2]
+		says := func(id string, k gateway.Kind) payment.Said {
+			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
+		}
+		m.says(says("m", gateway.Refunded), "flagged")
+		if n%3 > 0 {
+			m.gets(m.resolveLast(writtenOff()), "unknown_refund write_off")
+		}
+		var ends [4]string
+		var wait sync.WaitGroup
+		for i := range ends {
+			wait.Go(func() { ends[i] = m.hear(i%2, says(fmt.Sprint("f", i, "-"), gateway.RefundFailed)) })
+		}
+		wait.Wait()
+		first := []string{"applied", "flagged", "flagged"}[n%3]
+		if got := strings.Count(strings.Join(ends[:], " "), first); got != 1 {
+			t.Errorf("%d: %q, want %s once", n, ends, first)
+		}
+	}
+	m.verify()
+}
+
+// A person decides on a flag while another server hears that there is nothing left to decide.
+func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	for n := range 10 {
+		number := []string{"p1", "p9"}[n%2]
+		says := func(id string, k gateway.Kind) payment.Said {
+			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
+		}
+		m.says(says("m", gateway.Refunded), "flagged")
+		resolve := m.resolveLast(writtenOff())
+		var wait sync.WaitGroup
+		var ends [2]string
+		wait.Go(func() { ends[0] = m.hear(0, says("f", gateway.RefundFailed)) })
+		wait.Go(func() { ends[1] = m.pay(1, resolve) })
+		wait.Wait()
+		if ends != [2]string{"applied", "FLAG_RESOLVED"} && ends != [2]string{"flagged", "unknown_refund write_off"} {
+			t.Errorf("%d: %q", n, ends)
+		}
+		m.verify()
+	}
+}

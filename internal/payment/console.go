@@ -1,0 +1,132 @@
+package payment
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// ConsoleKey identifies a console refund. Its ID is that of the notice that told of it first.
+type ConsoleKey struct {
+	Tenant int32
+	ID     int64
+}
+
+// ConsoleRefund is a refund that a gateway told of and no call asked for, for example of its console.
+type ConsoleRefund struct {
+	Gateway         string
+	RefundNo        string // empty: not told, as the next one
+	GatewayRefundID string
+	OutTradeNo      string
+	TransactionID   string // empty: not told, and the payment had none
+	Unit
+	Amount amount.Int // as the gateway said last; 0: not told
+	Failed bool       // it gave nothing back, or the money came back
+	ToldAt time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
+	FlagID int64      // last flag about it; 0: none
+	Turned bool       // a command of the batch has changed it
+}
+
+// Unit is what an amount is in.
+type Unit struct {
+	Currency string // empty: not told
+	Asset    string // empty: none for the currency
+	Scale    uint8
+}
+
+// GivenBack is what the refund gave back.
+func (r *ConsoleRefund) GivenBack() amount.Int {
+	if r.Failed {
+		return amount.Int{}
+	}
+	return r.Amount
+}
+
+// Of is what the refund gave back of a transaction, in its minor units, rounded up. A currency other than that of the
+// transaction cannot be compared with it: 0.
+func (r *ConsoleRefund) Of(t *Transaction) amount.Int {
+	if r.Currency != "" && r.Currency != t.Currency {
+		return amount.Int{}
+	}
+	return amount.NewDecimal(r.GivenBack(), r.Scale).MinorUp(t.Scale)
+}
+
+func compareConsoles(a, b ConsoleKey) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
+}
+
+// WantConsole names a console refund.
+func (tx *Tx) WantConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Want(k) }
+
+// KnownConsole returns a console refund that is named, or nil.
+func (tx *Tx) KnownConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Known(k) }
+
+// AddConsole records a console refund of which a recorded notice is the first to tell.
+func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
+	tx.consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
+}
+
+// ChangeConsole returns a console refund for modification of what its gateway says.
+func (tx *Tx) ChangeConsole(r *ConsoleRow) *ConsoleRefund { return tx.consoles.Change(r) }
+
+func (tx *Tx) lockConsoles(p *commit.Pipe) {
+	rows := tx.consoles.Sorted(compareConsoles)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.ConsoleLockParams
+	for _, r := range rows {
+		arg.Tenants, arg.ConsoleIds = append(arg.Tenants, r.Key.Tenant), append(arg.ConsoleIds, r.Key.ID)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.ConsoleLock(p.Context(), d, arg)
+		for i := range found {
+			f := &found[i]
+			tx.consoles.Load(rows[f.N-1], ConsoleRefund{Gateway: f.Gateway, RefundNo: pg.OrZero(f.RefundNo),
+				GatewayRefundID: pg.OrZero(f.GatewayRefundID), OutTradeNo: f.OutTradeNo, TransactionID: f.TransactionID,
+				Unit: Unit{f.Currency, pg.OrZero(f.Asset), uint8(f.Scale)}, Amount: f.Amount, Failed: f.Failed,
+				ToldAt: pg.OrZero(f.ToldAt).UTC(), FlagID: pg.OrZero(f.FlagID)})
+		}
+		return err
+	})
+}
+
+func (tx *Tx) flushConsoles(p *commit.Pipe) {
+	if rows := tx.consoles.Fresh(compareConsoles); len(rows) > 0 {
+		arg := db.ConsoleInsertParams{Now: tx.Now}
+		for _, r := range rows {
+			x := &r.Value
+			arg.Tenants, arg.ConsoleIds = append(arg.Tenants, r.Key.Tenant), append(arg.ConsoleIds, r.Key.ID)
+			arg.Gateways, arg.RefundNos = append(arg.Gateways, x.Gateway), append(arg.RefundNos, x.RefundNo)
+			arg.GatewayRefundIds = append(arg.GatewayRefundIds, x.GatewayRefundID)
+			arg.OutTradeNos = append(arg.OutTradeNos, x.OutTradeNo)
+			arg.TransactionIds = append(arg.TransactionIds, x.TransactionID)
+			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
+			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+			arg.Failed, arg.ToldAt = append(arg.Failed, x.Failed), append(arg.ToldAt, x.ToldAt)
+			arg.FlagIds = append(arg.FlagIds, x.FlagID)
+		}
+		p.Queue(func(d commit.DB) error { return q.ConsoleInsert(p.Context(), d, arg) })
+	}
+	rows := tx.consoles.Changed(compareConsoles)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.ConsoleUpdateParams
+	for _, r := range rows {
+		x := &r.Value
+		arg.Tenants, arg.ConsoleIds = append(arg.Tenants, r.Key.Tenant), append(arg.ConsoleIds, r.Key.ID)
+		arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
+		arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
+		arg.Failed, arg.ToldAt = append(arg.Failed, x.Failed), append(arg.ToldAt, x.ToldAt)
+		arg.FlagIds = append(arg.FlagIds, x.FlagID)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.ConsoleUpdate(p.Context(), d, arg)
+		return err
+	})
+}
