@@ -19,10 +19,8 @@ const settleRows = 12
 // that no refusal rests on an attempt that was rolled back.
 func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, cred gateway.Credential,
 	requestID string) (Settled, error) {
-	caller := commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
-	if y := said.At.UTC().Year(); y < 1 || y > 9999 { // no response could have it
-		said.At = time.Time{}
-	}
+	caller := gatewayCaller(k, requestID)
+	said = storable(said)
 	var refused *fault.Fault
 	for unposted := false; ; {
 		out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: settleRows,
@@ -44,6 +42,19 @@ func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.S
 			return Settled{}, err
 		}
 	}
+}
+
+// gatewayCaller is the caller of commands that a gateway causes.
+func gatewayCaller(k payment.GatewayKey, requestID string) commit.Caller {
+	return commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
+}
+
+// storable returns a notice without a time that no response could have.
+func storable(said payment.Said) payment.Said {
+	if y := said.At.UTC().Year(); y < 1 || y > 9999 {
+		said.At = time.Time{}
+	}
+	return said
 }
 
 // FlagUnknowns returns the submissions that flag the money of payments that were not created in time.

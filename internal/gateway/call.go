@@ -36,8 +36,8 @@ func Failed(outcome Outcome, dialect, code, text string, answer *httpsend.Answer
 	return e
 }
 
-// Unreadable returns the error of an answer that is not in the provider's format, or not signed.
-func Unreadable(dialect, text string) *CallError {
+// BadAnswer returns the error of an answer that is not in the provider's format, or not signed.
+func BadAnswer(dialect, text string) *CallError {
 	return Failed(Unknown, dialect, "unreadable", text, nil)
 }
 

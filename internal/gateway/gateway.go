@@ -31,6 +31,8 @@ const (
 	RefundAbnormal Kind = "refund_abnormal" // neither side has it for sure: a person has to act at the provider
 	// Other is verified, but about nothing that ledgerd follows.
 	Other Kind = "other"
+	// Unreadable is signed, and not in the gateway's format: with ErrFormat, and so that it can be kept as it came.
+	Unreadable Kind = "unreadable"
 )
 
 // CodeRefunded is the Code of a closed payment that was paid, and given back in full.
@@ -81,7 +83,8 @@ var (
 
 // Gateway is one account at a payment provider. Safe for concurrent use.
 type Gateway interface {
-	// Notice verifies and reads a callback. It returns ErrForged or ErrFormat, possibly wrapped.
+	// Notice verifies and reads a callback. It returns ErrForged or ErrFormat, possibly wrapped. Of a dialect, the
+	// notice is undefined then; a configured gateway returns an Unreadable one with ErrFormat.
 	Notice(header http.Header, body []byte, now time.Time) (Notice, error)
 	// Acknowledge returns the response to a callback in the provider's form. ok: done; else: send it again.
 	Acknowledge(ok bool) Ack

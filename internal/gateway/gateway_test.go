@@ -198,16 +198,20 @@ func TestHandler(t *testing.T) {
 		{"taken", paid, nil, true, nil, "b", true, "OK success"},
 		{"again", paid, nil, false, nil, "b", true, "Service Unavailable fail"},
 		{"failed", paid, nil, true, errors.New("no database"), "b", true, "Service Unavailable fail"},
-		{"other", gateway.Notice{ID: "n2", Kind: gateway.Other}, nil, true, nil, "b", false, "OK success"},
+		{"other", gateway.Notice{ID: "n2", Kind: gateway.Other}, nil, true, nil, "b", true, "OK success"},
 		{"forged", paid, gateway.ErrForged, true, nil, "body-text", false, "Forbidden not signed by the gateway"},
-		{"format", paid, gateway.ErrFormat, true, nil, "body-text", false, "Service Unavailable fail"},
-		{"format", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", false, "Service Unavailable fail"},
+		{"format", paid, gateway.ErrFormat, true, nil, "body-text", true, "Service Unavailable fail"},
+		{"format", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true, "Service Unavailable fail"},
 		{"too_large", paid, nil, true, nil, strings.Repeat("x", 1<<20+1), false, "Request Entity Too Large the body is too long or incomplete"},
 		{"taken", paid, nil, true, nil, strings.Repeat("x", 1<<20), true, "OK success"},
 	} {
 		p.notice, p.err, ok, failure = c.notice, c.err, c.ok, c.failure
 		if got := post("/pay/callbacks/x", c.body); got != c.want || (taken != nil) != c.taken {
 			t.Errorf("%s: %s, taken %v", c.outcome, got, taken)
+		}
+		if c.outcome == "format" && (taken.Kind != gateway.Unreadable || !strings.HasPrefix(taken.ID, "unreadable/") || taken.OutTradeNo != "" ||
+			strings.Contains(taken.Text, "body-text") || taken.Text == "") {
+			t.Errorf("%s: taken %+v", c.outcome, taken)
 		}
 		if c.taken && (string(raw.Body) != c.body || raw.Header.Get("Stripe-Signature") != "s" || raw.Header.Get("Cookie") != "" || raw.At.IsZero()) {
 			t.Errorf("raw %v", raw.Header)

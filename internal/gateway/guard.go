@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 )
 
 // guard checks and measures what a dialect returns, so that dialects need not.
@@ -27,11 +31,16 @@ const (
 	maxCredential = 32 << 10
 )
 
-// Notice returns ErrFormat for a notice that cannot be stored.
+// Notice returns ErrFormat for a notice that cannot be stored. What is kept of it is Unreadable.
 func (g *guard) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
 	n, err := g.Gateway.Notice(header, body, now)
 	if err == nil {
 		err = n.check()
+	}
+	if errors.Is(err, ErrFormat) {
+		hash := sha256.Sum256(body)
+		n = Notice{ID: "unreadable/" + hex.EncodeToString(hash[:]), Kind: Unreadable,
+			Text: httpsend.Cut(strings.ToValidUTF8(err.Error(), ""), maxText)}
 	}
 	return n, err
 }
@@ -119,10 +128,10 @@ func (g *guard) call(name, payment, refund string, do func() (Notice, error)) (N
 	}
 	switch {
 	case errors.Is(err, ErrFormat):
-		err = Unreadable("answer", err.Error())
+		err = BadAnswer("answer", err.Error())
 	case err == nil && (n.OutTradeNo != payment || n.RefundNo != refund || n.Kind.Refund() != (refund != "") ||
 		n.Kind == Other):
-		err = Unreadable("answer", "the answer is about something else")
+		err = BadAnswer("answer", "the answer is about something else")
 	}
 	g.metrics.called(g.name, name, err, time.Since(start))
 	if err != nil {

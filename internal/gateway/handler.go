@@ -22,10 +22,11 @@ const (
 // Handler serves POST /pay/callbacks/{gateway}. A callback needs no API key: its signature authenticates it.
 //
 // Promises: what is not verified is neither stored nor acted on, only counted and logged. A callback is acknowledged
-// only after Take has committed it, or if it is about nothing that ledgerd follows.
+// only after Take has committed it.
 type Handler struct {
 	Set *Set
-	// Take commits a notice with its raw callback. ok: done; else the gateway is asked to send it again.
+	// Take commits a notice with its raw callback, whatever its kind. ok: done; else the gateway is asked to send it
+	// again, as it is after an Unreadable one.
 	Take func(ctx context.Context, requestID string, g *Configured, n *Notice, raw Raw) (ok bool, err error)
 	Log  *slog.Logger
 	Now  func() time.Time // nil: time.Now
@@ -68,22 +69,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // handle also returns the number of the payment that a verified callback is about.
 func (h *Handler) handle(ctx context.Context, requestID string, g *Configured, raw Raw) (outcome, string, error) {
-	n, err := g.Notice(raw.Header, raw.Body, raw.At)
-	switch {
-	case errors.Is(err, ErrForged):
-		return forged, "", err
-	case err != nil:
-		return format, "", err
-	case n.Kind == Other:
-		return other, "", nil
+	n, unread := g.Notice(raw.Header, raw.Body, raw.At)
+	if unread != nil && n.Kind != Unreadable {
+		return forged, "", unread
 	}
 	ctx, cancel := context.WithTimeout(ctx, takeWithin)
 	defer cancel()
-	switch ok, err := h.Take(ctx, requestID, g, &n, raw); {
+	ok, err := h.Take(ctx, requestID, g, &n, raw)
+	switch {
 	case err != nil:
-		return failed, n.OutTradeNo, err
+		return failed, n.OutTradeNo, errors.Join(unread, err)
+	case unread != nil:
+		return format, "", unread
 	case !ok:
 		return again, n.OutTradeNo, nil
+	case n.Kind == Other:
+		return other, "", nil
 	}
 	return taken, n.OutTradeNo, nil
 }

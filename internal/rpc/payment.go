@@ -293,18 +293,16 @@ func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackReque
 		raw.Header.Set(name, value)
 	}
 	raw.Header = gateway.Archived(raw.Header)
-	n, err := g.Notice(raw.Header, raw.Body, raw.At)
-	switch {
-	case errors.Is(err, gateway.ErrForged):
+	n, unread := g.Notice(raw.Header, raw.Body, raw.At)
+	if unread != nil && n.Kind != gateway.Unreadable {
 		return nil, payment.Forged.New("the callback is not signed by gateway %s", r.GetGateway())
-	case err != nil:
-		return nil, payment.Unreadable.New("the callback is not in the format of gateway %s", r.GetGateway())
 	}
-	ok := true
-	if n.Kind != gateway.Other {
-		if ok, err = s.Take(ctx, c.requestID, g, &n, raw); err != nil {
-			return nil, err
-		}
+	ok, err := s.Take(ctx, c.requestID, g, &n, raw)
+	switch {
+	case err != nil:
+		return nil, err
+	case unread != nil:
+		return nil, payment.Unreadable.New("the callback is not in the format of gateway %s", r.GetGateway())
 	}
 	a := g.Acknowledge(ok)
 	return &pb.HandleCallbackResponse{Status: int32(a.Status), ContentType: a.ContentType, Body: a.Body}, nil

@@ -69,12 +69,20 @@ const numberWait = time.Hour
 
 func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
 	requestID string) (flow.Settled, error) {
-	if said.OutTradeNo == "" { // about a payment that was not made here, and that has no number of ours
+	var out flow.Settled
+	var err error
+	switch {
+	case said.Kind == gateway.Other:
+		out, err = flow.Keep(ctx, s.engine, k, said, payment.Known, "ledgerd does not follow it", requestID)
+	case said.Kind == gateway.Unreadable:
+		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, said.Text, requestID)
+	case said.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
+		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, "no payment is known by it", requestID)
 		// But one of ours may have been given back before the notice of its transaction: this one comes again.
-		soon := said.Kind.Refund() && time.Since(said.At) < numberWait
-		return flow.Settled{Done: !soon, Verdict: payment.Known}, nil
+		out.Done = out.Done && time.Since(said.At) >= numberWait
+	default:
+		out, err = flow.Settle(ctx, s.engine, k, said, c, requestID)
 	}
-	out, err := flow.Settle(ctx, s.engine, k, said, c, requestID)
 	if err == nil && !out.Existed {
 		s.payments.notices.WithLabelValues(k.Gateway, string(said.Kind), string(out.Verdict)).Inc()
 	}

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -43,7 +44,7 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
 				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_unnamed", givenBackWithoutNumber},
-				{"by_hand_first", givenBackFirst},
+				{"by_hand_first", givenBackFirst}, {"by_hand_returned", byHandAndReturned}, {"kept", kept},
 				{"number_known", numberKnown}, {"number_twice", numberTwice}, {"unnumbered", unnumbered},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
 				{"before", heardBefore}, {"nowhere", paysNowhere}} {
@@ -151,6 +152,59 @@ func unnumbered(x *till, no string) {
 			x.T.Errorf("after %v: %d", age, status)
 		}
 	}
+}
+
+// kept: notices that are about no payment that is known are kept as they came, and apply if they come again in time.
+func kept(x *till, no string) {
+	if x.kind != "standard" {
+		return
+	}
+	at := time.Now().UTC().Format(time.RFC3339)
+	is := func(what, id, want string) {
+		x.T.Helper()
+		var got string
+		if err := x.Pool.QueryRow(context.Background(), `select coalesce(string_agg(concat_ws(' ', kind, verdict, out_trade_no,
+			case when body <> '' then 'kept' end), ', '), 'nothing') from payment_notices where notify_id like $1`, id).Scan(&got); err != nil || got != want {
+			x.T.Errorf("%s: %s, want %s (%v)", what, got, want, err)
+		}
+	}
+	for range 2 {
+		if status := x.signed("dispute_"+no, "dispute.opened", at, `"transaction_id": "t_`+no+`"`); status != http.StatusNoContent {
+			x.T.Errorf("a dispute: %d", status)
+		}
+	}
+	is("a dispute", "dispute_"+no, "other known  kept")
+	refund := func(want int) {
+		x.T.Helper()
+		if status := x.signed("refund_"+no, "refund.succeeded", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != want {
+			x.T.Errorf("the refund: %d, want %d", status, want)
+		}
+	}
+	x.opened(no)
+	refund(http.StatusServiceUnavailable)
+	is("a refund of an unknown transaction", "refund_"+no, "refunded unknown  kept")
+	if status := x.signed("paid_"+no, "payment.paid", at, `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status != http.StatusNoContent {
+		x.T.Errorf("paid: %d", status)
+	}
+	refund(http.StatusNoContent)
+	refund(http.StatusNoContent)
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "12.30" {
+		x.T.Errorf("%v", f)
+	}
+	_, signs := x.standard()
+	body, now := []byte(`{"type": "payment.paid", "no": "`+no+`", `), time.Now()
+	signature, err := signs.Sign("broken_"+no, now, body)
+	if err != nil {
+		x.T.Fatal(err)
+	}
+	for range 2 {
+		a := x.Call(servertest.ConnectJSON, "Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
+			"webhook-id": "broken_" + no, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}})
+		if a.Reason(x.T) != "CALLBACK_UNREADABLE" {
+			x.T.Errorf("a broken callback: %s", a.Raw)
+		}
+	}
+	is("a broken callback", fmt.Sprintf("unreadable/%x", sha256.Sum256(body)), "unreadable unknown  kept")
 }
 
 // signed sends a callback of the standard gateway, and returns the status of the answer.
@@ -480,6 +534,36 @@ func givenBackByHand(x *till, no string) {
 	x.stays(no, isPaid)
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
+	}
+}
+
+// byHandAndReturned: what the merchant gives back in the gateway's console fails later. Its flag is withdrawn.
+func byHandAndReturned(x *till, no string) {
+	if x.kind == "alipay" {
+		return // its notices do not say so
+	}
+	x.opened(no)
+	x.act(no, fate{"do": "pay"})
+	x.becomes(no, isPaid)
+	x.act(no, fate{"do": "give_back", "amount": "2.30", "refund": "hand_" + no})
+	x.quiet()
+	if p := x.payment(no); p.GetRefundedAmount() != "2.30" {
+		x.T.Errorf("given back are %s", p.GetRefundedAmount())
+	}
+	key := "hand_" + no
+	if x.kind == "stripe" {
+		if err := x.Pool.QueryRow(context.Background(), "select gateway_refund_id from payment_console_refunds where out_trade_no = $1",
+			no).Scan(&key); err != nil {
+			x.T.Fatal(err)
+		}
+	}
+	tell[fate](x, "POST", "/control/refunds/"+x.kind+"/"+key, fate{"do": "fail"})
+	x.quiet()
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetResolution() != paymentv1.Resolution_RESOLUTION_WITHDRAWN {
+		x.T.Errorf("%v", f)
+	}
+	if p := x.payment(no); p.GetRefundedAmount() != "0.00" {
+		x.T.Errorf("given back are %s", p.GetRefundedAmount())
 	}
 }
 

@@ -64,7 +64,7 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 	}
 	var said map[string]json.RawMessage
 	if err := json.Unmarshal(a.Body, &said); err != nil {
-		return gateway.Unreadable("alipay", "the answer is not JSON")
+		return gateway.BadAnswer("alipay", "the answer is not JSON")
 	}
 	var signature string
 	_ = json.Unmarshal(said["sign"], &signature)
@@ -74,15 +74,15 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 	}
 	var r result
 	if err := json.Unmarshal(body, &r); err != nil || r.Code == "" {
-		return gateway.Unreadable("alipay", "the answer has no result")
+		return gateway.BadAnswer("alipay", "the answer has no result")
 	}
 	// Refusals of the request itself, such as an unknown app, come without a signature.
 	if !g.verifies(body, signature) && (r.Code == "10000" || r.Code == "40004") {
-		return gateway.Unreadable("alipay", "the answer is not signed by one of public_keys")
+		return gateway.BadAnswer("alipay", "the answer is not signed by one of public_keys")
 	}
 	if r.Code == "10000" {
 		if err := json.Unmarshal(body, into); err != nil {
-			return gateway.Unreadable("alipay", "the answer is not that of the call")
+			return gateway.BadAnswer("alipay", "the answer is not that of the call")
 		}
 		return nil
 	}
@@ -154,7 +154,7 @@ func (g *account) Create(ctx context.Context, p *gateway.Payment) (gateway.Crede
 		case err != nil:
 			return g.ended(ctx, p, err)
 		case got.QRCode == "":
-			return nil, gateway.Notice{}, gateway.Unreadable("alipay", "the answer has no qr_code")
+			return nil, gateway.Notice{}, gateway.BadAnswer("alipay", "the answer has no qr_code")
 		}
 		return gateway.Credential{"qr_code": got.QRCode}, pending, nil
 	}
@@ -215,7 +215,7 @@ func (g *account) state(ctx context.Context, call string, p *gateway.Payment) (g
 		Currency: currency(got.Currency), At: timeOf(got.PaidAt)}
 	var err error
 	if n.Amount, err = money(got.TotalAmount); err != nil || n.Kind == "" {
-		return n, gateway.Unreadable("alipay", "the answer has an unknown trade_status or total_amount")
+		return n, gateway.BadAnswer("alipay", "the answer has an unknown trade_status or total_amount")
 	}
 	if n.Kind == gateway.Closed && got.PaidAt != "" {
 		n.Code, n.Text = gateway.CodeRefunded, "was paid, and refunded in full" // nothing of it is with the merchant
@@ -314,7 +314,7 @@ func (g *account) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.N
 	}
 	var err error
 	if n.Amount, err = money(got.Amount); err != nil {
-		return n, gateway.Unreadable("alipay", "the answer has no refund_amount")
+		return n, gateway.BadAnswer("alipay", "the answer has no refund_amount")
 	}
 	n.ID = gateway.AnswerID("query_refund", n.Kind, r.OutTradeNo, n.RefundNo, n.Amount.String()) // unique in a trade
 	return n, nil

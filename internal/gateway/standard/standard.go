@@ -290,7 +290,7 @@ func (g *account) call(ctx context.Context, name string, q *request) (*message, 
 	case a.Status == http.StatusNotFound && m.Error.Code == "no_trade":
 		return nil, gateway.Notice{}, gateway.ErrNoTrade
 	case a.Status == http.StatusOK:
-		return nil, gateway.Notice{}, gateway.Unreadable("standard", "the answer is not the JSON of a notice")
+		return nil, gateway.Notice{}, gateway.BadAnswer("standard", "the answer is not the JSON of a notice")
 	default:
 		code := m.Error.Code
 		if code == "" {

@@ -45,7 +45,7 @@ func (g *account) ask(ctx context.Context, method, path, key string, form url.Va
 	}
 	if a.Status == http.StatusOK {
 		if err := json.Unmarshal(a.Body, into); err != nil {
-			return nil, gateway.Unreadable("stripe", "the answer is not the JSON of the object")
+			return nil, gateway.BadAnswer("stripe", "the answer is not the JSON of the object")
 		}
 		return nil, nil
 	}

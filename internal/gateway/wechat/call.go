@@ -81,12 +81,12 @@ func (g *account) ask(ctx context.Context, method, path string, query url.Values
 	ok := a.Status >= 200 && a.Status < 300
 	if ok || a.Status == http.StatusNotFound {
 		if err := g.verify(a.Header, a.Body, time.Now()); err != nil {
-			return "", gateway.Unreadable("wechat", "the answer is not signed by WeChat Pay: "+err.Error())
+			return "", gateway.BadAnswer("wechat", "the answer is not signed by WeChat Pay: "+err.Error())
 		}
 	}
 	if ok {
 		if into != nil && json.Unmarshal(a.Body, into) != nil {
-			return "", gateway.Unreadable("wechat", "the answer is not the JSON of the call")
+			return "", gateway.BadAnswer("wechat", "the answer is not the JSON of the call")
 		}
 		return "", nil
 	}
@@ -196,7 +196,7 @@ type prepaid struct {
 // credential returns what the payer's client needs, with the names that WeChat's clients use.
 func (g *account) credential(payType string, got *prepaid, p *gateway.Payment) (gateway.Credential, error) {
 	appid, stamp, nonce := g.appids[payType], strconv.FormatInt(time.Now().Unix(), 10), rand.Text()
-	missing := gateway.Unreadable("wechat", "the answer has nothing to pay with")
+	missing := gateway.BadAnswer("wechat", "the answer has nothing to pay with")
 	switch payType {
 	case "native":
 		if got.CodeURL == "" {
@@ -319,7 +319,7 @@ func (g *account) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.N
 func refundAnswer(call string, r *refund) (gateway.Notice, error) {
 	n := r.notice()
 	if n.Kind == "" {
-		return n, gateway.Unreadable("wechat", "the answer has an unknown status")
+		return n, gateway.BadAnswer("wechat", "the answer has an unknown status")
 	}
 	n.ID = gateway.AnswerID(call, n.Kind, n.RefundNo, n.GatewayRefundID, n.Amount.String())
 	return n, nil

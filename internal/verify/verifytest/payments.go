@@ -53,6 +53,11 @@ func (b *Books) payments() {
 	b.pay("card", "order-9", "card-2")
 	b.says("card", gateway.Notice{ID: "n-3", Kind: gateway.Refunded, OutTradeNo: "card-3", TransactionID: "tx-3",
 		GatewayRefundID: "re-3", Amount: Decimal("3")})
+	if _, err := flow.Keep(b.t.Context(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: "card"},
+		payment.Said{Notice: gateway.Notice{ID: "n-4", Kind: gateway.Other}, Callback: true, Body: []byte("dispute")},
+		payment.Known, "not followed", "req-notice-n-4"); err != nil {
+		b.t.Error(err)
+	}
 }
 
 // Payments makes payments of demo through the gateway bank, each of an order of 10 with the same number: good has paid

@@ -44,20 +44,26 @@ const (
 	NoticeKind_NOTICE_KIND_REFUND_FAILED NoticeKind = 7
 	// A refund is stuck at the gateway: a person has to look there.
 	NoticeKind_NOTICE_KIND_REFUND_ABNORMAL NoticeKind = 8
+	// About nothing that the service follows, for example a dispute. It is kept as it came.
+	NoticeKind_NOTICE_KIND_OTHER NoticeKind = 9
+	// Signed by the gateway, and not in its format. It is kept as it came, and not acknowledged.
+	NoticeKind_NOTICE_KIND_UNREADABLE NoticeKind = 10
 )
 
 // Enum value maps for NoticeKind.
 var (
 	NoticeKind_name = map[int32]string{
-		0: "NOTICE_KIND_UNSPECIFIED",
-		1: "NOTICE_KIND_PAID",
-		2: "NOTICE_KIND_PENDING",
-		3: "NOTICE_KIND_DECLINED",
-		4: "NOTICE_KIND_CLOSED",
-		5: "NOTICE_KIND_REFUNDED",
-		6: "NOTICE_KIND_REFUND_PENDING",
-		7: "NOTICE_KIND_REFUND_FAILED",
-		8: "NOTICE_KIND_REFUND_ABNORMAL",
+		0:  "NOTICE_KIND_UNSPECIFIED",
+		1:  "NOTICE_KIND_PAID",
+		2:  "NOTICE_KIND_PENDING",
+		3:  "NOTICE_KIND_DECLINED",
+		4:  "NOTICE_KIND_CLOSED",
+		5:  "NOTICE_KIND_REFUNDED",
+		6:  "NOTICE_KIND_REFUND_PENDING",
+		7:  "NOTICE_KIND_REFUND_FAILED",
+		8:  "NOTICE_KIND_REFUND_ABNORMAL",
+		9:  "NOTICE_KIND_OTHER",
+		10: "NOTICE_KIND_UNREADABLE",
 	}
 	NoticeKind_value = map[string]int32{
 		"NOTICE_KIND_UNSPECIFIED":     0,
@@ -69,6 +75,8 @@ var (
 		"NOTICE_KIND_REFUND_PENDING":  6,
 		"NOTICE_KIND_REFUND_FAILED":   7,
 		"NOTICE_KIND_REFUND_ABNORMAL": 8,
+		"NOTICE_KIND_OTHER":           9,
+		"NOTICE_KIND_UNREADABLE":      10,
 	}
 )
 
@@ -110,7 +118,8 @@ const (
 	NoticeVerdict_NOTICE_VERDICT_KNOWN NoticeVerdict = 2
 	// Its money was flagged.
 	NoticeVerdict_NOTICE_VERDICT_FLAGGED NoticeVerdict = 3
-	// Its payment was unknown. It applies by itself when the payment is created within 24 hours, and is flagged then.
+	// No payment was known by it. If it says that one is paid, it applies by itself when that is created within 24 hours,
+	// and is flagged then. Else it applies if the gateway tells it again.
 	NoticeVerdict_NOTICE_VERDICT_UNKNOWN NoticeVerdict = 4
 )
 
@@ -587,7 +596,7 @@ type Notice struct {
 	Callback bool `protobuf:"varint,4,opt,name=callback,proto3" json:"callback,omitempty"`
 	// What it says.
 	Kind NoticeKind `protobuf:"varint,5,opt,name=kind,proto3,enum=ledgerd.payment.v1.NoticeKind" json:"kind,omitempty"`
-	// Number of the payment.
+	// Number of the payment; empty: none is known by it.
 	OutTradeNo string `protobuf:"bytes,6,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
 	// The gateway's number of the transaction.
 	TransactionId string `protobuf:"bytes,7,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
@@ -953,7 +962,7 @@ const file_ledgerd_payment_v1_gateway_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"s\n" +
 	"\x13ListNoticesResponse\x124\n" +
 	"\anotices\x18\x01 \x03(\v2\x1a.ledgerd.payment.v1.NoticeR\anotices\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x84\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb7\x02\n" +
 	"\n" +
 	"NoticeKind\x12\x1b\n" +
 	"\x17NOTICE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -964,7 +973,10 @@ const file_ledgerd_payment_v1_gateway_proto_rawDesc = "" +
 	"\x14NOTICE_KIND_REFUNDED\x10\x05\x12\x1e\n" +
 	"\x1aNOTICE_KIND_REFUND_PENDING\x10\x06\x12\x1d\n" +
 	"\x19NOTICE_KIND_REFUND_FAILED\x10\a\x12\x1f\n" +
-	"\x1bNOTICE_KIND_REFUND_ABNORMAL\x10\b*\x9d\x01\n" +
+	"\x1bNOTICE_KIND_REFUND_ABNORMAL\x10\b\x12\x15\n" +
+	"\x11NOTICE_KIND_OTHER\x10\t\x12\x1a\n" +
+	"\x16NOTICE_KIND_UNREADABLE\x10\n" +
+	"*\x9d\x01\n" +
 	"\rNoticeVerdict\x12\x1e\n" +
 	"\x1aNOTICE_VERDICT_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16NOTICE_VERDICT_APPLIED\x10\x01\x12\x18\n" +

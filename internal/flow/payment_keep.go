@@ -1,0 +1,47 @@
+package flow
+
+import (
+	"context"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/payment"
+)
+
+// KeepNotice keeps a notice of a gateway that is about no payment that is known. It moves nothing. Its answer is a
+// Settled.
+type KeepNotice struct {
+	commit.Caller
+	Gateway string
+	payment.Said
+	// Verdict is Known, or Unknown: if the notice comes again, SettlePayment may apply it.
+	Verdict payment.Verdict
+	Detail  string
+
+	notice *payment.NoticeRow
+}
+
+// Need names the notice.
+func (c *KeepNotice) Need(tx *Tx) {
+	c.notice = tx.Payments().WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Said.ID})
+}
+
+// Apply keeps the notice, once.
+func (c *KeepNotice) Apply(tx *Tx) (any, error) {
+	if c.notice.Exists {
+		return Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true}, nil
+	}
+	tx.Payments().Record(c.notice, &c.Said, c.Verdict, c.Detail, c.RequestID)
+	return Settled{Done: true, Verdict: c.Verdict}, nil
+}
+
+// Keep commits a notice of a gateway that is about no payment that is known.
+func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, v payment.Verdict, detail,
+	requestID string) (Settled, error) {
+	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(said.Body),
+		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Said: storable(said), Verdict: v,
+			Detail: detail}})
+	if err != nil {
+		return Settled{}, err
+	}
+	return out.Answer.(Settled), nil
+}
