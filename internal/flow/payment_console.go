@@ -226,7 +226,11 @@ func (c *SettlePayment) flagConsole(tx *Tx, id int64, x *payment.ConsoleRefund, 
 	if n.Sign() < 0 {
 		kind, n = payment.RefundReturned, n.Neg()
 	}
-	return tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
-		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
-		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutConsole: id, RequestID: c.RequestID})
+	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: x.TransactionID,
+		OutTradeNo: x.OutTradeNo, Currency: x.Currency, Asset: x.Asset, Scale: x.Scale, Amount: n, AboutConsole: id,
+		RequestID: c.RequestID}
+	if x.OutTradeNo == c.OutTradeNo { // else the notice names another payment
+		f.OrderNo = c.row.Value.OrderNo
+	}
+	return tx.Payments().Raise(c.Tenant, f)
 }

@@ -179,10 +179,12 @@ func (p *payPlay) back(r *rapid.T) {
 	}
 	kinds := []gateway.Kind{gateway.Refunded, gateway.RefundFailed, gateway.RefundPending, gateway.RefundAbnormal}
 	if len(row) < 5 {
-		p.hear(drawnBanks.Draw(r, "bank"), payment.Said{Notice: gateway.Notice{Kind: gateway.Refunded, OutTradeNo: drawnNumbers.Draw(r, "number"),
-			TransactionID: rapid.SampledFrom([]string{"", "t1", "t2"}).Draw(r, "transaction"),
-			RefundNo:      rapid.SampledFrom([]string{"hand", "hand2"}).Draw(r, "by hand"),
-			Amount:        dec("2"), Currency: "CNY"}, Asset: "CNY"})
+		p.hear(drawnBanks.Draw(r, "bank"), payment.Said{Notice: gateway.Notice{OutTradeNo: drawnNumbers.Draw(r, "number"),
+			Kind:            rapid.SampledFrom([]gateway.Kind{gateway.Refunded, gateway.Refunded, gateway.RefundFailed}).Draw(r, "end"),
+			TransactionID:   rapid.SampledFrom([]string{"", "t1", "t2"}).Draw(r, "transaction"),
+			RefundNo:        rapid.SampledFrom([]string{"", "hand", "hand2"}).Draw(r, "by hand"),
+			GatewayRefundID: rapid.SampledFrom([]string{"", "re_1", "re_2"}).Draw(r, "id"),
+			Amount:          dec(rapid.SampledFrom([]string{"2", "2", "3", "0"}).Draw(r, "given")), Currency: "CNY"}, Asset: "CNY"})
 		return
 	}
 	n := gateway.Notice{Kind: rapid.SampledFrom(kinds).Draw(r, "kind"), OutTradeNo: row[1], TransactionID: row[2], RefundNo: no,

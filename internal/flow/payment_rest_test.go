@@ -83,7 +83,7 @@ var restRules = map[string]string{
 			and (y.created_at < r.created_at or y.refund_id >> 14 = r.refund_id >> 14 and y.refund_id < r.refund_id)) q
 		cross join lateral (select coalesce(sum(ceil(y.amount / 10::numeric ^ (y.scale - x.scale))), 0) as amount from payment_flags y
 			where y.tenant_id = $1 and y.gateway = r.gateway and y.transaction_id = r.transaction_id and y.kind = 'unknown_refund'
-			and y.currency = r.currency and y.about_refund is null
+			and y.currency = r.currency and (select count(*) from payment_flags z where z.tenant_id = $1 and z.about_console = y.about_console) = 1 and y.resolution is distinct from 'withdrawn'
 			and (y.created_at < r.created_at or y.flag_id >> 14 = r.refund_id >> 14 and y.flag_id < r.refund_id)) f
 		where r.tenant_id = $1 and r.amount > x.amount - q.amount - f.amount`,
 	"clearing does not reconcile": `select a.code || ' ' || a.balance || ' ' || s.moved from ledger_accounts a cross join lateral (
