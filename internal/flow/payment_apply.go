@@ -32,7 +32,7 @@ func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.S
 		f := fault.Of(err)
 		switch {
 		case f == nil, f.Reason.Class == fault.System, f.Reason.Class == fault.Conflict,
-			f.Reason == payment.GatewayNotFound, said.Kind != gateway.Paid && said.Kind != gateway.Refunded:
+			said.Kind != gateway.Paid && said.Kind != gateway.Refunded:
 			return Settled{}, err
 		case refused == nil:
 			refused = f

@@ -100,8 +100,8 @@ func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 	c.transfer.Need(tx.Ledger())
 }
 
-// Apply resolves the flag. Returns faults FLAG_NOT_FOUND, FLAG_RESOLVED, ORDER_NOT_PAYABLE, FIELD_INVALID, and those of
-// the ledger and of RefundPayment.
+// Apply resolves the flag. Returns faults FLAG_NOT_FOUND, FLAG_RESOLVED, ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND,
+// FIELD_INVALID, and those of the ledger and of RefundPayment.
 func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists {
 		return nil, payment.FlagNotFound.New("there is no flag %d", c.ID).With("flag_id", c.ID)
@@ -147,7 +147,11 @@ func (c *ResolveFlag) repeat(f *payment.Flag) (any, error) {
 
 // move moves the money to an account, if the ledger has its asset.
 func (c *ResolveFlag) move(tx *Tx, to string) error {
-	if g := &c.gateway.Value; c.flag.Account == "" && c.clearing != g.Clearing {
+	g, err := payment.GatewayMustExist(c.gateway)
+	if err != nil {
+		return err
+	}
+	if c.flag.Account == "" && c.clearing != g.Clearing {
 		c.clearing = g.Clearing // the next run names the accounts
 		return commit.ErrMoreRows
 	}

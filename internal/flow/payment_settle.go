@@ -171,7 +171,7 @@ func (c *SettlePayment) found(tx *Tx, o *order.Order) {
 // needTransfer names the accounts of the posting, as far as the gateway is known: to a payee, or else to suspense.
 func (c *SettlePayment) needTransfer(tx *Tx, payee string) {
 	g := c.accounts
-	if g == nil || c.Asset == "" || c.TransactionID == "" || c.Amount.Coef.Sign() <= 0 {
+	if g == nil || g.Clearing == "" || c.Asset == "" || c.TransactionID == "" || c.Amount.Coef.Sign() <= 0 {
 		return
 	}
 	if payee == "" {
@@ -189,12 +189,9 @@ func (c *SettlePayment) needTransfer(tx *Tx, payee string) {
 	c.transfer.Need(tx.Ledger())
 }
 
-// Apply applies the notice. Returns faults GATEWAY_NOT_FOUND, and those of the order and the ledger, for which the
-// caller runs the command again with Refused, and then with Unposted.
+// Apply applies the notice, also if PutGateway has not been called yet: the gateway has no accounts then. Returns
+// faults of the order and the ledger, for which the caller runs the command again with Refused, and then with Unposted.
 func (c *SettlePayment) Apply(tx *Tx) (any, error) {
-	if _, err := payment.GatewayMustExist(c.gateway); err != nil {
-		return nil, err
-	}
 	if c.notice.Exists && c.notice.Value.Verdict != payment.Unknown {
 		return c.repeated(tx)
 	}

@@ -119,7 +119,7 @@ type PaymentServiceClient interface {
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
 	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
-	// ORDER_NOT_PAYABLE, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
+	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
 }
 
@@ -415,7 +415,7 @@ type PaymentServiceHandler interface {
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
 	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
-	// ORDER_NOT_PAYABLE, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
+	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
 }
 
