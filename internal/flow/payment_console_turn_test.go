@@ -252,3 +252,27 @@ func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
 		m.verify()
 	}
 }
+
+// In one batch, a refund sees what was said of console refunds before it, and what is said twice counts once.
+func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4"), "flagged")
+	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "3")); got != "applied, REFUND_EXCEEDS_PAID, r2 asked" {
+		t.Error(got)
+	}
+	if got := m.together(hears(gaveBack("m3", "5")), refund("r3", "2.01"), hears(cameBack("m4")), hears(gaveBack("m5", "6"))); got !=
+		"flagged, REFUND_EXCEEDS_PAID, applied, flagged" {
+		t.Error(got)
+	}
+	m.refuses(refund("r3", "2"), "1.00")
+	m.is("o paid, p1 succeeded, r2 asked; unknown_refund 400 withdrawn, unknown_refund 500 withdrawn, unknown_refund 600; gw -10, user:3 10 held 3")
+	m.verify()
+	first := notice("x1", amountOf("0.5", "CNY"), ofRefund("", gateway.Refunded), refundID("re_2"))
+	again, failed := first, first
+	again.ID, failed.ID, failed.Kind = "x2", "x3", gateway.RefundFailed
+	if got := m.together(hears(first), hears(again), hears(failed)); got != "flagged, known, applied" {
+		t.Error(got)
+	}
+	m.verify()
+}
