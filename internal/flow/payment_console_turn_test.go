@@ -188,6 +188,21 @@ func TestAConsoleRefundFailsUnderAllItsNames(t *testing.T) {
 	}
 }
 
+// A later notice of a console refund may name another payment: its flag stays with the payment that was named first.
+func TestAConsoleRefundNamesAnotherPayment(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.payableOrder("o2", outside)
+	m.create("o2", "p2")
+	m.says(gaveBack("m1", "4"), "flagged")
+	m.says(gaveBack("m2", "5", of("p2", "t2")), "flagged")
+	if got := m.text("select string_agg(concat_ws(' ', out_trade_no, transaction_id, order_no), ', ' order by flag_id) from payment_flags"); got != "p1 t1 o, p1 t1" {
+		t.Errorf("flags of %s", got)
+	}
+	m.refuses(refund("r1", "6"), "5.00")
+	m.verify()
+}
+
 // Failures that name no refund, or another merchant, say nothing of a console refund.
 func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
 	t.Parallel()
@@ -258,15 +273,15 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	m.says(gaveBack("m1", "4"), "flagged")
-	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "3")); got != "applied, REFUND_EXCEEDS_PAID, r2 asked" {
+	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, REFUND_EXCEEDS_PAID, r2 asked" {
 		t.Error(got)
 	}
-	if got := m.together(hears(gaveBack("m3", "5")), refund("r3", "2.01"), hears(cameBack("m4")), hears(gaveBack("m5", "6"))); got !=
+	if got := m.together(hears(gaveBack("m3", "2")), refund("r3", "1.01"), hears(cameBack("m4")), hears(gaveBack("m5", "2.5"))); got !=
 		"flagged, REFUND_EXCEEDS_PAID, applied, flagged" {
 		t.Error(got)
 	}
-	m.refuses(refund("r3", "2"), "1.00")
-	m.is("o paid, p1 succeeded, r2 asked; unknown_refund 400 withdrawn, unknown_refund 500 withdrawn, unknown_refund 600; gw -10, user:3 10 held 3")
+	m.refuses(refund("r3", "1"), "0.50")
+	m.is("o paid, p1 succeeded, r2 asked; unknown_refund 400 withdrawn, unknown_refund 200 withdrawn, unknown_refund 250; gw -10, user:3 10 held 7")
 	m.verify()
 	first := notice("x1", amountOf("0.5", "CNY"), ofRefund("", gateway.Refunded), refundID("re_2"))
 	again, failed := first, first

@@ -9,6 +9,20 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
+// A notice about no payment is kept once.
+func TestANoticeIsKeptOnce(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	for _, want := range []string{"known", "known existed"} {
+		got := settledText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, notice("n1", kind(gateway.Other), of("", "")),
+			payment.Known, "not followed", "r"))
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	m.verify()
+}
+
 // What a gateway says before PutGateway is called is kept, and its money flagged.
 func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 	t.Parallel()
