@@ -13,6 +13,7 @@ select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_
         when f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
                 and f.amount > 0
             then 'there is no such transfer'
+        when not c.found then 'there is no such console refund'
         when b.batch_id is null then 'no batch made it' end as problem,
     f.currency, x.currency as currency_expected, f.amount, x.amount as amount_expected,
     f.created_at, b.committed_at as created_at_expected
@@ -48,6 +49,11 @@ left join lateral (
         and abs(e.amount) * 10::numeric ^ f.scale::numeric = f.amount * 10::numeric ^ a.scale::numeric
     offset 0
 ) t on true
+cross join lateral (
+    select f.about_console is null or exists (
+        select from payment_console_refunds y where y.tenant_id = f.tenant_id and y.console_id = f.about_console
+    ) as found
+) c
 left join commit_batches b on b.batch_id = f.flag_id >> 14 and b.commands > 0
 where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.asset, x.scale, x.amount)
     or f.resolution = 'refund' and (r.refund_no is null or r.state = 'failed')
@@ -55,6 +61,7 @@ where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.a
     or f.state = 'open' and x.refunded > 0 and x.refunded = x.amount
     or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
         and f.amount > 0
+    or not c.found
     or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (
         select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
         join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at

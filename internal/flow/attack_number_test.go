@@ -18,7 +18,7 @@ func TestARefundThatNamesOnlyTheTransactionComesBeforeTheMoney(t *testing.T) {
 	m.says(notice("n0", kind(gateway.Pending)), "applied") // the answer to the submission names the transaction
 	k, reader := payment.GatewayKey{Tenant: 1, Gateway: "g"}, payment.NewReader(m.app)
 	for transaction, want := range map[string]string{"t1": "p1", "t2": ""} {
-		if got, err := reader.NumberOf(context.Background(), k, "", transaction); got != want || err != nil {
+		if got, err := reader.NumberOf(context.Background(), k, "", "", transaction); got != want || err != nil {
 			t.Errorf("transaction %s: got payment %q, %v, want %q", transaction, got, err, want)
 		}
 	}

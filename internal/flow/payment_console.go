@@ -41,7 +41,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
 	case r != nil:
 		return c.toldAgain(tx, r)
-	case c.alias != nil && c.alias.Exists: // it is the gateway's id of a refund of ours
+	case c.RefundNo == "" && c.alias != nil && c.alias.Exists: // it is the gateway's id of a refund of ours
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	case failed && c.alias == nil:
 		return c.record(tx, payment.Known, "there is no such refund"), nil
@@ -52,7 +52,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 // consoleRefund returns the console refund that the notice names, or nil: it is the first to tell of it.
 func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
 	var ids []int64
-	for _, name := range []*payment.NoticeRow{c.alias, c.number} {
+	for _, name := range c.consoleNames() {
 		switch {
 		case name == nil || !name.Exists:
 		case !name.Found:
@@ -140,7 +140,11 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	next := *x
 	next.ToldAt = c.toldAt(tx, x.ToldAt)
 	if next.Failed = c.Kind == gateway.RefundFailed; !next.Failed && !c.Amount.Coef.IsZero() {
-		next.Unit, next.Amount = c.unit(tx)
+		if c.Currency != "" && c.Currency != x.Currency {
+			next.Unit, next.Amount = c.unit(tx)
+		} else {
+			next.Amount = c.Amount.MinorUp(x.Scale)
+		}
 	}
 	if next.Failed == x.Failed && next.Unit == x.Unit && next.Amount == x.Amount {
 		if next.ToldAt != x.ToldAt {
@@ -157,7 +161,7 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		c.console.flag = flag.ID
 		return nil, commit.ErrMoreRows
 	}
-	money, err := c.takenOf(tx, x.TransactionID)
+	money, err := c.takenBy(tx, x)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +171,7 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 // turnConsole notes what the gateway says of a console refund. Its flags that are not withdrawn add up to what it gave
 // back: an open one is withdrawn, and another one has the difference to those that a person has resolved.
 func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
-	money *payment.TransactionRow) Settled {
+	money []*payment.TransactionRow) Settled {
 	was, detail := r.Value, c.turnOf(&r.Value, &next)
 	resolved := was.GivenBack()
 	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
@@ -193,10 +197,12 @@ func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.
 	}
 	s := c.record(tx, verdict, detail)
 	c.nameConsole(tx, r.Key.ID)
-	if money != nil && money.Exists {
-		t := tx.Payments().ChangeMoney(money)
-		t.ExtraRefunded = over(t.ExtraRefunded, was.Of(t))
-		t.AddExtra(next.Of(t))
+	for _, row := range money {
+		if row.Exists && row.Key.Gateway == c.Gateway {
+			t := tx.Payments().ChangeMoney(row)
+			t.ExtraRefunded = over(t.ExtraRefunded, was.Of(t))
+			t.AddExtra(next.Of(t))
+		}
 	}
 	return s
 }

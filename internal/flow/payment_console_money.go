@@ -7,29 +7,29 @@ import (
 
 // console is what an earlier run found of a console refund.
 type console struct {
-	ids         []int64 // to which its names lead
-	flag        int64   // last one about it; 0: none
-	transaction string  // of which it gave money back: its number
-	owner       string  // its payment, if the notice names another one: the instance of that guards the transaction
-	listed      bool    // the notice names none: those of the payment are named
+	ids         []int64  // to which its names lead
+	flag        int64    // last one about it; 0: none
+	transaction string   // of which it gave money back: its number
+	listed      string   // payment of which all transactions are named; empty: none
+	guards      []string // other payments, whose instances guard the refund and its transaction
 }
 
 // need names the refund, its flag and the transaction, with the instance that guards that.
-func (c console) need(tx *Tx, k payment.GatewayKey, number string) {
+func (c console) need(tx *Tx, k payment.GatewayKey) {
 	for _, id := range c.ids {
 		tx.Payments().WantConsole(payment.ConsoleKey{Tenant: k.Tenant, ID: id})
 	}
 	if c.flag != 0 {
 		tx.Payments().WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: c.flag})
 	}
-	if c.listed {
-		tx.Payments().WantMoney(payment.Key{Tenant: k.Tenant, OutTradeNo: number})
+	if c.listed != "" {
+		tx.Payments().WantMoney(payment.Key{Tenant: k.Tenant, OutTradeNo: c.listed})
 	}
 	if c.transaction != "" {
 		tx.Payments().WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: c.transaction})
 	}
-	if c.owner != "" {
-		tx.Machines().Want(paymentInstance(payment.Key{Tenant: k.Tenant, OutTradeNo: c.owner}))
+	for _, number := range c.guards {
+		tx.Machines().Want(paymentInstance(payment.Key{Tenant: k.Tenant, OutTradeNo: number}))
 	}
 }
 
@@ -39,8 +39,8 @@ func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, i
 	if c.row.Value.Gateway != c.Gateway {
 		paid = ""
 	}
-	if !c.console.listed || c.console.transaction != paid {
-		c.console.listed, c.console.transaction = true, paid // the next run names it, and the first ones of the payment
+	if c.console.listed != c.OutTradeNo || c.console.transaction != paid {
+		c.console.listed, c.console.transaction = c.OutTradeNo, paid // the next run names it, and those of the payment
 		return nil, "", commit.ErrMoreRows
 	}
 	if paid != "" {
@@ -72,13 +72,38 @@ func (c *SettlePayment) takenOf(tx *Tx, id string) (*payment.TransactionRow, err
 		return nil, nil
 	}
 	money := tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
-	owner := ""
-	if money != nil && money.Exists && money.Value.OutTradeNo != c.OutTradeNo {
-		owner = money.Value.OutTradeNo
-	}
-	if money == nil || owner != "" && (c.console.transaction != id || c.console.owner != owner) {
-		c.console.transaction, c.console.owner = id, owner // the next run names them
+	if money == nil {
+		c.console.transaction = id // the next run names it
 		return nil, commit.ErrMoreRows
 	}
-	return money, nil
+	if !money.Exists {
+		return money, nil
+	}
+	return money, c.guard(tx, money.Value.OutTradeNo)
+}
+
+// guard asks for a run that locks the instance of a payment, if this one has not.
+func (c *SettlePayment) guard(tx *Tx, number string) error {
+	if tx.Machines().Known(paymentInstance(payment.Key{Tenant: c.Tenant, OutTradeNo: number})) != nil {
+		return nil
+	}
+	c.console.guards = append(c.console.guards, number)
+	return commit.ErrMoreRows
+}
+
+// takenBy returns the transactions of which a console refund that is known gave money back: one that it names, or those
+// of its payment.
+func (c *SettlePayment) takenBy(tx *Tx, x *payment.ConsoleRefund) (rows []*payment.TransactionRow, err error) {
+	if err := c.guard(tx, x.OutTradeNo); err != nil {
+		return nil, err
+	}
+	if x.TransactionID != "" {
+		money, err := c.takenOf(tx, x.TransactionID)
+		return []*payment.TransactionRow{money}, err
+	}
+	if c.console.listed != x.OutTradeNo {
+		c.console.listed = x.OutTradeNo
+		return nil, commit.ErrMoreRows
+	}
+	return tx.Payments().Money(payment.Key{Tenant: c.Tenant, OutTradeNo: x.OutTradeNo}), nil
 }

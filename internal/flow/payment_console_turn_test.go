@@ -291,3 +291,71 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	}
 	m.verify()
 }
+
+// A console refund that names no transaction counts for all of its payment, also in the batch of a refund, and whatever
+// payment a later notice names.
+func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	no := of("p1", "")
+	m.says(gaveBack("m1", "4", no), "flagged")
+	m.says(cameBack("m2", no), "applied")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	if got := m.together(hears(gaveBack("m3", "4", no)), refund("r1", "10")); got != "flagged, REFUND_EXCEEDS_PAID" {
+		t.Error(got)
+	}
+	if got := m.together(hears(gaveBack("m4", "9", of("p9", ""))), refund("r1", "6")); got != "flagged, REFUND_EXCEEDS_PAID" {
+		t.Error(got)
+	}
+	if got := m.together(hears(cameBack("m5", no)), refund("r1", "10")); got != "applied, r1 asked" {
+		t.Error(got)
+	}
+	m.verify()
+}
+
+// Money in another currency for a refund of ours is flagged, once, also if the gateway's id of that is known.
+func TestARefundOfAnotherCurrencyWithAKnownIDIsFlagged(t *testing.T) {
+	t.Parallel()
+	m := refunding(t, "4")
+	usd := func(id string) payment.Said {
+		return notice(id, amountOf("4", "USD"), ofRefund("r1", gateway.Refunded), refundID("re_1"))
+	}
+	m.says(notice("m0", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending), refundID("re_1")), "applied")
+	m.says(usd("m1"), "flagged")
+	m.says(usd("m2"), "known")
+	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), refundID("re_1")), "applied")
+	m.says(usd("m4"), "known")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400; gw -6, user:3 6")
+	m.verify()
+}
+
+// The same money in other decimals, or in a currency that the ledger has got an asset for since, is no other money.
+func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	eur := func(id, n string) payment.Said { return gaveBack(id, n, amountOf(n, "EUR")) }
+	m.says(eur("m1", "3"), "flagged")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
+	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "EUR", Scale: 2}}}), "ok")
+	m.says(eur("m2", "3.00"), "known")
+	m.says(console("m3", "4"), "flagged")
+	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
+	m.says(console("m4", "4.001", refundID("re_m3")), "flagged")
+	m.is("o paid, p1 succeeded; unknown_refund 3 write_off, unknown_refund 400 write_off, unknown_refund 1; gw -6, loss -4, user:3 10")
+	m.verify()
+}
+
+// A notice may name a console refund by the gateway's id alone: its payment is found.
+func TestThePaymentOfAConsoleRefundIsFoundByItsID(t *testing.T) {
+	t.Parallel()
+	m := paidTill(t)
+	m.says(gaveBack("m1", "4", of("p9", "t9")), "flagged")
+	for id, want := range map[string]string{"re_1": "p9", "re_2": ""} {
+		got, err := payment.NewReader(m.app).NumberOf(t.Context(), payment.GatewayKey{Tenant: 1, Gateway: "g"}, "", id, "t9")
+		if got != want || err != nil {
+			t.Errorf("%s: %q, %v", id, got, err)
+		}
+	}
+}

@@ -13,7 +13,6 @@ type KeepNotice struct {
 	commit.Caller
 	Gateway string
 	payment.Said
-	// Verdict is Known, or Unknown: if the notice comes again, SettlePayment may apply it.
 	Verdict payment.Verdict
 	Detail  string
 

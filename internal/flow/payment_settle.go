@@ -47,6 +47,7 @@ type SettlePayment struct {
 	unsent   string                // why some of them are not sent
 	alias    *payment.NoticeRow    // second name of a notice about a refund, of which several may tell
 	number   *payment.NoticeRow    // the same by its number; nil: it has none
+	unlike   *payment.NoticeRow    // the same for money that is unlike a refund of ours with the number
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
@@ -88,7 +89,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 	if c.Kind.Refund() {
 		c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 		c.needHold(tx)
-		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}, c.OutTradeNo)
+		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 		c.needNames(tx)
 	}
 	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 )
 
 // Key identifies a payment.
@@ -265,6 +266,11 @@ type NoticeKey struct {
 	Tenant  int32
 	Gateway string
 	ID      string
+}
+
+// RefundName is a second name of notices about a refund: by the gateway's id of it, or by another name of the refund.
+func RefundName(k GatewayKey, name string) NoticeKey {
+	return NoticeKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
 // Said is a notice with its origin.

@@ -272,12 +272,20 @@ func (r *Reader) Gateways(ctx context.Context, tenant int32, size int, token str
 }
 
 // NumberOf returns the number of the payment that a refund or a transaction belongs to, or "": some notices name only
-// those.
-func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, transactionID string) (string, error) {
+// those. gatewayRefundID is the gateway's id of the refund.
+func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, gatewayRefundID, transactionID string) (string,
+	error) {
 	if refundNo != "" {
 		row, err := q.RefundGet(ctx, pg.Planned{DB: r.pool}, db.RefundGetParams{TenantID: k.Tenant, RefundNo: refundNo})
 		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
 			return row.OutTradeNo, err
+		}
+	}
+	if gatewayRefundID != "" {
+		number, err := q.PaymentOfName(ctx, pg.Planned{DB: r.pool}, db.PaymentOfNameParams{TenantID: k.Tenant,
+			Gateway: k.Gateway, NotifyID: RefundName(k, gatewayRefundID).ID})
+		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
+			return number, err
 		}
 	}
 	if transactionID == "" {

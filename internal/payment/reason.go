@@ -88,7 +88,7 @@ func (r *Refund) Differs(fields []string) error {
 
 // IsConsoleRefund is the fault for the number of a console refund: its gateway would not give money back again.
 func IsConsoleRefund(number string) error {
-	const problem = "is that of a refund that the gateway made unasked: audit.console_refunds has it"
+	const problem = "is that of a refund that the gateway made unasked: audit.callbacks has it"
 	return RefundExistsDifferent.New("refund_no: %s", problem).With("refund_no", number).With("differs", "refund_no").
 		WithField("refund_no", problem)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
@@ -59,7 +60,7 @@ func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.
 // transaction.
 func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.Notice) (err error) {
 	if n.OutTradeNo == "" {
-		n.OutTradeNo, err = payment.NewReader(s.reads).NumberOf(ctx, k, n.RefundNo, n.TransactionID)
+		n.OutTradeNo, err = payment.NewReader(s.reads).NumberOf(ctx, k, n.RefundNo, n.GatewayRefundID, n.TransactionID)
 	}
 	return err
 }
@@ -77,6 +78,7 @@ func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment
 	case said.Kind == gateway.Unreadable:
 		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, said.Text, requestID)
 	case said.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
+		said.ID = httpsend.Cut("kept/"+said.ID, 256) // if it comes again and applies, it is recorded under its own
 		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, "no payment is known by it", requestID)
 		// But one of ours may have been given back before the notice of its transaction: this one comes again.
 		out.Done = out.Done && time.Since(said.At) >= numberWait

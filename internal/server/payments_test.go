@@ -182,15 +182,22 @@ func kept(x *till, no string) {
 	}
 	x.opened(no)
 	refund(http.StatusServiceUnavailable)
-	is("a refund of an unknown transaction", "refund_"+no, "refunded unknown  kept")
+	is("a refund of an unknown transaction", "kept/refund_"+no, "refunded unknown  kept")
 	if status := x.signed("paid_"+no, "payment.paid", at, `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status != http.StatusNoContent {
 		x.T.Errorf("paid: %d", status)
 	}
 	refund(http.StatusNoContent)
-	refund(http.StatusNoContent)
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "12.30" {
 		x.T.Errorf("%v", f)
 	}
+	if status := x.signed("failed_"+no, "refund.failed", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != http.StatusNoContent {
+		x.T.Errorf("its failure: %d", status)
+	}
+	refund(http.StatusNoContent) // again: it changes nothing
+	if f := x.flag(no); f.GetResolution() != paymentv1.Resolution_RESOLUTION_WITHDRAWN {
+		x.T.Errorf("%v", f)
+	}
+	is("the refund", "refund_"+no, "refunded flagged "+no+" kept")
 	_, signs := x.standard()
 	body, now := []byte(`{"type": "payment.paid", "no": "`+no+`", `), time.Now()
 	signature, err := signs.Sign("broken_"+no, now, body)

@@ -78,7 +78,12 @@ var paymentTamperings = []struct {
 	{"what a console gave back is forgotten", `update payment_console_refunds set failed = true where transaction_id = 't-good'`,
 		[]string{"payment_console_refunds_match_flags"}, []string{"given=0 (should be 300)"}},
 	{"a console refund is deleted", `delete from payment_console_refunds where transaction_id = 't-good'`,
-		[]string{"payment_notices_match_flags"}, []string{`problem="there is no such flag"`}},
+		[]string{"payment_flags_belong", "payment_notices_match_flags"}, []string{`problem="there is no such flag"`, `problem="there is no such console refund"`}},
+	{"a console refund is moved to another transaction", `update payment_console_refunds set transaction_id = 't77' where transaction_id = 't-good'`,
+		[]string{"payment_console_refunds_belong"}, []string{`problem="no notice told of it"`}},
+	{"the flag of a console refund is moved to another transaction", `update payment_flags set transaction_id = 't77' where kind = 'unknown_refund'
+			and transaction_id = 't-good'`,
+		[]string{"payment_console_refunds_belong"}, []string{`problem="its flag is about something else"`}},
 	{"a console refund has no name", `delete from payment_notice_names where notify_id = 'unknown_refund/by-hand'`,
 		[]string{"payment_console_refunds_belong"}, []string{`problem="its name does not lead to it"`}},
 	{"a console refund has the flag of another one", `update payment_console_refunds set flag_id = (select min(flag_id) from payment_flags)

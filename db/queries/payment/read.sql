@@ -196,6 +196,15 @@ select x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.ac
 from payment_transactions x
 where x.tenant_id = @tenant_id::integer and x.gateway = @gateway::text and x.transaction_id = @transaction_id::text;
 
+-- name: PaymentOfName :one
+-- The payment of the notice with a name.
+select n.out_trade_no
+from payment_notice_names l
+cross join lateral (
+    select x.out_trade_no from payment_notices x where x.tenant_id = l.tenant_id and x.notice_id = l.notice_id offset 0
+) n
+where l.tenant_id = @tenant_id::integer and l.gateway = @gateway::text and l.notify_id = @notify_id::text;
+
 -- name: PaymentOfTransaction :one
 -- The undecided payment that its gateway knows by a transaction. Each has a call, and there are few of them.
 select p.out_trade_no

@@ -433,6 +433,29 @@ func (q *Queries) PaymentGet(ctx context.Context, db DBTX, arg PaymentGetParams)
 	return i, err
 }
 
+const paymentOfName = `-- name: PaymentOfName :one
+select n.out_trade_no
+from payment_notice_names l
+cross join lateral (
+    select x.out_trade_no from payment_notices x where x.tenant_id = l.tenant_id and x.notice_id = l.notice_id offset 0
+) n
+where l.tenant_id = $1::integer and l.gateway = $2::text and l.notify_id = $3::text
+`
+
+type PaymentOfNameParams struct {
+	TenantID int32
+	Gateway  string
+	NotifyID string
+}
+
+// The payment of the notice with a name.
+func (q *Queries) PaymentOfName(ctx context.Context, db DBTX, arg PaymentOfNameParams) (string, error) {
+	row := db.QueryRow(ctx, paymentOfName, arg.TenantID, arg.Gateway, arg.NotifyID)
+	var out_trade_no string
+	err := row.Scan(&out_trade_no)
+	return out_trade_no, err
+}
+
 const paymentOfTransaction = `-- name: PaymentOfTransaction :one
 select p.out_trade_no
 from payment_calls c
