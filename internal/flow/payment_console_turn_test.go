@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -358,4 +359,40 @@ func TestThePaymentOfAConsoleRefundIsFoundByItsID(t *testing.T) {
 			t.Errorf("%s: %q, %v", id, got, err)
 		}
 	}
+}
+
+// A refund on another server that has read what remains of a payment holds its instance. A notice about a console refund
+// of it waits for that, whatever payment the notice names.
+func TestAConsoleRefundWaitsForARefundOfItsPayment(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(gaveBack("m1", "4", of("p1", "")), "flagged")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	tx, err := m.super.Begin(t.Context())
+	if err == nil {
+		_, err = tx.Exec(t.Context(), "select from machine_instances where machine = 'payment' and key = 'p1' for update")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	done := make(chan string, 1)
+	go func() { done <- m.hear(0, gaveBack("m2", "9", of("p9", ""))) }()
+	for m.text(`select count(*)::text from pg_locks l join pg_database d on not l.granted and l.locktype = 'transactionid'
+		join pg_stat_activity a on a.pid = l.pid and a.datid = d.oid and d.datname = current_database()`) == "0" {
+		select {
+		case got := <-done:
+			t.Fatalf("it does not wait: %s", got)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got != "flagged" {
+		t.Error(got)
+	}
+	m.verify()
 }
