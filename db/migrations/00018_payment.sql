@@ -245,8 +245,8 @@ comment on column payment_notices.asset is 'Asset of the currency by the setting
 comment on column payment_notices.fields is
     'The whole notice as it was read, from which one that was unknown applies later.';
 comment on column payment_notices.verdict is
-    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: its payment was not '
-    'there.';
+    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: no payment was known by '
+    'it.';
 comment on column payment_notices.detail is 'Why, for people; null: nothing to say.';
 comment on column payment_notices.headers is 'Headers of the callback, without secrets; null: an answer.';
 comment on column payment_notices.body is 'Body as it came.';

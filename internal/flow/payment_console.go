@@ -147,7 +147,7 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		}
 	}
 	if next.Failed == x.Failed && next.Unit == x.Unit && next.Amount == x.Amount {
-		if next.ToldAt != x.ToldAt {
+		if !next.ToldAt.Equal(x.ToldAt) {
 			tx.Payments().ChangeConsole(r).ToldAt = next.ToldAt
 		}
 		s := c.record(tx, payment.Known, "the refund is known")

@@ -142,8 +142,7 @@ const maxAhead = time.Minute
 // noteTime notes when the gateway said so, also if it repeats what it had said before: what it said in between does not
 // count, if it comes later.
 func (c *SettlePayment) noteTime(tx *Tx, x *payment.Refund) {
-	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
-	if at.After(x.GivenAt) {
+	if at := c.toldAt(tx, x.GivenAt); !at.Equal(x.GivenAt) {
 		tx.Payments().ChangeRefund(c.refund.row).GivenAt = at
 	}
 }

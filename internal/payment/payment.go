@@ -255,7 +255,7 @@ const (
 	Applied Verdict = "applied" // it took effect
 	Known   Verdict = "known"   // it changed nothing
 	Flagged Verdict = "flagged"
-	Unknown Verdict = "unknown" // its payment is not there yet
+	Unknown Verdict = "unknown" // no payment is known by it yet
 )
 
 // MaxUnknown is the number of notices of a payment that a batch reads, of those that came before the payment.
