@@ -165,10 +165,13 @@ type benchRedisCmd struct {
 	Listen string `required:"" help:"Address."`
 	Redis  string `required:"" help:"Address of Redis."`
 	Script string `required:"" help:"Hash of the script."`
+
+	DatabaseURL string `required:"" env:"DATABASE_URL" help:"URL of the database with the API keys."`
 }
 
 func (c *benchRedisCmd) Run(e *env) error {
-	return bench.ServeRedis(e.ctx, c.Listen, c.Redis, c.Script)
+	limitMemory() // as in the server
+	return bench.ServeRedis(e.ctx, c.Listen, c.Redis, c.Script, c.DatabaseURL)
 }
 
 type benchOverloadCmd struct {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	case len(os.Args) > 1 && os.Args[1] == "bench-deliver":
 		err = deliverMessages(ctx)
 	case len(os.Args) > 7 && os.Args[1] == "bench-redis":
-		err = ServeRedis(ctx, os.Args[3], os.Args[5], os.Args[7])
+		err = ServeRedis(ctx, os.Args[3], os.Args[5], os.Args[7], os.Getenv("DATABASE_URL"))
 	case len(os.Args) > 1 && os.Args[1] == "bench-load":
 		err = load.Main(ctx, os.Stdin, os.Stdout)
 	default:

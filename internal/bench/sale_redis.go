@@ -21,7 +21,9 @@ import (
 	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
+	"github.com/ledgerd/ledgerd/internal/server"
 )
 
 // The Redis design that ledgerd is compared with, made well: one script decides, so that no buyer wins twice and no
@@ -161,7 +163,7 @@ func (s *redisServer) open(ctx context.Context) error {
 	}
 	s.url = "http://" + listen
 	s.front, err = startChild(s.bench.options.Program, []string{"bench-redis", "--listen", listen, "--redis", s.address,
-		"--script", s.script}, nil, nil, nil)
+		"--script", s.script}, []string{"DATABASE_URL=" + s.bench.url}, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -256,7 +258,7 @@ func (s *redisServer) direct(ctx context.Context, name string) (counter, error) 
 // behindServer lets callers ask the server in front of Redis.
 func (s *redisServer) behindServer(ctx context.Context, name string) (counter, error) {
 	done, stop, err := s.sell(ctx, name)
-	return counter{most: 1, done: done, close: stop, caller: connectCaller(s.url, "key", name, 1)}, err
+	return counter{most: 1, done: done, close: stop, caller: connectCaller(s.url, s.bench.apiKey, name, 1)}, err
 }
 
 // redisSale serves Grab of SaleService from Redis.
@@ -293,19 +295,19 @@ func (s *redisSale) Grab(_ context.Context, r *salev1.GrabRequest) (*salev1.Grab
 	return &salev1.GrabResponse{Outcome: salev1.Outcome_OUTCOME_WON, OrderNo: x.orderNo}, nil
 }
 
-// ServeRedis serves SaleService in front of Redis, as ledgerd serves its own, until the context ends.
-func ServeRedis(ctx context.Context, listen, redis, script string) error {
+// ServeRedis serves SaleService in front of Redis as ledgerd serves its own, until the context ends: over the same HTTP
+// server, for callers with an API key of the database.
+func ServeRedis(ctx context.Context, listen, redis, script, databaseURL string) error {
+	keys, err := pg.OpenReads(ctx, databaseURL, 1)
+	if err != nil {
+		return err
+	}
+	defer keys.Close()
 	gate := &rpc.Gate{Log: slog.New(slog.DiscardHandler), Metrics: rpc.NewMetrics(prometheus.NewRegistry()),
-		Anyone: access.Identity{Tenant: 1, Principal: tenantName, Role: access.Admin}}
+		Authenticate: access.NewKeys(keys).Authenticate}
 	mux := http.NewServeMux()
 	mux.Handle(rpc.Supported(salev1connect.NewSaleServiceHandler(
 		&redisSale{address: redis, script: script, idle: make(chan *redisConn, 1024)}, gate.Options()...)))
 	mux.HandleFunc("/readyz", func(http.ResponseWriter, *http.Request) {})
-	s := &http.Server{Addr: listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
-	defer stop()
-	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return server.Serve(ctx, listen, mux)
 }

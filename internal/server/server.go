@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -368,66 +366,11 @@ func (s *Server) routes() http.Handler {
 	s.reports(mux)
 	s.callbacks(mux)
 	mux.Handle("GET /metrics", gate.RequireAdmin(metricsHandler(s.registry)))
-	handler := crossOrigin(s.options.Origins,
-		rpc.Named(logPanics(s.log, rpc.Certified(rpc.NewAdmission(s.registry).Bounded(mux)))))
+	handler := crossOrigin(s.options.Origins, wrap(mux, s.registry, s.log))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler, s.options.Origins...)
 	}
 	return handler
-}
-
-// newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
-// responses. It also bounds how long a client may leave a new connection unused: one that the server closes while the
-// client sends its first call fails that call.
-func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
-	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
-			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
-	s.Protocols.SetHTTP1(true)
-	s.Protocols.SetUnencryptedHTTP2(true)
-	return s
-}
-
-// logPanics logs panics outside of Connect handlers, such as in a codec or while the caller is authenticated: net/http
-// would do so at debug level, and without the request's id. The connection is closed, as net/http does.
-func logPanics(log *slog.Logger, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			switch p := recover(); p {
-			case nil:
-			case http.ErrAbortHandler:
-				panic(p)
-			default:
-				log.ErrorContext(r.Context(), "request panicked", "path", r.URL.Path,
-					"request_id", r.Header.Get(rpc.RequestIDHeader),
-					"error", fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
-				panic(http.ErrAbortHandler)
-			}
-		}()
-		next.ServeHTTP(w, r)
-	})
-}
-
-// onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
-// name resolves to this machine could call the server, or read its metrics. It also refuses requests of pages that are
-// neither the server's own nor of the given origins: browsers send some without asking first.
-func onlyLocal(next http.Handler, origins ...string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if o := r.Header.Get("Origin"); o != "" && o != "http://"+r.Host && !slices.Contains(origins, o) {
-			http.Error(w, "without API keys pages of other origins are not answered: --cors-origin allows them",
-				http.StatusForbidden)
-			return
-		}
-		host := r.Host
-		if name, _, err := net.SplitHostPort(host); err == nil {
-			host = name
-		}
-		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "without API keys only requests to localhost are answered", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }
 
 func (s *Server) drainTimeout() time.Duration { return cmp.Or(s.options.DrainTimeout, 15*time.Second) }

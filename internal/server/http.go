@@ -1,0 +1,90 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/rpc"
+)
+
+// Serve serves a handler of services as a Server serves its own, until the context ends. Benchmarks serve other systems
+// with it, to compare them over the same HTTP.
+func Serve(ctx context.Context, listen string, h http.Handler) error {
+	s := newHTTP(wrap(h, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)), readTimeout)
+	s.Addr = listen
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	defer stop()
+	if err := s.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// wrap gives every request an id, logs panics, and bounds requests.
+func wrap(h http.Handler, reg prometheus.Registerer, log *slog.Logger) http.Handler {
+	return rpc.Named(logPanics(log, rpc.Certified(rpc.NewAdmission(reg).Bounded(h))))
+}
+
+// newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
+// responses. It also bounds how long a client may leave a new connection unused: one that the server closes while the
+// client sends its first call fails that call.
+func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
+	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
+			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
+}
+
+// logPanics logs panics outside of Connect handlers, such as in a codec or while the caller is authenticated: net/http
+// would do so at debug level, and without the request's id. The connection is closed, as net/http does.
+func logPanics(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p)
+			default:
+				log.ErrorContext(r.Context(), "request panicked", "path", r.URL.Path,
+					"request_id", r.Header.Get(rpc.RequestIDHeader),
+					"error", fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
+// name resolves to this machine could call the server, or read its metrics. It also refuses requests of pages that are
+// neither the server's own nor of the given origins: browsers send some without asking first.
+func onlyLocal(next http.Handler, origins ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if o := r.Header.Get("Origin"); o != "" && o != "http://"+r.Host && !slices.Contains(origins, o) {
+			http.Error(w, "without API keys pages of other origins are not answered: --cors-origin allows them",
+				http.StatusForbidden)
+			return
+		}
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "without API keys only requests to localhost are answered", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
