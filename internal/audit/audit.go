@@ -2,7 +2,7 @@
 // table audit_events, which is append-only.
 //
 // Settings decide what calls may do: limits and states of accounts, API keys, policies, limits on messages, endpoints,
-// templates, machines, sales, gateways. What calls do with them is recorded by the domains.
+// templates, machines, sales, gateways. The domains record what calls do within these settings.
 package audit
 
 import (

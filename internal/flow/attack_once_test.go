@@ -10,7 +10,7 @@ import (
 // Two notices may tell of one refund of the gateway, one of them without our number.
 func TestARefundOfWhichTheGatewayTellsWithoutItsNumberCountsOnce(t *testing.T) {
 	t.Parallel()
-	id := func(s *payment.Said) { s.GatewayRefundID = "re_1" }
+	id := func(s *payment.Received) { s.GatewayRefundID = "re_1" }
 	m := refunding(t, "4")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), id), "applied")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), id), "known")

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/order"
 )
 
-// Machine adapts a command on machines to Tx. What its moves entail is done in the same commit: their events are
+// Machine adapts a command on machines to Tx. The consequences of its moves are part of the same commit: events are
 // published, and parts of orders end.
 func Machine(c commit.Command[*machine.Tx]) Command { return &moves{command: c} }
 

@@ -228,7 +228,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 		return nil, err
 	}
 	if c.row.Exists {
-		return nil, c.taken()
+		return nil, c.numberTaken()
 	}
 	k := c.row.Key
 	call, move := payment.Submit, c.birth.Apply
@@ -238,7 +238,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 			return nil, err
 		}
 		if i.State != machine.PaymentUnexpected || c.Renumber != nil {
-			return nil, c.taken()
+			return nil, c.numberTaken()
 		}
 		m := movePayment(c.Caller, paymentInstance(k), machine.PaymentCreated, causeCreate)
 		m.Need(tx.Machines()) // named by the birth
@@ -286,8 +286,8 @@ const messagesPurpose = "payment.messages"
 // causeCreate is the cause of the move of a payment of which the gateway has told before.
 const causeCreate = "create"
 
-// taken answers that the number is in use, or asks for another one.
-func (c *CreatePayment) taken() error {
+// numberTaken returns the fault for a number in use, or makes another number and asks for another run.
+func (c *CreatePayment) numberTaken() error {
 	if c.Renumber == nil {
 		return payment.NumberTaken.New("out_trade_no %s is taken", c.OutTradeNo).With("out_trade_no", c.OutTradeNo).
 			WithField("out_trade_no", "is the number of another payment")

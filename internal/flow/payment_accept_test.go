@@ -16,7 +16,7 @@ func TestNothingIsNotAccepted(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("0", "CNY")), "flagged")
-	m.says(notice("n2", amountOf("0", "UGX"), of("p1", "t2"), func(s *payment.Said) { s.Asset = "" }), "flagged")
+	m.says(notice("n2", amountOf("0", "UGX"), of("p1", "t2"), func(s *payment.Received) { s.Asset = "" }), "flagged")
 	for n := range 2 {
 		m.gets(m.resolve(n, flow.ResolveFlag{Resolution: payment.Accept}), "FIELD_INVALID")
 	}

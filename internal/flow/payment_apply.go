@@ -17,14 +17,14 @@ const settleRows = 12
 // Settle commits what a gateway said. If the order or the ledger refuses the money, it goes to suspense, and if that
 // cannot take it either, it is flagged only: nothing that is verified is lost. Each of these is a commit of its own, so
 // that no refusal rests on an attempt that was rolled back.
-func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, cred gateway.Credential,
+func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, cred gateway.Credential,
 	requestID string) (Settled, error) {
 	caller := gatewayCaller(k, requestID)
-	said = storable(said)
+	n = storable(n)
 	var refused *fault.Fault
 	for unposted := false; ; {
 		out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: settleRows,
-			Bytes: 2048 + len(said.Body), Command: &SettlePayment{Caller: caller, Gateway: k.Gateway, Said: said,
+			Bytes: 2048 + len(n.Body), Command: &SettlePayment{Caller: caller, Gateway: k.Gateway, Received: n,
 				Credential: cred, Refused: refused, Unposted: unposted}})
 		if err == nil {
 			return out.Answer.(Settled), nil
@@ -32,7 +32,7 @@ func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.S
 		f := fault.Of(err)
 		switch {
 		case f == nil, f.Reason.Class == fault.System, f.Reason.Class == fault.Conflict,
-			said.Kind != gateway.Paid && said.Kind != gateway.Refunded:
+			n.Kind != gateway.Paid && n.Kind != gateway.Refunded:
 			return Settled{}, err
 		case refused == nil:
 			refused = f
@@ -50,11 +50,11 @@ func gatewayCaller(k payment.GatewayKey, requestID string) commit.Caller {
 }
 
 // storable returns a notice without a time that no response could have.
-func storable(said payment.Said) payment.Said {
-	if y := said.At.UTC().Year(); y < 1 || y > 9999 {
-		said.At = time.Time{}
+func storable(n payment.Received) payment.Received {
+	if y := n.At.UTC().Year(); y < 1 || y > 9999 {
+		n.At = time.Time{}
 	}
-	return said
+	return n
 }
 
 // FlagUnknowns returns the submissions that flag the money of payments that were not created in time.

@@ -17,14 +17,14 @@ import (
 type bank struct {
 	gateway.Gateway // no callbacks: they are made up
 	mu              sync.Mutex
-	paid            map[string][]payment.Said // by number, in the order in which it told of it
-	open, closed    map[string]bool           // numbers
-	refunds         map[string]gateway.Notice // what it said last of each, by number
-	decides         bool                      // it decides what it is asked about
+	paid            map[string][]payment.Received // by number, in the order in which it told of it
+	open, closed    map[string]bool               // numbers
+	refunds         map[string]gateway.Notice     // what it said last of each, by number
+	decides         bool                          // it decides what it is asked about
 }
 
 func newBank() *bank {
-	return &bank{paid: map[string][]payment.Said{}, open: map[string]bool{}, closed: map[string]bool{}, refunds: map[string]gateway.Notice{}}
+	return &bank{paid: map[string][]payment.Received{}, open: map[string]bool{}, closed: map[string]bool{}, refunds: map[string]gateway.Notice{}}
 }
 
 // with calls a function under the lock.
@@ -93,7 +93,7 @@ func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Disp
 		configured[name] = &gateway.Configured{Gateway: b, Name: name, Tenant: tenant, Timeout: 10 * time.Second}
 	}
 	return dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: m.app}, Reader: payment.NewReader(m.app), Gateways: configured,
-		Settle: func(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential, r string) (dispatch.Settled, error) {
+		Settle: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential, r string) (dispatch.Settled, error) {
 			out, err := flow.Settle(ctx, m.engines[1], k, said, c, r)
 			return dispatch.Settled{Advanced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
 		},

@@ -127,8 +127,8 @@ func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 			m.says(notice("n1", ten, of("px", "t1")), "unknown again")
 			m.gets(flagUnknown("px"), "true")
 			m.gets(flagUnknown("px"), "false")
-			said := func(id string) payment.Said {
-				return notice(id, ten, func(s *payment.Said) { s.Foreign = foreign })
+			said := func(id string) payment.Received {
+				return notice(id, ten, func(s *payment.Received) { s.Foreign = foreign })
 			}
 			m.says(said("early"), "known") // before the payment is created
 			m.payableOrder("o", outside)
@@ -137,7 +137,7 @@ func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 			m.calls("g p1 submit, g p2 submit")
 			m.says(said("early"), "known existed")
 			m.calls("g p2 submit")
-			m.says(notice("n3", ten, of("p2", "t1"), func(s *payment.Said) { s.Foreign = foreign }), "known")
+			m.says(notice("n3", ten, of("p2", "t1"), func(s *payment.Received) { s.Foreign = foreign }), "known")
 			m.calls("none")
 			m.is("o awaiting_payment, p1 closed, p2 closed, px late; unknown_number 1000 sus; gw -10, sus 10")
 			m.says(notice("n4", kind(gateway.Pending)), "known")

@@ -30,11 +30,11 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		n := plays.Add(1)
 		no, transaction := fmt.Sprint("p", n), fmt.Sprint("t", n)
-		of := func(s *payment.Said) { s.OutTradeNo, s.TransactionID = no, transaction }
+		of := func(s *payment.Received) { s.OutTradeNo, s.TransactionID = no, transaction }
 		m.payableOrder(fmt.Sprint("o", n), outside, func(c *flow.CreateOrder) { c.Lines, c.Reserve = nil, false })
 		m.create(fmt.Sprint("o", n), no)
 		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of), "applied")
-		var told []payment.Said
+		var told []payment.Received
 		asked, given := map[string]int{}, map[string]int{} // what was asked for, and what the gateway says last
 		for i := range rapid.IntRange(1, 3).Draw(r, "refunds") {
 			number, amount := fmt.Sprint("r", n, "-", i), i+2
@@ -57,7 +57,7 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 					if rapid.Bool().Draw(r, "another id") {
 						id += fmt.Sprint("-", same)
 					}
-					told = append(told, notice(id, gave(number, amount, given[number]), of, func(s *payment.Said) {
+					told = append(told, notice(id, gave(number, amount, given[number]), of, func(s *payment.Received) {
 						s.At = began.Add(time.Duration(turn) * time.Second)
 					}))
 				}
@@ -132,8 +132,8 @@ func (m *till) number(query string, args ...any) (n int) {
 }
 
 // gave says that a refund of an amount gave back another one, or, if that is 0, that it failed.
-func gave(number string, amount, given int) func(*payment.Said) {
-	return func(s *payment.Said) {
+func gave(number string, amount, given int) func(*payment.Received) {
+	return func(s *payment.Received) {
 		ofRefund(number, gateway.Refunded)(s)
 		amountOf(fmt.Sprint(given), "CNY")(s)
 		if given == 0 {
@@ -155,7 +155,7 @@ func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
 				kind   gateway.Kind
 				want   string
 			}{{10, gateway.Refunded, "applied"}, {16, vague, "known"}, {14, gateway.RefundFailed, "flagged"}} {
-				m.says(notice(fmt.Sprint("m", id), amountOf("4", "CNY"), ofRefund("r1", x.kind), func(s *payment.Said) {
+				m.says(notice(fmt.Sprint("m", id), amountOf("4", "CNY"), ofRefund("r1", x.kind), func(s *payment.Received) {
 					s.At = time.Now().Add(-time.Hour).Add(time.Duration(x.minute) * time.Minute)
 				}), x.want)
 			}
@@ -169,12 +169,12 @@ func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
 func TestAnAnswerAboutARefundCountsAgain(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
-	answer := func(change ...func(*payment.Said)) payment.Said {
-		s := notice("answer", append([]func(*payment.Said){amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)}, change...)...)
+	answer := func(change ...func(*payment.Received)) payment.Received {
+		s := notice("answer", append([]func(*payment.Received){amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)}, change...)...)
 		s.Callback = false
 		return s
 	}
-	m.hear(0, answer(func(s *payment.Said) { s.Foreign = "merchant m2" }))
+	m.hear(0, answer(func(s *payment.Received) { s.Foreign = "merchant m2" }))
 	m.hear(0, answer())
 	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400 withdrawn; gw -6, user:3 6")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "flagged")

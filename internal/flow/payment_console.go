@@ -25,7 +25,7 @@ func (c *SettlePayment) needsQuery(tx *Tx) bool {
 	return vague && err == nil && (i.State == machine.RefundSucceeded || i.State == machine.RefundFailed)
 }
 
-// unknownRefund applies a notice about a console refund: no call asked for it, or not for one like this.
+// unknownRefund applies a notice about a refund that no call requested: a console refund.
 func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	failed := c.Kind == gateway.RefundFailed
 	if !failed && c.Kind != gateway.Refunded {
@@ -40,23 +40,23 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 	case failed && c.Foreign != "":
 		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
 	case r != nil:
-		return c.toldAgain(tx, r)
+		return c.updateConsoleRefund(tx, r)
 	case c.RefundNo == "" && c.alias != nil && c.alias.Exists: // it is the gateway's id of a refund of ours
 		return c.record(tx, payment.Known, "the refund is known"), nil
 	case failed && c.alias == nil:
 		return c.record(tx, payment.Known, "there is no such refund"), nil
 	}
-	return c.toldFirst(tx)
+	return c.addConsoleRefund(tx)
 }
 
-// consoleRefund returns the console refund that the notice names, or nil: it is the first to tell of it.
+// consoleRefund returns the recorded console refund that the notice names, or nil if there is none yet.
 func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
 	var ids []int64
 	for _, name := range c.consoleNames() {
 		switch {
 		case name == nil || !name.Exists:
 		case !name.Found:
-			return nil, commit.ErrLater // another call of this batch tells of it
+			return nil, commit.ErrLater // another command of this batch records it
 		default:
 			ids = append(ids, name.Value.ID)
 		}
@@ -74,21 +74,21 @@ func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
 	return nil, nil // no name, or that of a refund of ours
 }
 
-// toldFirst records a console refund, and flags what it gave back.
-func (c *SettlePayment) toldFirst(tx *Tx) (any, error) {
-	money, id, err := c.taken(tx)
+// addConsoleRefund records a new console refund and flags its amount.
+func (c *SettlePayment) addConsoleRefund(tx *Tx) (any, error) {
+	money, id, err := c.refundedTransaction(tx)
 	if err != nil {
 		return nil, err
 	}
 	x := payment.ConsoleRefund{Gateway: c.Gateway, RefundNo: c.RefundNo, GatewayRefundID: c.GatewayRefundID,
 		OutTradeNo: c.OutTradeNo, TransactionID: id, Failed: c.Kind == gateway.RefundFailed}
 	x.Unit, x.Amount = c.unit(tx)
-	x.ToldAt = c.toldAt(tx, time.Time{})
+	x.ToldAt = c.latestTime(tx, time.Time{})
 	var s Settled
 	if x.Failed {
 		s = c.record(tx, payment.Known, "there is no such refund")
 	} else {
-		detail := c.unasked()
+		detail := c.describeConsoleRefund()
 		s = c.record(tx, payment.Flagged, detail)
 		x.FlagID = c.flagConsole(tx, c.notice.Value.ID, &x, x.Amount, detail)
 	}
@@ -101,8 +101,8 @@ func (c *SettlePayment) toldFirst(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// unasked is why money that was given back is flagged.
-func (c *SettlePayment) unasked() string {
+// describeConsoleRefund returns the detail of the flag of a new console refund.
+func (c *SettlePayment) describeConsoleRefund() string {
 	r := c.refund.row
 	if r == nil || !r.Exists {
 		return "the gateway gave it back, and no refund asked for it"
@@ -113,15 +113,15 @@ func (c *SettlePayment) unasked() string {
 	return "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + r.Value.OutTradeNo
 }
 
-// unit returns what the amount of the notice is in, and the amount.
+// unit returns the unit and the amount of the notice.
 func (c *SettlePayment) unit(tx *Tx) (payment.Unit, amount.Int) {
 	n, scale := c.minor(tx)
 	return payment.Unit{Currency: c.Currency, Asset: c.knownAsset(tx), Scale: scale}, n
 }
 
-// toldAt is the time of the last notice that counts, this one or an earlier one. That of another merchant orders
-// nothing.
-func (c *SettlePayment) toldAt(tx *Tx, before time.Time) time.Time {
+// latestTime returns the later of the time of this notice and an earlier notice's. The clock of another merchant's
+// gateway account does not count.
+func (c *SettlePayment) latestTime(tx *Tx, before time.Time) time.Time {
 	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
 	if c.Foreign != "" || at.Before(before) {
 		return before
@@ -129,8 +129,8 @@ func (c *SettlePayment) toldAt(tx *Tx, before time.Time) time.Time {
 	return at
 }
 
-// toldAgain takes what the gateway says of a console refund that is known. What it said last counts, by its clock.
-func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
+// updateConsoleRefund applies a notice about a known console refund. The latest notice counts, by the gateway's clock.
+func (c *SettlePayment) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.ToldAt) {
 		s := c.record(tx, payment.Known, "the gateway has said something later")
@@ -138,7 +138,7 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		return s, nil
 	}
 	next := *x
-	next.ToldAt = c.toldAt(tx, x.ToldAt)
+	next.ToldAt = c.latestTime(tx, x.ToldAt)
 	if next.Failed = c.Kind == gateway.RefundFailed; !next.Failed && !c.Amount.Coef.IsZero() {
 		if c.Currency != "" && c.Currency != x.Currency {
 			next.Unit, next.Amount = c.unit(tx)
@@ -161,18 +161,18 @@ func (c *SettlePayment) toldAgain(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		c.console.flag = flag.ID
 		return nil, commit.ErrMoreRows
 	}
-	money, err := c.takenBy(tx, x)
+	money, err := c.transactionsOf(tx, x)
 	if err != nil {
 		return nil, err
 	}
-	return c.turnConsole(tx, r, next, money), nil
+	return c.changeConsoleRefund(tx, r, next, money), nil
 }
 
-// turnConsole notes what the gateway says of a console refund. Its flags that are not withdrawn add up to what it gave
-// back: an open one is withdrawn, and another one has the difference to those that a person has resolved.
-func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
+// changeConsoleRefund records a new outcome or amount of a console refund. The sum of its flags is the amount given
+// back: an open flag is withdrawn, and a new flag has the difference to the flags that a person has resolved.
+func (c *SettlePayment) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
 	money []*payment.TransactionRow) Settled {
-	was, detail := r.Value, c.turnOf(&r.Value, &next)
+	was, detail := r.Value, c.describeChange(&r.Value, &next)
 	resolved := was.GivenBack()
 	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
 	if last != nil && last.Value.Resolution == "" {
@@ -181,7 +181,7 @@ func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.
 			Principal: c.Principal, RequestID: c.RequestID})
 	}
 	flagged := false
-	if next.Unit != was.Unit && !resolved.IsZero() { // what was flagged in another unit has not been given back
+	if next.Unit != was.Unit && !resolved.IsZero() { // the amount flagged in the other unit was not given back
 		c.flagConsole(tx, r.Key.ID, &was, resolved.Neg(), detail)
 		resolved, flagged = amount.Int{}, true
 	}
@@ -200,15 +200,15 @@ func (c *SettlePayment) turnConsole(tx *Tx, r *payment.ConsoleRow, next payment.
 	for _, row := range money {
 		if row.Exists && row.Key.Gateway == c.Gateway {
 			t := tx.Payments().ChangeMoney(row)
-			t.ExtraRefunded = over(t.ExtraRefunded, was.Of(t))
+			t.ExtraRefunded = excess(t.ExtraRefunded, was.Of(t))
 			t.AddExtra(next.Of(t))
 		}
 	}
 	return s
 }
 
-// turnOf is what the gateway says now of a console refund, beside what it had said.
-func (c *SettlePayment) turnOf(was, next *payment.ConsoleRefund) string {
+// describeChange returns the detail of the flag of a changed console refund.
+func (c *SettlePayment) describeChange(was, next *payment.ConsoleRefund) string {
 	detail := "the refund, which no call asked for, "
 	switch {
 	case next.Failed:
@@ -225,8 +225,8 @@ func (c *SettlePayment) turnOf(was, next *payment.ConsoleRefund) string {
 	return detail
 }
 
-// flagConsole raises a flag about a console refund, and returns its id: n is what its gateway gave back too much or,
-// negative, too little.
+// flagConsole raises a flag about a console refund and returns its id. n is the surplus that the gateway gave back or,
+// if negative, the shortfall.
 func (c *SettlePayment) flagConsole(tx *Tx, id int64, x *payment.ConsoleRefund, n amount.Int, detail string) int64 {
 	kind := payment.UnknownRefund
 	if n.Sign() < 0 {

@@ -5,16 +5,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// console is what an earlier run found of a console refund.
+// console has the rows of a console refund that an earlier run found to be needed.
 type console struct {
-	ids         []int64  // to which its names lead
-	flag        int64    // last one about it; 0: none
-	transaction string   // of which it gave money back: its number
-	listed      string   // payment of which all transactions are named; empty: none
-	guards      []string // other payments, whose instances guard the refund and its transaction
+	ids         []int64  // of console refunds that have one of its names
+	flag        int64    // the latest flag about it; 0: none
+	transaction string   // number of the refunded transaction
+	listed      string   // payment whose transactions are all needed; empty: none
+	guards      []string // other payments: the lock on their instances covers the refund and its transaction
 }
 
-// need names the refund, its flag and the transaction, with the instance that guards that.
+// need names the refund, its flag, the transaction, and the instances that are locked for them.
 func (c console) need(tx *Tx, k payment.GatewayKey) {
 	for _, id := range c.ids {
 		tx.Payments().WantConsole(payment.ConsoleKey{Tenant: k.Tenant, ID: id})
@@ -33,8 +33,9 @@ func (c console) need(tx *Tx, k payment.GatewayKey) {
 	}
 }
 
-// takenOfPayment is taken for a notice without a transaction: the one that paid, or else the first under its number.
-func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+// transactionOfPayment returns the refunded transaction if the notice does not name it: the one that paid, or else the
+// first of the payment.
+func (c *SettlePayment) transactionOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
 	paid := c.row.Value.TransactionID
 	if c.row.Value.Gateway != c.Gateway {
 		paid = ""
@@ -57,17 +58,18 @@ func (c *SettlePayment) takenOfPayment(tx *Tx) (money *payment.TransactionRow, i
 	return nil, "", nil
 }
 
-// taken returns the transaction of which money was given back, and its number. Empty: none is known.
-func (c *SettlePayment) taken(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+// refundedTransaction returns the transaction that the notice refunds, and its number; empty: none is known.
+func (c *SettlePayment) refundedTransaction(tx *Tx) (money *payment.TransactionRow, id string, err error) {
 	if c.TransactionID == "" {
-		return c.takenOfPayment(tx)
+		return c.transactionOfPayment(tx)
 	}
-	money, err = c.takenOf(tx, c.TransactionID)
+	money, err = c.transactionByID(tx, c.TransactionID)
 	return money, c.TransactionID, err
 }
 
-// takenOf is taken for a transaction, which is not there yet if the gateway tells of the refund first. Nil: no number.
-func (c *SettlePayment) takenOf(tx *Tx, id string) (*payment.TransactionRow, error) {
+// transactionByID returns a transaction and locks its payment; nil: the number is empty. The transaction may not exist
+// yet: a gateway may report the refund first.
+func (c *SettlePayment) transactionByID(tx *Tx, id string) (*payment.TransactionRow, error) {
 	if id == "" {
 		return nil, nil
 	}
@@ -79,11 +81,11 @@ func (c *SettlePayment) takenOf(tx *Tx, id string) (*payment.TransactionRow, err
 	if !money.Exists {
 		return money, nil
 	}
-	return money, c.guard(tx, money.Value.OutTradeNo)
+	return money, c.lockPayment(tx, money.Value.OutTradeNo)
 }
 
-// guard asks for a run that locks the instance of a payment, if this one has not.
-func (c *SettlePayment) guard(tx *Tx, number string) error {
+// lockPayment asks for a run that locks the instance of a payment, if this one has not.
+func (c *SettlePayment) lockPayment(tx *Tx, number string) error {
 	if tx.Machines().Known(paymentInstance(payment.Key{Tenant: c.Tenant, OutTradeNo: number})) != nil {
 		return nil
 	}
@@ -91,14 +93,14 @@ func (c *SettlePayment) guard(tx *Tx, number string) error {
 	return commit.ErrMoreRows
 }
 
-// takenBy returns the transactions of which a console refund that is known gave money back: one that it names, or those
-// of its payment.
-func (c *SettlePayment) takenBy(tx *Tx, x *payment.ConsoleRefund) (rows []*payment.TransactionRow, err error) {
-	if err := c.guard(tx, x.OutTradeNo); err != nil {
+// transactionsOf returns the transactions that a recorded console refund may refund: the one that it names, or all of
+// its payment.
+func (c *SettlePayment) transactionsOf(tx *Tx, x *payment.ConsoleRefund) (rows []*payment.TransactionRow, err error) {
+	if err := c.lockPayment(tx, x.OutTradeNo); err != nil {
 		return nil, err
 	}
 	if x.TransactionID != "" {
-		money, err := c.takenOf(tx, x.TransactionID)
+		money, err := c.transactionByID(tx, x.TransactionID)
 		return []*payment.TransactionRow{money}, err
 	}
 	if c.console.listed != x.OutTradeNo {

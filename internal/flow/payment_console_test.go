@@ -23,8 +23,8 @@ func paidTill(t *testing.T) *till {
 }
 
 // console says that money was given back that no refund asked for.
-func console(id, amount string, change ...func(*payment.Said)) payment.Said {
-	return notice(id, append([]func(*payment.Said){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded), refundID("re_" + id)}, change...)...)
+func console(id, amount string, change ...func(*payment.Received)) payment.Received {
+	return notice(id, append([]func(*payment.Received){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded), refundID("re_" + id)}, change...)...)
 }
 
 // refuses expects that a refund is more than what remains.
@@ -231,7 +231,7 @@ func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
 			m := paidTill(t)
-			known := func(s *payment.Said) { s.GatewayRefundID = id }
+			known := func(s *payment.Received) { s.GatewayRefundID = id }
 			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), known), "flagged")
 			m.gets(refund("r1", "4"), "REFUND_EXISTS_DIFFERENT")
 			m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), known), "known")
@@ -242,8 +242,8 @@ func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
 	}
 }
 
-func refundID(id string) func(*payment.Said) {
-	return func(s *payment.Said) { s.GatewayRefundID = id }
+func refundID(id string) func(*payment.Received) {
+	return func(s *payment.Received) { s.GatewayRefundID = id }
 }
 
 // One refund, told of by our number alone, and by the gateway's id too, counts once.
@@ -338,7 +338,7 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 // A refund of the console that is told of by one name, and then by both, is known by either.
 func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 	t.Parallel()
-	by := func(id, number, gatewayID string) payment.Said {
+	by := func(id, number, gatewayID string) payment.Received {
 		said := notice(id, amountOf("4", "CNY"), ofRefund(number, gateway.Refunded))
 		said.GatewayRefundID = gatewayID
 		return said
@@ -357,14 +357,14 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 // What is first told of a refund of the console may not tell how much of the money is gone: what is told then counts.
 func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
 	t.Parallel()
-	for name, first := range map[string]func(*payment.Said){
+	for name, first := range map[string]func(*payment.Received){
 		"of nothing": amountOf("0", "CNY"), "without an amount": amountOf("0", ""), "in another currency": amountOf("4", "USD"),
 	} {
 		for _, number := range []string{"", "hand"} {
 			t.Run(name+" "+number, func(t *testing.T) {
 				t.Parallel()
 				m := paidTill(t)
-				said := func(id string, amount func(*payment.Said)) payment.Said {
+				said := func(id string, amount func(*payment.Received)) payment.Received {
 					return notice(id, amount, ofRefund(number, gateway.Refunded), refundID("re_1"))
 				}
 				m.says(said("m1", first), "flagged")

@@ -16,18 +16,18 @@ import (
 )
 
 // gaveBack says that console refund re_1 gave back an amount.
-func gaveBack(id, amount string, change ...func(*payment.Said)) payment.Said {
-	return console(id, amount, append([]func(*payment.Said){refundID("re_1")}, change...)...)
+func gaveBack(id, amount string, change ...func(*payment.Received)) payment.Received {
+	return console(id, amount, append([]func(*payment.Received){refundID("re_1")}, change...)...)
 }
 
 // cameBack says that console refund re_1 failed.
-func cameBack(id string, change ...func(*payment.Said)) payment.Said {
-	return gaveBack(id, "4", append([]func(*payment.Said){kind(gateway.RefundFailed)}, change...)...)
+func cameBack(id string, change ...func(*payment.Received)) payment.Received {
+	return gaveBack(id, "4", append([]func(*payment.Received){kind(gateway.RefundFailed)}, change...)...)
 }
 
-func minute(n int) func(*payment.Said) {
+func minute(n int) func(*payment.Received) {
 	began := time.Now().Add(-time.Hour)
-	return func(s *payment.Said) { s.At = began.Add(time.Duration(n) * time.Minute) }
+	return func(s *payment.Received) { s.At = began.Add(time.Duration(n) * time.Minute) }
 }
 
 // resolveLast resolves the newest flag.
@@ -173,7 +173,7 @@ func TestAConsoleRefundWithoutAnAmountFails(t *testing.T) {
 // A console refund fails under any of its names.
 func TestAConsoleRefundFailsUnderAllItsNames(t *testing.T) {
 	t.Parallel()
-	by := func(id string, k gateway.Kind, number, gatewayID string) payment.Said {
+	by := func(id string, k gateway.Kind, number, gatewayID string) payment.Received {
 		return notice(id, amountOf("4", "CNY"), ofRefund(number, k), refundID(gatewayID))
 	}
 	for _, last := range [][2]string{{"hand", ""}, {"", "re_1"}, {"hand", "re_1"}} {
@@ -208,7 +208,7 @@ func TestAConsoleRefundNamesAnotherPayment(t *testing.T) {
 func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
-	other := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	other := func(s *payment.Received) { s.Foreign = "merchant m2" }
 	m.says(gaveBack("m1", "4", minute(5)), "flagged")
 	m.says(cameBack("m2", refundID("")), "known")
 	m.says(cameBack("m3", refundID("re_2")), "known")
@@ -225,7 +225,7 @@ func TestAConsoleRefundTurnsOnTwoServers(t *testing.T) {
 	m := paidTill(t)
 	for n := range 12 {
 		number := []string{"p1", "p9"}[n%2]
-		says := func(id string, k gateway.Kind) payment.Said {
+		says := func(id string, k gateway.Kind) payment.Received {
 			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
 		}
 		m.says(says("m", gateway.Refunded), "flagged")
@@ -252,7 +252,7 @@ func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
 	m := paidTill(t)
 	for n := range 10 {
 		number := []string{"p1", "p9"}[n%2]
-		says := func(id string, k gateway.Kind) payment.Said {
+		says := func(id string, k gateway.Kind) payment.Received {
 			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
 		}
 		m.says(says("m", gateway.Refunded), "flagged")
@@ -320,7 +320,7 @@ func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T)
 func TestARefundOfAnotherCurrencyWithAKnownIDIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
-	usd := func(id string) payment.Said {
+	usd := func(id string) payment.Received {
 		return notice(id, amountOf("4", "USD"), ofRefund("r1", gateway.Refunded), refundID("re_1"))
 	}
 	m.says(notice("m0", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending), refundID("re_1")), "applied")
@@ -336,7 +336,7 @@ func TestARefundOfAnotherCurrencyWithAKnownIDIsFlagged(t *testing.T) {
 func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
-	eur := func(id, n string) payment.Said { return gaveBack(id, n, amountOf(n, "EUR")) }
+	eur := func(id, n string) payment.Received { return gaveBack(id, n, amountOf(n, "EUR")) }
 	m.says(eur("m1", "3"), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
 	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "EUR", Scale: 2}}}), "ok")

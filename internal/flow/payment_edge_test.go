@@ -82,7 +82,7 @@ func TestAPaymentThatWasGivenBackPaysNoOrder(t *testing.T) {
 		m.create("o", "p1")
 		m.says(notice("n0", kind(gateway.Closed)), "applied")
 		m.says(said, "known") // it was closed before
-		m.says(notice("n1", amountOf("10", "CNY"), func(s *payment.Said) { s.Foreign = foreign }), "flagged")
+		m.says(notice("n1", amountOf("10", "CNY"), func(s *payment.Received) { s.Foreign = foreign }), "flagged")
 		state, flag, _ := strings.Cut(want, " ")
 		m.is("o awaiting_payment, p1 " + state + "; " + flag + "; gw -10, sus 10")
 		m.verify()

@@ -12,7 +12,7 @@ import (
 type KeepNotice struct {
 	commit.Caller
 	Gateway string
-	payment.Said
+	payment.Received
 	Verdict payment.Verdict
 	Detail  string
 
@@ -21,7 +21,7 @@ type KeepNotice struct {
 
 // Need names the notice.
 func (c *KeepNotice) Need(tx *Tx) {
-	c.notice = tx.Payments().WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Said.ID})
+	c.notice = tx.Payments().WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Received.ID})
 }
 
 // Apply keeps the notice, once.
@@ -29,15 +29,15 @@ func (c *KeepNotice) Apply(tx *Tx) (any, error) {
 	if c.notice.Exists {
 		return Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true}, nil
 	}
-	tx.Payments().Record(c.notice, &c.Said, c.Verdict, c.Detail, c.RequestID)
+	tx.Payments().Record(c.notice, &c.Received, c.Verdict, c.Detail, c.RequestID)
 	return Settled{Done: true, Verdict: c.Verdict}, nil
 }
 
 // Keep commits a notice of a gateway that is about no payment that is known.
-func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, said payment.Said, v payment.Verdict, detail,
+func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, v payment.Verdict, detail,
 	requestID string) (Settled, error) {
-	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(said.Body),
-		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Said: storable(said), Verdict: v,
+	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(n.Body),
+		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Received: storable(n), Verdict: v,
 			Detail: detail}})
 	if err != nil {
 		return Settled{}, err

@@ -29,7 +29,7 @@ func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
-	hear := func(s payment.Said, want string) {
+	hear := func(s payment.Received, want string) {
 		t.Helper()
 		if got := m.hearFrom("new", s); got != want {
 			t.Errorf("notice %s: %s, want %s", s.ID, got, want)

@@ -29,7 +29,7 @@ type payPlay struct {
 	banks      map[string]*bank
 	dispatcher *dispatch.Dispatcher
 	waiting    []flow.Command
-	told       map[string]payment.Said // the first notice of each transaction, by bank and transaction
+	told       map[string]payment.Received // the first notice of each transaction, by bank and transaction
 	notices    int
 	minutes    *atomic.Int32 // by which the clock of the database is ahead
 	log        []string
@@ -111,13 +111,13 @@ func (p *payPlay) create(r *rapid.T) {
 }
 
 // hear waits for a notice to be applied. The bank answers accordingly from now on.
-func (p *payPlay) hear(bank string, s payment.Said) {
+func (p *payPlay) hear(bank string, s payment.Received) {
 	if s.ID == "" {
 		p.notices++
 		s.ID = fmt.Sprint("n", p.notices)
 	}
 	s.Callback, s.Body = true, []byte("{}")
-	p.waiting = append(p.waiting, &flow.SettlePayment{Caller: p.caller, Gateway: bank, Said: s})
+	p.waiting = append(p.waiting, &flow.SettlePayment{Caller: p.caller, Gateway: bank, Received: s})
 }
 
 // paid says that a transaction came: the same for ever, but perhaps under another id, or of another number.
@@ -125,7 +125,7 @@ func (p *payPlay) paid(r *rapid.T) {
 	name, transaction := drawnBanks.Draw(r, "bank"), rapid.SampledFrom([]string{"t1", "t2", "t3", "t4"}).Draw(r, "transaction")
 	s, again := p.told[name+"/"+transaction]
 	if !again {
-		s = payment.Said{Notice: gateway.Notice{Kind: gateway.Paid, OutTradeNo: drawnNumbers.Draw(r, "number"), TransactionID: transaction,
+		s = payment.Received{Notice: gateway.Notice{Kind: gateway.Paid, OutTradeNo: drawnNumbers.Draw(r, "number"), TransactionID: transaction,
 			Amount: dec(drawnAmounts.Draw(r, "amount")), Currency: "CNY"}, Asset: "CNY"}
 		switch drawnOddities.Draw(r, "odd") {
 		case "currency":
@@ -162,7 +162,7 @@ func (p *payPlay) say(r *rapid.T) {
 	if rapid.Bool().Draw(r, "repeated") {
 		n.ID = string(kind) + "/" + no
 	}
-	p.hear(name, payment.Said{Notice: n})
+	p.hear(name, payment.Received{Notice: n})
 }
 
 // back says how a refund ended, or that there was one in the console.
@@ -179,7 +179,7 @@ func (p *payPlay) back(r *rapid.T) {
 	}
 	kinds := []gateway.Kind{gateway.Refunded, gateway.RefundFailed, gateway.RefundPending, gateway.RefundAbnormal}
 	if len(row) < 5 {
-		p.hear(drawnBanks.Draw(r, "bank"), payment.Said{Notice: gateway.Notice{OutTradeNo: drawnNumbers.Draw(r, "number"),
+		p.hear(drawnBanks.Draw(r, "bank"), payment.Received{Notice: gateway.Notice{OutTradeNo: drawnNumbers.Draw(r, "number"),
 			Kind:            rapid.SampledFrom([]gateway.Kind{gateway.Refunded, gateway.Refunded, gateway.RefundFailed}).Draw(r, "end"),
 			TransactionID:   rapid.SampledFrom([]string{"", "t1", "t2"}).Draw(r, "transaction"),
 			RefundNo:        rapid.SampledFrom([]string{"", "hand", "hand2"}).Draw(r, "by hand"),
@@ -199,7 +199,7 @@ func (p *payPlay) back(r *rapid.T) {
 		b.refunds[no] = n
 	})
 	n.ID = ""
-	p.hear(row[0], payment.Said{Notice: n, Asset: map[string]string{"CNY": "CNY"}[n.Currency]})
+	p.hear(row[0], payment.Received{Notice: n, Asset: map[string]string{"CNY": "CNY"}[n.Currency]})
 }
 
 // refund asks for a refund of 4, or of all.
@@ -267,9 +267,9 @@ func (p *payPlay) commit(together bool) {
 	for i, c := range p.waiting {
 		p.log = append(p.log, fmt.Sprintf("%T: %s", c, ends[i]))
 		if s, ok := c.(*flow.SettlePayment); ok && strings.ToUpper(ends[i]) == ends[i] { // refused: the money goes to suspense
-			end := settledText(flow.Settle(ctx, p.market.engines[i%2], payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}, s.Said, nil, "r"))
+			end := settledText(flow.Settle(ctx, p.market.engines[i%2], payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}, s.Received, nil, "r"))
 			if strings.ToUpper(end) == end {
-				p.Fatalf("notice %+v: %s", s.Said, end)
+				p.Fatalf("notice %+v: %s", s.Received, end)
 			}
 		}
 	}
@@ -288,7 +288,7 @@ func TestPaymentsComeToRest(t *testing.T) {
 	m := newMarket(t)
 	var plays, minutes atomic.Int32
 	rapid.Check(t, func(r *rapid.T) {
-		p := &payPlay{T: r, market: m, caller: caller, minutes: &minutes, told: map[string]payment.Said{},
+		p := &payPlay{T: r, market: m, caller: caller, minutes: &minutes, told: map[string]payment.Received{},
 			banks: map[string]*bank{"g": newBank(), "h": newBank()}}
 		p.caller.Tenant = 100 + plays.Add(1)
 		p.dispatcher = m.dispatcher(p.caller.Tenant, p.banks)

@@ -269,7 +269,7 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	return commit.Repeat{First: payment.RefundView{Refund: *x, State: stateOf(i)}}, nil
 }
 
-// refundRows are the rows of a notice about a refund.
+// refundRows are the rows that a notice about a refund needs.
 type refundRows struct {
 	row     *payment.RefundRow
 	capture *ledger.CaptureCommand
@@ -326,10 +326,10 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	if !r.Found || r.Value.Turned {
-		return nil, commit.ErrLater // another call of this batch makes it, or has raised a flag about it
+		return nil, commit.ErrLater // another command of this batch makes it, or has raised a flag about it
 	}
 	x := &r.Value
-	if !c.about(x) {
+	if !c.concerns(x) {
 		return c.unknownRefund(tx)
 	}
 	i, err := tx.instanceOfRow(refundInstance(x.RefundKey), c.Caller)
@@ -338,7 +338,7 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	foreign, err := c.foreignTo(tx, x)
+	foreign, err := c.namesOtherMerchant(tx, x)
 	if err != nil {
 		return nil, err
 	}
@@ -346,12 +346,12 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	case foreign && c.Kind != gateway.Refunded:
 		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
 	case foreign, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
-		return c.turned(tx, x, i.State, foreign)
+		return c.changeOutcome(tx, x, i.State, foreign)
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
 		return c.record(tx, payment.Known, "the refund is "+i.State), nil
 	}
-	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Said))
+	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Received))
 	m.Need(tx.Machines())
 	if _, err := c.run(tx, m.Apply); err != nil {
 		return nil, err
@@ -373,7 +373,7 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	}
 	s := Settled{}
 	if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed {
-		s = c.decided(tx, x)
+		s = c.recordOutcome(tx, x)
 	} else {
 		s = c.record(tx, payment.Applied, "")
 	}
@@ -381,26 +381,26 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// foreignTo reports whether the notice of a refund names another merchant than the money that is given back.
-func (c *SettlePayment) foreignTo(tx *Tx, x *payment.Refund) (bool, error) {
+// namesOtherMerchant reports whether the notice of a refund names another merchant than the money that is given back.
+func (c *SettlePayment) namesOtherMerchant(tx *Tx, x *payment.Refund) (bool, error) {
 	if c.Foreign == "" || x.FlagID == 0 {
 		return c.Foreign != "", nil
 	}
-	if err := c.ownsRefund(tx, x); err != nil {
+	if err := c.needRefundRows(tx, x); err != nil {
 		return false, err
 	}
 	return c.refund.flag.Value.Kind != payment.WrongMerchant, nil
 }
 
-// about reports whether the notice is about a refund with its number.
-func (c *SettlePayment) about(x *payment.Refund) bool {
+// concerns reports whether the notice is about this refund, rather than another one with its number.
+func (c *SettlePayment) concerns(x *payment.Refund) bool {
 	return x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
 		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)
 }
 
 // endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
 func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
-	if err := c.ownsRefund(tx, x); err != nil {
+	if err := c.needRefundRows(tx, x); err != nil {
 		return err
 	}
 	money := tx.Payments().KnownTransaction(x.Transaction())

@@ -23,7 +23,7 @@ import (
 type SettlePayment struct {
 	commit.Caller
 	Gateway string
-	payment.Said
+	payment.Received
 	Credential gateway.Credential // of the answer to a submission
 	// Refused is why an earlier run could not pay the order: its money is put into suspense instead. Nil: it can.
 	Refused *fault.Fault
@@ -76,7 +76,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 		c.accounts = &g
 	}
 	payments, k := tx.Payments(), payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
-	c.notice = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Said.ID})
+	c.notice = payments.WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Received.ID})
 	c.row = payments.Want(k)
 	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
@@ -200,7 +200,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 		if r := c.refund.row; r != nil && r.Exists { // of flagged money
 			return c.refunded(tx)
 		}
-		return c.unknown(tx)
+		return c.unknownPayment(tx)
 	}
 	switch {
 	case c.order == nil && !c.row.Found:
@@ -269,7 +269,7 @@ func (c *SettlePayment) foreign() string {
 // record keeps the notice, and answers with what became of it.
 func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled {
 	if !c.notice.Exists {
-		tx.Payments().Record(c.notice, &c.Said, v, detail, c.RequestID)
+		tx.Payments().Record(c.notice, &c.Received, v, detail, c.RequestID)
 	}
 	return Settled{Done: v != payment.Unknown, Verdict: v}
 }
@@ -286,14 +286,14 @@ func (c *SettlePayment) state(tx *Tx) (string, error) {
 
 // move moves the payment, and publishes the event of that.
 func (c *SettlePayment) move(tx *Tx, to string) error {
-	m := movePayment(c.Caller, paymentInstance(c.row.Key), to, causeOf(&c.Said))
+	m := movePayment(c.Caller, paymentInstance(c.row.Key), to, causeOf(&c.Received))
 	m.Need(tx.Machines())
 	_, err := c.run(tx, m.Apply)
 	return err
 }
 
 // causeOf is the cause of the moves that a notice makes.
-func causeOf(s *payment.Said) string {
+func causeOf(s *payment.Received) string {
 	if s.TransactionID != "" {
 		return s.TransactionID
 	}

@@ -28,18 +28,18 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 			account = g.Suspense
 		}
 	}
-	if err := c.leave(tx, kind); err != nil {
+	if err := c.moveUnpaid(tx, kind); err != nil {
 		return nil, err
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	t := c.transaction(tx, account)
 	tx.Payments().RecordTransaction(c.money, t)
-	c.raise(tx, kind, detail, c.TransactionID, &t)
+	c.flagMoney(tx, kind, detail, c.TransactionID, &t)
 	return s, nil
 }
 
-// leave moves the payment to the state in which its money does not pay its order. One that has paid stays.
-func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
+// moveUnpaid moves the payment to the state in which its money does not pay its order. One that has paid stays.
+func (c *SettlePayment) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 	if c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return nil // its own gateway decides
 	}
@@ -57,8 +57,8 @@ func (c *SettlePayment) leave(tx *Tx, kind payment.FlagKind) error {
 	return nil
 }
 
-// raise raises a flag about money of a transaction.
-func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
+// flagMoney raises a flag about money of a transaction.
+func (c *SettlePayment) flagMoney(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
 	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: id,
 		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.knownAsset(tx), Scale: t.Scale, Amount: t.Amount,
 		Account: t.Account, RequestID: c.RequestID}
@@ -68,8 +68,8 @@ func (c *SettlePayment) raise(tx *Tx, kind payment.FlagKind, detail, id string, 
 	tx.Payments().Raise(c.Tenant, f)
 }
 
-// unknown keeps what a gateway says of a payment that is not there. It may be created yet.
-func (c *SettlePayment) unknown(tx *Tx) (any, error) {
+// unknownPayment keeps what a gateway says of a payment that is not there. It may be created yet.
+func (c *SettlePayment) unknownPayment(tx *Tx) (any, error) {
 	if c.Kind.Refund() {
 		return c.unknownRefund(tx)
 	}
@@ -140,7 +140,8 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	}
 	if c.parts == nil {
 		for _, s := range tx.Payments().Unknown(c.Key) {
-			c.parts = append(c.parts, &SettlePayment{Caller: c.Caller, Gateway: s.Gateway, Said: s.Said, suspend: true})
+			c.parts = append(c.parts, &SettlePayment{Caller: c.Caller, Gateway: s.Gateway, Received: s.Received,
+				suspend: true})
 		}
 		if c.parts != nil {
 			return nil, commit.ErrMoreRows

@@ -84,8 +84,8 @@ func describePay(out commit.Outcome, err error) string {
 }
 
 // notice says something of payment p1: by default that it is paid, with 6 CNY.
-func notice(id string, change ...func(*payment.Said)) payment.Said {
-	s := payment.Said{Notice: gateway.Notice{ID: id, Kind: gateway.Paid, OutTradeNo: "p1", TransactionID: "t1",
+func notice(id string, change ...func(*payment.Received)) payment.Received {
+	s := payment.Received{Notice: gateway.Notice{ID: id, Kind: gateway.Paid, OutTradeNo: "p1", TransactionID: "t1",
 		Amount: dec("6"), Currency: "CNY"}, Asset: "CNY", Callback: true, Body: []byte("{}")}
 	for _, f := range change {
 		f(&s)
@@ -93,24 +93,24 @@ func notice(id string, change ...func(*payment.Said)) payment.Said {
 	return s
 }
 
-func kind(k gateway.Kind) func(*payment.Said) { return func(s *payment.Said) { s.Kind = k } }
+func kind(k gateway.Kind) func(*payment.Received) { return func(s *payment.Received) { s.Kind = k } }
 
-func of(number, transaction string) func(*payment.Said) {
-	return func(s *payment.Said) { s.OutTradeNo, s.TransactionID = number, transaction }
+func of(number, transaction string) func(*payment.Received) {
+	return func(s *payment.Received) { s.OutTradeNo, s.TransactionID = number, transaction }
 }
 
-func amountOf(text, currency string) func(*payment.Said) {
-	return func(s *payment.Said) { s.Amount, s.Currency, s.Asset = dec(text), currency, currency }
+func amountOf(text, currency string) func(*payment.Received) {
+	return func(s *payment.Received) { s.Amount, s.Currency, s.Asset = dec(text), currency, currency }
 }
 
-func (m *till) says(s payment.Said, want string) {
+func (m *till) says(s payment.Received, want string) {
 	m.Helper()
 	if got := m.hear(0, s); got != want {
 		m.Errorf("notice %s: got %s, want %s", s.ID, got, want)
 	}
 }
 
-func (m *till) hear(engine int, s payment.Said) string {
+func (m *till) hear(engine int, s payment.Received) string {
 	return settledText(flow.Settle(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
 }
 
@@ -168,14 +168,14 @@ func TestACallbackPaysItsOrderOnce(t *testing.T) {
 func TestWhatDoesNotFitIsFlagged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		said payment.Said
+		said payment.Received
 		end  string
 	}{
 		"amount":   {notice("n", amountOf("5.99", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 599 sus; gw -6, sus 6"},
 		"decimals": {notice("n", amountOf("6.001", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 6001"},
 		"asset":    {notice("n", amountOf("6", "USD")), "o awaiting_payment, p1 suspended; wrong_asset 600"},
-		"currency": {notice("n", func(s *payment.Said) { s.Currency, s.Asset = "XAU", "" }), "o awaiting_payment, p1 suspended; wrong_asset 6"},
-		"merchant": {notice("n", func(s *payment.Said) { s.Foreign = "seller_id 1" }), "o awaiting_payment, p1 suspended; wrong_merchant 600 sus; gw -6, sus 6"},
+		"currency": {notice("n", func(s *payment.Received) { s.Currency, s.Asset = "XAU", "" }), "o awaiting_payment, p1 suspended; wrong_asset 6"},
+		"merchant": {notice("n", func(s *payment.Received) { s.Foreign = "seller_id 1" }), "o awaiting_payment, p1 suspended; wrong_merchant 600 sus; gw -6, sus 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,10 +230,10 @@ func TestADeclineLeavesTheOrderPayable(t *testing.T) {
 	m.payableOrder("o")
 	m.create("o", "p1")
 	m.says(notice("n1", kind(gateway.Pending)), "applied")
-	m.says(notice("n2", kind(gateway.Declined), func(s *payment.Said) { s.Code = "card_declined" }), "applied")
+	m.says(notice("n2", kind(gateway.Declined), func(s *payment.Received) { s.Code = "card_declined" }), "applied")
 	m.says(notice("n3", kind(gateway.Declined)), "known")
 	// The answer to a query after another decline is like the first.
-	answer := func(s *payment.Said) { s.Callback = false }
+	answer := func(s *payment.Received) { s.Callback = false }
 	m.says(notice("q4", kind(gateway.Pending), answer), "applied")
 	m.says(notice("n2", kind(gateway.Declined)), "applied existed") // a callback that comes again says nothing new
 	if got := m.create("o", "p1"); got != "p1 submitted existed" {
@@ -326,8 +326,8 @@ func refund(no, amount string) *flow.RefundPayment {
 	return c
 }
 
-func ofRefund(no string, k gateway.Kind) func(*payment.Said) {
-	return func(s *payment.Said) { s.Kind, s.RefundNo = k, no }
+func ofRefund(no string, k gateway.Kind) func(*payment.Received) {
+	return func(s *payment.Received) { s.Kind, s.RefundNo = k, no }
 }
 
 func (m *till) gets(c flow.Command, want string) {
@@ -586,7 +586,7 @@ func TestTimesOfNoticesAreInTheRangeOfResponses(t *testing.T) {
 		o, p := fmt.Sprint("o", i), fmt.Sprint("p", i)
 		m.payableOrder(o, outside)
 		m.create(o, p)
-		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)), func(s *payment.Said) { s.At = at }), "applied")
+		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)), func(s *payment.Received) { s.At = at }), "applied")
 	}
 	if got := m.text("select count(*)::text from payment_notices, payment_payments where occurred_at is not null or paid_at is not null"); got != "0" {
 		t.Errorf("%s notices and payments have a time", got)

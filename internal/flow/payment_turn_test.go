@@ -34,7 +34,7 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 		t.Run(given, func(t *testing.T) {
 			t.Parallel()
 			m := refunding(t, "")
-			back := func(id, n string) payment.Said {
+			back := func(id, n string) payment.Received {
 				return notice(id, amountOf(n, "CNY"), ofRefund("r1", gateway.Refunded))
 			}
 			m.says(back("m1", given), "flagged")
@@ -181,7 +181,7 @@ func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 // once, whatever a person has decided in between.
 func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 	t.Parallel()
-	foreign := func(s *payment.Said) { s.Foreign = "seller" }
+	foreign := func(s *payment.Received) { s.Foreign = "seller" }
 	off := flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
 	for name, c := range map[string]struct {
 		resolved bool
@@ -259,8 +259,8 @@ func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
 func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 	t.Parallel()
 	begin := time.Now().Add(-time.Hour)
-	at := func(minute int) func(*payment.Said) {
-		return func(s *payment.Said) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
+	at := func(minute int) func(*payment.Received) {
+		return func(s *payment.Received) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
 	}
 	type said struct {
 		kind    gateway.Kind
@@ -311,9 +311,9 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 func TestAClockThatIsAheadOrdersItsNotices(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
-	ahead := func(seconds int) func(*payment.Said) {
+	ahead := func(seconds int) func(*payment.Received) {
 		at := time.Now().Add(30*time.Second + time.Duration(seconds)*time.Second)
-		return func(s *payment.Said) { s.At = at }
+		return func(s *payment.Received) { s.At = at }
 	}
 	first, second := ahead(0), ahead(3)
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), first), "applied")
@@ -327,8 +327,8 @@ func TestAClockThatIsAheadOrdersItsNotices(t *testing.T) {
 func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 	t.Parallel()
 	begin := time.Now().Add(-time.Hour)
-	at := func(minute int) func(*payment.Said) {
-		return func(s *payment.Said) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
+	at := func(minute int) func(*payment.Received) {
+		return func(s *payment.Received) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
 	}
 	for given, want := range map[string]struct{ verdict, flags string }{
 		"4": {"known", "refund_returned 400"},
@@ -339,7 +339,7 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 			m := refunding(t, "4")
 			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), at(10)), "applied")
 			m.says(notice("m2", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded), at(20),
-				func(s *payment.Said) { s.Foreign = "merchant m2" }), want.verdict)
+				func(s *payment.Received) { s.Foreign = "merchant m2" }), want.verdict)
 			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), at(15)), "flagged")
 			m.is("o paid, p1 succeeded, r1 succeeded; " + want.flags + "; gw -6, user:3 6")
 			m.verify()
@@ -348,10 +348,10 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 }
 
 // A notice that says neither how a refund ended nor of what amount it is makes the server ask, also if the refund was
-// decided before.
+// recordOutcome before.
 func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	t.Parallel()
-	settle := func(m *till, s payment.Said) flow.Settled {
+	settle := func(m *till, s payment.Received) flow.Settled {
 		t.Helper()
 		out, err := flow.Settle(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
 		if err != nil {
@@ -437,7 +437,7 @@ func TestSumsOfRefundsBeyond38DigitsBreakNoRead(t *testing.T) {
 // The refund of a flag may be told of in the name of another merchant only if the money came so.
 func TestANoticeOfAnotherMerchantAboutTheRefundOfAFlag(t *testing.T) {
 	t.Parallel()
-	another := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	another := func(s *payment.Received) { s.Foreign = "merchant m2" }
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m := newTill(t)
 	m.payableOrder("o", outside)

@@ -86,7 +86,7 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	const times = payment.MaxUnknown + 3
-	paid := func(n int) payment.Said { return notice(fmt.Sprint("n", n), of("px", fmt.Sprint("t", n))) }
+	paid := func(n int) payment.Received { return notice(fmt.Sprint("n", n), of("px", fmt.Sprint("t", n))) }
 	for n := range times {
 		m.says(paid(n), "unknown again")
 	}

@@ -31,7 +31,7 @@ const (
 	maxCredential = 32 << 10
 )
 
-// Notice returns ErrFormat for a notice that cannot be stored. What is kept of it is Unreadable.
+// Notice returns a notice of kind Unreadable, with ErrFormat, for one that cannot be stored.
 func (g *guard) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
 	n, err := g.Gateway.Notice(header, body, now)
 	if err == nil {

@@ -30,7 +30,7 @@ func (tx *Tx) Create(r *Row, p Payment) *Payment {
 func (tx *Tx) Change(r *Row) *Progress { return &tx.payments.Change(r).Progress }
 
 // Record keeps a notice with what became of it, under a new id.
-func (tx *Tx) Record(r *NoticeRow, s *Said, v Verdict, detail, requestID string) (id int64) {
+func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
 	id = tx.newID()
 	*tx.notices.Change(r) = Recorded{id, v, s, detail, requestID}
 	return id
@@ -110,7 +110,8 @@ func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {
 		v := &r.Value
-		return r.Key.Tenant == k.Tenant && v.Verdict == Unknown && v.said != nil && v.said.OutTradeNo == k.OutTradeNo
+		return r.Key.Tenant == k.Tenant && v.Verdict == Unknown && v.received != nil &&
+			v.received.OutTradeNo == k.OutTradeNo
 	})
 	if !more && !slices.ContainsFunc(tx.calls, c.sameSubject) {
 		tx.calls = append(tx.calls, c)

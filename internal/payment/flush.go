@@ -113,7 +113,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 	var names db.NoticeNameInsertParams
 	arg := db.NoticeInsertParams{Now: tx.Now}
 	for _, r := range rows {
-		v, s := &r.Value, r.Value.said
+		v, s := &r.Value, r.Value.received
 		names.Tenants, names.Gateways = append(names.Tenants, r.Key.Tenant), append(names.Gateways, r.Key.Gateway)
 		names.NotifyIds, names.NoticeIds = append(names.NotifyIds, r.Key.ID), append(names.NoticeIds, v.ID)
 		if s == nil {

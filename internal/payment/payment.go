@@ -273,8 +273,8 @@ func RefundName(k GatewayKey, name string) NoticeKey {
 	return NoticeKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
 
-// Said is a notice with its origin.
-type Said struct {
+// Received is a notice with its origin.
+type Received struct {
 	gateway.Notice
 	Asset    string // of the currency, by the settings; empty: none
 	Callback bool   // false: an answer to a call
@@ -284,11 +284,11 @@ type Said struct {
 
 // Recorded is a notice in the database.
 type Recorded struct {
-	ID      int64
-	Verdict Verdict
-	said    *Said // of one that the batch records
-	detail  string
-	request string
+	ID       int64
+	Verdict  Verdict
+	received *Received // of one that the batch records
+	detail   string
+	request  string
 }
 
 // CallKind is a call that is due at a gateway.

@@ -50,7 +50,7 @@ type NamedGateway struct {
 type NoticeView struct {
 	ID      int64
 	Gateway string
-	Said
+	Received
 	Amount     string // as it was read
 	Verdict    Verdict
 	Detail     string
@@ -185,7 +185,7 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount),
 				Verdict: Verdict(f.Verdict), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
 				RecordedAt: f.RecordedAt.UTC(),
-				Said: Said{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
+				Received: Received{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
 					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),
 					RefundNo: pg.OrZero(f.RefundNo), Currency: pg.OrZero(f.Currency),
 					At: pg.OrZero(f.OccurredAt).UTC()}}}
@@ -198,7 +198,8 @@ func (r *Reader) Waiting(ctx context.Context, k Key) (list []Stored, requests []
 	rows, err := q.NoticeWaiting(ctx, pg.Planned{DB: r.pool}, db.NoticeWaitingParams{TenantID: k.Tenant,
 		OutTradeNo: k.OutTradeNo, Most: MaxUnknown})
 	for _, f := range rows {
-		s := Stored{Gateway: f.Gateway, Said: Said{Asset: pg.OrZero(f.Asset), Callback: f.Callback, Body: f.Body}}
+		s := Stored{Gateway: f.Gateway,
+			Received: Received{Asset: pg.OrZero(f.Asset), Callback: f.Callback, Body: f.Body}}
 		if err := errors.Join(decode(f.Fields, &s.Notice), decode(f.Headers, &s.Header)); err != nil {
 			return nil, nil, err
 		}

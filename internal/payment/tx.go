@@ -70,7 +70,7 @@ type Sibling struct {
 type Stored struct {
 	NoticeID int64
 	Gateway  string
-	Said
+	Received
 }
 
 // dueCall asks for a call, or, without a kind, ends the one that there is.

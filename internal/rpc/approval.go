@@ -184,8 +184,9 @@ func inRequest(err error) error {
 	return &own
 }
 
-// permitAll checks the role and the scopes of the caller for a request and for the operations of an Execute. What a
-// reference will fill in is not known yet, so the caller needs rights to every value. Returns fault PERMISSION_DENIED.
+// permitAll checks the role and the scopes of the caller for a request and for the operations of an Execute. The value
+// that a reference will fill in is not known yet, so the caller needs rights to every value. Returns fault
+// PERMISSION_DENIED.
 func (w *wanted) permitAll(c *call) error {
 	e, _ := w.request.(*batchv1.ExecuteRequest)
 	for i, o := range e.GetOperations() {

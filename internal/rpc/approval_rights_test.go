@@ -184,7 +184,7 @@ func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
 	}
 }
 
-// Requester and approver need rights to every value that a reference may fill in, and nobody else sees the request.
+// Requester and approver need rights to every value that a reference may fill in; other principals do not see the request.
 func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

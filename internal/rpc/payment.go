@@ -437,7 +437,7 @@ func renderRefund(v *payment.RefundView) *pb.Refund {
 }
 
 func renderGatewayNotice(n *payment.NoticeView) *pb.Notice {
-	return &pb.Notice{Id: n.ID, Gateway: n.Gateway, NotifyId: n.Said.ID, Callback: n.Callback,
+	return &pb.Notice{Id: n.ID, Gateway: n.Gateway, NotifyId: n.Received.ID, Callback: n.Callback,
 		Kind:       pb.NoticeKind(enum(pb.NoticeKind_value, "NOTICE_KIND_", string(n.Kind))),
 		OutTradeNo: n.OutTradeNo, TransactionId: n.TransactionID, RefundNo: n.RefundNo, Amount: n.Amount,
 		Currency: n.Currency, OccurTime: timestamp(n.At),

@@ -42,7 +42,7 @@ func engineOn(t testing.TB, dsn string) *flow.Engine {
 // says commits what the gateway "till" says, as a server does to which it is configured: a payment is paid.
 func (c *caller) says(number, transaction, asset string) {
 	c.T.Helper()
-	said := paid.Said{Asset: asset, Callback: true, Body: []byte("{}"), Header: map[string]string{"Note": secretNote},
+	said := paid.Received{Asset: asset, Callback: true, Body: []byte("{}"), Header: map[string]string{"Note": secretNote},
 		Notice: gateway.Notice{ID: transaction, Kind: gateway.Paid, OutTradeNo: number, TransactionID: transaction,
 			Amount: amount.Decimal{Coef: amount.FromInt64(1)}, Currency: asset}}
 	k := paid.GatewayKey{Tenant: c.tenant(), Gateway: "till"}

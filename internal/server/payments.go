@@ -50,9 +50,9 @@ func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset st
 }
 
 // settle commits what a gateway said in answer to a call.
-func (s *Server) settle(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
+func (s *Server) settle(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 	requestID string) (dispatch.Settled, error) {
-	out, err := s.settled(ctx, k, said, c, requestID)
+	out, err := s.settled(ctx, k, n, c, requestID)
 	return dispatch.Settled{Advanced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
 }
 
@@ -68,25 +68,25 @@ func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.No
 // numberWait is how long a notice of a refund without a number of ours is asked for again, from its time on.
 const numberWait = time.Hour
 
-func (s *Server) settled(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
+func (s *Server) settled(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 	requestID string) (flow.Settled, error) {
 	var out flow.Settled
 	var err error
 	switch {
-	case said.Kind == gateway.Other:
-		out, err = flow.Keep(ctx, s.engine, k, said, payment.Known, "ledgerd does not follow it", requestID)
-	case said.Kind == gateway.Unreadable:
-		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, said.Text, requestID)
-	case said.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
-		said.ID = httpsend.Cut("kept/"+said.ID, 256) // if it comes again and applies, it is recorded under its own
-		out, err = flow.Keep(ctx, s.engine, k, said, payment.Unknown, "no payment is known by it", requestID)
+	case n.Kind == gateway.Other:
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.Known, "ledgerd does not follow it", requestID)
+	case n.Kind == gateway.Unreadable:
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.Unknown, n.Text, requestID)
+	case n.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
+		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it comes again and applies, it is recorded under its own
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.Unknown, "no payment is known by it", requestID)
 		// But one of ours may have been given back before the notice of its transaction: this one comes again.
-		out.Done = out.Done && time.Since(said.At) >= numberWait
+		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
-		out, err = flow.Settle(ctx, s.engine, k, said, c, requestID)
+		out, err = flow.Settle(ctx, s.engine, k, n, c, requestID)
 	}
 	if err == nil && !out.Existed {
-		s.payments.notices.WithLabelValues(k.Gateway, string(said.Kind), string(out.Verdict)).Inc()
+		s.payments.notices.WithLabelValues(k.Gateway, string(n.Kind), string(out.Verdict)).Inc()
 	}
 	return out, err
 }
@@ -100,8 +100,8 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 		return false, err
 	}
 	asset, _ := g.Asset(n.Currency)
-	said := payment.Said{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
-	out, err := s.settled(ctx, k, said, nil, requestID)
+	received := payment.Received{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
+	out, err := s.settled(ctx, k, received, nil, requestID)
 	if err == nil && out.NeedsQuery {
 		return s.askAboutRefund(ctx, requestID, g, n)
 	}
@@ -128,7 +128,7 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 	}
 	asset, _ := g.Asset(answer.Currency)
 	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
-		payment.Said{Notice: answer, Asset: asset}, nil, requestID)
+		payment.Received{Notice: answer, Asset: asset}, nil, requestID)
 	return err == nil && !out.NeedsQuery, err
 }
 

@@ -24,7 +24,7 @@ func (e *StateError) Error() string { return "the payment is " + string(e.Status
 // id names a thing of a gateway.
 type id struct{ gateway, key string }
 
-// Book is the memory of all gateways. Safe for concurrent use. What its methods return are copies.
+// Book is the memory of all gateways. It is safe for concurrent use; its methods return copies.
 type Book struct {
 	ctx     context.Context
 	speed   float64

@@ -55,7 +55,7 @@ func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l 
 	waiting, requests, err := d.Reader.Waiting(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
 	for i, s := range waiting {
 		from := payment.GatewayKey{Tenant: g.Tenant, Gateway: s.Gateway}
-		if _, err := d.Settle(ctx, from, s.Said, nil, requests[i]); err != nil {
+		if _, err := d.Settle(ctx, from, s.Received, nil, requests[i]); err != nil {
 			return false, err
 		}
 	}

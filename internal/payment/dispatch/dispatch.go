@@ -25,7 +25,7 @@ type Config struct {
 	Reader   *payment.Reader
 	Gateways map[string]*gateway.Configured
 	// Settle commits what a gateway said.
-	Settle func(ctx context.Context, k payment.GatewayKey, said payment.Said, c gateway.Credential,
+	Settle func(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 		requestID string) (Settled, error)
 	// AccountExists reports whether the ledger has an account.
 	AccountExists func(ctx context.Context, tenant int32, code, asset string) (bool, error)
@@ -204,7 +204,7 @@ func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gatewa
 	ctx, cancel := context.WithTimeout(ctx, recordWithin)
 	defer cancel()
 	asset, _ := g.Asset(n.Currency)
-	return d.Settle(ctx, keyOf(g), payment.Said{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
+	return d.Settle(ctx, keyOf(g), payment.Received{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
 }
 
 // pauses are the times between tries, and between questions.

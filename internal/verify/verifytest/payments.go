@@ -16,7 +16,7 @@ func (b *Books) says(gatewayName string, n gateway.Notice) {
 	b.t.Helper()
 	n.Currency = "CNY"
 	_, err := flow.Settle(context.Background(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: gatewayName},
-		payment.Said{Notice: n, Asset: "CNY", Callback: true, Body: []byte(n.ID)}, nil, "req-notice-"+n.ID)
+		payment.Received{Notice: n, Asset: "CNY", Callback: true, Body: []byte(n.ID)}, nil, "req-notice-"+n.ID)
 	if err != nil {
 		b.t.Errorf("notice %s: %v", n.ID, err)
 	}
@@ -54,7 +54,8 @@ func (b *Books) payments() {
 	b.says("card", gateway.Notice{ID: "n-3", Kind: gateway.Refunded, OutTradeNo: "card-3", TransactionID: "tx-3",
 		GatewayRefundID: "re-3", Amount: Decimal("3")})
 	if _, err := flow.Keep(b.t.Context(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: "card"},
-		payment.Said{Notice: gateway.Notice{ID: "n-4", Kind: gateway.Other}, Callback: true, Body: []byte("dispute")},
+		payment.Received{Notice: gateway.Notice{ID: "n-4", Kind: gateway.Other}, Callback: true,
+			Body: []byte("dispute")},
 		payment.Known, "not followed", "req-notice-n-4"); err != nil {
 		b.t.Error(err)
 	}

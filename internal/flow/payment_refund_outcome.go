@@ -11,17 +11,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// given is what the gateway says that it gave back for a refund.
-func (c *SettlePayment) given(x *payment.Refund) amount.Int {
+// amountGivenBack returns the amount that the gateway gave back, by the notice: if it names none, the requested one.
+func (c *SettlePayment) amountGivenBack(x *payment.Refund) amount.Int {
 	n := c.Amount.MinorUp(x.Scale)
 	if c.Kind != gateway.Refunded || n.IsZero() {
-		return x.Amount // it does not say
+		return x.Amount
 	}
 	return n
 }
 
-// ownsRefund asks for a run that names what belongs to a refund, if this one has not.
-func (c *SettlePayment) ownsRefund(tx *Tx, x *payment.Refund) error {
+// needRefundRows asks for another run if this one has not named the transaction and the flags of a refund.
+func (c *SettlePayment) needRefundRows(tx *Tx, x *payment.Refund) error {
 	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}
 	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && c.refund.flag == nil ||
 		x.TurnFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
@@ -32,13 +32,13 @@ func (c *SettlePayment) ownsRefund(tx *Tx, x *payment.Refund) error {
 	return nil
 }
 
-// decided notes what the gateway gave back for a refund that the notice has just decided.
-func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
-	c.noteTime(tx, x)
+// recordOutcome records the amount that was given back by a refund that this notice has ended.
+func (c *SettlePayment) recordOutcome(tx *Tx, x *payment.Refund) Settled {
+	c.recordTime(tx, x)
 	if c.Kind == gateway.RefundFailed {
-		return c.gives(tx, x, gift{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
+		return c.applyOutcome(tx, x, outcome{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
 	}
-	g := gift{given: c.given(x), booked: x.Amount, countedBefore: x.Amount, counted: x.Amount}
+	g := outcome{given: c.amountGivenBack(x), booked: x.Amount, countedBefore: x.Amount, counted: x.Amount}
 	g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
 		", which asked for " + amount.Format(x.Amount, x.Scale)
 	if c.Refused != nil && x.Account != "" {
@@ -46,17 +46,17 @@ func (c *SettlePayment) decided(tx *Tx, x *payment.Refund) Settled {
 		g.detail = "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
 			c.Refused.Message
 	}
-	return c.gives(tx, x, g)
+	return c.applyOutcome(tx, x, g)
 }
 
-// turned takes what the gateway says of a refund that is decided, or says with the name of another merchant. What it
-// said last counts, by its clock; the state stays.
-func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
-	g := gift{given: c.given(x), booked: x.Booked}
+// changeOutcome applies a notice about a refund that has ended, or one that names another merchant. The latest notice
+// counts, by the gateway's clock; the state of the refund stays.
+func (c *SettlePayment) changeOutcome(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
+	g := outcome{given: c.amountGivenBack(x), booked: x.Booked}
 	switch {
 	case c.Kind == gateway.RefundFailed:
 		g.given = amount.Int{}
-	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it does not say
+	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it names no amount
 		g.given = x.GivenBack
 	}
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.GivenAt) {
@@ -64,13 +64,13 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 	}
 	if g.given == x.GivenBack {
 		if ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed; ends && !foreign {
-			c.noteTime(tx, x)
+			c.recordTime(tx, x)
 		}
 		s := c.record(tx, payment.Known, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
-	if err := c.ownsRefund(tx, x); err != nil {
+	if err := c.needRefundRows(tx, x); err != nil {
 		return nil, err
 	}
 	switch {
@@ -92,26 +92,26 @@ func (c *SettlePayment) turned(tx *Tx, x *payment.Refund, state string, foreign 
 		g.countedBefore, g.counted = x.Amount, x.Amount
 	}
 	if !foreign {
-		c.noteTime(tx, x)
+		c.recordTime(tx, x)
 	}
-	s := c.gives(tx, x, g)
+	s := c.applyOutcome(tx, x, g)
 	c.nameRefund(tx)
 	return s, nil
 }
 
-// gift is what a gateway gave back for a refund, by a notice.
-type gift struct {
+// outcome is the outcome of a refund, by a notice.
+type outcome struct {
 	given, booked          amount.Int // as in payment.Refund, after the notice
-	countedBefore, counted amount.Int // of the transaction, as given back by the refund, before the notice and after it
-	detail                 string     // why that may differ
+	countedBefore, counted amount.Int // the refund's part of the transaction's refunded amount, before and after
+	detail                 string     // of a flag about the difference
 }
 
-// gives notes what the gateway gave back for a refund. A flag has what that is more, or less, than what the ledger has
-// given back for it, since the last flag that a person has resolved: an open one is withdrawn. If a refund has
-// succeeded and neither has given anything back, a flag of nothing tells that the payer has not got his money.
-func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
+// applyOutcome records the amount given back by a refund. If it differs from the amount that the ledger has given back,
+// a flag has the difference since the last flag that a person has resolved; an open flag is withdrawn. If a refund has
+// succeeded and nothing was given back, a flag of 0 says that the payer has not got the money.
+func (c *SettlePayment) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settled {
 	n, _ := g.given.Sub(x.GivenBack)
-	n, _ = n.Sub(over(g.booked, x.Booked))
+	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
 	if last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}); last != nil &&
 		last.Value.Resolution == "" {
@@ -121,28 +121,28 @@ func (c *SettlePayment) gives(tx *Tx, x *payment.Refund, g gift) Settled {
 		withdrawn = true
 	}
 	t := tx.Payments().ChangeMoney(tx.Payments().KnownTransaction(x.Transaction()))
-	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(over(x.GivenBack, g.countedBefore))
-	t.AddExtra(over(g.given, g.counted))
+	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(excess(x.GivenBack, g.countedBefore))
+	t.AddExtra(excess(g.given, g.counted))
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.GivenBack, changed.Booked = g.given, g.booked
 	switch {
 	case !n.IsZero() || nothing:
-		return c.doubt(tx, x, n, g.detail)
+		return c.flagRefund(tx, x, n, g.detail)
 	case withdrawn:
 		return c.record(tx, payment.Applied, g.detail)
 	}
 	return c.record(tx, payment.Applied, "")
 }
 
-// maxAhead is how far the clock of a gateway may be ahead of the database's. Later times are cut to it: otherwise all
-// that the gateway says after its clock was corrected would count as old.
+// maxAhead is the most by which the clock of a gateway may be ahead of the database's. Later times are cut to it:
+// otherwise, all notices sent after the clock was corrected would count as old.
 const maxAhead = time.Minute
 
-// noteTime notes when the gateway said so, also if it repeats what it had said before: what it said in between does not
-// count, if it comes later.
-func (c *SettlePayment) noteTime(tx *Tx, x *payment.Refund) {
-	if at := c.toldAt(tx, x.GivenAt); !at.Equal(x.GivenAt) {
+// recordTime records the time of the notice, also if the notice changes nothing: one with an earlier time that arrives
+// later does not count.
+func (c *SettlePayment) recordTime(tx *Tx, x *payment.Refund) {
+	if at := c.latestTime(tx, x.GivenAt); !at.Equal(x.GivenAt) {
 		tx.Payments().ChangeRefund(c.refund.row).GivenAt = at
 	}
 }
@@ -154,14 +154,14 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// over is what a is more than b.
-func over(a, b amount.Int) amount.Int {
+// excess returns a - b, or 0 if b is greater.
+func excess(a, b amount.Int) amount.Int {
 	n, _ := a.Sub(b)
 	return amount.Greater(n, amount.Int{})
 }
 
-// doubt raises a flag about a refund: n is what its gateway gave back too much or, negative, too little.
-func (c *SettlePayment) doubt(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
+// flagRefund raises a flag about a refund. n is the surplus that the gateway gave back or, if negative, the shortfall.
+func (c *SettlePayment) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
 	kind := payment.UnknownRefund
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()

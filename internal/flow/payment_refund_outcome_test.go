@@ -30,11 +30,11 @@ func (m *till) together(commands ...flow.Command) string {
 }
 
 // hears is the command that applies a notice.
-func hears(s payment.Said) flow.Command {
-	return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: s}
+func hears(s payment.Received) flow.Command {
+	return &flow.SettlePayment{Caller: caller, Gateway: "g", Received: s}
 }
 
-func (m *till) hearFrom(name string, s payment.Said) string {
+func (m *till) hearFrom(name string, s payment.Received) string {
 	return settledText(flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
 }
 
@@ -174,7 +174,7 @@ func TestForeignNoticesMoveNoPayment(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
-	foreign := func(s *payment.Said) { s.Foreign = "mode test" }
+	foreign := func(s *payment.Received) { s.Foreign = "mode test" }
 	for i, k := range []gateway.Kind{gateway.Pending, gateway.Declined, gateway.Closed} {
 		m.says(notice(fmt.Sprint("n", i), kind(k), foreign), "known")
 	}
@@ -268,7 +268,7 @@ func TestARefundOfForeignMoneySucceeds(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
-	foreign := func(s *payment.Said) { s.Foreign = "merchant m2" }
+	foreign := func(s *payment.Received) { s.Foreign = "merchant m2" }
 	m.says(notice("n1", amountOf("10", "CNY"), foreign), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "wrong_merchant refund")
 	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "applied")
@@ -332,7 +332,7 @@ func TestMoneyOfOddNoticesIsFlagged(t *testing.T) {
 	m.create("o", "p1")
 	nothing := amountOf("0", "CNY")
 	m.says(notice("a", of("p1", "t é/\n")), "applied")
-	m.says(notice("b", of("p1", "t3"), nothing, func(s *payment.Said) { s.Foreign = "currency UGX" }), "flagged")
+	m.says(notice("b", of("p1", "t3"), nothing, func(s *payment.Received) { s.Foreign = "currency UGX" }), "flagged")
 	m.says(notice("c", of("p1", "t4"), amountOf("0.000000000000000001", "CNY")), "flagged")
 	m.says(notice("d", of("p1", "t5"), amountOf("99999999999999999999999999999999999999", "CNY")), "flagged")
 	m.payableOrder("u")
@@ -413,7 +413,7 @@ func TestOneUnknownRefundIsFlaggedOnce(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	by := func(s *payment.Said) { s.GatewayRefundID = "re_1" }
+	by := func(s *payment.Received) { s.GatewayRefundID = "re_1" }
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), by), "flagged")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("", gateway.Refunded), by), "known")
 	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
