@@ -36,7 +36,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run a server on DATABASE_URL."`
 	Migrate migrateCmd `cmd:"" help:"Migrate the schema of DATABASE_URL to this version."`
 	Apikey  apikeyCmd  `cmd:"" help:"Create, list, rotate and revoke API keys."`
-	Policy  policyCmd  `cmd:"" help:"Set what a tenant requires of calls: request keys, submit tokens, the life of keys."`
+	Policy  policyCmd  `cmd:"" help:"Set what a tenant requires of calls: request keys, submit tokens, approvals, the life of keys."`
 	Limit   limitCmd   `cmd:"" help:"Limit how many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, test all invariants, compare the schema."`
 	Bench   benchCmds  `embed:""`
@@ -45,7 +45,7 @@ type cli struct {
 	Import  importCmd  `cmd:"" help:"Import books from other systems."`
 	Export  exportCmd  `cmd:"" help:"Export the books."`
 
-	Reconcile reconcileCmd `cmd:"" help:"Compare the books with those of others."`
+	Reconcile reconcileCmd `cmd:"" help:"Compare the books with statements of banks and gateways."`
 }
 
 // env is the environment of subcommands.

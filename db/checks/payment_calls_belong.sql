@@ -1,6 +1,6 @@
--- A call is due for every payment and refund that is not decided, and for no other one: at its gateway, or, of a
--- payment that was not created, none but its flag. A closed payment may be closed again, and one that
--- has ended may have more money that is to be flagged.
+-- Every open payment and refund has one scheduled call, to its own gateway; those that have ended have none.
+-- Exceptions: a payment that was not created has only the call "flag", and one that has ended may have "close" or
+-- "flag".
 select coalesce(i.tenant_id, c.tenant_id) as tenant_id, coalesce(i.machine, c.subject) as subject,
     coalesce(i.key, c.number) as number, i.state,
     case when c.number is null then 'no call is due' when i.key is null then 'a call is due'

@@ -1,6 +1,5 @@
--- Every console refund is what the notice said that told of it first, and one of its names leads to it, unless it has
--- none, or one that was cut. Its last flag is about it, and about the same transaction. One that has not failed has a
--- flag.
+-- Every console refund equals its first notice, and an alias leads to it, unless it has none or a truncated one. Its
+-- latest flag is about it and about the same transaction. A console refund that has not failed has a flag.
 select r.tenant_id, r.console_id, r.gateway, r.out_trade_no, r.transaction_id, r.refund_no, r.gateway_refund_id,
     case when n.notice_id is null then 'no notice told of it' when w.named and x.notify_id is null
             then 'its name does not lead to it'

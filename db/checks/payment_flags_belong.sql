@@ -1,8 +1,8 @@
--- Every flag is about the whole of a transaction, or about a refund: one that no call asked for, or one that failed
--- after it had succeeded. What was decided has come about: the payment has succeeded by it, there is the refund, which
--- has not failed, or the transfer of that money, or of what refunds have left of it, if the ledger has its asset. Of an
--- open one, something is left to decide. It has the time of its batch; or an earlier one, if the batch's time was that
--- of an account ahead of the clock.
+-- Every flag is about a whole transaction, about a console refund, or about a refund whose outcome changed. A resolved
+-- flag has its effect. accept: the payment has succeeded by its money. refund: there is a refund that has not failed.
+-- write_off: there is a transfer of the amount that is not refunded, if the ledger has the asset. An open flag has an
+-- amount to resolve. A flag has the time of its batch, or an earlier one if an account of the batch was ahead of the
+-- clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
     case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null
             then 'there is no such transaction'

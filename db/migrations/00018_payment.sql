@@ -95,13 +95,13 @@ comment on column payment_payments.amount is 'What is to be paid, in minor units
 comment on column payment_payments.payee is 'Code of the account that is paid.';
 comment on column payment_payments.description is
     'What the payer reads at the gateway; null: the number of the order.';
-comment on column payment_payments.payer is 'Who pays, as the gateway knows the payer; null: not said.';
-comment on column payment_payments.payer_ip is 'IP address of the payer; null: not said.';
-comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: not said.';
+comment on column payment_payments.payer is 'Payer, by the gateway''s name; null: none.';
+comment on column payment_payments.payer_ip is 'IP address of the payer; null: none.';
+comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: none.';
 comment on column payment_payments.expires_at is
     'When the order ends if it is not paid, as at the creation of the payment; null: never.';
 comment on column payment_payments.early is
-    'The gateway told of it before it was created: notices with the verdict unknown may wait for it.';
+    'The gateway sent notices of it before it was created: those with the verdict unknown may wait for it.';
 comment on column payment_payments.token_hash is
     'SHA-256 of the submit token that the call spent, which a decline opens again; null: none.';
 comment on column payment_payments.principal is 'Principal of the caller that created it.';
@@ -109,11 +109,11 @@ comment on column payment_payments.request_id is 'X-Request-ID of the call.';
 comment on column payment_payments.created_at is 'When it was created: time of its batch.';
 comment on column payment_payments.transaction_id is
     'The gateway''s number of the transaction, which may be in payment_transactions; null: not known.';
-comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or not said.';
+comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or unknown.';
 comment on column payment_payments.credential is
     'What the payer''s client needs to pay: names and values; null: the gateway does not know it yet.';
 comment on column payment_payments.failure_code is
-    'Why it was last declined or refused, as the gateway says; null: it was not.';
+    'Why it was last declined or refused, by the gateway; null: it was not.';
 comment on column payment_payments.failure_text is 'The same for people.';
 comment on column payment_payments.messages is
     'Messages that the commit sends that pays the order, sealed with a key derived from the master key; null: none, or '
@@ -156,9 +156,9 @@ comment on table payment_transactions is
 comment on column payment_transactions.tenant_id is 'Tenant.';
 comment on column payment_transactions.gateway is 'Gateway.';
 comment on column payment_transactions.transaction_id is 'The gateway''s number of it.';
-comment on column payment_transactions.out_trade_no is 'Number of the payment, as the gateway says.';
-comment on column payment_transactions.notice_id is 'Notice that said so first; notice_id >> 14 is the batch.';
-comment on column payment_transactions.currency is 'Currency, as the gateway says.';
+comment on column payment_transactions.out_trade_no is 'Number of the payment, by the gateway.';
+comment on column payment_transactions.notice_id is 'First notice of it; notice_id >> 14 is the batch.';
+comment on column payment_transactions.currency is 'Currency, by the gateway.';
 comment on column payment_transactions.asset is 'Asset of the currency; null: the settings name none that exists.';
 comment on column payment_transactions.scale is 'Decimals of the amount.';
 comment on column payment_transactions.amount is 'Amount, in 10^-scale of the currency.';
@@ -166,7 +166,7 @@ comment on column payment_transactions.account is
     'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
     'resolution of a flag; null: not posted.';
 comment on column payment_transactions.refunding is 'What refunds that are not decided give back.';
-comment on column payment_transactions.refunded is 'What refunds that have succeeded gave back.';
+comment on column payment_transactions.refunded is 'Amount of the refunds that have succeeded.';
 comment on column payment_transactions.recorded_at is 'When it was recorded: time of its batch.';
 create trigger payment_transactions_kept before delete or truncate
     or update of tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale, amount,
@@ -226,7 +226,7 @@ create table payment_notices (
 create index payment_notices_number_idx on payment_notices (tenant_id, out_trade_no, notice_id)
     where out_trade_no <> '';
 comment on table payment_notices is
-    'What gateways said, verified, with what became of it: in callbacks, and in answers to calls. Append-only.';
+    'Verified notices of gateways, from callbacks and from answers to calls, with their verdicts. Append-only.';
 comment on column payment_notices.tenant_id is 'Tenant.';
 comment on column payment_notices.notice_id is 'Id; notice_id >> 14 is the batch that recorded it.';
 comment on column payment_notices.gateway is 'Gateway.';
@@ -237,10 +237,11 @@ comment on column payment_notices.kind is
     'about nothing that is followed; unreadable: signed, but not in the gateway''s format.';
 comment on column payment_notices.out_trade_no is
     'Number of the payment; empty: it is about none that is known.';
-comment on column payment_notices.transaction_id is 'The gateway''s number of the transaction; null: not said.';
+comment on column payment_notices.transaction_id is
+    'The gateway''s number of the transaction; null: the notice has none.';
 comment on column payment_notices.refund_no is 'Number of the refund; null: it is about none.';
-comment on column payment_notices.amount is 'Amount in major units; null: not said.';
-comment on column payment_notices.currency is 'Currency; null: not said.';
+comment on column payment_notices.amount is 'Amount in major units; null: the notice has none.';
+comment on column payment_notices.currency is 'Currency; null: the notice has none.';
 comment on column payment_notices.asset is 'Asset of the currency by the settings; null: none.';
 comment on column payment_notices.fields is
     'The whole notice as it was read, from which one that was unknown applies later.';
@@ -251,7 +252,8 @@ comment on column payment_notices.detail is 'Why, for people; null: nothing to s
 comment on column payment_notices.headers is 'Headers of the callback, without secrets; null: an answer.';
 comment on column payment_notices.body is 'Body as it came.';
 comment on column payment_notices.request_id is 'X-Request-ID under which it was recorded.';
-comment on column payment_notices.occurred_at is 'When it happened, by the gateway''s clock; null: not said.';
+comment on column payment_notices.occurred_at is
+    'When it happened, by the gateway''s clock; null: the notice has none.';
 comment on column payment_notices.recorded_at is 'When it was recorded: time of its batch.';
 create trigger payment_notices_append_only before update or delete or truncate on payment_notices
     for each statement execute function commit_append_only();
@@ -281,8 +283,8 @@ create table payment_refunds (
     failure_text      text,
     given             numeric(38, 0) not null default 0,
     booked            numeric(38, 0) not null default 0,
-    given_at          timestamptz,
-    turn_flag_id      bigint,
+    noticed_at          timestamptz,
+    outcome_flag_id      bigint,
     constraint payment_refunds_pkey primary key (tenant_id, refund_no),
     constraint payment_refunds_refund_no_check check (octet_length(refund_no) between 1 and 64),
     constraint payment_refunds_amount_check check (amount > 0),
@@ -315,19 +317,19 @@ comment on column payment_refunds.principal is 'Principal of the caller that ask
 comment on column payment_refunds.request_id is 'X-Request-ID of the call.';
 comment on column payment_refunds.created_at is 'When it was asked for: time of its batch.';
 comment on column payment_refunds.gateway_refund_id is 'The gateway''s number of it; null: not known.';
-comment on column payment_refunds.failure_code is 'Why it failed, as the gateway says; null: it did not.';
+comment on column payment_refunds.failure_code is 'Why it failed, by the gateway; null: it did not.';
 comment on column payment_refunds.failure_text is 'The same for people.';
 comment on column payment_refunds.given is
-    'What its gateway gave back for it, as the gateway said last, in 10^-scale; 0: nothing, or not decided.';
+    'Amount that the gateway gave back, by its latest notice, in 10^-scale; 0: none, or not known yet.';
 comment on column payment_refunds.booked is
-    'What the books have given back for it: its amount when it has succeeded; 0: it has not, or its hold could not be '
+    'Amount that the ledger has given back: all of it if the refund succeeded; 0: it did not, or its hold could not be '
     'captured.';
-comment on column payment_refunds.given_at is
-    'When the gateway said so, by its clock, at most a minute after it came; null: no notice told a time.';
-comment on column payment_refunds.turn_flag_id is
-    'Last flag of a difference between what its gateway gave back and its state; null: none.';
+comment on column payment_refunds.noticed_at is
+    'Time of the latest notice by the gateway''s clock, at most a minute after its receipt; null: notices had no time.';
+comment on column payment_refunds.outcome_flag_id is
+    'Latest flag about a difference between the amount that the gateway gave back and the ledger; null: none.';
 grant select, insert on payment_refunds to ledgerd_app;
-grant update (gateway_refund_id, failure_code, failure_text, given, booked, given_at, turn_flag_id)
+grant update (gateway_refund_id, failure_code, failure_text, given, booked, noticed_at, outcome_flag_id)
     on payment_refunds to ledgerd_app;
 grant select on payment_refunds to ledgerd_audit;
 
@@ -344,7 +346,7 @@ create table payment_console_refunds (
     scale             smallint not null,
     amount            numeric(38, 0) not null,
     failed            boolean not null,
-    told_at           timestamptz,
+    noticed_at           timestamptz,
     flag_id           bigint,
     recorded_at       timestamptz not null,
     constraint payment_console_refunds_pkey primary key (tenant_id, console_id),
@@ -355,29 +357,29 @@ create table payment_console_refunds (
 create index payment_console_refunds_transaction_idx
     on payment_console_refunds (tenant_id, gateway, transaction_id, out_trade_no) where out_trade_no <> '';
 comment on table payment_console_refunds is
-    'Refunds that a gateway told of and no call asked for, for example of its console. Each is its own lock.';
+    'Refunds that no call requested, for example those made in the gateway''s console. Each is its own lock.';
 comment on column payment_console_refunds.tenant_id is 'Tenant.';
 comment on column payment_console_refunds.console_id is
-    'Id: that of the notice that told of it first, to which its names lead in payment_notice_names.';
+    'Id: that of its first notice. Its aliases in payment_notice_names have the same id.';
 comment on column payment_console_refunds.gateway is 'Gateway.';
 comment on column payment_console_refunds.refund_no is 'Its number, as that notice says; null: none.';
 comment on column payment_console_refunds.gateway_refund_id is
     'The gateway''s number of it, as that notice says; null: none.';
 comment on column payment_console_refunds.out_trade_no is 'Number of the payment, as that notice says.';
 comment on column payment_console_refunds.transaction_id is
-    'Transaction whose money it gave back; empty: that notice named none, and the payment had none.';
+    'Transaction that it refunds; empty: its first notice named none, and the payment had none.';
 comment on column payment_console_refunds.currency is 'Currency; empty: not told.';
 comment on column payment_console_refunds.asset is 'Asset of the currency; null: the ledger has none.';
 comment on column payment_console_refunds.scale is 'Decimals of the amount.';
 comment on column payment_console_refunds.amount is
-    'What it gave back, or would have, as the gateway said last, in 10^-scale; 0: not told.';
+    'Amount of the refund, by its latest notice, in 10^-scale; 0: no notice had an amount.';
 comment on column payment_console_refunds.failed is 'True if it gave nothing back, or the money came back.';
-comment on column payment_console_refunds.told_at is
-    'When the gateway said so, by its clock, at most a minute after it came; null: no notice told a time.';
+comment on column payment_console_refunds.noticed_at is
+    'Time of the latest notice by the gateway''s clock, at most a minute after its receipt; null: notices had no time.';
 comment on column payment_console_refunds.flag_id is 'Last flag about it; null: none.';
-comment on column payment_console_refunds.recorded_at is 'When it was first told of: time of that batch.';
+comment on column payment_console_refunds.recorded_at is 'When its first notice was recorded: time of that batch.';
 grant select, insert on payment_console_refunds to ledgerd_app;
-grant update (currency, asset, scale, amount, failed, told_at, flag_id) on payment_console_refunds to ledgerd_app;
+grant update (currency, asset, scale, amount, failed, noticed_at, flag_id) on payment_console_refunds to ledgerd_app;
 grant select on payment_console_refunds to ledgerd_audit;
 
 create table payment_flags (
@@ -434,24 +436,24 @@ comment on column payment_flags.detail is 'Why, for people.';
 comment on column payment_flags.gateway is 'Gateway.';
 comment on column payment_flags.transaction_id is
     'The gateway''s number of the transaction; empty: it named none, and the payment had none.';
-comment on column payment_flags.out_trade_no is 'Number of the payment, as the gateway says.';
+comment on column payment_flags.out_trade_no is 'Number of the payment, by the gateway.';
 comment on column payment_flags.order_no is 'Order of the payment; null: none is known.';
-comment on column payment_flags.currency is 'Currency, as the gateway says.';
+comment on column payment_flags.currency is 'Currency, by the gateway.';
 comment on column payment_flags.asset is 'Asset of the currency; null: the ledger has none.';
 comment on column payment_flags.scale is 'Decimals of the amount.';
 comment on column payment_flags.amount is 'Amount, in 10^-scale.';
 comment on column payment_flags.account is
     'Code of the suspense account on which the money stands; null: not posted.';
 comment on column payment_flags.about_refund is
-    'Refund that the flag is about: what it gave back differs from its state; null: none.';
+    'Refund that the flag is about: the gateway gave back another amount than the ledger; null: none.';
 comment on column payment_flags.about_console is
     'Console refund that the flag is about; null: none.';
 comment on column payment_flags.request_id is 'X-Request-ID under which it was raised.';
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
 comment on column payment_flags.resolution is
-    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: the gateway said '
-    'the contrary since.';
+    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: a later '
+    'notice removed its reason.';
 comment on column payment_flags.target is 'Code of the account to which it was written off.';
 comment on column payment_flags.refund_no is 'Refund that gives it back.';
 comment on column payment_flags.note is 'Note of the person who decided.';
@@ -532,9 +534,9 @@ cross join lateral (
     where y.currency in ('', x.currency)
 ) f;
 comment on view payment_money is
-    'Transactions with what their gateways gave back beyond the refunds that have counted: what a gateway gave back '
-    'more than a refund has counted, and its console refunds in the same currency, rounded up. A console refund '
-    'without a transaction was told of before its payment had any: it counts for all that came.';
+    'Transactions with the amounts that their gateways gave back beyond succeeded refunds: the surplus of refunds, and '
+    'console refunds in the same currency, rounded up. A console refund without a transaction came before its payment '
+    'had one: it counts for each transaction that came.';
 comment on column payment_money.tenant_id is 'As in payment_transactions.';
 comment on column payment_money.gateway is 'As in payment_transactions.';
 comment on column payment_money.transaction_id is 'As in payment_transactions.';
@@ -631,7 +633,8 @@ select t.name as tenant, n.gateway, n.notify_id, n.callback, n.kind, n.verdict, 
     n.body, n.notice_id
 from payment_notices n
 left join access_tenants t on t.tenant_id = n.tenant_id;
-comment on view audit.callbacks is 'What gateways said, in callbacks and in answers to calls, with what became of it.';
+comment on view audit.callbacks is
+    'Notices of gateways, from callbacks and from answers to calls, with their verdicts.';
 comment on column audit.callbacks.tenant is 'Name of the tenant.';
 comment on column audit.callbacks.gateway is 'Gateway.';
 comment on column audit.callbacks.notify_id is 'The gateway''s id of it, or a text made of the call and the answer.';
@@ -687,25 +690,25 @@ comment on column audit.refunds.refund_id is 'Id; refund_id >> 14 is the batch t
 create view audit.console_refunds as
 select t.name as tenant, r.out_trade_no, case when r.failed then 'failed' else 'succeeded' end as state,
     audit.decimal(r.amount, r.scale) as amount, r.currency, r.gateway, r.transaction_id, r.refund_no,
-    r.gateway_refund_id, r.told_at, r.flag_id, r.recorded_at, r.console_id
+    r.gateway_refund_id, r.noticed_at, r.flag_id, r.recorded_at, r.console_id
 from payment_console_refunds r
 left join access_tenants t on t.tenant_id = r.tenant_id;
 comment on view audit.console_refunds is
-    'Refunds that a gateway told of and no call asked for, for example of its console.';
+    'Refunds that no call requested, for example those made in the gateway''s console.';
 comment on column audit.console_refunds.tenant is 'Name of the tenant.';
 comment on column audit.console_refunds.out_trade_no is 'Number of the payment.';
 comment on column audit.console_refunds.state is 'succeeded; failed: it gave nothing back, or the money came back.';
-comment on column audit.console_refunds.amount is 'What it gave back, or would have; 0: not told.';
+comment on column audit.console_refunds.amount is 'Amount of the refund; 0: no notice had an amount.';
 comment on column audit.console_refunds.currency is 'Currency; empty: not told.';
 comment on column audit.console_refunds.gateway is 'Gateway.';
-comment on column audit.console_refunds.transaction_id is 'Transaction whose money it gave back; empty: not told.';
+comment on column audit.console_refunds.transaction_id is 'Transaction that it refunds; empty: unknown.';
 comment on column audit.console_refunds.refund_no is 'Number; null: none.';
 comment on column audit.console_refunds.gateway_refund_id is 'The gateway''s number of it; null: none.';
-comment on column audit.console_refunds.told_at is 'When the gateway said so last, by its clock.';
+comment on column audit.console_refunds.noticed_at is 'Time of the latest notice, by the gateway''s clock.';
 comment on column audit.console_refunds.flag_id is 'Last flag about it; null: none.';
-comment on column audit.console_refunds.recorded_at is 'When it was first told of.';
+comment on column audit.console_refunds.recorded_at is 'When its first notice was recorded.';
 comment on column audit.console_refunds.console_id is
-    'Id; console_id >> 14 is the batch that recorded it. Also that of the notice that told of it first.';
+    'Id; console_id >> 14 is the batch that recorded it. Also that of its first notice.';
 grant select on audit.payments, audit.refunds, audit.console_refunds, audit.flags, audit.callbacks to ledgerd_audit;
 
 -- Adds payments to audit.requests, whatever other branches the view has by now.

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Certificates authenticates callers by client certificates. The authority that signs them decides who is who: the URI
-// ledgerd://TENANT/PRINCIPAL?role=ROLE&scope=SCOPE among a certificate's alternative names names its holder.
+// Certificates authenticates callers by client certificates. The authority that signs a certificate vouches for its
+// holder, which the certificate has as an alternative name: ledgerd://TENANT/PRINCIPAL?role=ROLE&scope=SCOPE.
 type Certificates struct {
 	directory   *directory
 	authorities func() *x509.CertPool

@@ -179,10 +179,9 @@ func random(n int) string {
 // MaxOverlap bounds how long a rotated key remains valid.
 const MaxOverlap = 90 * 24 * time.Hour
 
-// RotateKey creates a successor with the rights of a key, which then expires after the overlap, unless it does so
-// before. The successor of a key that expires needs an expiry, so that a rotation makes no key eternal; zero: neither
-// expires. Returns faults API_KEY_NOT_FOUND, FIELD_INVALID,
-// PERMISSION_DENIED.
+// RotateKey creates a successor with the rights of a key. The old key expires after the overlap, or at its own expiry
+// if that is earlier. If the old key expires, the successor must expire too; the zero time means no expiry. Returns
+// faults API_KEY_NOT_FOUND, FIELD_INVALID, PERMISSION_DENIED.
 func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string, overlap time.Duration,
 	expires time.Time) (successor, old Key, err error) {
 	if overlap < 0 || overlap > MaxOverlap {

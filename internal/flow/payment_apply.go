@@ -14,9 +14,9 @@ import (
 // line of the order.
 const settleRows = 12
 
-// Settle commits what a gateway said. If the order or the ledger refuses the money, it goes to suspense, and if that
-// cannot take it either, it is flagged only: nothing that is verified is lost. Each of these is a commit of its own, so
-// that no refusal rests on an attempt that was rolled back.
+// Settle commits a notice of a gateway. If the order or the ledger refuses the money, the money goes to suspense; if
+// the suspense account cannot take it either, it is flagged only. So no verified notice is lost. Each try is a
+// submission of its own: a refusal must not rest on an attempt that was rolled back.
 func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, cred gateway.Credential,
 	requestID string) (Settled, error) {
 	caller := gatewayCaller(k, requestID)
@@ -49,7 +49,7 @@ func gatewayCaller(k payment.GatewayKey, requestID string) commit.Caller {
 	return commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
 }
 
-// storable returns a notice without a time that no response could have.
+// storable returns the notice without its time if no response could contain that time.
 func storable(n payment.Received) payment.Received {
 	if y := n.At.UTC().Year(); y < 1 || y > 9999 {
 		n.At = time.Time{}

@@ -83,7 +83,7 @@ func (c *SettlePayment) addConsoleRefund(tx *Tx) (any, error) {
 	x := payment.ConsoleRefund{Gateway: c.Gateway, RefundNo: c.RefundNo, GatewayRefundID: c.GatewayRefundID,
 		OutTradeNo: c.OutTradeNo, TransactionID: id, Failed: c.Kind == gateway.RefundFailed}
 	x.Unit, x.Amount = c.unit(tx)
-	x.ToldAt = c.latestTime(tx, time.Time{})
+	x.NoticedAt = c.latestTime(tx, time.Time{})
 	var s Settled
 	if x.Failed {
 		s = c.record(tx, payment.Known, "there is no such refund")
@@ -132,13 +132,13 @@ func (c *SettlePayment) latestTime(tx *Tx, before time.Time) time.Time {
 // updateConsoleRefund applies a notice about a known console refund. The latest notice counts, by the gateway's clock.
 func (c *SettlePayment) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
-	if c.Callback && !c.At.IsZero() && c.At.Before(x.ToldAt) {
+	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
 		s := c.record(tx, payment.Known, "the gateway has said something later")
 		c.nameConsole(tx, r.Key.ID)
 		return s, nil
 	}
 	next := *x
-	next.ToldAt = c.latestTime(tx, x.ToldAt)
+	next.NoticedAt = c.latestTime(tx, x.NoticedAt)
 	if next.Failed = c.Kind == gateway.RefundFailed; !next.Failed && !c.Amount.Coef.IsZero() {
 		if c.Currency != "" && c.Currency != x.Currency {
 			next.Unit, next.Amount = c.unit(tx)
@@ -147,14 +147,14 @@ func (c *SettlePayment) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any,
 		}
 	}
 	if next.Failed == x.Failed && next.Unit == x.Unit && next.Amount == x.Amount {
-		if !next.ToldAt.Equal(x.ToldAt) {
-			tx.Payments().ChangeConsole(r).ToldAt = next.ToldAt
+		if !next.NoticedAt.Equal(x.NoticedAt) {
+			tx.Payments().ChangeConsole(r).NoticedAt = next.NoticedAt
 		}
 		s := c.record(tx, payment.Known, "the refund is known")
 		c.nameConsole(tx, r.Key.ID)
 		return s, nil
 	}
-	if x.Turned {
+	if x.Reflagged {
 		return nil, commit.ErrLater // another call of this batch has raised a flag about it
 	}
 	if flag := (payment.FlagKey{Tenant: c.Tenant, ID: x.FlagID}); flag.ID != 0 && tx.Payments().KnownFlag(flag) == nil {
@@ -189,7 +189,7 @@ func (c *SettlePayment) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next 
 	if n, _ := next.GivenBack().Sub(resolved); !n.IsZero() || unknown {
 		next.FlagID, flagged = c.flagConsole(tx, r.Key.ID, &next, n, detail), true
 	}
-	next.Turned = true
+	next.Reflagged = true
 	*tx.Payments().ChangeConsole(r) = next
 	verdict := payment.Applied
 	if flagged {

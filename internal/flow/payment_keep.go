@@ -7,8 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// KeepNotice keeps a notice of a gateway that is about no payment that is known. It moves nothing. Its answer is a
-// Settled.
+// KeepNotice stores a notice of a gateway that is about no known payment. It moves no money. Its answer is a Settled.
 type KeepNotice struct {
 	commit.Caller
 	Gateway string
@@ -24,7 +23,7 @@ func (c *KeepNotice) Need(tx *Tx) {
 	c.notice = tx.Payments().WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Received.ID})
 }
 
-// Apply keeps the notice, once.
+// Apply stores the notice, once.
 func (c *KeepNotice) Apply(tx *Tx) (any, error) {
 	if c.notice.Exists {
 		return Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true}, nil
@@ -33,7 +32,7 @@ func (c *KeepNotice) Apply(tx *Tx) (any, error) {
 	return Settled{Done: true, Verdict: c.Verdict}, nil
 }
 
-// Keep commits a notice of a gateway that is about no payment that is known.
+// Keep commits a notice of a gateway that is about no known payment.
 func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, v payment.Verdict, detail,
 	requestID string) (Settled, error) {
 	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(n.Body),

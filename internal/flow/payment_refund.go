@@ -288,8 +288,8 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 	tx.Machines().Want(refundInstance(k))
 	if x := r.found; x != nil {
 		payments.WantTransaction(x.Transaction())
-		if x.TurnFlagID != 0 {
-			payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.TurnFlagID})
+		if x.OutcomeFlagID != 0 {
+			payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.OutcomeFlagID})
 		}
 		if x.FlagID != 0 {
 			r.flag = payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
@@ -325,7 +325,7 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 	if r == nil || !r.Exists {
 		return c.unknownRefund(tx)
 	}
-	if !r.Found || r.Value.Turned {
+	if !r.Found || r.Value.Reflagged {
 		return nil, commit.ErrLater // another command of this batch makes it, or has raised a flag about it
 	}
 	x := &r.Value

@@ -6,7 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// needNames names the second names of a notice of how a refund ended, or that it will: those of the refund.
+// needNames names the aliases of a notice about a final or pending refund: the refund's own numbers.
 func (c *SettlePayment) needNames(tx *Tx) {
 	c.alias, c.number, c.unlike = nil, nil, nil
 	ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed
@@ -22,21 +22,21 @@ func (c *SettlePayment) needNames(tx *Tx) {
 	}
 }
 
-// numberName is the second name of a notice about a refund by our number.
+// numberName is the alias of a refund's notices by our number.
 func numberName(g payment.GatewayKey, outTradeNo, refundNo string) payment.NoticeKey {
 	return payment.RefundName(g, outTradeNo+"/"+refundNo)
 }
 
-// nameRefund gives the recorded notice of a refund of ours that succeeded, or will, its second name: another notice of
-// that may not have our number.
+// nameRefund adds an alias to the recorded notice of one of our refunds, because a later notice about that refund may
+// lack our number.
 func (c *SettlePayment) nameRefund(tx *Tx) {
 	if c.Kind != gateway.RefundFailed && c.alias != nil && !c.alias.Exists {
 		tx.Payments().AddName(c.alias, c.notice.Value.ID)
 	}
 }
 
-// consoleNames are the names of a console refund, as far as the notice tells them: the gateway's id of it, and its
-// number. One that has the number of a refund of ours, and is unlike it, cannot have these names.
+// consoleNames are the aliases of a console refund that the notice tells: the gateway's id and the number. If one of
+// our refunds uses the number with other content, the console refund is found by number and currency instead.
 func (c *SettlePayment) consoleNames() []*payment.NoticeRow {
 	if r := c.refund.row; r != nil && r.Exists {
 		return []*payment.NoticeRow{c.unlike}
@@ -44,8 +44,8 @@ func (c *SettlePayment) consoleNames() []*payment.NoticeRow {
 	return []*payment.NoticeRow{c.alias, c.number}
 }
 
-// nameConsole gives a console refund all its names, by which it is found: its number, too, which RefundPayment does not
-// use then. first is the notice that told of it first.
+// nameConsole adds all aliases of a console refund, by which it is found. Its number is one of them, so RefundPayment
+// cannot use that number. first is the id of its first notice.
 func (c *SettlePayment) nameConsole(tx *Tx, first int64) {
 	for _, name := range c.consoleNames() {
 		if name != nil && !name.Exists {

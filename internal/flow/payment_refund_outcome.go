@@ -22,9 +22,9 @@ func (c *SettlePayment) amountGivenBack(x *payment.Refund) amount.Int {
 
 // needRefundRows asks for another run if this one has not named the transaction and the flags of a refund.
 func (c *SettlePayment) needRefundRows(tx *Tx, x *payment.Refund) error {
-	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}
+	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}
 	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && c.refund.flag == nil ||
-		x.TurnFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
+		x.OutcomeFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
 		found := *x
 		c.refund.found = &found
 		return commit.ErrMoreRows
@@ -59,7 +59,7 @@ func (c *SettlePayment) changeOutcome(tx *Tx, x *payment.Refund, state string, f
 	case c.Kind != gateway.Refunded, !x.GivenBack.IsZero() && c.Amount.Coef.IsZero(): // it names no amount
 		g.given = x.GivenBack
 	}
-	if c.Callback && !c.At.IsZero() && c.At.Before(x.GivenAt) {
+	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
 		return c.record(tx, payment.Known, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
@@ -113,7 +113,7 @@ func (c *SettlePayment) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settl
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
-	if last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.TurnFlagID}); last != nil &&
+	if last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}); last != nil &&
 		last.Value.Resolution == "" {
 		n, _ = n.Add(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: g.detail,
@@ -142,8 +142,8 @@ const maxAhead = time.Minute
 // recordTime records the time of the notice, also if the notice changes nothing: one with an earlier time that arrives
 // later does not count.
 func (c *SettlePayment) recordTime(tx *Tx, x *payment.Refund) {
-	if at := c.latestTime(tx, x.GivenAt); !at.Equal(x.GivenAt) {
-		tx.Payments().ChangeRefund(c.refund.row).GivenAt = at
+	if at := c.latestTime(tx, x.NoticedAt); !at.Equal(x.NoticedAt) {
+		tx.Payments().ChangeRefund(c.refund.row).NoticedAt = at
 	}
 }
 
@@ -168,9 +168,9 @@ func (c *SettlePayment) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, deta
 	}
 	s := c.record(tx, payment.Flagged, detail)
 	changed := tx.Payments().ChangeRefund(c.refund.row)
-	changed.TurnFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
+	changed.OutcomeFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
 		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
 		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo, RequestID: c.RequestID})
-	changed.Turned = true
+	changed.Reflagged = true
 	return s
 }

@@ -25,9 +25,9 @@ type SettlePayment struct {
 	Gateway string
 	payment.Received
 	Credential gateway.Credential // of the answer to a submission
-	// Refused is why an earlier run could not pay the order: its money is put into suspense instead. Nil: it can.
+	// Refused is the fault with which an earlier submission could not pay the order: the money goes to suspense.
 	Refused *fault.Fault
-	// Unposted: the suspense account cannot take the money either, so that it is only flagged.
+	// Unposted: the suspense account cannot take the money either, so it is flagged only.
 	Unposted bool
 
 	entailed
@@ -45,22 +45,23 @@ type SettlePayment struct {
 	console  console
 	sends    []*notify.SendCommand // messages of the payment
 	unsent   string                // why some of them are not sent
-	alias    *payment.NoticeRow    // second name of a notice about a refund, of which several may tell
-	number   *payment.NoticeRow    // the same by its number; nil: it has none
-	unlike   *payment.NoticeRow    // the same for money that is unlike a refund of ours with the number
+	alias    *payment.NoticeRow    // of notices about the same refund: by the gateway's id, or else by the number
+	number   *payment.NoticeRow    // alias by the number; nil: the notice has none
+	unlike   *payment.NoticeRow    // alias of a console refund whose number one of our refunds uses
 	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
 	accounts *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
 }
 
-// Settled is what became of a notice.
+// Settled is the effect of a notice.
 type Settled struct {
-	// Done: the gateway need not say it again.
+	// Done: the gateway need not send the notice again.
 	Done    bool
 	Verdict payment.Verdict
-	Existed bool // it was recorded before
-	// NeedsQuery: it does not say how a refund ended, which no call asked for or which is decided. The gateway knows.
+	Existed bool // the notice was recorded before
+	// NeedsQuery: the gateway has to be queried. The notice is about a console refund, or about one that has ended, and
+	// does not say how it ended.
 	NeedsQuery bool
 	// Submitted is the payment, if the notice is the answer to its submission; else nil.
 	Submitted *payment.View
@@ -225,40 +226,40 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 	return c.refunded(tx)
 }
 
-// repeated answers to a notice that was recorded before.
+// repeated applies a notice that was recorded before. Most change nothing.
 func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
 	answer, ours := !c.Callback, c.foreign() == ""
 	switch {
 	case c.Kind.Refund() && answer && c.RefundNo+c.GatewayRefundID != "":
-		_, err := c.refunded(tx) // the answer to a query is like an earlier one, and other things were said in between
+		_, err := c.refunded(tx) // an answer may equal an earlier one although other notices came in between
 		return s, err
 	case !c.row.Exists:
 		return s, nil
 	case c.Kind == gateway.Paid && c.money != nil && c.money.Exists:
 		return s, c.paidElsewhere(tx)
 	case c.Kind == gateway.Closed && ours:
-		_, err := c.closed(tx) // it was created since, or the gateway was asked to close it again
+		_, err := c.closed(tx) // the payment was created since, or the gateway was asked to close it again
 		return s, err
 	case c.Kind == gateway.Declined && answer && ours:
-		_, err := c.declined(tx) // again: the answer to a query is like that after the first decline
+		_, err := c.declined(tx) // a second decline: the answer to the query equals that after the first one
 		return s, err
 	case c.Kind == gateway.Pending && answer && ours && c.order != nil:
-		c.keepCredential(tx) // likewise; and the earlier one may have been of another merchant, or without it
+		c.keepCredential(tx) // likewise; the earlier answer may have had no credential, or another merchant's
 		_, err := c.pending(tx)
 		return s, err
 	}
 	return s, nil
 }
 
-// keepCredential keeps what the payer needs.
+// keepCredential stores what the payer's client needs to pay.
 func (c *SettlePayment) keepCredential(tx *Tx) {
 	if c.Credential != nil {
 		tx.Payments().Change(c.row).Credential = c.Credential
 	}
 }
 
-// foreign is what the notice names that is not of the payment: a merchant, or the gateway. Empty: nothing.
+// foreign returns the merchant or the gateway of the notice if it is not that of the payment; otherwise "".
 func (c *SettlePayment) foreign() string {
 	if c.Foreign == "" && c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return "gateway " + c.Gateway
@@ -266,7 +267,7 @@ func (c *SettlePayment) foreign() string {
 	return c.Foreign
 }
 
-// record keeps the notice, and answers with what became of it.
+// record stores the notice with its verdict.
 func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled {
 	if !c.notice.Exists {
 		tx.Payments().Record(c.notice, &c.Received, v, detail, c.RequestID)
@@ -284,7 +285,7 @@ func (c *SettlePayment) state(tx *Tx) (string, error) {
 	return i.State, err
 }
 
-// move moves the payment, and publishes the event of that.
+// move moves the payment and publishes the event.
 func (c *SettlePayment) move(tx *Tx, to string) error {
 	m := movePayment(c.Caller, paymentInstance(c.row.Key), to, causeOf(&c.Received))
 	m.Need(tx.Machines())

@@ -13,7 +13,7 @@ import (
 // unknownTTL is how long money for an unknown payment waits for CreatePayment.
 const unknownTTL = 24 * time.Hour
 
-// toSuspense takes money that does not pay the order: it is flagged, and stands on the suspense account.
+// toSuspense flags money that does not pay the order, and posts it to the suspense account.
 func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
 	account := ""
 	if g := &c.gateway.Value; g.Suspense != "" && c.Asset != "" && !c.Unposted {
@@ -38,7 +38,7 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 	return s, nil
 }
 
-// moveUnpaid moves the payment to the state in which its money does not pay its order. One that has paid stays.
+// moveUnpaid moves the payment to the state for money that does not pay its order. A payment that has paid stays.
 func (c *SettlePayment) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 	if c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return nil // its own gateway decides
@@ -57,7 +57,7 @@ func (c *SettlePayment) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 	return nil
 }
 
-// flagMoney raises a flag about money of a transaction.
+// flagMoney raises a flag about a transaction.
 func (c *SettlePayment) flagMoney(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
 	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: id,
 		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.knownAsset(tx), Scale: t.Scale, Amount: t.Amount,
@@ -68,7 +68,7 @@ func (c *SettlePayment) flagMoney(tx *Tx, kind payment.FlagKind, detail, id stri
 	tx.Payments().Raise(c.Tenant, f)
 }
 
-// unknownPayment keeps what a gateway says of a payment that is not there. It may be created yet.
+// unknownPayment records a notice about a payment that does not exist, and may be created later.
 func (c *SettlePayment) unknownPayment(tx *Tx) (any, error) {
 	if c.Kind.Refund() {
 		return c.unknownRefund(tx)
@@ -105,8 +105,8 @@ func (c *SettlePayment) unknownPayment(tx *Tx) (any, error) {
 // causeUnknown is the cause of the move of a payment that was not created in time, and has no money of its own.
 const causeUnknown = "unknown_number"
 
-// FlagUnknown flags the money that gateways told of before its payment was created: after the time in which it could
-// be created, or when the payment has ended without that money. Its answer reports whether there was any.
+// FlagUnknown flags the money of notices that came before their payment was created: when the time to create it is
+// over, or when the payment has ended without that money. Its answer reports whether there was any.
 type FlagUnknown struct {
 	commit.Caller
 	Key payment.Key
@@ -150,7 +150,8 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			tx.Payments().EndFlagUnknown(c.Key)
 			return false, nil
 		}
-		// Its money was flagged under another number. The next run flags what this batch is told of before.
+		// The transaction was flagged under another out_trade_no. The next attempt flags the notices that this batch
+		// records.
 		m := movePayment(c.Caller, paymentInstance(c.Key), machine.PaymentLate, causeUnknown)
 		m.Need(tx.Machines())
 		_, err := c.run(tx, m.Apply)
@@ -170,7 +171,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
-	return true, nil // more may have come since they were read: the next run finds none, and is the last
+	return true, nil // notices may have come since the read: the scheduler repeats until there are none
 }
 
 // flag flags the money of a notice.

@@ -99,13 +99,13 @@ func (tx *Tx) Lease(d time.Duration) *Leased {
 	return &Leased{Subject: c.subject, Number: c.number, Kind: c.kind, Attempts: 1, tenant: c.tenant, fence: c.fence}
 }
 
-// EndCalls ends the calls about a payment: it is decided.
+// EndCalls deletes the scheduled calls about a payment that has ended.
 func (tx *Tx) EndCalls(k Key) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
 }
 
-// EndFlagUnknown ends the run that flags the money of a payment, unless the batch has been told of more. A call that
-// was asked for since it was due stays.
+// EndFlagUnknown deletes the scheduled flagging of a payment's money, unless this batch records another unmatched
+// notice. A call that was scheduled since stays.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {

@@ -24,11 +24,11 @@ type ConsoleRefund struct {
 	OutTradeNo      string
 	TransactionID   string // empty: not told, and the payment had none
 	Unit
-	Amount amount.Int // as the gateway said last; 0: not told
-	Failed bool       // it gave nothing back, or the money came back
-	ToldAt time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
-	FlagID int64      // last flag about it; 0: none
-	Turned bool       // a command of the batch has changed it
+	Amount    amount.Int // as the gateway said last; 0: not told
+	Failed    bool       // it gave nothing back, or the money came back
+	NoticedAt time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
+	FlagID    int64      // last flag about it; 0: none
+	Reflagged bool       // a command of the batch has changed it
 }
 
 // Unit is what an amount is in.
@@ -89,7 +89,7 @@ func (tx *Tx) lockConsoles(p *commit.Pipe) {
 			tx.consoles.Load(rows[f.N-1], ConsoleRefund{Gateway: f.Gateway, RefundNo: pg.OrZero(f.RefundNo),
 				GatewayRefundID: pg.OrZero(f.GatewayRefundID), OutTradeNo: f.OutTradeNo, TransactionID: f.TransactionID,
 				Unit: Unit{f.Currency, pg.OrZero(f.Asset), uint8(f.Scale)}, Amount: f.Amount, Failed: f.Failed,
-				ToldAt: pg.OrZero(f.ToldAt).UTC(), FlagID: pg.OrZero(f.FlagID)})
+				NoticedAt: pg.OrZero(f.NoticedAt).UTC(), FlagID: pg.OrZero(f.FlagID)})
 		}
 		return err
 	})
@@ -107,7 +107,7 @@ func (tx *Tx) flushConsoles(p *commit.Pipe) {
 			arg.TransactionIds = append(arg.TransactionIds, x.TransactionID)
 			arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 			arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
-			arg.Failed, arg.ToldAt = append(arg.Failed, x.Failed), append(arg.ToldAt, x.ToldAt)
+			arg.Failed, arg.NoticedAt = append(arg.Failed, x.Failed), append(arg.NoticedAt, x.NoticedAt)
 			arg.FlagIds = append(arg.FlagIds, x.FlagID)
 		}
 		p.Queue(func(d commit.DB) error { return q.ConsoleInsert(p.Context(), d, arg) })
@@ -122,7 +122,7 @@ func (tx *Tx) flushConsoles(p *commit.Pipe) {
 		arg.Tenants, arg.ConsoleIds = append(arg.Tenants, r.Key.Tenant), append(arg.ConsoleIds, r.Key.ID)
 		arg.Currencies, arg.Assets = append(arg.Currencies, x.Currency), append(arg.Assets, x.Asset)
 		arg.Scales, arg.Amounts = append(arg.Scales, int16(x.Scale)), append(arg.Amounts, x.Amount)
-		arg.Failed, arg.ToldAt = append(arg.Failed, x.Failed), append(arg.ToldAt, x.ToldAt)
+		arg.Failed, arg.NoticedAt = append(arg.Failed, x.Failed), append(arg.NoticedAt, x.NoticedAt)
 		arg.FlagIds = append(arg.FlagIds, x.FlagID)
 	}
 	p.Queue(func(d commit.DB) error {

@@ -173,7 +173,8 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts = append(arg.FailureTexts, x.FailureText)
 		arg.Given, arg.Booked = append(arg.Given, x.GivenBack), append(arg.Booked, x.Booked)
-		arg.GivenAt, arg.TurnFlagIds = append(arg.GivenAt, x.GivenAt), append(arg.TurnFlagIds, x.TurnFlagID)
+		arg.NoticedAt = append(arg.NoticedAt, x.NoticedAt)
+		arg.OutcomeFlagIds = append(arg.OutcomeFlagIds, x.OutcomeFlagID)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.RefundUpdate(p.Context(), d, arg)

@@ -254,8 +254,8 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
 				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText),
-				GivenBack: f.Given, Booked: f.Booked, GivenAt: pg.OrZero(f.GivenAt).UTC(),
-				TurnFlagID: pg.OrZero(f.TurnFlagID)})
+				GivenBack: f.Given, Booked: f.Booked, NoticedAt: pg.OrZero(f.NoticedAt).UTC(),
+				OutcomeFlagID: pg.OrZero(f.OutcomeFlagID)})
 		}
 		return err
 	})

@@ -161,9 +161,9 @@ type Refund struct {
 	FailureText     string
 	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
 	Booked          amount.Int // of it, by the ledger; 0: nothing, or its hold could not be captured
-	GivenAt         time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
-	TurnFlagID      int64      // last flag of a difference between GivenBack and the state; 0: none
-	Turned          bool       // a command of the batch has raised that flag
+	NoticedAt       time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
+	OutcomeFlagID   int64      // last flag of a difference between GivenBack and the state; 0: none
+	Reflagged       bool       // a command of the batch has raised that flag
 }
 
 // Transaction is the key of the refunded transaction.
@@ -228,7 +228,7 @@ type Flag struct {
 	Resolved
 }
 
-// TooMuch is what the gateway gave back too much, as a flag about a refund says; negative: too little.
+// TooMuch is the surplus that the gateway gave back, by a flag about a refund; negative: a shortfall.
 func (f *Flag) TooMuch() amount.Int {
 	if f.Kind == RefundReturned {
 		return f.Amount.Neg()

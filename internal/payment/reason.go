@@ -10,7 +10,7 @@ import (
 var (
 	NotFound = fault.Define(fault.Reason{Name: "PAYMENT_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
-		Doc:  "There is no payment of this out_trade_no."})
+		Doc:  "There is no payment with this out_trade_no."})
 	ExistsDifferent = fault.Define(fault.Reason{Name: "PAYMENT_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The order has an open payment with this gateway and pay type, under another out_trade_no: the metadata has it. It has to be closed first, or used."})
@@ -37,22 +37,22 @@ var (
 		Doc: "The callback is signed by the gateway, but it is not in its format."})
 	RefundNotFound = fault.Define(fault.Reason{Name: "REFUND_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
-		Doc:  "There is no refund of this refund_no."})
+		Doc:  "There is no refund with this refund_no."})
 	NotPaid = fault.Define(fault.Reason{Name: "PAYMENT_NOT_PAID", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
-		Doc:  "The payment is not paid, so that nothing can be given back: the metadata has its state."})
+		Doc:  "The payment is not paid, so nothing can be refunded: the metadata has its state."})
 	RefundExistsDifferent = fault.Define(fault.Reason{Name: "REFUND_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ. Or the gateway gave money back under it that no refund had asked for: a flag has that."})
+		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ. Or a refund made in the gateway's console uses this number: audit.console_refunds has it."})
 	RefundExceedsPaid = fault.Define(fault.Reason{Name: "REFUND_EXCEEDS_PAID", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The refund is more than what was paid and is not given back, or about to be: the metadata has what remains. What the gateway gave back without a refund counts, as flags of FLAG_KIND_UNKNOWN_REFUND say."})
+		Doc: "The amount exceeds the paid amount less its succeeded and pending refunds: the metadata has what remains. Refunds made in the gateway's console are subtracted too (FLAG_KIND_UNKNOWN_REFUND)."})
 	FlagNotFound = fault.Define(fault.Reason{Name: "FLAG_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such flag."})
 	FlagResolved = fault.Define(fault.Reason{Name: "FLAG_RESOLVED", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "The flag was resolved before, otherwise: the metadata has how, by whom and when."})
+		Doc:  "The flag was already resolved, with another resolution, account or refund_no: the metadata has the resolution, its principal and its time."})
 )
 
 // MustExist returns the payment of a row. Returns fault PAYMENT_NOT_FOUND.
@@ -88,7 +88,7 @@ func (r *Refund) Differs(fields []string) error {
 
 // IsConsoleRefund is the fault for the number of a console refund: its gateway would not give money back again.
 func IsConsoleRefund(number string) error {
-	const problem = "is that of a refund that the gateway made unasked: audit.callbacks has it"
+	const problem = "is used by a refund made in the gateway's console (audit.console_refunds): choose another number"
 	return RefundExistsDifferent.New("refund_no: %s", problem).With("refund_no", number).With("differs", "refund_no").
 		WithField("refund_no", problem)
 }

@@ -201,7 +201,7 @@ func (w *wanted) permitAll(c *call) error {
 	return cmp.Or(c.permitRole(w.request), c.permit(w.request))
 }
 
-// unfilled puts values where references will put theirs that no scope with a pattern covers, and that only an
+// unfilled fills the fields that references will fill with values that no scope with a pattern covers, and that only an
 // administrator may set.
 func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
 	if len(references) == 0 {

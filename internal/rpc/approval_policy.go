@@ -102,8 +102,8 @@ func (c *call) allowReversal() func(greatest amount.Decimal) error {
 	}
 }
 
-// neverApproved are operations that a running program waits for, or with effects that survive a refusal: those of
-// services by their beginning, and those of codes.
+// neverApproved lists prefixes of operations that cannot require approval: a program waits for them, or their effects
+// survive a refusal.
 var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_code", "notify.verify_code"}
 
 // approvable reports whether an operation can be requested, and policies can require its approval.

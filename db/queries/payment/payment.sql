@@ -249,7 +249,7 @@ from (
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
     r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked,
-    r.given_at, r.turn_flag_id
+    r.noticed_at, r.outcome_flag_id
 from (
     select generate_subscripts(@refund_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@refund_nos::text[]) as refund_no
@@ -283,7 +283,7 @@ with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
         failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
-        given_at = nullif(y.given_at, '0001-01-01 00:00:00+00'), turn_flag_id = nullif(y.turn_flag_id, 0)
+        noticed_at = nullif(y.noticed_at, '0001-01-01 00:00:00+00'), outcome_flag_id = nullif(y.outcome_flag_id, 0)
     from (
         select l.ctid as tid, u.*
         from (
@@ -291,7 +291,7 @@ with changed as (
                 unnest(@gateway_refund_ids::text[]) as gateway_refund_id,
                 unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text,
                 unnest(@given::numeric[]) as given, unnest(@booked::numeric[]) as booked,
-                unnest(@given_at::timestamptz[]) as given_at, unnest(@turn_flag_ids::bigint[]) as turn_flag_id
+                unnest(@noticed_at::timestamptz[]) as noticed_at, unnest(@outcome_flag_ids::bigint[]) as outcome_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -307,7 +307,7 @@ select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from chan
 -- name: ConsoleLock :many
 -- Locks console refunds in the order of the arrays, which callers sort by tenant and id.
 select u.n::integer as n, r.gateway, r.refund_no, r.gateway_refund_id, r.out_trade_no, r.transaction_id, r.currency,
-    r.asset, r.scale, r.amount, r.failed, r.told_at, r.flag_id
+    r.asset, r.scale, r.amount, r.failed, r.noticed_at, r.flag_id
 from (
     select generate_subscripts(@console_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@console_ids::bigint[]) as console_id
@@ -319,17 +319,17 @@ cross join lateral (
 
 -- name: ConsoleInsert :exec
 insert into payment_console_refunds (tenant_id, console_id, gateway, refund_no, gateway_refund_id, out_trade_no,
-    transaction_id, currency, asset, scale, amount, failed, told_at, flag_id, recorded_at)
+    transaction_id, currency, asset, scale, amount, failed, noticed_at, flag_id, recorded_at)
 select u.tenant_id, u.console_id, u.gateway, nullif(u.refund_no, ''), nullif(u.gateway_refund_id, ''), u.out_trade_no,
     u.transaction_id, u.currency, nullif(u.asset, ''), u.scale, u.amount, u.failed,
-    nullif(u.told_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), @now::timestamptz
+    nullif(u.noticed_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@console_ids::bigint[]) as console_id,
         unnest(@gateways::text[]) as gateway, unnest(@refund_nos::text[]) as refund_no,
         unnest(@gateway_refund_ids::text[]) as gateway_refund_id, unnest(@out_trade_nos::text[]) as out_trade_no,
         unnest(@transaction_ids::text[]) as transaction_id, unnest(@currencies::text[]) as currency,
         unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
-        unnest(@failed::boolean[]) as failed, unnest(@told_at::timestamptz[]) as told_at,
+        unnest(@failed::boolean[]) as failed, unnest(@noticed_at::timestamptz[]) as noticed_at,
         unnest(@flag_ids::bigint[]) as flag_id
 ) u;
 
@@ -338,14 +338,14 @@ from (
 with changed as (
     update payment_console_refunds r
     set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
-        told_at = nullif(y.told_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
+        noticed_at = nullif(y.noticed_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@console_ids::bigint[]) as console_id,
                 unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset,
                 unnest(@scales::smallint[]) as scale, unnest(@amounts::numeric[]) as amount,
-                unnest(@failed::boolean[]) as failed, unnest(@told_at::timestamptz[]) as told_at,
+                unnest(@failed::boolean[]) as failed, unnest(@noticed_at::timestamptz[]) as noticed_at,
                 unnest(@flag_ids::bigint[]) as flag_id
         ) u
         cross join lateral (
@@ -420,9 +420,9 @@ with resolved as (
 select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from resolved;
 
 -- name: CallPut :exec
--- Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
--- that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
--- no lease. Another gateway may have told of a payment before it was created: its own one is asked then.
+-- Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
+-- open payment stays, because its order has ended. A fence of 0 means no lease. If another gateway sent a notice before
+-- the payment was created, the call goes to the payment's own gateway.
 insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
     case when u.fence <> 0 then 1 else 0 end as attempts,

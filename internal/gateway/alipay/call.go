@@ -89,8 +89,8 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 	return r.failed(a)
 }
 
-// ours are refusals that say nothing of the payment, and that end when something is mended: a key, an app, a
-// permission, or the balance of a refund.
+// ours are codes of refusals with a cause on the merchant's side, such as a wrong key, a missing permission or too low
+// a balance. They say nothing about the state of the payment.
 var ours = map[string]bool{"ACQ.SELLER_BALANCE_NOT_ENOUGH": true, "ACQ.ACCESS_FORBIDDEN": true,
 	"isv.app-call-limited": true, "isv.invalid-app-id": true, "isv.missing-app-id": true, "isv.invalid-signature": true,
 	"isv.missing-signature": true, "isv.missing-signature-key": true, "isv.invalid-signature-type": true,

@@ -103,14 +103,14 @@ func (FlagKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_flag_proto_rawDescGZIP(), []int{0}
 }
 
-// FlagState is whether a flag waits for a person.
+// FlagState is the state of a flag.
 type FlagState int32
 
 const (
 	FlagState_FLAG_STATE_UNSPECIFIED FlagState = 0
-	// It does.
+	// It waits for ResolveFlag.
 	FlagState_FLAG_STATE_OPEN FlagState = 1
-	// A person has decided.
+	// A person, or the service, has resolved it.
 	FlagState_FLAG_STATE_RESOLVED FlagState = 2
 )
 
@@ -155,7 +155,7 @@ func (FlagState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_flag_proto_rawDescGZIP(), []int{1}
 }
 
-// Resolution is what becomes of flagged money.
+// Resolution says where flagged money goes.
 type Resolution int32
 
 const (
@@ -164,10 +164,9 @@ const (
 	Resolution_RESOLUTION_ACCEPT Resolution = 1
 	// It is given back, through the gateway.
 	Resolution_RESOLUTION_REFUND Resolution = 2
-	// It is moved to an account; money that the gateway gave back unasked is taken from one.
+	// It is moved to an account; money of a console refund is taken from one.
 	Resolution_RESOLUTION_WRITE_OFF Resolution = 3
-	// Nothing is left to decide: the gateway said the contrary of what was flagged about a refund. The service resolves
-	// so, and no caller.
+	// A later notice of the gateway removed the reason for the flag. Only the service resolves so.
 	Resolution_RESOLUTION_WITHDRAWN Resolution = 4
 )
 

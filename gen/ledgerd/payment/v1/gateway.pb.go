@@ -44,9 +44,9 @@ const (
 	NoticeKind_NOTICE_KIND_REFUND_FAILED NoticeKind = 7
 	// A refund is stuck at the gateway: a person has to look there.
 	NoticeKind_NOTICE_KIND_REFUND_ABNORMAL NoticeKind = 8
-	// About nothing that the service follows, for example a dispute. It is kept as it came.
+	// About something that the service does not follow, for example a dispute. It is stored as received.
 	NoticeKind_NOTICE_KIND_OTHER NoticeKind = 9
-	// Signed by the gateway, and not in its format. It is kept as it came, and not acknowledged.
+	// Signed by the gateway, but not in its format. It is stored as received, and not acknowledged.
 	NoticeKind_NOTICE_KIND_UNREADABLE NoticeKind = 10
 )
 
@@ -107,19 +107,19 @@ func (NoticeKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_gateway_proto_rawDescGZIP(), []int{0}
 }
 
-// NoticeVerdict is what became of a notice.
+// NoticeVerdict is the effect of a notice.
 type NoticeVerdict int32
 
 const (
 	NoticeVerdict_NOTICE_VERDICT_UNSPECIFIED NoticeVerdict = 0
-	// It took effect as it says.
+	// It took effect.
 	NoticeVerdict_NOTICE_VERDICT_APPLIED NoticeVerdict = 1
-	// It says what was known, or what is no longer possible: it changed nothing.
+	// It was known already, or is no longer possible: it changed nothing.
 	NoticeVerdict_NOTICE_VERDICT_KNOWN NoticeVerdict = 2
 	// Its money was flagged.
 	NoticeVerdict_NOTICE_VERDICT_FLAGGED NoticeVerdict = 3
-	// No payment was known by it. If it says that one is paid, it applies by itself when that is created within 24 hours,
-	// and is flagged then. Else it applies if the gateway tells it again.
+	// There is no matching payment. A notice of kind PAID is applied when the payment is created within 24 hours, and
+	// flagged after that. Other notices are applied only if the gateway sends them again.
 	NoticeVerdict_NOTICE_VERDICT_UNKNOWN NoticeVerdict = 4
 )
 
@@ -583,7 +583,7 @@ func (x *HandleCallbackResponse) GetBody() []byte {
 	return nil
 }
 
-// Notice is what a gateway said, as it was kept.
+// Notice is a notice of a gateway, as it was stored.
 type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.

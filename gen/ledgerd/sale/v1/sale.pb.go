@@ -94,16 +94,16 @@ type Sale struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: a-z, 0-9, dots, - and _.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// Item whose units it gives. Best one item a sale: then its counts are those of the sale.
+	// Item whose units it gives. Use one item for each sale: then the counts of the item are those of the sale.
 	Item string `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
-	// Who grabs a unit wins one of these.
+	// The winner of a unit receives one of these.
 	//
 	// Types that are valid to be assigned to Gives:
 	//
 	//	*Sale_Order
 	//	*Sale_Coupon
 	Gives isSale_Gives `protobuf_oneof:"gives"`
-	// Largest number of units a buyer. 0 is 1.
+	// Largest number of units for each buyer. 0 is 1.
 	PerBuyer int32 `protobuf:"varint,5,opt,name=per_buyer,json=perBuyer,proto3" json:"per_buyer,omitempty"`
 	// A buyer whose order was cancelled, also by time, cannot grab again. Its unit goes back to the sale in any case.
 	Once bool `protobuf:"varint,6,opt,name=once,proto3" json:"once,omitempty"`

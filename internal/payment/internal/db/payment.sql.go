@@ -201,9 +201,9 @@ type CallPutParams struct {
 	LeaseUntil []time.Time
 }
 
-// Asks for calls, instead of those that were asked for. A worker that has the old one loses its lease. But a payment
-// that is to be closed stays so until it has ended, whatever its gateway says of it: its order has. A fence of 0 means
-// no lease. Another gateway may have told of a payment before it was created: its own one is asked then.
+// Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
+// open payment stays, because its order has ended. A fence of 0 means no lease. If another gateway sent a notice before
+// the payment was created, the call goes to the payment's own gateway.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
 		arg.Tenants,
@@ -220,17 +220,17 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 
 const consoleInsert = `-- name: ConsoleInsert :exec
 insert into payment_console_refunds (tenant_id, console_id, gateway, refund_no, gateway_refund_id, out_trade_no,
-    transaction_id, currency, asset, scale, amount, failed, told_at, flag_id, recorded_at)
+    transaction_id, currency, asset, scale, amount, failed, noticed_at, flag_id, recorded_at)
 select u.tenant_id, u.console_id, u.gateway, nullif(u.refund_no, ''), nullif(u.gateway_refund_id, ''), u.out_trade_no,
     u.transaction_id, u.currency, nullif(u.asset, ''), u.scale, u.amount, u.failed,
-    nullif(u.told_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), $1::timestamptz
+    nullif(u.noticed_at, '0001-01-01 00:00:00+00'), nullif(u.flag_id, 0), $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as console_id,
         unnest($4::text[]) as gateway, unnest($5::text[]) as refund_no,
         unnest($6::text[]) as gateway_refund_id, unnest($7::text[]) as out_trade_no,
         unnest($8::text[]) as transaction_id, unnest($9::text[]) as currency,
         unnest($10::text[]) as asset, unnest($11::smallint[]) as scale, unnest($12::numeric[]) as amount,
-        unnest($13::boolean[]) as failed, unnest($14::timestamptz[]) as told_at,
+        unnest($13::boolean[]) as failed, unnest($14::timestamptz[]) as noticed_at,
         unnest($15::bigint[]) as flag_id
 ) u
 `
@@ -249,7 +249,7 @@ type ConsoleInsertParams struct {
 	Scales           []int16
 	Amounts          []amount.Int
 	Failed           []bool
-	ToldAt           []time.Time
+	NoticedAt        []time.Time
 	FlagIds          []int64
 }
 
@@ -268,7 +268,7 @@ func (q *Queries) ConsoleInsert(ctx context.Context, db DBTX, arg ConsoleInsertP
 		arg.Scales,
 		arg.Amounts,
 		arg.Failed,
-		arg.ToldAt,
+		arg.NoticedAt,
 		arg.FlagIds,
 	)
 	return err
@@ -276,13 +276,13 @@ func (q *Queries) ConsoleInsert(ctx context.Context, db DBTX, arg ConsoleInsertP
 
 const consoleLock = `-- name: ConsoleLock :many
 select u.n::integer as n, r.gateway, r.refund_no, r.gateway_refund_id, r.out_trade_no, r.transaction_id, r.currency,
-    r.asset, r.scale, r.amount, r.failed, r.told_at, r.flag_id
+    r.asset, r.scale, r.amount, r.failed, r.noticed_at, r.flag_id
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::bigint[]) as console_id
 ) u
 cross join lateral (
-    select l.tenant_id, l.console_id, l.gateway, l.refund_no, l.gateway_refund_id, l.out_trade_no, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.failed, l.told_at, l.flag_id, l.recorded_at, l.ctid from payment_console_refunds l where l.tenant_id = u.tenant_id and l.console_id = u.console_id
+    select l.tenant_id, l.console_id, l.gateway, l.refund_no, l.gateway_refund_id, l.out_trade_no, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.failed, l.noticed_at, l.flag_id, l.recorded_at, l.ctid from payment_console_refunds l where l.tenant_id = u.tenant_id and l.console_id = u.console_id
     offset 0 for no key update
 ) r
 `
@@ -304,7 +304,7 @@ type ConsoleLockRow struct {
 	Scale           int16
 	Amount          amount.Int
 	Failed          bool
-	ToldAt          *time.Time
+	NoticedAt       *time.Time
 	FlagID          *int64
 }
 
@@ -330,7 +330,7 @@ func (q *Queries) ConsoleLock(ctx context.Context, db DBTX, arg ConsoleLockParam
 			&i.Scale,
 			&i.Amount,
 			&i.Failed,
-			&i.ToldAt,
+			&i.NoticedAt,
 			&i.FlagID,
 		); err != nil {
 			return nil, err
@@ -347,14 +347,14 @@ const consoleUpdate = `-- name: ConsoleUpdate :one
 with changed as (
     update payment_console_refunds r
     set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
-        told_at = nullif(y.told_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
+        noticed_at = nullif(y.noticed_at, '0001-01-01 00:00:00+00'), flag_id = nullif(y.flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.console_id, u.currency, u.asset, u.scale, u.amount, u.failed, u.told_at, u.flag_id
+        select l.ctid as tid, u.tenant_id, u.console_id, u.currency, u.asset, u.scale, u.amount, u.failed, u.noticed_at, u.flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as console_id,
                 unnest($3::text[]) as currency, unnest($4::text[]) as asset,
                 unnest($5::smallint[]) as scale, unnest($6::numeric[]) as amount,
-                unnest($7::boolean[]) as failed, unnest($8::timestamptz[]) as told_at,
+                unnest($7::boolean[]) as failed, unnest($8::timestamptz[]) as noticed_at,
                 unnest($9::bigint[]) as flag_id
         ) u
         cross join lateral (
@@ -377,7 +377,7 @@ type ConsoleUpdateParams struct {
 	Scales     []int16
 	Amounts    []amount.Int
 	Failed     []bool
-	ToldAt     []time.Time
+	NoticedAt  []time.Time
 	FlagIds    []int64
 }
 
@@ -391,7 +391,7 @@ func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateP
 		arg.Scales,
 		arg.Amounts,
 		arg.Failed,
-		arg.ToldAt,
+		arg.NoticedAt,
 		arg.FlagIds,
 	)
 	var column_1 string
@@ -1359,13 +1359,13 @@ const refundLookup = `-- name: RefundLookup :many
 select u.n::integer as n, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale,
     r.amount, r.account, r.moves_order, r.flag_id, r.reason, r.principal, r.request_id, r.created_at,
     r.gateway_refund_id, r.failure_code, r.failure_text, r.given, r.booked,
-    r.given_at, r.turn_flag_id
+    r.noticed_at, r.outcome_flag_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as refund_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.noticed_at, l.outcome_flag_id, l.ctid from payment_refunds l where l.tenant_id = u.tenant_id and l.refund_no = u.refund_no offset 0
 ) r
 `
 
@@ -1396,8 +1396,8 @@ type RefundLookupRow struct {
 	FailureText     *string
 	Given           amount.Int
 	Booked          amount.Int
-	GivenAt         *time.Time
-	TurnFlagID      *int64
+	NoticedAt       *time.Time
+	OutcomeFlagID   *int64
 }
 
 // Refunds by number.
@@ -1432,8 +1432,8 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 			&i.FailureText,
 			&i.Given,
 			&i.Booked,
-			&i.GivenAt,
-			&i.TurnFlagID,
+			&i.NoticedAt,
+			&i.OutcomeFlagID,
 		); err != nil {
 			return nil, err
 		}
@@ -1450,15 +1450,15 @@ with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
         failure_text = nullif(y.failure_text, ''), given = y.given, booked = y.booked,
-        given_at = nullif(y.given_at, '0001-01-01 00:00:00+00'), turn_flag_id = nullif(y.turn_flag_id, 0)
+        noticed_at = nullif(y.noticed_at, '0001-01-01 00:00:00+00'), outcome_flag_id = nullif(y.outcome_flag_id, 0)
     from (
-        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.booked, u.given_at, u.turn_flag_id
+        select l.ctid as tid, u.tenant_id, u.refund_no, u.gateway_refund_id, u.failure_code, u.failure_text, u.given, u.booked, u.noticed_at, u.outcome_flag_id
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as refund_no,
                 unnest($3::text[]) as gateway_refund_id,
                 unnest($4::text[]) as failure_code, unnest($5::text[]) as failure_text,
                 unnest($6::numeric[]) as given, unnest($7::numeric[]) as booked,
-                unnest($8::timestamptz[]) as given_at, unnest($9::bigint[]) as turn_flag_id
+                unnest($8::timestamptz[]) as noticed_at, unnest($9::bigint[]) as outcome_flag_id
         ) u
         cross join lateral (
             select x.ctid from payment_refunds x
@@ -1480,8 +1480,8 @@ type RefundUpdateParams struct {
 	FailureTexts     []string
 	Given            []amount.Int
 	Booked           []amount.Int
-	GivenAt          []time.Time
-	TurnFlagIds      []int64
+	NoticedAt        []time.Time
+	OutcomeFlagIds   []int64
 }
 
 // Updates what changes of refunds, found by their keys.
@@ -1494,8 +1494,8 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.FailureTexts,
 		arg.Given,
 		arg.Booked,
-		arg.GivenAt,
-		arg.TurnFlagIds,
+		arg.NoticedAt,
+		arg.OutcomeFlagIds,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

@@ -687,7 +687,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.failure_text, i.state, i.revision, i.changed_at
 from (
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.noticed_at, l.outcome_flag_id, l.ctid from payment_refunds l
         where $1::text = '' and l.tenant_id = $2::integer and l.refund_id > 0
             and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -695,7 +695,7 @@ from (
     )
     union all
     (
-        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
+        select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.noticed_at, l.outcome_flag_id, l.ctid from payment_refunds l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.refund_id < $3::bigint
         order by l.refund_id desc
@@ -793,7 +793,7 @@ select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
 from (
-    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.given_at, l.turn_flag_id, l.ctid from payment_refunds l
+    select l.tenant_id, l.refund_no, l.refund_id, l.out_trade_no, l.gateway, l.transaction_id, l.currency, l.asset, l.scale, l.amount, l.account, l.moves_order, l.flag_id, l.reason, l.principal, l.request_id, l.created_at, l.gateway_refund_id, l.failure_code, l.failure_text, l.given, l.booked, l.noticed_at, l.outcome_flag_id, l.ctid from payment_refunds l
     where l.tenant_id = $1::integer and l.refund_id > 0 and l.created_at >= $2::timestamptz
         and l.created_at < $3::timestamptz
         and (l.created_at, l.refund_id) < ($4::timestamptz, $5::bigint)

@@ -53,10 +53,10 @@ type ApprovalServiceClient interface {
 	// Records a request, after the checks of the call that it stands for: role and scopes of the requester, fields of the
 	// request. Nothing is done yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
 	RequestApproval(context.Context, *v1.RequestApprovalRequest) (*v1.RequestApprovalResponse, error)
-	// Does a request, for its requester, and records its response, in one commit. Needs the role and the scopes that the
-	// request needs, and another principal than the requester's. If the request is refused, nothing changes: its fault is
-	// that of this call, with paths below "request.", and the approval remains open. A repeat answers with the first
-	// response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
+	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
+	// role and the scopes that the request needs, and must be another principal than the requester. If the request is
+	// refused, nothing changes: Approve returns that error, with paths below "request.", and the approval remains open. A
+	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
 	// PERMISSION_DENIED, and those of the request.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
@@ -174,10 +174,10 @@ type ApprovalServiceHandler interface {
 	// Records a request, after the checks of the call that it stands for: role and scopes of the requester, fields of the
 	// request. Nothing is done yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
 	RequestApproval(context.Context, *v1.RequestApprovalRequest) (*v1.RequestApprovalResponse, error)
-	// Does a request, for its requester, and records its response, in one commit. Needs the role and the scopes that the
-	// request needs, and another principal than the requester's. If the request is refused, nothing changes: its fault is
-	// that of this call, with paths below "request.", and the approval remains open. A repeat answers with the first
-	// response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
+	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
+	// role and the scopes that the request needs, and must be another principal than the requester. If the request is
+	// refused, nothing changes: Approve returns that error, with paths below "request.", and the approval remains open. A
+	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
 	// PERMISSION_DENIED, and those of the request.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
