@@ -56,7 +56,8 @@ func TestAdministrationMayDoNothingElse(t *testing.T) {
 		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')
 			and has_any_column_privilege(c.oid, 'select, insert, update, references') and relname not like 'goose%' order by 1`) {
 		switch table {
-		case "access_api_keys", "access_policies", "access_tenants", "audit_events", "notify_limits":
+		case "access_api_keys", "access_policies", "access_tenants", "audit_events", "notify_limits",
+			"commit_epochs": // for the numbers of audit_events
 		default:
 			t.Errorf("administration has rights to %s", table)
 		}
@@ -64,6 +65,7 @@ func TestAdministrationMayDoNothingElse(t *testing.T) {
 	for _, sql := range []string{
 		"update access_tenants set name = 'other'",
 		"delete from access_tenants",
+		"insert into commit_epochs (epoch) values (7)",
 		"update access_api_keys set role = 'admin'",
 		"update access_api_keys set secret_hash = sha256('y')",
 		"update access_api_keys set used_at = now()",

@@ -312,6 +312,21 @@ func TestNumbersComeFromBatchesOrRegisteredSequences(t *testing.T) {
 			t.Errorf("%s is not registered here and in docs/engine.md", sequence)
 		}
 	}
+	drawn := map[string]bool{}
+	for _, s := range statements(t) {
+		if _, rest, ok := strings.Cut(s.text, "nextval('"); ok {
+			sequence, _, _ := strings.Cut(rest, "'")
+			drawn[sequence] = true
+			if !strings.Contains(s.text, "(commit_epoch() - 1)::bigint") || !strings.Contains(s.text, "<< 34) + nextval(") {
+				t.Errorf("%s draws numbers of %s that a failover may give out again: add the epoch", s.name, sequence)
+			}
+		}
+	}
+	for sequence := range rising {
+		if !drawn[sequence] {
+			t.Errorf("no statement draws numbers of %s", sequence)
+		}
+	}
 	columns := lines(t, conn, `select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
 		where c.relnamespace = 'public'::regnamespace and a.atttypid = 'bigint'::regtype`)
 	for sequence, all := range rising {

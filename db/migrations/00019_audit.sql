@@ -6,7 +6,8 @@ set local role ledgerd_owner;
 
 create sequence audit_event_seq as bigint;
 comment on sequence audit_event_seq is
-    'Numbers of events in the audit log. Of one setting they rise in the order of its changes.';
+    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. Those of each epoch begin '
+    '2^34 higher.';
 
 create table audit_events (
     tenant_id     integer not null,
@@ -31,7 +32,7 @@ create index audit_events_name_idx on audit_events (tenant_id, kind, name, event
 comment on table audit_events is
     'The audit log: one row for each change of a setting, in the commit of the change. Append-only, kept for ever.';
 comment on column audit_events.tenant_id is 'Tenant.';
-comment on column audit_events.event_id is 'Number, from audit_event_seq.';
+comment on column audit_events.event_id is 'Number, from audit_event_seq and the epoch.';
 comment on column audit_events.kind is
     'Kind of the setting: account, endpoint, gateway, key, limit, machine, policy, sale, template or tenant.';
 comment on column audit_events.name is
@@ -57,6 +58,7 @@ grant insert (tenant_id, event_id, kind, name, before, after, recorded_at, princ
     on audit_events to ledgerd_app, ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
 grant usage on sequence audit_event_seq to ledgerd_admin;
+grant select on commit_epochs to ledgerd_admin;
 grant select on audit_events, audit_event_seq to ledgerd_audit;
 
 create view audit.changes as

@@ -14,7 +14,7 @@ const eventInsert = `-- name: EventInsert :exec
 
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     approved_by)
-select u.tenant_id, nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
+select u.tenant_id, (c.before << 34) + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now),
     nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''),
     nullif(u.approved_by, '')
@@ -24,7 +24,7 @@ from (
         unnest($8::text[]) as key_id, unnest($9::text[]) as request_id,
         unnest($10::text[]) as approved_by
 ) u
-cross join (select clock_timestamp() as now) c
+cross join (select clock_timestamp() as now, (commit_epoch() - 1)::bigint as before offset 0) c
 `
 
 type EventInsertParams struct {
@@ -41,7 +41,8 @@ type EventInsertParams struct {
 }
 
 // Statements on the audit log. Arrays have the same length.
-// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
+// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts. The numbers
+// of each epoch begin 2^34 higher, as batch numbers do.
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
 	_, err := db.Exec(ctx, eventInsert,
 		arg.Now,
