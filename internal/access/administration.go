@@ -65,11 +65,16 @@ func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name
 // changeTimeout bounds a change: its caller may have no deadline, and a proxy may hide that the database is gone.
 const changeTimeout = 10 * time.Second
 
-// change runs a change in one transaction.
+// change runs a change in one transaction, which is as durable as a batch. Returns fault OUTCOME_UNKNOWN.
 func (a *Administration) change(ctx context.Context, do func(context.Context, *change) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	conn, err := a.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	err = commit.Durably(ctx, conn.Conn(), func(tx pgx.Tx) error {
 		by, err := q.Author(ctx, tx, db.AuthorParams{TenantID: a.caller.Tenant, Principal: a.caller.Principal,
 			KeyID: a.caller.KeyID})
 		if err != nil {

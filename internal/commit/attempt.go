@@ -292,16 +292,10 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	}
 	a.keys.flush(p, a.at.Now)
 	wrote := p.Len() > 0
-	if err := a.confirm(p, conn); err != nil {
+	if err := a.awaitEvidence(p, conn); err != nil {
 		return err
 	}
-	confirmed := p.Len()
-	for _, x := range a.participants {
-		if o := optimistic(x); o != nil {
-			o.Write(p)
-		}
-	}
-	wrote = wrote || p.Len() > confirmed
+	wrote = a.confirm(p) || wrote
 	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)

@@ -24,8 +24,8 @@
 //	          internal/rpc has rendered in Apply (flow.Call).
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
-//	          confirm: verifies in this transaction the assumptions of the attempt (evidence.go); may wait for
-//	          predecessors. Write, and the batch's own row (insertOwnRow)
+//	          awaitEvidence: may wait for predecessors. confirm: Confirm and Write of each participant, which
+//	          verify in this transaction the assumptions of the attempt (evidence.go). insertOwnRow: the batch's row
 //	commit    sends all statements with COMMIT
 //
 // If COMMIT was sent and no response came, Engine.resolveOutcome determines the outcome (outcome.go).

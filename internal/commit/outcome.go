@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -120,4 +121,20 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 		return errWarned
 	}
 	return err
+}
+
+// Durably runs a transaction beside the engine that is as durable as batches. Returns fault OUTCOME_UNKNOWN if it may
+// have been committed: COMMIT was not answered, or a synchronous standby has not confirmed it.
+func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
+	ran := false
+	err := durably(ctx, conn, func(tx pgx.Tx) error {
+		err := run(tx)
+		ran = err == nil
+		return err
+	})
+	if _, refused := errors.AsType[*pgconn.PgError](err); err == nil || !ran || refused {
+		return err
+	}
+	return fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been made: read " +
+		"it, and repeat the change if it is missing").Because(err)
 }

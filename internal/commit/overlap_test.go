@@ -69,6 +69,30 @@ func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	e.wantReruns(t, 0)
 }
 
+// A command may learn by discovery that it needs rows that are always locked.
+func TestDiscoveryDecidesWhetherABatchOverlaps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.exec("insert into toy_names values (1, 'x', 'c0', 0)")
+	e := w.engine(patient)
+	pass, open := w.gate()
+	first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", 1))))
+	w.waiting(1)
+	second := e.start(within(t, 20*time.Second), Submission[*toyTx]{Tenant: 1, Command: &toyVia{name: "x"}})
+	select {
+	case r := <-second:
+		t.Fatalf("answered before the first was committed: %+v", r)
+	case <-time.After(200 * time.Millisecond): // it has discovered the counter, and waits
+	}
+	open()
+	for _, r := range []answer{<-first, <-second} {
+		if r.err != nil {
+			t.Error(r.err)
+		}
+	}
+	e.wantMetric(t, "overlaps_total", 0)
+}
+
 // A rerun must not overtake its predecessor, which has not committed: it would be refused for lack of money that its
 // first run has seen.
 func TestRerunDoesNotOvertakeItsPredecessor(t *testing.T) {

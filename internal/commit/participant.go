@@ -86,9 +86,9 @@ type Optimistic interface {
 	Read(p *Pipe)
 	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless each is as its
 	// last known writer wrote it. It may leave this to Write if Write updates all of them. Called only in an optimistic
-	// batch, before Write.
+	// batch, just before Write of the same participant.
 	Confirm(p *Pipe)
-	// Write updates the changed shared rows; Flush does not. Called last, in every batch.
+	// Write updates the changed shared rows; Flush does not. Called in every batch, after Flush of all participants.
 	Write(p *Pipe)
 }
 

@@ -98,7 +98,7 @@ type toyTx struct {
 	onFlush  func(p *Pipe)      // queues before the toy's own statements
 	discover map[toyKey]*string // names whose counter must be locked
 
-	locksOnly bool
+	locksOnly bool      // set also by what Discover finds
 	outcomes  *outcomes // nil: not recorded
 }
 
@@ -173,7 +173,7 @@ func (tx *toyTx) Discover(p *Pipe) {
 			if err := rows.Scan(&k.tenant, &k.id, &counter); err != nil {
 				return err
 			}
-			*tx.discover[k] = counter
+			*tx.discover[k], tx.locksOnly = counter, true
 			tx.counter(k.tenant, counter)
 			return nil
 		})
@@ -191,7 +191,7 @@ func (tx *toyTx) Latch(l *Latches) {
 	}
 }
 
-func (tx *toyTx) CanOverlap() bool { return len(tx.discover) == 0 && !tx.locksOnly }
+func (tx *toyTx) CanOverlap() bool { return !tx.locksOnly }
 
 func (tx *toyTx) TakeOver(from Participant, writer *Writer) {
 	other := from.(*toyTx)

@@ -10,9 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
 // gate is an engine whose batches block before they insert a transfer whose biz_no begins with "gate", until the gate
@@ -247,5 +249,52 @@ func TestCapturesReversalsAndAccountChangesDoNotOverlap(t *testing.T) {
 				t.Errorf("%v batches overlapped", n)
 			}
 		})
+	}
+}
+
+// Items stand before accounts in the registry, so no batch locks an account before an item, also if only its accounts
+// were read and all its items are changed.
+func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	for _, c := range []commit.Command[*stock.Tx]{&stock.PutItemCommand{Caller: caller, Item: "tea"},
+		&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "c", Kind: stock.Restock, Quantity: 9}} {
+		if _, err := g.engine.Do(t.Context(), submission(flow.Submission{Command: flow.Stock(c)})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := g.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.Background()) //nolint:errcheck // it changed nothing
+	if _, err := held.Exec(t.Context(), "select from stock_items for no key update"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan []commit.Result, 1)
+	go func() {
+		done <- g.engine.DoAll(context.Background(), []flow.Submission{
+			submission(flow.Submission{Command: flow.Ledger(transfer("refused", user(0), user(1), "5"))}),
+			submission(flow.Submission{Command: flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "tea",
+				ReservationNo: "n", Quantity: 1, Life: time.Hour})}),
+		})
+	}()
+	confirms := 0
+	for begin := time.Now(); confirms == 0 && time.Since(begin) < 10*time.Second; {
+		if err := g.super.QueryRow(t.Context(), `select count(*) from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock' and query like '%ItemUpdate%'`).
+			Scan(&confirms); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if confirms == 0 {
+		t.Error("no optimistic batch waited for the item")
+	}
+	if _, err := g.super.Exec(t.Context(), "select from ledger_accounts for no key update nowait"); err != nil {
+		t.Errorf("while the batch waits for the item: %v", err)
+	}
+	_ = held.Rollback(context.Background())
+	if all := <-done; !fault.Is(all[0].Err, ledger.InsufficientFunds) || all[1].Err != nil {
+		t.Errorf("the transfer: %v; the reservation: %v", all[0].Err, all[1].Err)
 	}
 }
