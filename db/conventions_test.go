@@ -294,6 +294,22 @@ var rising = map[string][]string{
 	"audit_event_seq":  {"audit_events.event_id"},
 }
 
+// Convention 12.
+func TestAppendOnlyTablesAreKeyedByIds(t *testing.T) {
+	t.Parallel()
+	const oneRow = "ADR 19: one insert for each, until old ones are archived"
+	const few = "definitions: few, and kept for ever"
+	exceptions{
+		"order_orders": oneRow, "coupon_coupons": oneRow,
+		"machine_definitions": few, "machine_moves": few, "notify_template_versions": few,
+		"payment_notice_names": "the names of payment_notices",
+	}.hold(t, "is append-only, and keyed by text", lines(t, connect(t, pgtest.New(t).SuperDSN), `
+		select distinct c.relname::text from pg_trigger g join pg_class c on c.oid = g.tgrelid
+		join pg_index i on i.indrelid = c.oid and i.indisprimary
+		join pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey) and a.atttypid = 'text'::regtype
+		where g.tgname = c.relname || '_append_only' and not c.relispartition`))
+}
+
 // Convention 6.
 func TestNumbersComeFromBatchesOrRegisteredSequences(t *testing.T) {
 	t.Parallel()

@@ -6,8 +6,8 @@ set local role ledgerd_owner;
 
 create sequence audit_event_seq as bigint;
 comment on sequence audit_event_seq is
-    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. Those of each epoch begin '
-    '2^34 higher.';
+    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. Those of each epoch '
+    'begin 2^34 higher.';
 
 create table audit_events (
     tenant_id     integer not null,

@@ -45,7 +45,8 @@ var (
 	works    = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
 	inboxes  = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
 	machines = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
-	// Orders, coupons and payments have no locks: their instances are. Of payments, only changed gateways are locked.
+	// The rows of orders, coupons, payments and refunds are not locked: their instances are. Of payments, changed
+	// gateways, console refunds and scheduled calls are locked.
 	orders    = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
 	coupons   = register(func(*Tx) *coupon.Tx { return coupon.NewTx() }, coupon.NameConstraints()...)
 	payments  = register(func(*Tx) *payment.Tx { return payment.NewTx() }, payment.NameConstraints()...)

@@ -137,7 +137,8 @@ from (
 ) u
 cross join lateral (
     select l.out_trade_no from payment_payments l
-    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
+    order by l.out_trade_no
 ) p
 cross join lateral (
     select x.number from payment_calls x
@@ -151,7 +152,7 @@ type CallLockOfOrderParams struct {
 	OrderNos []string
 }
 
-// CallLock for the payments of orders.
+// CallLock for the payments of orders, which callers sort.
 func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOrderParams) ([]string, error) {
 	rows, err := db.Query(ctx, callLockOfOrder, arg.Tenants, arg.OrderNos)
 	if err != nil {
