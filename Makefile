@@ -34,6 +34,10 @@ run: ## Server with its own Postgres and sample data, nothing to set up
 	@program=$${XDG_CACHE_HOME:-$$HOME/.cache}/ledgerd/dev/ledgerd; mkdir -p "$${program%/*}"; \
 	(set -x; CGO_ENABLED=0 go build -buildvcs=false -ldflags='-s -w' -o "$$program" ./cmd/ledgerd); exec "$$program" dev
 
+.PHONY: build
+build: ## bin/ledgerd, static and without debug data, as for a release
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ledgerd ./cmd/ledgerd
+
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector and go vet
 	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed. -w: the linker

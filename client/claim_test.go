@@ -59,7 +59,7 @@ func TestAUsedPageIsADuplicate(t *testing.T) {
 	_, err := c.Ledger.Transfer(ctx, transfer("b", "alice", "bob", "1.00"))
 	e, _ := client.AsError(err)
 	if !errors.Is(err, client.ReasonKeyClaimed) || e.Class != client.ClassDuplicate ||
-		e.NextStep != client.StepIgnore || e.State["result"] != "a" {
+		e.NextStep != client.StepIgnore || e.Metadata["result"] != "a" {
 		t.Errorf("%+v", err)
 	}
 	if _, err = c.Ledger.Transfer(client.WithClaim(t.Context(), client.Claim{Key: "\x01"}),

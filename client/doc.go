@@ -28,7 +28,7 @@
 // # Errors
 //
 // Every error is an *Error with its Class, Reason, NextStep, whether the message may be shown to users (ShowToUser),
-// and the State that it refers to. Compare reasons:
+// and the Metadata of the error. Compare reasons:
 //
 //	if errors.Is(err, client.ReasonInsufficientFunds) { … }
 //

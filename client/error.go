@@ -66,7 +66,7 @@ type Error struct {
 	NextStep   NextStep
 	ShowToUser bool              // Message may be shown to the end user
 	Message    string            // for people
-	State      map[string]string // state that the reason refers to, at that time: "available", "version", …
+	Metadata   map[string]string // values that the reason refers to, at that time: "available", "version", …
 	Fields     []Field           // invalid fields of the request
 	RetryAfter time.Duration     // delay requested by the server; 0: none
 	// RequestID identifies the call in the server's log. For a refusal that was recorded under the key earlier,
@@ -152,7 +152,7 @@ func decode(wire *connect.Error) *Error {
 		}
 		switch m := m.(type) {
 		case *errdetails.ErrorInfo:
-			e.Reason, e.State = Reason(m.GetReason()), m.GetMetadata()
+			e.Reason, e.Metadata = Reason(m.GetReason()), m.GetMetadata()
 		case *errorsv1.ErrorDetail:
 			e.Class, e.NextStep = classes[m.GetClass()], steps[m.GetNextStep()]
 			e.ShowToUser, e.RequestID = m.GetShowToUser(), m.GetRequestId()

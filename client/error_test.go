@@ -42,12 +42,12 @@ func TestErrorsAreTheSameOverEveryProtocol(t *testing.T) {
 			}
 			got[name] = client.Error{Code: e.Code, Reason: e.Reason, Class: e.Class, NextStep: e.NextStep,
 				ShowToUser: e.ShowToUser,
-				Message:    e.Message, State: e.State, Fields: e.Fields}
+				Message:    e.Message, Metadata: e.Metadata, Fields: e.Fields}
 		}
 		poor := got["poor"]
 		if poor.Reason != client.ReasonInsufficientFunds || poor.Class != client.ClassRefusal ||
 			poor.NextStep != client.StepNewKey ||
-			!poor.ShowToUser || poor.State["available"] != "0.00" || poor.Message == "" ||
+			!poor.ShowToUser || poor.Metadata["available"] != "0.00" || poor.Message == "" ||
 			poor.Code != connect.CodeFailedPrecondition {
 			t.Errorf("%+v", poor)
 		}

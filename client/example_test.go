@@ -76,7 +76,7 @@ func ExampleClient_Execute() {
 			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1000.00"}}}},
 	)
 	if e, ok := client.AsError(err); ok {
-		fmt.Println(e.Reason, "of operation", e.State["operation"])
+		fmt.Println(e.Reason, "of operation", e.Metadata["operation"])
 	}
 	// Output:
 	// order-7-part of 20.00 captured 5.00
@@ -150,7 +150,7 @@ func ExampleAsError() {
 		e, _ := client.AsError(err)
 		fmt.Println("class:", e.Class)
 		fmt.Println("next step:", e.NextStep)
-		fmt.Println("available:", e.State["available"])
+		fmt.Println("available:", e.Metadata["available"])
 		fmt.Println("for the user:", e.ShowToUser)
 	}
 	// Output:
@@ -183,7 +183,7 @@ func ExampleItemError() {
 	}
 	for _, r := range res.GetResults() {
 		if e := client.ItemError(r.GetError()); e != nil {
-			fmt.Println(e.Reason, e.NextStep, e.State["available"], len(e.Fields))
+			fmt.Println(e.Reason, e.NextStep, e.Metadata["available"], len(e.Fields))
 			continue
 		}
 		fmt.Println(r.GetTransfer().GetBizNo(), "done")
@@ -291,7 +291,7 @@ func ExampleWithSubmitToken() {
 		})
 		if errors.Is(err, client.ReasonTokenSpent) {
 			e, _ := client.AsError(err)
-			fmt.Println("the order is", e.State["first_biz_no"])
+			fmt.Println("the order is", e.Metadata["first_biz_no"])
 			return ""
 		}
 		fmt.Println(orderNo, "error:", err)
@@ -321,7 +321,7 @@ func ExampleWithClaim() {
 			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
 		})
 		if e, ok := client.AsError(err); ok {
-			fmt.Println(e.Reason, "by", e.State["result"])
+			fmt.Println(e.Reason, "by", e.Metadata["result"])
 			return
 		}
 		fmt.Println("bought")

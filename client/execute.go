@@ -26,7 +26,7 @@ type Operation struct {
 }
 
 // Execute runs operations in order, all or nothing, in one transaction. The error of a refused operation equals
-// that of the single call; "operation" in its State is the operation's index.
+// that of the single call; "operation" in its Metadata is the operation's index.
 func (c *Client) Execute(ctx context.Context, operations ...Operation) (Results, error) {
 	r := &batchv1.ExecuteRequest{Operations: make([]*batchv1.Operation, len(operations))}
 	for i, o := range operations {

@@ -61,7 +61,7 @@ func TestTheCallersKeyIsSentUnchanged(t *testing.T) {
 		}
 		_, err := c.Ledger.Transfer(ctx, transfer(client.NewKey(), "alice", "bob", "0.02"))
 		e, _ := client.AsError(err)
-		if !errors.Is(err, client.ReasonKeyReused) || e.State["key"] != key {
+		if !errors.Is(err, client.ReasonKeyReused) || e.Metadata["key"] != key {
 			t.Errorf("key %d %q with other content: %v, %v", i, key, err, e)
 		}
 	}

@@ -65,7 +65,7 @@ func LockPage() LockOption {
 }
 
 // Lock acquires a lock, waiting in order of arrival. If the wait ends first, the error is ReasonLockHeld, whose
-// State has the holder. Lock ignores a key of WithKey, which may belong to an earlier acquisition. The lock's
+// Metadata has the holder. Lock ignores a key of WithKey, which may belong to an earlier acquisition. The lock's
 // Context derives from ctx. When ctx ends the lock is no longer renewed: Unlock it, or it expires.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	req := &lockv1.AcquireRequest{Name: name}

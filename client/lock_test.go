@@ -39,7 +39,7 @@ func TestALockIsRenewedUntilItIsUnlocked(t *testing.T) {
 	l := mustLock(t, c, "a", client.LockLease(time.Second), client.LockHolder("me"))
 	_, err := c.Lock(context.Background(), "a", client.LockWait(2500*time.Millisecond))
 	e, _ := client.AsError(err)
-	if !errors.Is(err, client.ReasonLockHeld) || e.State["holder"] != "me" || e.State["position"] != "1" {
+	if !errors.Is(err, client.ReasonLockHeld) || e.Metadata["holder"] != "me" || e.Metadata["position"] != "1" {
 		t.Errorf("second acquisition: %v %+v", err, e)
 	}
 	if err := l.Context().Err(); err != nil {
@@ -129,7 +129,7 @@ func TestALostLockEndsItsContext(t *testing.T) {
 		}
 		cause := ends(t, child, 5*time.Second)
 		if e, _ := client.AsError(cause); !errors.Is(cause, client.ReasonLockLost) || e == nil ||
-			e.State["now"] != "held by another" {
+			e.Metadata["now"] != "held by another" {
 			t.Errorf("the cause is %v", cause)
 		}
 		return nil
@@ -211,7 +211,7 @@ func TestALostAnswerIsOneAcquisition(t *testing.T) {
 	lossy := newLosing(1)
 	c, _ := lockSite(t, client.WithHTTPClient(lossy))
 	l := mustLock(t, c, "a", client.LockReentrant("me"))
-	got, err := c.Locks.Get(context.Background(), &lockv1.GetRequest{Name: "a"})
+	got, err := c.Locks.GetLock(context.Background(), &lockv1.GetLockRequest{Name: "a"})
 	if err != nil || got.GetLock().GetHolds() != 1 || got.GetLock().GetFence() != l.Fence() {
 		t.Errorf("%v %v", got, err)
 	}

@@ -42,7 +42,7 @@ const (
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
 	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id was received with other content
-	// State names the first message and the fields that differ.
+	// Metadata names the first message and the fields that differ.
 	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT"
 	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
 	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
@@ -51,13 +51,13 @@ const (
 	ReasonCodeTemplateUnfit      Reason = "CODE_TEMPLATE_UNFIT"
 	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
-	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
+	ReasonWorkNotFound           Reason = "WORK_NOT_FOUND"
 	ReasonAnswerDiffers          Reason = "ANSWER_DIFFERS" // the work has already ended with another answer
 	ReasonIDInvalid              Reason = "ID_INVALID"
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // issued by another list or for other parameters
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
 	ReasonWebhookNotFound        Reason = "WEBHOOK_ENDPOINT_NOT_FOUND"
-	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // State has the fields that differ
+	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // Metadata has the fields that differ
 	// The key is claimed forever and the use has a life, or the reverse.
 	ReasonClaimLifeDifferent Reason = "CLAIM_LIFE_DIFFERENT"
 
@@ -76,27 +76,27 @@ const (
 	ReasonStrategyStandsAlone        Reason = "STRATEGY_STANDS_ALONE" // it cannot share a transaction
 
 	ReasonOrderNotFound         Reason = "ORDER_NOT_FOUND"
-	ReasonOrderExistsDifferent  Reason = "ORDER_EXISTS_DIFFERENT" // State has the fields that differ
-	ReasonOrderPartExists       Reason = "ORDER_PART_EXISTS"      // State has the number of the part
+	ReasonOrderExistsDifferent  Reason = "ORDER_EXISTS_DIFFERENT" // Metadata has the fields that differ
+	ReasonOrderPartExists       Reason = "ORDER_PART_EXISTS"      // Metadata has the number of the part
 	ReasonSaleNotFound          Reason = "SALE_NOT_FOUND"
 	ReasonCouponNotFound        Reason = "COUPON_NOT_FOUND"
 	ReasonCouponExistsDifferent Reason = "COUPON_EXISTS_DIFFERENT"
 
 	ReasonPaymentNotFound        Reason = "PAYMENT_NOT_FOUND"
-	ReasonPaymentExistsDifferent Reason = "PAYMENT_EXISTS_DIFFERENT" // State has the out_trade_no of the open payment
+	ReasonPaymentExistsDifferent Reason = "PAYMENT_EXISTS_DIFFERENT" // Metadata has the open one
 	ReasonOutTradeNoTaken        Reason = "OUT_TRADE_NO_TAKEN"
 	ReasonGatewayNotFound        Reason = "GATEWAY_NOT_FOUND"
 	ReasonGatewayNotConfigured   Reason = "GATEWAY_NOT_CONFIGURED" // the server has no settings of it
 	ReasonCallbackForged         Reason = "CALLBACK_FORGED"        // nothing was kept of it
 	ReasonCallbackUnreadable     Reason = "CALLBACK_UNREADABLE"
 	ReasonRefundNotFound         Reason = "REFUND_NOT_FOUND"
-	ReasonRefundExistsDifferent  Reason = "REFUND_EXISTS_DIFFERENT" // State has the fields that differ
+	ReasonRefundExistsDifferent  Reason = "REFUND_EXISTS_DIFFERENT" // Metadata has the fields that differ
 	ReasonFlagNotFound           Reason = "FLAG_NOT_FOUND"
 )
 
-// Duplicates: done before; State describes the first. Not recorded.
+// Duplicates: done before; Metadata describes the first. Not recorded.
 const (
-	ReasonKeyClaimed Reason = "KEY_CLAIMED" // State has "owner", "result", "first_request_id", "count"
+	ReasonKeyClaimed Reason = "KEY_CLAIMED" // Metadata has "owner", "result", "first_request_id", "count"
 )
 
 // Bad requests that a new submit token fixes.
@@ -107,7 +107,7 @@ const (
 	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
 )
 
-// Duplicates: not recorded. Done before; State describes the first.
+// Duplicates: not recorded. Done before; Metadata describes the first.
 const (
 	// ReasonTokenSpent: the form was already submitted. State has first_outcome ("done" or "refused"),
 	// first_operation, first_request_id, first_time and the names of the created objects: first_resource with
@@ -127,13 +127,13 @@ const ReasonFlagResolved Reason = "FLAG_RESOLVED"
 // Business refusals: recorded under the key. The same key gets the same refusal during the key's life, so a new
 // decision needs a new key.
 const (
-	ReasonInsufficientFunds      Reason = "INSUFFICIENT_FUNDS"       // State has "available"
+	ReasonInsufficientFunds      Reason = "INSUFFICIENT_FUNDS"       // Metadata has "available"
 	ReasonBalanceConditionFailed Reason = "BALANCE_CONDITION_FAILED" // less than Condition.balance_at_least
 	ReasonBalanceLimitExceeded   Reason = "BALANCE_LIMIT_EXCEEDED"   // above the account's greatest balance
 	ReasonAccountClosed          Reason = "ACCOUNT_CLOSED"
 	ReasonAccountFrozen          Reason = "ACCOUNT_FROZEN"
-	ReasonApprovalRejected       Reason = "APPROVAL_REJECTED" // State has decider
-	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // State has decider
+	ReasonApprovalRejected       Reason = "APPROVAL_REJECTED" // Metadata has decider
+	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // Metadata has decider
 	ReasonApprovalExpired        Reason = "APPROVAL_EXPIRED"
 	ReasonAccountNotEmpty        Reason = "ACCOUNT_NOT_EMPTY"
 	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"
@@ -142,31 +142,31 @@ const (
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // already captured or released
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
 	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's claim; only that owner can free the key
-	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
+	ReasonWorkNotParked          Reason = "WORK_NOT_PARKED"
 	ReasonMessageDead            Reason = "MESSAGE_DEAD" // waits for an operator: acknowledge it
 	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
 	ReasonNotifyNotCancellable   Reason = "NOTIFY_NOT_CANCELLABLE" // sent, or possibly sent
 	ReasonNotifyNotParked        Reason = "NOTIFY_NOT_PARKED"
-	ReasonCodeWrong              Reason = "CODE_WRONG" // State has tries_left
+	ReasonCodeWrong              Reason = "CODE_WRONG" // Metadata has tries_left
 	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
 	ReasonLockLost               Reason = "LOCK_LOST" // expired or released: it cannot be renewed
 
-	ReasonStateTaken     Reason = "STATE_TAKEN"      // State has the cause that took it
-	ReasonMoveNotAllowed Reason = "MOVE_NOT_ALLOWED" // State has both states, and the moves that are
+	ReasonStateTaken     Reason = "STATE_TAKEN"      // Metadata has the cause that took it
+	ReasonMoveNotAllowed Reason = "MOVE_NOT_ALLOWED" // Metadata has both states, and the moves that are
 	ReasonMoveNotYours   Reason = "MOVE_NOT_YOURS"
 
-	ReasonOutOfStock         Reason = "OUT_OF_STOCK"         // State has "available"
-	ReasonStockBelowPromised Reason = "STOCK_BELOW_PROMISED" // State has "available"
-	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // State has "state": sold, cancelled or lapsed
+	ReasonOutOfStock         Reason = "OUT_OF_STOCK"         // Metadata has "available"
+	ReasonStockBelowPromised Reason = "STOCK_BELOW_PROMISED" // Metadata has "available"
+	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // Metadata has "state": sold, cancelled or lapsed
 	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
-	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // State has "left"
+	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // Metadata has "left"
 
-	ReasonOrderNotPayable   Reason = "ORDER_NOT_PAYABLE"   // State has "state"
-	ReasonPaymentNotPaid    Reason = "PAYMENT_NOT_PAID"    // State has "state"
-	ReasonRefundExceedsPaid Reason = "REFUND_EXCEEDS_PAID" // State has "remaining"
+	ReasonOrderNotPayable   Reason = "ORDER_NOT_PAYABLE"   // Metadata has "state"
+	ReasonPaymentNotPaid    Reason = "PAYMENT_NOT_PAID"    // Metadata has "state"
+	ReasonRefundExceedsPaid Reason = "REFUND_EXCEEDS_PAID" // Metadata has "remaining"
 
 	ReasonCouponTaken     Reason = "COUPON_TAKEN" // it has another owner
-	ReasonCouponOwned     Reason = "COUPON_OWNED" // State has the "code" of the owner's other one
+	ReasonCouponOwned     Reason = "COUPON_OWNED" // Metadata has the "code" of the owner's other one
 	ReasonCouponUnclaimed Reason = "COUPON_UNCLAIMED"
 	ReasonCouponExpired   Reason = "COUPON_EXPIRED"
 )
@@ -186,23 +186,23 @@ const (
 	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
 	ReasonBusy               Reason = "BUSY"
 	ReasonRowsLocked         Reason = "ROWS_LOCKED"
-	ReasonLockHeld           Reason = "LOCK_HELD"       // State has the holder and the position in the queue
+	ReasonLockHeld           Reason = "LOCK_HELD"       // Metadata has the holder and the position in the queue
 	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 callers wait for the lock
 
 	ReasonWebhookEndpointsFull  Reason = "WEBHOOK_ENDPOINTS_FULL"
-	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has the current version
+	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // Metadata has the current version
 
 	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // another consumer processes it: do not acknowledge
 	ReasonMessageLater     Reason = "MESSAGE_LATER"     // in backoff: do not acknowledge
-	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State has the limit; RetryAfter says when there is room
+	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // Metadata has the limit; RetryAfter says when there is room
 	ReasonCodeTooSoon      Reason = "CODE_TOO_SOON"     // RetryAfter says when the next code may be sent
 	ReasonCodeTooMany      Reason = "CODE_TOO_MANY"     // per day; RetryAfter says when there is room
 	ReasonCodeTriesSpent   Reason = "CODE_TRIES_SPENT"  // per day; RetryAfter says when the next try is allowed
 	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 
-	ReasonStateChanged Reason = "STATE_CHANGED"  // State has the state and the revision now
-	ReasonMoveTooEarly Reason = "MOVE_TOO_EARLY" // State has "not_before"
+	ReasonStateChanged Reason = "STATE_CHANGED"  // Metadata has the state and the revision now
+	ReasonMoveTooEarly Reason = "MOVE_TOO_EARLY" // Metadata has "not_before"
 )
 
 // System failures: nothing was recorded, and this client retries them with the same key.
@@ -211,7 +211,7 @@ const (
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
 	ReasonIssuerUnavailable   Reason = "ISSUER_UNAVAILABLE"  // the token cannot be checked now
-	ReasonGatewayUnavailable  Reason = "GATEWAY_UNAVAILABLE" // State has the gateway's code
+	ReasonGatewayUnavailable  Reason = "GATEWAY_UNAVAILABLE" // Metadata has the gateway's code
 	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"
 	ReasonIDWorkersExhausted  Reason = "ID_WORKERS_EXHAUSTED"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running

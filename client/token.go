@@ -28,7 +28,7 @@ type SubmitToken struct {
 type tokenContext struct{}
 
 // WithSubmitToken makes the changing calls made with the context spend a submit token in their transaction. Use
-// a context for one call and its retries. The second submit of a form fails with ReasonTokenSpent, whose State
+// a context for one call and its retries. The second submit of a form fails with ReasonTokenSpent, whose Metadata
 // names the first one's result.
 //
 // Such calls are not gathered (WithGather): each is an RPC of its own.

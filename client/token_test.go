@@ -44,7 +44,7 @@ func TestARetryAfterALostAnswerReturnsTheNextToken(t *testing.T) {
 		}
 		_, err := c.Ledger.Transfer(ctx, transfer(t.Name()+"-again", "alice", "shop", "1.00"))
 		if e, _ := client.AsError(err); !errors.Is(err, client.ReasonTokenSpent) ||
-			e.State["first_biz_no"] != t.Name() ||
+			e.Metadata["first_biz_no"] != t.Name() ||
 			e.Class != client.ClassDuplicate || e.NextStep != client.StepIgnore || info.NextToken != "" {
 			t.Errorf("%v, %+v", err, *info)
 		}

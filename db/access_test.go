@@ -39,8 +39,8 @@ func TestServiceMayNotAdminister(t *testing.T) {
 		"delete from access_api_keys",
 		"insert into access_policies (tenant_id, operation) values (1, '*')",
 		"delete from access_policies",
-		"insert into notify_limits (tenant_id, channel, scope, window_s, most) values (1, '*', 'tenant', 60, 1)",
-		"update notify_limits set most = 1",
+		"insert into notify_limits (tenant_id, channel, scope, window_s, max_messages) values (1, '*', 'tenant', 60, 1)",
+		"update notify_limits set max_messages = 1",
 		"delete from notify_limits",
 	} {
 		refused(t, conn, sql, noPrivilege, "")

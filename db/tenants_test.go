@@ -113,7 +113,7 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 	do(t, connect(t, db.SuperDSN), `
 		insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash, created_by) values (1, 'k', 'p', 'read', sha256('x'), 'me');
 		insert into access_policies (tenant_id, operation) values (1, '*');
-		insert into notify_limits (tenant_id, channel, scope, window_s, most) values (1, '*', 'tenant', 60, 5)`)
+		insert into notify_limits (tenant_id, channel, scope, window_s, max_messages) values (1, '*', 'tenant', 60, 5)`)
 	do(t, connect(t, db.SuperDSN), expire)
 	w := &wall{t, connect(t, db.SuperDSN), connect(t, db.AppDSN), lines(t, connect(t, db.SuperDSN), tablesOfTenants)}
 	do(t, w.app, "set lock_timeout = '5s'; set enable_seqscan = off")

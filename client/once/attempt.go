@@ -43,7 +43,7 @@ func AttemptOf(ctx context.Context) (a Attempt, ok bool) {
 }
 
 // Unknown reports that the handler cannot know whether it did its work. Its answer is recorded, the work is
-// parked, and no attempt runs until ResolveRecord settles it.
+// parked, and no attempt runs until ResolveWork settles it.
 func Unknown(ctx context.Context) {
 	if r, ok := ctx.Value(attemptContext{}).(*run); ok {
 		r.unknown.Store(true)

@@ -43,7 +43,7 @@
 // Of Connect errors, failed_precondition, already_exists and out_of_range are Refused; aborted, unavailable,
 // resource_exhausted, deadline_exceeded, canceled, internal, unknown and data_loss are Free; all others are Forget.
 // WithRule and WithConnectRule change the outcomes. A handler that cannot know whether it did its work, because a
-// payment provider did not answer, calls Unknown: the work is then parked, and does not run again until ResolveRecord
+// payment provider did not answer, calls Unknown: the work is then parked, and does not run again until ResolveWork
 // settles it.
 //
 // # Crashes

@@ -167,9 +167,9 @@ func TestUnknownOutcomesAreParkedUntilResolved(t *testing.T) {
 		t.Errorf("repeat %v", r)
 	}
 	rec := s.record("ann/k")
-	if _, err := s.client.Idempotency.ResolveRecord(context.Background(),
-		&idempotencyv1.ResolveRecordRequest{Scope: "shop", Key: "ann/k", Fence: rec.GetFence(),
-			Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+	if _, err := s.client.Idempotency.ResolveWork(context.Background(),
+		&idempotencyv1.ResolveWorkRequest{Scope: "shop", Key: "ann/k", Fence: rec.GetFence(),
+			Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
 			Answer:     &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte("it was paid")}}); err != nil {
 		t.Fatal(err)
 	}
@@ -283,14 +283,14 @@ func TestLostAnswersFromLedgerdLoseNothing(t *testing.T) {
 				}
 				s.effected(0)
 				soon(t, "the work is abandoned",
-					func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_FREE })
+					func() bool { return s.record("/"+key).GetState() == idempotencyv1.WorkState_WORK_STATE_FREE })
 				if r := s.post(s.url, "x", "Idempotency-Key", key); r.status != 200 || r.replayed() {
 					t.Errorf("%s: then %v", key, r)
 				}
 				continue
 			}
 			soon(t, "the answer is recorded",
-				func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_DONE })
+				func() bool { return s.record("/"+key).GetState() == idempotencyv1.WorkState_WORK_STATE_DONE })
 			if again := s.post(s.url, "x", "Idempotency-Key", key); first.status != 200 || first.replayed() ||
 				again.body != "ok" || !again.replayed() {
 				t.Errorf("%s: %v, then %v", key, first, again)
@@ -367,7 +367,7 @@ func TestOptionsChooseTheRecordedAnswersAndHeaders(t *testing.T) {
 		t.Errorf("repeat %v", again)
 	}
 	s.effected(1)
-	if state := s.record("/k").GetState(); state != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
+	if state := s.record("/k").GetState(); state != idempotencyv1.WorkState_WORK_STATE_REFUSED {
 		t.Errorf("state %v", state)
 	}
 }

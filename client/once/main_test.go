@@ -132,14 +132,14 @@ func (s *shop) try(ctx context.Context, url, body string, headers ...string) (re
 	return reply{res.StatusCode, res.Header, string(b)}, err
 }
 
-func (s *shop) record(key string) *idempotencyv1.Record {
+func (s *shop) record(key string) *idempotencyv1.Work {
 	s.t.Helper()
-	res, err := s.client.Idempotency.GetRecord(context.Background(),
-		&idempotencyv1.GetRecordRequest{Scope: "shop", Key: key})
+	res, err := s.client.Idempotency.GetWork(context.Background(),
+		&idempotencyv1.GetWorkRequest{Scope: "shop", Key: key})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return res.GetRecord()
+	return res.GetWork()
 }
 
 // effected checks the number of effects so far.

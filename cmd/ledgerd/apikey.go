@@ -86,7 +86,7 @@ func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
 // flagNames are the flags and arguments of fields that are named differently.
 var flagNames = map[string]string{"name": "--tenant", "scopes": "--scope", "expire_time": "--life", "key_name": "key",
 	"approval_required": "--require-approval", "operation": "operation", "channel": "channel", "scope": "scope",
-	"window": "window", "most": "most"}
+	"window": "window", "max_messages": "most"}
 
 // asFlags names the field of a refusal as the command line does.
 func asFlags(err error) error {

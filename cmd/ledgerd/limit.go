@@ -32,7 +32,7 @@ type limitName struct {
 }
 
 func (n *limitName) limit(most int32) notify.Limit {
-	return notify.Limit{Channel: send.Channel(n.Channel), Scope: n.Scope, Window: n.Window, Most: most}
+	return notify.Limit{Channel: send.Channel(n.Channel), Scope: n.Scope, Window: n.Window, MaxMessages: most}
 }
 
 type limitSetCmd struct {
@@ -44,7 +44,7 @@ func (c *limitSetCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
 		return asFlags(access.Administer(pool).Change(e.ctx, tenant,
 			func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
-				return notify.SetLimit(ctx, tx, tenant, c.limit(c.Most))
+				return notify.PutLimit(ctx, tx, tenant, c.limit(c.Most))
 			}))
 	})
 }
@@ -59,7 +59,7 @@ func (c *limitListCmd) Run(e *env, all *cli) error {
 		}
 		return e.table("CHANNEL\tSCOPE\tWINDOW\tMOST", func(w io.Writer) {
 			for _, l := range limits {
-				fmt.Fprintf(w, "%s\t%s\t%v\t%d\n", l.Channel, l.Scope, l.Window, l.Most)
+				fmt.Fprintf(w, "%s\t%s\t%v\t%d\n", l.Channel, l.Scope, l.Window, l.MaxMessages)
 			}
 		})
 	})

@@ -275,16 +275,16 @@ comment on column notify_fingerprints.expires_at is
     'End of the window, which starts when the first message was accepted.';
 
 create table notify_limits (
-    tenant_id integer not null,
-    channel   text collate "C" not null,
-    scope     text collate "C" not null,
-    window_s  integer not null,
-    most      integer not null,
+    tenant_id    integer not null,
+    channel      text collate "C" not null,
+    scope        text collate "C" not null,
+    window_s     integer not null,
+    max_messages integer not null,
     constraint notify_limits_pkey primary key (tenant_id, channel, scope, window_s),
     constraint notify_limits_channel_check check (channel in ('*', 'code', 'sms', 'email', 'push', 'webhook')),
     constraint notify_limits_scope_check check (scope in ('tenant', 'channel', 'recipient', 'ip', 'prefix')),
     constraint notify_limits_window_check check (window_s between 1 and 2678400),
-    constraint notify_limits_most_check check (most >= 0)
+    constraint notify_limits_max_messages_check check (max_messages >= 0)
 );
 comment on table notify_limits is 'Limits on the messages that are accepted from a tenant in any time window.';
 comment on column notify_limits.tenant_id is 'Tenant.';
@@ -294,7 +294,7 @@ comment on column notify_limits.scope is
     'What is counted separately. tenant: nothing; channel: every channel; recipient: every recipient; ip: every '
     'client_ip, of IPv6 the first 64 bits; prefix: every phone number without its last four digits.';
 comment on column notify_limits.window_s is 'Length of the window, in seconds.';
-comment on column notify_limits.most is 'Limit in any window of this length.';
+comment on column notify_limits.max_messages is 'Limit in any window of this length.';
 
 create table notify_counters (
     tenant_id  integer not null,
@@ -489,7 +489,7 @@ grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, 
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant select, insert, delete on notify_limits to ledgerd_admin;
-grant update (most) on notify_limits to ledgerd_admin;
+grant update (max_messages) on notify_limits to ledgerd_admin;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits,
     notify_counters to ledgerd_audit;
 -- Without recipients and contents.

@@ -138,14 +138,14 @@ func (c *city) book() (lines []string) {
 	return lines
 }
 
-func (c *city) parked() []*idempotencyv1.Record {
+func (c *city) parked() []*idempotencyv1.Work {
 	c.t.Helper()
-	res, err := c.ledgerd.Idempotency.ListRecords(context.Background(),
-		&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED})
+	res, err := c.ledgerd.Idempotency.ListWorks(context.Background(),
+		&idempotencyv1.ListWorksRequest{State: idempotencyv1.WorkState_WORK_STATE_PARKED})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return res.GetRecords()
+	return res.GetWorks()
 }
 
 func soon(t *testing.T, what string, is func() bool) {
@@ -251,9 +251,9 @@ func TestAnInterruptedOrderIsParkedAndNeverRepeated(t *testing.T) {
 		written.Order != fmt.Sprintf("order-%d", parked[0].GetFence()) {
 		t.Errorf("the book has %q, %v", c.book()[0], err)
 	}
-	if _, err := c.ledgerd.Idempotency.ResolveRecord(context.Background(),
-		&idempotencyv1.ResolveRecordRequest{Scope: "order-service", Key: "ann/k",
-			Fence: parked[0].GetFence(), Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+	if _, err := c.ledgerd.Idempotency.ResolveWork(context.Background(),
+		&idempotencyv1.ResolveWorkRequest{Scope: "order-service", Key: "ann/k",
+			Fence: parked[0].GetFence(), Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
 			Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte(c.book()[0])}}); err != nil {
 		t.Fatal(err)
 	}

@@ -315,8 +315,8 @@ func TestConcurrentChangesAreRecordedInOrder(t *testing.T) {
 					t.Error(err)
 				}
 				if err := access.Administer(o.admin).Change(t.Context(), o.tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
-					return notify.SetLimit(ctx, tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
-						Window: time.Duration(round+1) * time.Minute, Most: int32(i)})
+					return notify.PutLimit(ctx, tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
+						Window: time.Duration(round+1) * time.Minute, MaxMessages: int32(i)})
 				}); err != nil {
 					t.Error(err)
 				}

@@ -74,9 +74,9 @@ func TestAKeyWithoutALifeBelongsToItsOwnerForEver(t *testing.T) {
 		t.Errorf("%+v", again)
 	}
 	f := fault.Of(d.all(flow.Claim(use(by("r3"), "phone", 0, owner("b"))))[0].Err)
-	if f == nil || f.Reason != claim.KeyClaimed || f.State["owner"] != "a" || f.State["result"] != "user-1" ||
-		f.State["first_request_id"] != "r1" ||
-		f.State["count"] != "1" || f.State["first_time"] == "" || f.State["expire_time"] != "" {
+	if f == nil || f.Reason != claim.KeyClaimed || f.Metadata["owner"] != "a" || f.Metadata["result"] != "user-1" ||
+		f.Metadata["first_request_id"] != "r1" ||
+		f.Metadata["count"] != "1" || f.Metadata["first_time"] == "" || f.Metadata["expire_time"] != "" {
 		t.Errorf("%+v", f)
 	}
 	d.want(d.use(use(caller, "phone", 0)), "KEY_CLAIMED")
@@ -96,7 +96,7 @@ func TestARefusedUseIsNotCounted(t *testing.T) {
 	}
 	d.want(d.use(use(caller, "k", time.Minute)), "2 existed")
 	f := fault.Of(d.all(flow.Claim(use(caller, "k", time.Minute, firstOnly)))[0].Err)
-	if f.State["count"] != "2" || f.State["expire_time"] == "" {
+	if f.Metadata["count"] != "2" || f.Metadata["expire_time"] == "" {
 		t.Errorf("%+v", f)
 	}
 }

@@ -181,8 +181,8 @@ func (p *play) commit() {
 		want := p.waiting[i].model()
 		got := ended(r)
 		if f := fault.Of(r.Err); f != nil && f.Reason == claim.KeyClaimed {
-			got = fmt.Sprintf("KEY_CLAIMED by %s: %s, used %s times", f.State["owner"], f.State["result"],
-				f.State["count"])
+			got = fmt.Sprintf("KEY_CLAIMED by %s: %s, used %s times", f.Metadata["owner"], f.Metadata["result"],
+				f.Metadata["count"])
 		}
 		if u, ok := r.Outcome.Answer.(claim.Use); ok {
 			got = fmt.Sprintf("%s of %s: %s", got, u.First.Owner, u.First.Result)

@@ -10,7 +10,7 @@ import (
 var (
 	KeyClaimed = fault.Define(fault.Reason{Name: "KEY_CLAIMED", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "The key was already claimed, and the call asks for the first use only, or another owner has claimed the key for ever. The state has the first claim's owner, result, request id and time, and how often the key was used. This use is not counted."})
+		Doc:  "The key was already claimed, and the call asks for the first use only, or another owner has claimed the key for ever. The metadata has the first claim's owner, result, request id and time, and how often the key was used. This use is not counted."})
 	LifeDifferent = fault.Define(fault.Reason{Name: "CLAIM_LIFE_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The key is claimed for ever and the call sets a life, or the key has a life and the call sets none."})

@@ -293,7 +293,7 @@ func TestRefusalIsRecordedAndReplayed(t *testing.T) {
 		call.RequestID = fmt.Sprint("r", i)
 		out, err := e.Do(within(t, 10*time.Second), call)
 		f := fault.Of(err)
-		if !fault.Is(err, toyEmpty) || f.State["n"] != "1000000" || f.RequestID != "r0" || out.Replayed != (i == 1) {
+		if !fault.Is(err, toyEmpty) || f.Metadata["n"] != "1000000" || f.RequestID != "r0" || out.Replayed != (i == 1) {
 			t.Errorf("call %d: %+v, %v", i, out, err)
 		}
 		w.exec("update toy_counters set n = 9000000")

@@ -172,7 +172,7 @@ func (w *world) take(s *step) (told bool) {
 		if answer = ""; e.Class != client.ClassRefusal {
 			w.t.Errorf("%s: %v", s.key, err)
 		}
-		refused = fmt.Sprint(e.Reason, " ", e.State)
+		refused = fmt.Sprint(e.Reason, " ", e.Metadata)
 		switch e.Reason {
 		case "OUT_OF_STOCK":
 			w.soldOut.Store(true)

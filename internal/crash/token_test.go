@@ -117,7 +117,7 @@ func (w *world) submit(f *form, try int) (next string) {
 		f.made = bizNo
 		return info.NextToken
 	case errors.Is(err, client.ReasonTokenSpent):
-		f.made = e.State["first_biz_no"]
+		f.made = e.Metadata["first_biz_no"]
 	case e == nil || e.Class != client.ClassSystem && e.Class != "":
 		w.t.Errorf("%s: %v", bizNo, err)
 	}

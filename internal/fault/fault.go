@@ -104,8 +104,8 @@ type Field struct {
 type Fault struct {
 	Reason  *Reason
 	Message string
-	// State is the current state that the reason refers to: "available", "state", "version", ...
-	State map[string]string
+	// Metadata has the current values that the reason refers to: "available", "state", "version", ...
+	Metadata map[string]string
 	// Fields are the invalid fields of the request, if any.
 	Fields []Field
 	// RetryAfter is the delay before a retry; 0: no advice.
@@ -122,12 +122,12 @@ func (r *Reason) New(format string, args ...any) *Fault {
 	return &Fault{Reason: r, Message: fmt.Sprintf(format, args...)}
 }
 
-// With adds state to a newly made fault.
+// With adds a value to the metadata of a newly made fault.
 func (f *Fault) With(name string, value any) *Fault {
-	if f.State == nil {
-		f.State = make(map[string]string, 4)
+	if f.Metadata == nil {
+		f.Metadata = make(map[string]string, 4)
 	}
-	f.State[name] = fmt.Sprint(value)
+	f.Metadata[name] = fmt.Sprint(value)
 	return f
 }
 
@@ -170,7 +170,7 @@ func Is(err error, r *Reason) bool {
 type stored struct {
 	Reason    string            `json:"reason"`
 	Message   string            `json:"message"`
-	State     map[string]string `json:"state,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
 	Fields    []Field           `json:"fields,omitempty"`
 	RequestID string            `json:"request_id"`
 	Step      string            `json:"step,omitempty"`
@@ -178,7 +178,7 @@ type stored struct {
 
 // Encode encodes a refusal for recording; see Decode.
 func (f *Fault) Encode() []byte {
-	b, err := json.Marshal(stored{f.Reason.Name, f.Message, f.State, f.Fields, f.RequestID, stepNames[f.Step]})
+	b, err := json.Marshal(stored{f.Reason.Name, f.Message, f.Metadata, f.Fields, f.RequestID, stepNames[f.Step]})
 	if err != nil {
 		panic(err) // strings and maps of strings always encode
 	}
@@ -195,6 +195,6 @@ func Decode(b []byte) (*Fault, error) {
 	if r == nil {
 		r = &Reason{Name: s.Reason, Class: Refusal, Code: FailedPrecondition, Step: NewKey}
 	}
-	return &Fault{Reason: r, Message: s.Message, State: s.State, Fields: s.Fields, RequestID: s.RequestID,
+	return &Fault{Reason: r, Message: s.Message, Metadata: s.Metadata, Fields: s.Fields, RequestID: s.RequestID,
 		Step: Step(max(0, slices.Index(stepNames[:], s.Step)))}, nil
 }

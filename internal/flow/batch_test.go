@@ -172,7 +172,7 @@ func TestRepeatsAreComparedWithStoredContent(t *testing.T) {
 		"postings.to":     dressed(func(p *ledger.TransferParams) { p.Postings[2].To = "world" }),
 	} {
 		_, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
-		if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).State["differs"] != want {
+		if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).Metadata["differs"] != want {
 			t.Errorf("%v; want %s to differ", err, want)
 		}
 	}
@@ -335,7 +335,7 @@ func TestRepeatOfALargeTransferIsCompared(t *testing.T) {
 	for range 2 { // with and without a command in the batch that needs all entries
 		r := e.DoAll(t.Context(), submissions)
 		for i, w := range r[:2] {
-			if !fault.Is(w.Err, ledger.BizNoExistsDifferent) || fault.Of(w.Err).State["differs"] != "postings" {
+			if !fault.Is(w.Err, ledger.BizNoExistsDifferent) || fault.Of(w.Err).Metadata["differs"] != "postings" {
 				t.Errorf("%d: %+v %v", i, w.Outcome, w.Err)
 			}
 		}

@@ -39,7 +39,7 @@ func NoteRefusal(err error, guard any) error {
 		return err
 	}
 	noted := *f
-	noted.State = maps.Clone(f.State)
+	noted.Metadata = maps.Clone(f.Metadata)
 	n.NoteRefusal(&noted)
 	return &noted
 }

@@ -200,7 +200,7 @@ type ClaimCoupon struct {
 	entailed
 	row      *coupon.Row
 	lock     lookup // the order that locks it
-	campaign string // of the coupon, as an earlier run found it
+	campaign string // of the coupon, as an earlier attempt found it
 }
 
 // Need names the coupon, its instance, and the claim on its campaign.
@@ -265,7 +265,7 @@ type RedeemCoupon struct {
 	lock lookup // the order that locks it
 }
 
-// Need names the coupon, its instance, and what earlier runs found.
+// Need names the coupon, its instance, and what earlier attempts found.
 func (c *RedeemCoupon) Need(tx *Tx) {
 	c.row = tx.needCoupon(c.Tenant, c.Code)
 	c.lock.need(tx)

@@ -33,7 +33,7 @@ func TestFaultsNameCommittedRowsOnly(t *testing.T) {
 		t.Error(results[0].Err)
 	}
 	for i, r := range results[1:] {
-		if f := fault.Of(r.Err); f == nil || f.State["first_id"] != id {
+		if f := fault.Of(r.Err); f == nil || f.Metadata["first_id"] != id {
 			t.Errorf("submission %d got %v, the transfer is %s", i+1, r.Err, id)
 		}
 	}

@@ -29,7 +29,7 @@ func Fire(c *machine.FireCommand) Command {
 	return f
 }
 
-// Need names the rows of the command, and what earlier runs found.
+// Need names the rows of the command, and what earlier attempts found.
 func (c *moves) Need(tx *Tx) {
 	c.command.Need(tx.Machines())
 	needAudit(tx, c.command)
@@ -59,7 +59,7 @@ type eventKey struct {
 // announced is an event whose rows commands of the batch have named.
 type announced struct{ names []string } // endpoints to which it may be sent
 
-// need names the rows that earlier runs found.
+// need names the rows that earlier attempts found.
 func (e *entailed) need(tx *Tx) {
 	if tx.loaded {
 		return // an operation of an Execute whose references are resolved: its rows were named before
@@ -124,8 +124,8 @@ func (tx *Tx) announce(key eventKey, names []string) {
 	}
 }
 
-// announced reports whether the rows of a move's event are named. If they are not, the next run names them, as far as
-// this one knows the endpoints of the tenant.
+// announced reports whether the rows of a move's event are named. If they are not, the next attempt names them, as far
+// as this one knows the endpoints of the tenant.
 func (e *entailed) announced(tx *Tx, m *machine.Moved) bool {
 	key := eventKey{m.Caller.Tenant, m.Publish}
 	var names []string

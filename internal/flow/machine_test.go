@@ -117,8 +117,8 @@ func (h *hooks) want(want string) {
 func TestMovesPublishTheirEventsOnce(t *testing.T) {
 	t.Parallel()
 	h := newHooks(t)
-	if _, err := notify.SetLimit(t.Context(), h.pool, 1,
-		notify.Limit{Channel: send.Webhook, Scope: notify.PerRecipient, Window: time.Hour, Most: 3}); err != nil {
+	if _, err := notify.PutLimit(t.Context(), h.pool, 1,
+		notify.Limit{Channel: send.Webhook, Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 3}); err != nil {
 		t.Fatal(err)
 	}
 	h.must(createOrder("1", 0))

@@ -266,10 +266,10 @@ func (n *nemesis) judge() {
 func (n *nemesis) judgeRefusals() {
 	rows, err := n.super.Query(context.Background(), `
 		with refusal as (
-			select k.key, k.created_at, a.account_id, (k.j#>>'{state,balance}')::numeric * 100 as balance
+			select k.key, k.created_at, a.account_id, (k.j#>>'{metadata,balance}')::numeric * 100 as balance
 			from (select key, created_at, convert_from(answer, 'UTF8')::jsonb as j from commit_keys where refused) k
-			join ledger_accounts a on a.code = k.j#>>'{state,account}'
-			where k.j#>>'{state,balance}' is not null
+			join ledger_accounts a on a.code = k.j#>>'{metadata,account}'
+			where k.j#>>'{metadata,balance}' is not null
 		)
 		select r.key, array(
 			select case when next.recorded_at < r.created_at then t.biz_no else '' end

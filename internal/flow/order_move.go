@@ -26,10 +26,10 @@ type MoveOrder struct {
 	entailed
 	sends  []*notify.SendCommand
 	row    *order.Row
-	follow string // machine of the order, as an earlier run found it
+	follow string // machine of the order, as an earlier attempt found it
 }
 
-// Need names the order, its instance, and what earlier runs found.
+// Need names the order, its instance, and what earlier attempts found.
 func (c *MoveOrder) Need(tx *Tx) {
 	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}
 	c.row = tx.Orders().Want(k)
@@ -76,13 +76,13 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 // inOrder names what a fault of the order's instance is about as the request does: order_no, and no inputs of a Cancel.
 func (c *MoveOrder) inOrder(err error, k machine.Key) error {
 	f := fault.Of(err)
-	if f == nil || f.State["machine"] != k.Machine || f.State["key"] != k.Key {
+	if f == nil || f.Metadata["machine"] != k.Machine || f.Metadata["key"] != k.Key {
 		return err
 	}
 	own := *f
-	own.State = maps.Clone(f.State)
-	delete(own.State, "key")
-	own.State["order_no"] = c.OrderNo
+	own.Metadata = maps.Clone(f.Metadata)
+	delete(own.Metadata, "key")
+	own.Metadata["order_no"] = c.OrderNo
 	own.Message = strings.Replace(f.Message, "instance "+k.Key, "order "+c.OrderNo, 1)
 	if !c.Cancel {
 		return &own
@@ -131,7 +131,7 @@ type lookup struct {
 	machine string
 }
 
-// need names the order and its instance, as far as earlier runs know them.
+// need names the order and its instance, as far as earlier attempts know them.
 func (l *lookup) need(tx *Tx) {
 	if l.order.OrderNo == "" || tx.loaded {
 		return

@@ -24,7 +24,7 @@ type ends struct {
 	coupon   *coupon.Row // nil: none
 }
 
-// expectOrder lets the first run read the order of an instance.
+// expectOrder lets the first attempt read the order of an instance.
 func (e *entailed) expectOrder(k order.Key) {
 	if e.orders == nil {
 		e.orders = map[order.Key]order.Order{}
@@ -95,8 +95,8 @@ func (tx *Tx) orderOf(i *machine.Instance) (o *order.Order, known bool) {
 	return &row.Value, true
 }
 
-// endable reports whether the rows that end the parts of a moved order are named. If they are not, the next run names
-// them, as far as this one knows the order.
+// endable reports whether the rows that end the parts of a moved order are named. If they are not, the next attempt
+// names them, as far as this one knows the order.
 func (e *entailed) endable(tx *Tx, m *machine.Moved) bool {
 	o, known := tx.orderOf(&m.Instance)
 	if !known {

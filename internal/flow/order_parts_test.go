@@ -156,7 +156,7 @@ func TestOrderOfAHundredLines(t *testing.T) {
 	}
 	m.wantLeft("tea 0, milk 0, ann 42 held 0")
 	_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400, Command: newOrder("c", lines)})
-	if f := fault.Of(err); f == nil || f.Reason != stock.OutOfStock || f.State["line"] != "0" {
+	if f := fault.Of(err); f == nil || f.Reason != stock.OutOfStock || f.Metadata["line"] != "0" {
 		t.Error(err)
 	}
 	m.wantRows("c", "")
@@ -165,7 +165,7 @@ func TestOrderOfAHundredLines(t *testing.T) {
 	}
 	m.wants(item(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "more", Kind: stock.Restock, Quantity: 1}), "ok")
 	_, err = m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400, Command: newOrder("c", two)})
-	if f := fault.Of(err); f == nil || f.Reason != stock.ItemNotFound || f.State["line"] != "1" {
+	if f := fault.Of(err); f == nil || f.Reason != stock.ItemNotFound || f.Metadata["line"] != "1" {
 		t.Error(err)
 	}
 	m.wantLeft("tea 1, milk 0, ann 42 held 0")

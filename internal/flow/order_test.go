@@ -383,7 +383,7 @@ func TestOrderTakesNoPartOfAnotherCall(t *testing.T) {
 		}
 		before := m.rowsOfOrder(no)
 		_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 5, Bytes: 400, Command: x.order})
-		if f := fault.Of(err); f == nil || f.Reason.Name != x.end || f.State["kind"] != x.kind {
+		if f := fault.Of(err); f == nil || f.Reason.Name != x.end || f.Metadata["kind"] != x.kind {
 			m.Errorf("%s: %v", no, err)
 		}
 		m.wantRows(no, before)

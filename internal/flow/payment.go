@@ -83,11 +83,11 @@ type CreatePayment struct {
 	row     *payment.Row
 	gateway *payment.GatewayRow
 	birth   machine.CreateCommand
-	follow  string // machine of the order, as an earlier run found it
+	follow  string // machine of the order, as an earlier attempt found it
 	others  siblings
 }
 
-// Need names the order, the payment, and what earlier runs found.
+// Need names the order, the payment, and what earlier attempts found.
 func (c *CreatePayment) Need(tx *Tx) {
 	k, pk := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}, payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
 	c.order = tx.Orders().Want(k)
@@ -286,7 +286,7 @@ const messagesPurpose = "payment.messages"
 // causeCreate is the cause of the move of a payment of which the gateway has told before.
 const causeCreate = "create"
 
-// numberTaken returns the fault for a number in use, or makes another number and asks for another run.
+// numberTaken returns the fault for a number in use, or makes another number and asks for another attempt.
 func (c *CreatePayment) numberTaken() error {
 	if c.Renumber == nil {
 		return payment.NumberTaken.New("out_trade_no %s is taken", c.OutTradeNo).With("out_trade_no", c.OutTradeNo).

@@ -24,7 +24,7 @@ func Settle(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Rece
 	var refused *fault.Fault
 	for unposted := false; ; {
 		out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: settleRows,
-			Bytes: 2048 + len(n.Body), Command: &SettlePayment{Caller: caller, Gateway: k.Gateway, Received: n,
+			Bytes: 2048 + len(n.Body), Command: &ApplyNotice{Caller: caller, Gateway: k.Gateway, Received: n,
 				Credential: cred, Refused: refused, Unposted: unposted}})
 		if err == nil {
 			return out.Answer.(Settled), nil

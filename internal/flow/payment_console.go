@@ -13,7 +13,7 @@ import (
 
 // needsQuery reports whether the gateway has to be asked how a refund ended: the notice does not say it, and no call at
 // the gateway is due, because RefundPayment did not ask for the refund, or because it is decided.
-func (c *SettlePayment) needsQuery(tx *Tx) bool {
+func (c *ApplyNotice) needsQuery(tx *Tx) bool {
 	r, vague := c.refund.row, c.Callback && c.Amount.Coef.IsZero()
 	if c.Kind != gateway.RefundPending || r == nil {
 		return false
@@ -26,7 +26,7 @@ func (c *SettlePayment) needsQuery(tx *Tx) bool {
 }
 
 // unknownRefund applies a notice about a refund that no call requested: a console refund.
-func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
+func (c *ApplyNotice) unknownRefund(tx *Tx) (any, error) {
 	failed := c.Kind == gateway.RefundFailed
 	if !failed && c.Kind != gateway.Refunded {
 		s := c.record(tx, payment.Known, "there is no such refund")
@@ -50,7 +50,7 @@ func (c *SettlePayment) unknownRefund(tx *Tx) (any, error) {
 }
 
 // consoleRefund returns the recorded console refund that the notice names, or nil if there is none yet.
-func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
+func (c *ApplyNotice) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
 	var ids []int64
 	for _, name := range c.consoleNames() {
 		switch {
@@ -75,7 +75,7 @@ func (c *SettlePayment) consoleRefund(tx *Tx) (*payment.ConsoleRow, error) {
 }
 
 // addConsoleRefund records a new console refund and flags its amount.
-func (c *SettlePayment) addConsoleRefund(tx *Tx) (any, error) {
+func (c *ApplyNotice) addConsoleRefund(tx *Tx) (any, error) {
 	money, id, err := c.refundedTransaction(tx)
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (c *SettlePayment) addConsoleRefund(tx *Tx) (any, error) {
 }
 
 // describeConsoleRefund returns the detail of the flag of a new console refund.
-func (c *SettlePayment) describeConsoleRefund() string {
+func (c *ApplyNotice) describeConsoleRefund() string {
 	r := c.refund.row
 	if r == nil || !r.Exists {
 		return "the gateway gave it back, and no refund asked for it"
@@ -114,14 +114,14 @@ func (c *SettlePayment) describeConsoleRefund() string {
 }
 
 // unit returns the unit and the amount of the notice.
-func (c *SettlePayment) unit(tx *Tx) (payment.Unit, amount.Int) {
+func (c *ApplyNotice) unit(tx *Tx) (payment.Unit, amount.Int) {
 	n, scale := c.minor(tx)
 	return payment.Unit{Currency: c.Currency, Asset: c.knownAsset(tx), Scale: scale}, n
 }
 
 // latestTime returns the later of the time of this notice and an earlier notice's. The clock of another merchant's
 // gateway account does not count.
-func (c *SettlePayment) latestTime(tx *Tx, before time.Time) time.Time {
+func (c *ApplyNotice) latestTime(tx *Tx, before time.Time) time.Time {
 	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
 	if c.Foreign != "" || at.Before(before) {
 		return before
@@ -130,7 +130,7 @@ func (c *SettlePayment) latestTime(tx *Tx, before time.Time) time.Time {
 }
 
 // updateConsoleRefund applies a notice about a known console refund. The latest notice counts, by the gateway's clock.
-func (c *SettlePayment) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, error) {
+func (c *ApplyNotice) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
 		s := c.record(tx, payment.Known, "the gateway has said something later")
@@ -170,7 +170,7 @@ func (c *SettlePayment) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any,
 
 // changeConsoleRefund records a new outcome or amount of a console refund. The sum of its flags is the amount given
 // back: an open flag is withdrawn, and a new flag has the difference to the flags that a person has resolved.
-func (c *SettlePayment) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
+func (c *ApplyNotice) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
 	money []*payment.TransactionRow) Settled {
 	was, detail := r.Value, c.describeChange(&r.Value, &next)
 	resolved := was.GivenBack()
@@ -208,7 +208,7 @@ func (c *SettlePayment) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next 
 }
 
 // describeChange returns the detail of the flag of a changed console refund.
-func (c *SettlePayment) describeChange(was, next *payment.ConsoleRefund) string {
+func (c *ApplyNotice) describeChange(was, next *payment.ConsoleRefund) string {
 	detail := "the refund, which no call asked for, "
 	switch {
 	case next.Failed:
@@ -227,7 +227,7 @@ func (c *SettlePayment) describeChange(was, next *payment.ConsoleRefund) string 
 
 // flagConsole raises a flag about a console refund and returns its id. n is the surplus that the gateway gave back or,
 // if negative, the shortfall.
-func (c *SettlePayment) flagConsole(tx *Tx, id int64, x *payment.ConsoleRefund, n amount.Int, detail string) int64 {
+func (c *ApplyNotice) flagConsole(tx *Tx, id int64, x *payment.ConsoleRefund, n amount.Int, detail string) int64 {
 	kind := payment.UnknownRefund
 	if n.Sign() < 0 {
 		kind, n = payment.RefundReturned, n.Neg()

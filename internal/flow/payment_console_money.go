@@ -5,7 +5,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// console has the rows of a console refund that an earlier run found to be needed.
+// console has the rows of a console refund that an earlier attempt found to be needed.
 type console struct {
 	ids         []int64  // of console refunds that have one of its names
 	flag        int64    // the latest flag about it; 0: none
@@ -35,13 +35,13 @@ func (c console) need(tx *Tx, k payment.GatewayKey) {
 
 // transactionOfPayment returns the refunded transaction if the notice does not name it: the one that paid, or else the
 // first of the payment.
-func (c *SettlePayment) transactionOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+func (c *ApplyNotice) transactionOfPayment(tx *Tx) (money *payment.TransactionRow, id string, err error) {
 	paid := c.row.Value.TransactionID
 	if c.row.Value.Gateway != c.Gateway {
 		paid = ""
 	}
 	if c.console.listed != c.OutTradeNo || c.console.transaction != paid {
-		c.console.listed, c.console.transaction = c.OutTradeNo, paid // the next run names it, and those of the payment
+		c.console.listed, c.console.transaction = c.OutTradeNo, paid // the next attempt names both
 		return nil, "", commit.ErrMoreRows
 	}
 	if paid != "" {
@@ -59,7 +59,7 @@ func (c *SettlePayment) transactionOfPayment(tx *Tx) (money *payment.Transaction
 }
 
 // refundedTransaction returns the transaction that the notice refunds, and its number; empty: none is known.
-func (c *SettlePayment) refundedTransaction(tx *Tx) (money *payment.TransactionRow, id string, err error) {
+func (c *ApplyNotice) refundedTransaction(tx *Tx) (money *payment.TransactionRow, id string, err error) {
 	if c.TransactionID == "" {
 		return c.transactionOfPayment(tx)
 	}
@@ -69,13 +69,13 @@ func (c *SettlePayment) refundedTransaction(tx *Tx) (money *payment.TransactionR
 
 // transactionByID returns a transaction and locks its payment; nil: the number is empty. The transaction may not exist
 // yet: a gateway may report the refund first.
-func (c *SettlePayment) transactionByID(tx *Tx, id string) (*payment.TransactionRow, error) {
+func (c *ApplyNotice) transactionByID(tx *Tx, id string) (*payment.TransactionRow, error) {
 	if id == "" {
 		return nil, nil
 	}
 	money := tx.Payments().KnownTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id})
 	if money == nil {
-		c.console.transaction = id // the next run names it
+		c.console.transaction = id // the next attempt names it
 		return nil, commit.ErrMoreRows
 	}
 	if !money.Exists {
@@ -85,7 +85,7 @@ func (c *SettlePayment) transactionByID(tx *Tx, id string) (*payment.Transaction
 }
 
 // lockPayment asks for a run that locks the instance of a payment, if this one has not.
-func (c *SettlePayment) lockPayment(tx *Tx, number string) error {
+func (c *ApplyNotice) lockPayment(tx *Tx, number string) error {
 	if tx.Machines().Known(paymentInstance(payment.Key{Tenant: c.Tenant, OutTradeNo: number})) != nil {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (c *SettlePayment) lockPayment(tx *Tx, number string) error {
 
 // transactionsOf returns the transactions that a recorded console refund may refund: the one that it names, or all of
 // its payment.
-func (c *SettlePayment) transactionsOf(tx *Tx, x *payment.ConsoleRefund) (rows []*payment.TransactionRow, err error) {
+func (c *ApplyNotice) transactionsOf(tx *Tx, x *payment.ConsoleRefund) (rows []*payment.TransactionRow, err error) {
 	if err := c.lockPayment(tx, x.OutTradeNo); err != nil {
 		return nil, err
 	}

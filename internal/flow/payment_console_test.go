@@ -32,7 +32,7 @@ func (m *till) refuses(c *flow.RefundPayment, remaining string) {
 	m.Helper()
 	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
 	f := fault.Of(err)
-	if f == nil || f.Reason != payment.RefundExceedsPaid || f.State["remaining"] != remaining || f.State["out_trade_no"] != "p1" {
+	if f == nil || f.Reason != payment.RefundExceedsPaid || f.Metadata["remaining"] != remaining || f.Metadata["out_trade_no"] != "p1" {
 		m.Errorf("refund %s: %v %v, want that %s remains", c.RefundNo, err, f, remaining)
 	}
 }

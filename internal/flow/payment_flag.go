@@ -24,19 +24,19 @@ type ResolveFlag struct {
 
 	entailed
 	row      *payment.FlagRow
-	flag     *payment.Flag // as an earlier run found it
+	flag     *payment.Flag // as an earlier attempt found it
 	payment  *payment.Row
 	money    *payment.TransactionRow
 	gateway  *payment.GatewayRow
 	order    *order.Row
 	others   siblings
 	payee    string // account that the transfer names, of Accept
-	clearing string // of the gateway, as an earlier run found it
+	clearing string // of the gateway, as an earlier attempt found it
 	transfer *ledger.TransferCommand
 	refund   *RefundPayment
 }
 
-// Need names the flag, and what an earlier run found of it.
+// Need names the flag, and what an earlier attempt found of it.
 func (c *ResolveFlag) Need(tx *Tx) {
 	payments := tx.Payments()
 	c.row = payments.WantFlag(payment.FlagKey{Tenant: c.Tenant, ID: c.ID})
@@ -74,7 +74,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 			tx.nameParts(o)
 			c.others.need(tx, payment.OrderKey(o.Key))
 			c.expectOrder(o.Key)
-			c.orders[o.Key] = *o // as in SettlePayment
+			c.orders[o.Key] = *o // as in ApplyNotice
 		})
 		if c.payee != "" {
 			c.needTransfer(tx, c.payee)
@@ -152,7 +152,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		return err
 	}
 	if c.flag.Account == "" && c.clearing != g.Clearing {
-		c.clearing = g.Clearing // the next run names the accounts
+		c.clearing = g.Clearing // the next attempt names the accounts
 		return commit.ErrMoreRows
 	}
 	if c.transfer == nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // declined notes a decline: the payer may try again, with the submit token too.
-func (c *SettlePayment) declined(tx *Tx) (any, error) {
+func (c *ApplyNotice) declined(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
 		return nil, err
@@ -32,13 +32,13 @@ func (c *SettlePayment) declined(tx *Tx) (any, error) {
 	return c.record(tx, payment.Applied, ""), nil
 }
 
-func (c *SettlePayment) failure(tx *Tx) {
+func (c *ApplyNotice) failure(tx *Tx) {
 	p := tx.Payments().Change(c.row)
 	p.FailureCode, p.FailureText = c.Code, c.Text
 }
 
 // closed notes that the payment cannot be paid any more.
-func (c *SettlePayment) closed(tx *Tx) (any, error) {
+func (c *ApplyNotice) closed(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (c *SettlePayment) closed(tx *Tx) (any, error) {
 
 // paidElsewhere ends the calls about a payment of which its gateway says that a known transaction has paid it: it would
 // say that for ever. One that is open is closed, since the transaction is of another payment.
-func (c *SettlePayment) paidElsewhere(tx *Tx) error {
+func (c *ApplyNotice) paidElsewhere(tx *Tx) error {
 	state, err := c.state(tx)
 	if err != nil || state == machine.PaymentSucceeded || c.row.Value.Gateway != c.Gateway {
 		return err
@@ -82,7 +82,7 @@ func (c *SettlePayment) paidElsewhere(tx *Tx) error {
 }
 
 // pending notes that the gateway knows the payment.
-func (c *SettlePayment) pending(tx *Tx) (any, error) {
+func (c *ApplyNotice) pending(tx *Tx) (any, error) {
 	state, err := c.state(tx)
 	if err != nil {
 		return nil, err

@@ -117,7 +117,7 @@ func (p *payPlay) hear(bank string, s payment.Received) {
 		s.ID = fmt.Sprint("n", p.notices)
 	}
 	s.Callback, s.Body = true, []byte("{}")
-	p.waiting = append(p.waiting, &flow.SettlePayment{Caller: p.caller, Gateway: bank, Received: s})
+	p.waiting = append(p.waiting, &flow.ApplyNotice{Caller: p.caller, Gateway: bank, Received: s})
 }
 
 // paid says that a transaction came: the same for ever, but perhaps under another id, or of another number.
@@ -172,7 +172,7 @@ func (p *payPlay) back(r *rapid.T) {
 		case scale when 2 then trim_scale(amount / 100) when 3 then trim_scale(amount / 1000) else amount end)
 		from payment_refunds where tenant_id = $1 and refund_no = $2), '')`, no), "|")
 	for _, c := range p.waiting {
-		if s, ok := c.(*flow.SettlePayment); ok && s.RefundNo == no {
+		if s, ok := c.(*flow.ApplyNotice); ok && s.RefundNo == no {
 			p.commit(true) // what it says last is applied last
 			break
 		}
@@ -266,7 +266,7 @@ func (p *payPlay) commit(together bool) {
 	}
 	for i, c := range p.waiting {
 		p.log = append(p.log, fmt.Sprintf("%T: %s", c, ends[i]))
-		if s, ok := c.(*flow.SettlePayment); ok && strings.ToUpper(ends[i]) == ends[i] { // refused: the money goes to suspense
+		if s, ok := c.(*flow.ApplyNotice); ok && strings.ToUpper(ends[i]) == ends[i] { // refused: the money goes to suspense
 			end := settledText(flow.Settle(ctx, p.market.engines[i%2], payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}, s.Received, nil, "r"))
 			if strings.ToUpper(end) == end {
 				p.Fatalf("notice %+v: %s", s.Received, end)

@@ -41,10 +41,10 @@ type RefundPayment struct {
 	refund  *payment.RefundRow
 	birth   machine.CreateCommand
 	order   *order.Row
-	account string // on which the money is held, as an earlier run found it
-	asset   string // of the money, as an earlier run found it
+	account string // on which the money is held, as an earlier attempt found it
+	asset   string // of the money, as an earlier attempt found it
 	hold    *ledger.HoldCommand
-	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier run found it.
+	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier attempt found it.
 	named *payment.TransactionRow
 	paid  payment.TransactionKey
 	told  *payment.NoticeRow // name of a console refund with the number
@@ -185,7 +185,7 @@ func (c *RefundPayment) money(p *payment.Payment) (*payment.TransactionRow, erro
 	case c.Transaction == "" && k.ID == "":
 		return nil, nil
 	case c.Transaction == "" && c.paid != k:
-		c.paid = k // the next run names it
+		c.paid = k // the next attempt names it
 		return nil, commit.ErrMoreRows
 	case !c.named.Exists:
 		return nil, nil
@@ -274,8 +274,8 @@ type refundRows struct {
 	row     *payment.RefundRow
 	capture *ledger.CaptureCommand
 	release *ledger.ReleaseCommand
-	found   *payment.Refund // as an earlier run found it
-	mover   string          // another refund, because of which the order is refunding, as an earlier run found it
+	found   *payment.Refund // as an earlier attempt found it
+	mover   string          // another refund, because of which the order is refunding, as an earlier attempt found it
 	flag    *payment.FlagRow
 }
 
@@ -302,7 +302,7 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 
 // needHold names the hold of a refund, and the account that gets its money. A notice that may end the refund names them
 // at once.
-func (c *SettlePayment) needHold(tx *Tx) {
+func (c *ApplyNotice) needHold(tx *Tx) {
 	k := payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}
 	g := c.accounts
 	if c.RefundNo == "" || g == nil || c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed {
@@ -320,7 +320,7 @@ func (c *SettlePayment) needHold(tx *Tx) {
 }
 
 // refunded applies a notice about a refund.
-func (c *SettlePayment) refunded(tx *Tx) (any, error) {
+func (c *ApplyNotice) refunded(tx *Tx) (any, error) {
 	r := c.refund.row
 	if r == nil || !r.Exists {
 		return c.unknownRefund(tx)
@@ -382,7 +382,7 @@ func (c *SettlePayment) refunded(tx *Tx) (any, error) {
 }
 
 // namesOtherMerchant reports whether the notice of a refund names another merchant than the money that is given back.
-func (c *SettlePayment) namesOtherMerchant(tx *Tx, x *payment.Refund) (bool, error) {
+func (c *ApplyNotice) namesOtherMerchant(tx *Tx, x *payment.Refund) (bool, error) {
 	if c.Foreign == "" || x.FlagID == 0 {
 		return c.Foreign != "", nil
 	}
@@ -393,13 +393,13 @@ func (c *SettlePayment) namesOtherMerchant(tx *Tx, x *payment.Refund) (bool, err
 }
 
 // concerns reports whether the notice is about this refund, rather than another one with its number.
-func (c *SettlePayment) concerns(x *payment.Refund) bool {
+func (c *ApplyNotice) concerns(x *payment.Refund) bool {
 	return x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
 		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)
 }
 
 // endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
-func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
+func (c *ApplyNotice) endRefund(tx *Tx, x *payment.Refund) error {
 	if err := c.needRefundRows(tx, x); err != nil {
 		return err
 	}
@@ -427,7 +427,7 @@ func (c *SettlePayment) endRefund(tx *Tx, x *payment.Refund) error {
 
 // moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or
 // back, since a part of it has not.
-func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
+func (c *ApplyNotice) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
 	o := &c.order.Value
 	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
 	if err != nil || o.Machine != machine.OrderMachine || v.State.State != orderRefunding || v.Cause == "" {
@@ -463,7 +463,7 @@ func (c *SettlePayment) moveRefunding(tx *Tx, x *payment.Refund, done bool) erro
 }
 
 // endHold captures the hold of a refund for the clearing account, or releases it.
-func (c *SettlePayment) endHold(tx *Tx, x *payment.Refund, back bool) error {
+func (c *ApplyNotice) endHold(tx *Tx, x *payment.Refund, back bool) error {
 	if seen := c.seesAccounts(); !seen || c.heldFor != c.gateway.Value.Clearing {
 		return commit.ErrMoreRows
 	}

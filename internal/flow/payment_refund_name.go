@@ -7,7 +7,7 @@ import (
 )
 
 // needNames names the aliases of a notice about a final or pending refund: the refund's own numbers.
-func (c *SettlePayment) needNames(tx *Tx) {
+func (c *ApplyNotice) needNames(tx *Tx) {
 	c.alias, c.number, c.unlike = nil, nil, nil
 	ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed
 	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
@@ -29,7 +29,7 @@ func numberName(g payment.GatewayKey, outTradeNo, refundNo string) payment.Notic
 
 // nameRefund adds an alias to the recorded notice of one of our refunds, because a later notice about that refund may
 // lack our number.
-func (c *SettlePayment) nameRefund(tx *Tx) {
+func (c *ApplyNotice) nameRefund(tx *Tx) {
 	if c.Kind != gateway.RefundFailed && c.alias != nil && !c.alias.Exists {
 		tx.Payments().AddName(c.alias, c.notice.Value.ID)
 	}
@@ -37,7 +37,7 @@ func (c *SettlePayment) nameRefund(tx *Tx) {
 
 // consoleNames are the aliases of a console refund that the notice tells: the gateway's id and the number. If one of
 // our refunds uses the number with other content, the console refund is found by number and currency instead.
-func (c *SettlePayment) consoleNames() []*payment.NoticeRow {
+func (c *ApplyNotice) consoleNames() []*payment.NoticeRow {
 	if r := c.refund.row; r != nil && r.Exists {
 		return []*payment.NoticeRow{c.unlike}
 	}
@@ -46,7 +46,7 @@ func (c *SettlePayment) consoleNames() []*payment.NoticeRow {
 
 // nameConsole adds all aliases of a console refund, by which it is found. Its number is one of them, so RefundPayment
 // cannot use that number. first is the id of its first notice.
-func (c *SettlePayment) nameConsole(tx *Tx, first int64) {
+func (c *ApplyNotice) nameConsole(tx *Tx, first int64) {
 	for _, name := range c.consoleNames() {
 		if name != nil && !name.Exists {
 			tx.Payments().AddName(name, first)

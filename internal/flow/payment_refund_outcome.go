@@ -12,7 +12,7 @@ import (
 )
 
 // amountGivenBack returns the amount that the gateway gave back, by the notice: if it names none, the requested one.
-func (c *SettlePayment) amountGivenBack(x *payment.Refund) amount.Int {
+func (c *ApplyNotice) amountGivenBack(x *payment.Refund) amount.Int {
 	n := c.Amount.MinorUp(x.Scale)
 	if c.Kind != gateway.Refunded || n.IsZero() {
 		return x.Amount
@@ -20,8 +20,8 @@ func (c *SettlePayment) amountGivenBack(x *payment.Refund) amount.Int {
 	return n
 }
 
-// needRefundRows asks for another run if this one has not named the transaction and the flags of a refund.
-func (c *SettlePayment) needRefundRows(tx *Tx, x *payment.Refund) error {
+// needRefundRows asks for another attempt if this one has not named the transaction and the flags of a refund.
+func (c *ApplyNotice) needRefundRows(tx *Tx, x *payment.Refund) error {
 	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}
 	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && c.refund.flag == nil ||
 		x.OutcomeFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
@@ -33,7 +33,7 @@ func (c *SettlePayment) needRefundRows(tx *Tx, x *payment.Refund) error {
 }
 
 // recordOutcome records the amount that was given back by a refund that this notice has ended.
-func (c *SettlePayment) recordOutcome(tx *Tx, x *payment.Refund) Settled {
+func (c *ApplyNotice) recordOutcome(tx *Tx, x *payment.Refund) Settled {
 	c.recordTime(tx, x)
 	if c.Kind == gateway.RefundFailed {
 		return c.applyOutcome(tx, x, outcome{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
@@ -51,7 +51,7 @@ func (c *SettlePayment) recordOutcome(tx *Tx, x *payment.Refund) Settled {
 
 // changeOutcome applies a notice about a refund that has ended, or one that names another merchant. The latest notice
 // counts, by the gateway's clock; the state of the refund stays.
-func (c *SettlePayment) changeOutcome(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
+func (c *ApplyNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
 	g := outcome{given: c.amountGivenBack(x), booked: x.Booked}
 	switch {
 	case c.Kind == gateway.RefundFailed:
@@ -109,7 +109,7 @@ type outcome struct {
 // applyOutcome records the amount given back by a refund. If it differs from the amount that the ledger has given back,
 // a flag has the difference since the last flag that a person has resolved; an open flag is withdrawn. If a refund has
 // succeeded and nothing was given back, a flag of 0 says that the payer has not got the money.
-func (c *SettlePayment) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settled {
+func (c *ApplyNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settled {
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
@@ -141,7 +141,7 @@ const maxAhead = time.Minute
 
 // recordTime records the time of the notice, also if the notice changes nothing: one with an earlier time that arrives
 // later does not count.
-func (c *SettlePayment) recordTime(tx *Tx, x *payment.Refund) {
+func (c *ApplyNotice) recordTime(tx *Tx, x *payment.Refund) {
 	if at := c.latestTime(tx, x.NoticedAt); !at.Equal(x.NoticedAt) {
 		tx.Payments().ChangeRefund(c.refund.row).NoticedAt = at
 	}
@@ -161,7 +161,7 @@ func excess(a, b amount.Int) amount.Int {
 }
 
 // flagRefund raises a flag about a refund. n is the surplus that the gateway gave back or, if negative, the shortfall.
-func (c *SettlePayment) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
+func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
 	kind := payment.UnknownRefund
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()

@@ -12,10 +12,10 @@ import (
 // siblings are the payments of an order that a command has to see, run by run.
 type siblings struct {
 	listed  bool     // the numbers of all of them are named
-	numbers []string // those that earlier runs wanted to see
+	numbers []string // those that earlier attempts wanted to see
 }
 
-// need names them, as far as earlier runs know them. The command names the instance of the order too.
+// need names them, as far as earlier attempts know them. The command names the instance of the order too.
 func (s *siblings) need(tx *Tx, k payment.OrderKey) {
 	if s.listed {
 		tx.Payments().WantOfOrder(k)

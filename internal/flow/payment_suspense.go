@@ -14,11 +14,11 @@ import (
 const unknownTTL = 24 * time.Hour
 
 // toSuspense flags money that does not pay the order, and posts it to the suspense account.
-func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
+func (c *ApplyNotice) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (any, error) {
 	account := ""
 	if g := &c.gateway.Value; g.Suspense != "" && c.Asset != "" && !c.Unposted {
 		if seen := c.seesAccounts(); !c.suspend || !seen {
-			c.suspend = true // the next run names the account
+			c.suspend = true // the next attempt names the account
 			return nil, commit.ErrMoreRows
 		}
 		if c.transfer != nil {
@@ -39,7 +39,7 @@ func (c *SettlePayment) toSuspense(tx *Tx, kind payment.FlagKind, detail string)
 }
 
 // moveUnpaid moves the payment to the state for money that does not pay its order. A payment that has paid stays.
-func (c *SettlePayment) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
+func (c *ApplyNotice) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 	if c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return nil // its own gateway decides
 	}
@@ -58,7 +58,7 @@ func (c *SettlePayment) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 }
 
 // flagMoney raises a flag about a transaction.
-func (c *SettlePayment) flagMoney(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
+func (c *ApplyNotice) flagMoney(tx *Tx, kind payment.FlagKind, detail, id string, t *payment.Transaction) {
 	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: id,
 		OutTradeNo: c.OutTradeNo, Currency: c.Currency, Asset: c.knownAsset(tx), Scale: t.Scale, Amount: t.Amount,
 		Account: t.Account, RequestID: c.RequestID}
@@ -69,7 +69,7 @@ func (c *SettlePayment) flagMoney(tx *Tx, kind payment.FlagKind, detail, id stri
 }
 
 // unknownPayment records a notice about a payment that does not exist, and may be created later.
-func (c *SettlePayment) unknownPayment(tx *Tx) (any, error) {
+func (c *ApplyNotice) unknownPayment(tx *Tx) (any, error) {
 	if c.Kind.Refund() {
 		return c.unknownRefund(tx)
 	}
@@ -113,8 +113,8 @@ type FlagUnknown struct {
 
 	entailed
 	row   *payment.Row
-	parts []*SettlePayment // of its notices, as an earlier run found them
-	// unposted: the suspense account cannot take the money, as an earlier run found, so that it is only flagged.
+	parts []*ApplyNotice // of its notices, as an earlier attempt found them
+	// unposted: the suspense account cannot take the money, as an earlier attempt found, so that it is only flagged.
 	unposted bool
 }
 
@@ -140,7 +140,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	}
 	if c.parts == nil {
 		for _, s := range tx.Payments().Unknown(c.Key) {
-			c.parts = append(c.parts, &SettlePayment{Caller: c.Caller, Gateway: s.Gateway, Received: s.Received,
+			c.parts = append(c.parts, &ApplyNotice{Caller: c.Caller, Gateway: s.Gateway, Received: s.Received,
 				suspend: true})
 		}
 		if c.parts != nil {
@@ -175,7 +175,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 }
 
 // flag flags the money of a notice.
-func (c *FlagUnknown) flag(tx *Tx, p *SettlePayment) error {
+func (c *FlagUnknown) flag(tx *Tx, p *ApplyNotice) error {
 	if p.Unposted = c.unposted; p.Unposted {
 		p.suspend = false
 	}

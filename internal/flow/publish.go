@@ -28,7 +28,7 @@ type Published struct {
 	Existed   []bool // the message was accepted before
 }
 
-// Need names the tenant's endpoints, and the messages to the recipients found in an earlier run. The recipients are
+// Need names the tenant's endpoints, and the messages to the recipients found in an earlier attempt. The recipients are
 // known only after the endpoints are loaded, so Apply asks for a rerun.
 func (c *Publish) Need(tx *Tx) {
 	c.all = tx.Webhooks().All(c.Tenant)

@@ -105,7 +105,7 @@ type Grab struct {
 	entailed
 	row  *sale.Row
 	sale sale.Sale // as Need presumed it
-	// found is the sale as an earlier run found it: perhaps changed by another command of the batch.
+	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
 	found *sale.Sale
 	item  *stock.Look
 	// mayWin: the rows that a winner needs are named. While nothing is left, grabs do without them.

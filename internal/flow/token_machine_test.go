@@ -150,10 +150,10 @@ func outcomeOf(r commit.Result) string {
 		return r.Err.Error()
 	case f.Reason == token.Spent:
 		return fmt.Sprint(f.Reason.Name, " ",
-			map[string]string{"done": "spent", "refused": "refused"}[f.State["first_outcome"]], " ",
-			f.State["first_biz_no"])
+			map[string]string{"done": "spent", "refused": "refused"}[f.Metadata["first_outcome"]], " ",
+			f.Metadata["first_biz_no"])
 	case f.Reason == ledger.InsufficientFunds:
-		return f.Reason.Name + " " + f.State["submit_token"]
+		return f.Reason.Name + " " + f.Metadata["submit_token"]
 	}
 	return f.Reason.Name
 }

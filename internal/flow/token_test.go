@@ -64,7 +64,7 @@ func TestOneSubmitOfABatchRuns(t *testing.T) {
 				if !fault.Is(r.Err, ledger.InsufficientFunds) {
 					t.Errorf("%s %d: %v", name, i, r.Err)
 				}
-			case f == nil || f.Reason != token.Spent || f.State["first_outcome"]+" "+f.State["first_biz_no"] != x.want:
+			case f == nil || f.Reason != token.Spent || f.Metadata["first_outcome"]+" "+f.Metadata["first_biz_no"] != x.want:
 				t.Errorf("%s %d: %v", name, i, r.Err)
 			}
 		}
@@ -99,7 +99,7 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 			switch err := <-done; {
 			case err == nil:
 				well++
-			case !fault.Is(err, token.Spent) || fault.Of(err).State["first_biz_no"] == "":
+			case !fault.Is(err, token.Spent) || fault.Of(err).Metadata["first_biz_no"] == "":
 				t.Error(err)
 			}
 		}
@@ -179,7 +179,7 @@ func TestSubmitsOfOneTokenDoNotOverlap(t *testing.T) {
 		g.open()
 		err1, err2 := (<-first)[0], (<-second)[0]
 		if fails && (err1 == nil || err2 != nil) || !fails &&
-			(err1 != nil || !fault.Is(err2, token.Spent) || fault.Of(err2).State["first_biz_no"] != "gate") {
+			(err1 != nil || !fault.Is(err2, token.Spent) || fault.Of(err2).Metadata["first_biz_no"] != "gate") {
 			t.Errorf("the first ended with %v, the second with %v", err1, err2)
 		}
 		if n := g.count("overlaps_total"); n != 0 {

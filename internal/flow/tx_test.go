@@ -114,12 +114,12 @@ func TestTransferMovesMoneyOnce(t *testing.T) {
 	}
 	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0",
 		"11"))}))
-	if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).State["differs"] != "postings.amount" {
+	if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).Metadata["differs"] != "postings.amount" {
 		t.Fatalf("other amount: %v", err)
 	}
 	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("b", "user:0",
 		"user:1", "10.01"))}))
-	if !fault.Is(err, ledger.InsufficientFunds) || fault.Of(err).State["available"] != "10.00" {
+	if !fault.Is(err, ledger.InsufficientFunds) || fault.Of(err).Metadata["available"] != "10.00" {
 		t.Fatalf("too much: %v", err)
 	}
 }

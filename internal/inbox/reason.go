@@ -6,13 +6,13 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	Differs = fault.Define(fault.Reason{Name: "MESSAGE_DIFFERS", Class: fault.BadRequest, Code: fault.AlreadyExists,
 		Step: fault.Fix,
-		Doc:  "The message id was received before with other content. The state has both hashes."})
+		Doc:  "The message id was received before with other content. The metadata has both hashes."})
 	NotFound = fault.Define(fault.Reason{Name: "MESSAGE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such message, or its record has expired."})
 	Duplicate = fault.Define(fault.Reason{Name: "MESSAGE_DUPLICATE", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "The message was already processed: acknowledge it. The state names the call that processed it."})
+		Doc:  "The message was already processed: acknowledge it. The metadata names the call that processed it."})
 	Dead = fault.Define(fault.Reason{Name: "MESSAGE_DEAD", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.Ignore,
 		Doc:  "The message failed too often, or permanently, and waits for an operator: acknowledge it."})

@@ -26,8 +26,8 @@ func TestAssetIsCreatedOnceWithOneScale(t *testing.T) {
 		t.Errorf("made %+v", made)
 	}
 	p.must(assets(NewAsset{"CNY", 2}))
-	if f := p.refused(AssetExistsDifferent, assets(NewAsset{"JPY", 0}, NewAsset{"CNY", 3})); f.State["scale"] != "2" {
-		t.Errorf("state %v", f.State)
+	if f := p.refused(AssetExistsDifferent, assets(NewAsset{"JPY", 0}, NewAsset{"CNY", 3})); f.Metadata["scale"] != "2" {
+		t.Errorf("state %v", f.Metadata)
 	}
 	if len(p.newAssets) != 2 {
 		t.Errorf("%d assets", len(p.newAssets))
@@ -82,8 +82,8 @@ func TestExistingAccountWithTheSameContentIsUnchanged(t *testing.T) {
 	} {
 		other := want
 		c(&other)
-		if f := p.refused(AccountExistsDifferent, accounts(newAccount("z"), other)); f.State["differs"] != fields {
-			t.Errorf("differs in %q, want %q", f.State["differs"], fields)
+		if f := p.refused(AccountExistsDifferent, accounts(newAccount("z"), other)); f.Metadata["differs"] != fields {
+			t.Errorf("differs in %q, want %q", f.Metadata["differs"], fields)
 		}
 	}
 }

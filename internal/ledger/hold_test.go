@@ -84,15 +84,15 @@ func TestCapturePaysInPartsAndToOtherAccounts(t *testing.T) {
 		t.Errorf("transfer %+v", got.Transfer)
 	}
 	p.stands("ann 90.00 50.00 1", "bob 110.00 0.00 1")
-	if f := p.refused(CaptureExceedsHold, capture("c2", "h", "50.01")); f.State["remaining"] != "50.00" {
-		t.Errorf("state %v", f.State)
+	if f := p.refused(CaptureExceedsHold, capture("c2", "h", "50.01")); f.Metadata["remaining"] != "50.00" {
+		t.Errorf("state %v", f.Metadata)
 	}
 	looks(t, p.must(capture("c2", "h", "20", to("cid"))).(Capture).Hold, Held, "30", "30")
 	p.stands("ann 70.00 30.00 2", "cid 20.00 0.00 1")
 	looks(t, p.must(capture("c3", "h", "")).(Capture).Hold, Captured, "60", "0")
 	p.stands("ann 40.00 0.00 3", "bob 140.00 0.00 2")
-	if f := p.refused(HoldNotHeld, capture("c4", "h", "1")); f.State["state"] != Captured {
-		t.Errorf("state %v", f.State)
+	if f := p.refused(HoldNotHeld, capture("c4", "h", "1")); f.Metadata["state"] != Captured {
+		t.Errorf("state %v", f.Metadata)
 	}
 	p.refused(HoldNotHeld, release("h"))
 }
@@ -157,8 +157,8 @@ func TestReleaseReturnsTheRestAndIsIdempotent(t *testing.T) {
 	p.stands("ann 90.00 0.00 1")
 	looks(t, p.existed(release("h")).(*Hold), Released, "10", "0")
 	p.refused(HoldNotFound, release("none"))
-	if f := p.refused(HoldNotHeld, capture("x", "h", "1")); f.State["state"] != Released {
-		t.Errorf("state %v", f.State)
+	if f := p.refused(HoldNotHeld, capture("x", "h", "1")); f.Metadata["state"] != Released {
+		t.Errorf("state %v", f.Metadata)
 	}
 }
 
@@ -167,14 +167,14 @@ func TestTheLaterOfCaptureAndReleaseIsRefused(t *testing.T) {
 	p.must(hold("h", "ann", "bob", "60"))
 	p.must(capture("c", "h", "10", restReleased))
 	for range 2 {
-		if f := p.refused(HoldNotHeld, release("h")); f.State["state"] != Captured {
-			t.Errorf("release after capture: state %v", f.State)
+		if f := p.refused(HoldNotHeld, release("h")); f.Metadata["state"] != Captured {
+			t.Errorf("release after capture: state %v", f.Metadata)
 		}
 	}
 	p.must(hold("i", "ann", "bob", "60"))
 	p.must(release("i"))
-	if f := p.refused(HoldNotHeld, capture("d", "i", "10", restReleased)); f.State["state"] != Released {
-		t.Errorf("capture after release: state %v", f.State)
+	if f := p.refused(HoldNotHeld, capture("d", "i", "10", restReleased)); f.Metadata["state"] != Released {
+		t.Errorf("capture after release: state %v", f.Metadata)
 	}
 	p.stands("ann 90.00 0.00 1", "bob 110.00 0.00 1")
 }
@@ -194,8 +194,8 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 	p.Tick(noon.Add(time.Hour))
 	p.stands("ann 80.00 40.00 2") // without an entry, before any command
 	f := p.refused(HoldExpired, capture("at", "h", "10"))
-	if f.State["state"] != Expired || f.State["expire_time"] != "2026-01-02T13:00:00Z" {
-		t.Errorf("state %v", f.State)
+	if f.Metadata["state"] != Expired || f.Metadata["expire_time"] != "2026-01-02T13:00:00Z" {
+		t.Errorf("state %v", f.Metadata)
 	}
 	p.refused(HoldExpired, release("h"))
 	p.must(move("x", post("ann", "cid", "all")))

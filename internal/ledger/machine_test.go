@@ -107,7 +107,7 @@ func (w wish) transfer(o op) *ledger.TransferCommand {
 // told is the model's line for an answer.
 func told(answer any, existed bool, err error) string {
 	if f := fault.Of(err); f != nil {
-		return strings.TrimSpace(f.Reason.Name + " " + f.State["differs"])
+		return strings.TrimSpace(f.Reason.Name + " " + f.Metadata["differs"])
 	}
 	if err != nil {
 		return err.Error()

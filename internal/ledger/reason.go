@@ -49,7 +49,7 @@ var (
 		Doc: "The account is frozen: it can only be credited."})
 	InsufficientFunds = fault.Define(fault.Reason{Name: "INSUFFICIENT_FUNDS", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "The available balance is less than the amount. The state has the available balance."})
+		Doc: "The available balance is less than the amount. The metadata has the available balance."})
 	AvailableUnbounded = fault.Define(fault.Reason{Name: "AVAILABLE_UNBOUNDED", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The account has no min_balance, so its available balance is unlimited and cannot be moved as a whole: name an amount."})

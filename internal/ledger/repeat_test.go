@@ -11,11 +11,11 @@ import (
 func (p *Paper) differs(c commit.Command[*Tx], want string) {
 	p.t.Helper()
 	f := p.refused(BizNoExistsDifferent, c)
-	if f.State["differs"] != want {
-		p.t.Errorf("%T differs in %q, want %q", c, f.State["differs"], want)
+	if f.Metadata["differs"] != want {
+		p.t.Errorf("%T differs in %q, want %q", c, f.Metadata["differs"], want)
 	}
-	if len(f.Fields) == 0 || f.State["first_id"] == "" {
-		p.t.Errorf("the fault names fields %v, state %v", f.Fields, f.State)
+	if len(f.Fields) == 0 || f.Metadata["first_id"] == "" {
+		p.t.Errorf("the fault names fields %v, state %v", f.Fields, f.Metadata)
 	}
 }
 

@@ -27,8 +27,8 @@ func TestTransferIsReversedOnce(t *testing.T) {
 	p := newTown(t)
 	id := p.must(move("t", post("ann", "bob", "30"))).(*Transfer).ID
 	by := p.must(reverse("r", "t")).(*Transfer)
-	if f := p.refused(AlreadyReversed, reverse("s", "t")); f.State["reversed_by_id"] != fmt.Sprint(by.ID) {
-		t.Errorf("state %v", f.State)
+	if f := p.refused(AlreadyReversed, reverse("s", "t")); f.Metadata["reversed_by_id"] != fmt.Sprint(by.ID) {
+		t.Errorf("state %v", f.Metadata)
 	}
 	p.refused(AlreadyReversed, &ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: id, BizNo: "u"}})
 	if again := p.existed(reverse("r", "t")).(*Transfer); again != by {

@@ -229,7 +229,7 @@ func TestRefusalReportsTheState(t *testing.T) {
 		{AccountFrozen, move("x", post("frozen", "bob", "1")), map[string]string{"account": "frozen", "asset": "CNY"}},
 	}
 	for _, test := range tests {
-		got := p.refused(test.want, test.c).State
+		got := p.refused(test.want, test.c).Metadata
 		for name, value := range test.state {
 			if got[name] != value {
 				t.Errorf("%s: %s is %q, want %q", test.want.Name, name, got[name], value)
@@ -257,8 +257,8 @@ func TestTransfersOfOneCommandAreAllOrNone(t *testing.T) {
 	}
 	f := p.refused(InsufficientFunds, all(move("a", post("ann", "cid", "5")), move("b", post("cid", "bob", "5")),
 		move("c", post("cid", "bob", "1"))))
-	if f.State["item"] != "2" || f.State["biz_no"] != "c" {
-		t.Errorf("state %v", f.State)
+	if f.Metadata["item"] != "2" || f.Metadata["biz_no"] != "c" {
+		t.Errorf("state %v", f.Metadata)
 	}
 	p.stands("ann 100.00 0.00 0", "bob 100.00 0.00 0", "cid 0.00 0.00 0")
 
@@ -270,8 +270,8 @@ func TestTransfersOfOneCommandAreAllOrNone(t *testing.T) {
 	}
 	p.stands("ann 95.00 0.00 1", "cid 0.00 0.00 2", "bob 105.00 0.00 1")
 	f = p.refused(BizNoExistsDifferent, all(move("d", post("ann", "bob", "1")), move("d", post("ann", "bob", "2"))))
-	if f.State["item"] != "1" {
-		t.Errorf("state %v", f.State)
+	if f.Metadata["item"] != "1" {
+		t.Errorf("state %v", f.Metadata)
 	}
 	p.stands("ann 95.00 0.00 1")
 }

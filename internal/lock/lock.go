@@ -139,7 +139,7 @@ func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	case tx.held(l) && l.Value.Fence > fence:
 		f.With("now", "held by another")
 	case l.Exists && l.Value.Fence == fence && l.Value.State == stateHeld:
-		f.With("now", "lapsed").With("expired_at", l.Value.ExpiresAt.Format(time.RFC3339Nano))
+		f.With("now", "lapsed").With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))
 	default:
 		f.With("now", "free")
 	}

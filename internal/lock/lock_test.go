@@ -163,8 +163,8 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	p := start(t, pgtest.New(t).AllDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	_, err := p.acquire("a", "two", time.Minute)
-	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" ||
-		f.State["expire_time"] == "" {
+	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.Metadata["holder"] != "one" || f.Metadata["position"] != "1" ||
+		f.Metadata["expire_time"] == "" {
 		t.Errorf("held: %v", err)
 	}
 	page := params("a", "two", time.Minute)
@@ -216,7 +216,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	})
 	// The lock is still free and its row exists; the lease is lost all the same.
 	err := p.renew("a", a.Fence)
-	if f := fault.Of(err); !fault.Is(err, lock.Lost) || f.State["now"] != "lapsed" {
+	if f := fault.Of(err); !fault.Is(err, lock.Lost) || f.Metadata["now"] != "lapsed" {
 		t.Errorf("renewed late: %v", err)
 	}
 	if _, err := p.release("b", b.Fence); !fault.Is(err, lock.Lost) {
@@ -226,7 +226,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	if next.Fence <= c.Fence || next.Holder != "two" || next.Holds != 1 {
 		t.Errorf("taken over: %+v", next)
 	}
-	if err := p.renew("c", c.Fence); fault.Of(err).State["now"] != "held by another" {
+	if err := p.renew("c", c.Fence); fault.Of(err).Metadata["now"] != "held by another" {
 		t.Errorf("renewed after the takeover: %v", err)
 	}
 }

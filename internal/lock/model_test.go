@@ -107,8 +107,8 @@ func (w *world) acquire(t *rapid.T) {
 		}
 	case w.held() || len(live) > 0 && live[0].ticket != c.Ticket:
 		f := fault.Of(err)
-		if f == nil || f.Reason != Held || f.State["position"] != fmt.Sprint(w.ahead(c.Ticket)+1) ||
-			w.held() != (f.State["holder"] == w.holder && w.holder != "") {
+		if f == nil || f.Reason != Held || f.Metadata["position"] != fmt.Sprint(w.ahead(c.Ticket)+1) ||
+			w.held() != (f.Metadata["holder"] == w.holder && w.holder != "") {
 			t.Fatalf("held by %q, %d before: %v %v", w.holder, w.ahead(c.Ticket), answer, err)
 		}
 	default:
@@ -169,7 +169,7 @@ func (w *world) leave(t *rapid.T) {
 	ticket := w.ticket(t)
 	answer, err, took := w.apply(t, &leaveCommand{AcquireParams: AcquireParams{Name: "a"}, Key: Key{1, "a"},
 		ticket: ticket})
-	if err != nil || fault.Of(answer.(leaveResult).held).State["position"] != fmt.Sprint(w.ahead(ticket)+1) {
+	if err != nil || fault.Of(answer.(leaveResult).held).Metadata["position"] != fmt.Sprint(w.ahead(ticket)+1) {
 		t.Fatal(answer, err)
 	}
 	if !took {

@@ -113,7 +113,7 @@ func TestAnEndedWaitReportsPositionAndHolder(t *testing.T) {
 	eventually(t, 20*time.Second, "two waits",
 		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 	_, err := p.wait(context.Background(), params("a", "three", time.Minute), 300*time.Millisecond)
-	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["position"] != "2" || f.State["holder"] != "one" {
+	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.Metadata["position"] != "2" || f.Metadata["holder"] != "one" {
 		t.Errorf("three: %v", err)
 	}
 	short, end := context.WithTimeout(context.Background(), 600*time.Millisecond)

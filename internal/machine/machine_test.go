@@ -153,8 +153,8 @@ func TestFaultsNameTheStateNow(t *testing.T) {
 			continue
 		}
 		for name, want := range c.state {
-			if f.State[name] != want {
-				t.Errorf("%s: %s is %q, want %q", f.Reason.Name, name, f.State[name], want)
+			if f.Metadata[name] != want {
+				t.Errorf("%s: %s is %q, want %q", f.Reason.Name, name, f.Metadata[name], want)
 			}
 		}
 	}
@@ -185,8 +185,8 @@ func TestCreateTwice(t *testing.T) {
 		"INSTANCE_EXISTS_DIFFERENT", "INSTANCE_EXISTS_DIFFERENT")
 	_, err := d.do(create("1"))
 	f := fault.Of(err)
-	if f == nil || f.State["differs"] != "owner,timer" || f.State["state"] != "paid" || f.State["first_id"] == "" {
-		t.Errorf("%v %v", err, f.State)
+	if f == nil || f.Metadata["differs"] != "owner,timer" || f.Metadata["state"] != "paid" || f.Metadata["first_id"] == "" {
+		t.Errorf("%v %v", err, f.Metadata)
 	}
 	plain := machine.NewDefine(caller, "plain", &machine.Definition{States: []machine.State{{Name: "a", Initial: true}}})
 	c := create("1", timer)

@@ -56,7 +56,7 @@ func TestOneCallerWinsEachRevision(t *testing.T) {
 				for {
 					out, err := d.engines[n%2].Do(context.Background(), submission(flow.Machine(c)))
 					if f := fault.Of(err); f != nil && f.Reason == machine.StateChanged &&
-						f.State["revision"] == fmt.Sprint(revision-1) {
+						f.Metadata["revision"] == fmt.Sprint(revision-1) {
 						continue // too early: another caller moves it to the revision
 					}
 					if err == nil {
@@ -100,7 +100,7 @@ func TestOneCauseTakesAState(t *testing.T) {
 			continue
 		}
 		f := fault.Of(r.Err)
-		count[f.Reason.Name+" by "+f.State["cause"]]++
+		count[f.Reason.Name+" by "+f.Metadata["cause"]]++
 	}
 	if count["moved, existed: false"] != 1 || count["moved, existed: true"] != 3 || count["STATE_TAKEN by "+winner] != racers-4 {
 		t.Errorf("%v", count)

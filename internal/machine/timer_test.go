@@ -72,8 +72,8 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 		"cancelled from pending, 2, timer", "", "1:cancelled 2:cancelled 3:cancelled ",
 		"1:cancelled 2:cancelled 3:cancelled paid:paid ", "1 2 3 ")
 	_, err := d.do(move("1", "paid", "p"))
-	if f := fault.Of(err); f == nil || f.Reason != machine.NotAllowed || f.State["state"] != "cancelled" ||
-		f.State["revision"] != "2" || f.State["cause"] != "timer" {
+	if f := fault.Of(err); f == nil || f.Reason != machine.NotAllowed || f.Metadata["state"] != "cancelled" ||
+		f.Metadata["revision"] != "2" || f.Metadata["cause"] != "timer" {
 		t.Errorf("%v", err)
 	}
 	d.want([]string{d.history("1")}, "1 >pending caller:birth") // refused: nothing was written

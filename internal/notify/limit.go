@@ -18,10 +18,10 @@ import (
 
 // Limit is the maximum number of messages that a tenant may have accepted in any window of its length.
 type Limit struct {
-	Channel send.Channel // AllChannels: one count for all channels
-	Scope   string
-	Window  time.Duration // whole seconds, up to MaxWindow
-	Most    int32         // 0: refuse all
+	Channel     send.Channel // AllChannels: one count for all channels
+	Scope       string
+	Window      time.Duration // whole seconds, up to MaxWindow
+	MaxMessages int32         // 0: refuse all
 }
 
 // AllChannels is the channel of a limit that counts the messages of all channels together.
@@ -63,27 +63,27 @@ func (l Limit) Check() error {
 			strings.Trim(strings.ReplaceAll(fmt.Sprint(Channels), " ", ", "), "[]"), l.Channel)
 	case l.Window < time.Second || l.Window > MaxWindow || l.Window%time.Second != 0:
 		field, problem = "window", fmt.Sprintf("must be whole seconds, 1 to %d", int64(MaxWindow/time.Second))
-	case l.Most < 0:
-		field, problem = "most", "must be 0 or more"
+	case l.MaxMessages < 0:
+		field, problem = "max_messages", "must be 0 or more"
 	default:
 		return nil
 	}
 	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
 }
 
-// SetLimit inserts or replaces the limit with this channel, scope and window, and returns the event of the audit log.
+// PutLimit inserts or replaces the limit with this channel, scope and window, and returns the event of the audit log.
 // Servers apply it within a second.
-func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.Change, err error) {
+func PutLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.Change, err error) {
 	if err := l.Check(); err != nil {
 		return x, err
 	}
 	arg := db.LimitInsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
-		WindowS: int32(l.Window / time.Second), Most: l.Most}
+		WindowS: int32(l.Window / time.Second), MaxMessages: l.MaxMessages}
 	x, err = l.lock(ctx, to, tenant)
 	for err == nil && x.Before == nil {
 		var made int64
 		if made, err = q.LimitInsert(ctx, to, arg); err == nil && made == 1 {
-			x.After = limitSettings{l.Most}
+			x.After = limitSettings{l.MaxMessages}
 			return x, nil
 		}
 		if err == nil { // another transaction made it
@@ -96,7 +96,7 @@ func SetLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.C
 	if err != nil {
 		return x, fmt.Errorf("set a limit: %w", err)
 	}
-	x.After = limitSettings{l.Most}
+	x.After = limitSettings{l.MaxMessages}
 	return x, nil
 }
 
@@ -112,7 +112,7 @@ func DeleteLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audi
 
 // limitSettings are the settings of a limit in the audit log.
 type limitSettings struct {
-	Most int32 `json:"most"`
+	MaxMessages int32 `json:"max_messages"`
 }
 
 // lock locks a limit that is about to be changed, and returns the beginning of its event.
@@ -142,7 +142,7 @@ func ListLimits(ctx context.Context, from db.DBTX, tenant int32) ([]Limit, error
 
 func limitOf(r *db.LimitReadRow) Limit {
 	return Limit{Channel: send.Channel(r.Channel), Scope: r.Scope, Window: time.Duration(r.WindowS) * time.Second,
-		Most: r.Most}
+		MaxMessages: r.MaxMessages}
 }
 
 // row returns the counter key of a limit, without tenant and subject.
@@ -229,7 +229,7 @@ func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counte
 			}
 			k.subject = string(keyedHash(key, "prefix", recipient.Prefix(l.to))[:hashSize])
 		}
-		l.counters, l.most = append(l.counters, find(k)), append(l.most, x.Most)
+		l.counters, l.most = append(l.counters, find(k)), append(l.most, x.MaxMessages)
 	}
 }
 
@@ -257,8 +257,8 @@ func (l *limited) count(tx *Tx) error {
 			tx.limited = append(tx.limited, tally{l.channel, r.Key.scope})
 			f := Limited.New("no more than %d messages may be accepted in %v", l.most[i],
 				time.Duration(seconds)*time.Second).
-				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).With("most",
-				l.most[i])
+				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).
+				With("max_messages", l.most[i])
 			if wait := at.Sub(tx.now); !at.IsZero() && wait > 0 {
 				f = f.After(wait).With("retry_after_seconds", int64((wait+time.Second-1)/time.Second))
 			}

@@ -17,7 +17,7 @@ import (
 
 func setLimit(t *testing.T, db *pgtest.DB, l notify.Limit) {
 	t.Helper()
-	if _, err := notify.SetLimit(t.Context(), pgtest.Pool(t, db.AdminDSN), 1, l); err != nil {
+	if _, err := notify.PutLimit(t.Context(), pgtest.Pool(t, db.AdminDSN), 1, l); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -25,9 +25,9 @@ func setLimit(t *testing.T, db *pgtest.DB, l notify.Limit) {
 func TestLimitHoldsAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerTenant, Window: time.Hour, Most: 23})
+	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerTenant, Window: time.Hour, MaxMessages: 23})
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour,
-		Most: 7})
+		MaxMessages: 7})
 	processes := []*process{start(t, db, 0), start(t, db, 0)}
 	var accepted, refused [6]atomic.Int32
 	var wg sync.WaitGroup
@@ -76,7 +76,7 @@ func TestScopesCountSeparately(t *testing.T) {
 	} {
 		change(t, db, "delete from notify_limits")
 		change(t, db, "delete from notify_counters")
-		setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: scope, Window: time.Hour, Most: 1})
+		setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: scope, Window: time.Hour, MaxMessages: 1})
 		p = start(t, db, 0) // with an empty cache of limits
 		next := func(f ...func(*notify.Params)) error {
 			n++
@@ -86,7 +86,7 @@ func TestScopesCountSeparately(t *testing.T) {
 		if err := next(c.same); err != nil {
 			t.Errorf("%s: the first: %v", scope, err)
 		}
-		if err := next(c.same); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != scope {
+		if err := next(c.same); !fault.Is(err, notify.Limited) || fault.Of(err).Metadata["scope"] != scope {
 			t.Errorf("%s: the second: %v", scope, err)
 		}
 		if err := next(c.other); err != nil {
@@ -94,7 +94,7 @@ func TestScopesCountSeparately(t *testing.T) {
 		}
 	}
 	// A call without a client IP is not counted by it. Addresses of one /64 count as one.
-	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerIP, Window: time.Hour, Most: 0})
+	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerIP, Window: time.Hour, MaxMessages: 0})
 	change(t, db, "delete from notify_limits where scope <> 'ip' or channel = '*'")
 	p = start(t, db, 0)
 	if _, _, err := p.send(says("no address")); err != nil {
@@ -110,7 +110,7 @@ func TestScopesCountSeparately(t *testing.T) {
 func TestRepeatDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, MaxMessages: 2})
 	p := start(t, db, 0)
 	p.mustSend()
 	for range 5 {
@@ -160,7 +160,7 @@ func (c *made) Apply(tx *flow.Tx) (any, error) {
 func TestRepeatIsRecognisedWhenContentIsResolvedInTheBatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, MaxMessages: 2})
 	p := start(t, db, 0)
 	do := func(c *made) commit.Outcome {
 		out, err := p.engine.Do(t.Context(),

@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Sends that were answered with an earlier message, by channel and by how it was recognised: biz_no, fingerprint. "+
 				"A batch that runs again counts them again.", "channel", "by"),
 		codes: counter("codes_total", "Codes, by channel, by dial code of phone numbers, and by outcome: sent, suppressed, verified, wrong, too_soon, too_many, tries_spent. "+
-			"Many sent but few verified for a dial code point to SMS pumping.", "what", "channel", "dial_code"),
+			"Many sent but few verified for a dial code point to SMS pumping.", "outcome", "channel", "dial_code"),
 		limited: counter("limited_total",
 			"Messages that a limit refused, by channel and scope of the limit. A batch that runs again counts them again.",
 			"channel", "scope"),

@@ -202,8 +202,8 @@ func TestBizNoNamesOneMessageForEver(t *testing.T) {
 		"business_type": func(p *notify.Params) { p.BusinessType = "x" },
 		"channel":       func(p *notify.Params) { p.Channel, p.Recipient = send.Push, "token" }} {
 		_, _, err := p.send(bizNo("b1"), f)
-		if !fault.Is(err, notify.BizNoExistsDifferent) || !strings.HasPrefix(fault.Of(err).State["differs"], want) {
-			t.Errorf("with another %s: %v, %v", want, err, fault.Of(err).State)
+		if !fault.Is(err, notify.BizNoExistsDifferent) || !strings.HasPrefix(fault.Of(err).Metadata["differs"], want) {
+			t.Errorf("with another %s: %v, %v", want, err, fault.Of(err).Metadata)
 		}
 	}
 	p.mustSend(bizNo("b2"), window(0))

@@ -95,7 +95,7 @@ func TestCancelByState(t *testing.T) {
 	m := p.mustSend()
 	sent(t, db, m.ID)
 	if _, err := p.cancel(m.ID); !fault.Is(err, notify.NotCancellable) ||
-		fault.Of(err).State["message_state"] != notify.Sent {
+		fault.Of(err).Metadata["message_state"] != notify.Sent {
 		t.Errorf("sent: %v", err)
 	}
 	if _, err := p.cancel(12345); !fault.Is(err, notify.NotFound) {

@@ -152,7 +152,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.exec("analyze")
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: time.Hour, Most: 100})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 100})
 	outbox := &notify.Outbox{Master: master, Instance: "test"}
 	p.engine, p.reader = flow.NewSendingEngine(p.pool, t.Name(), nil, nil, outbox), notify.NewReader(p.pool, outbox)
 	defer p.engine.Drain(context.Background())

@@ -6,7 +6,7 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	BizNoExistsDifferent = fault.Define(fault.Reason{Name: "NOTIFY_BIZ_NO_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The biz_no is already used by another message. The state names the first message and the fields that differ."})
+		Doc: "The biz_no is already used by another message. The metadata names the first message and the fields that differ."})
 	NotFound = fault.Define(fault.Reason{Name: "NOTIFY_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such message."})

@@ -63,7 +63,7 @@ func (s step) send() *notify.SendCommand {
 // describe describes the result of a step, with indexes for ids.
 func (w *world) describe(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
-		return f.Reason.Name + " " + f.State["message_state"] + f.State["state"] + f.State["item"]
+		return f.Reason.Name + " " + f.Metadata["message_state"] + f.Metadata["state"] + f.Metadata["item"]
 	}
 	switch a := r.Outcome.Answer.(type) {
 	case *notify.Message:
@@ -91,7 +91,7 @@ func TestBatchEqualsSerialExecution(t *testing.T) {
 	for _, w := range []*world{&together, &apart} {
 		w.db = pgtest.New(t)
 		setLimit(t, w.db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour,
-			Most: 22})
+			MaxMessages: 22})
 		w.process = start(t, w.db, 0)
 	}
 	r := rand.New(rand.NewPCG(1, 2))

@@ -31,7 +31,7 @@ var kinds = map[string]func(no string) flow.Command{
 	"pay":    func(no string) flow.Command { return pay("p" + no) },
 	"cancel": func(no string) flow.Command { return cancel("c" + no) },
 	"told": func(no string) flow.Command { // of a payment
-		return &flow.SettlePayment{Caller: caller, Gateway: "g", Said: payment.Said{Notice: gateway.Notice{ID: "n" + no,
+		return &flow.ApplyNotice{Caller: caller, Gateway: "g", Received: payment.Received{Notice: gateway.Notice{ID: "n" + no,
 			Kind: gateway.Pending, OutTradeNo: "r" + no}, Body: []byte("{}")}}
 	},
 	"fire": func(no string) flow.Command {

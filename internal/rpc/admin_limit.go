@@ -20,24 +20,24 @@ var LimitNotFound = fault.Define(fault.Reason{Name: "LIMIT_NOT_FOUND", Class: fa
 
 func messageLimit(l *pb.Limit) notify.Limit {
 	return notify.Limit{Channel: send.Channel(l.GetChannel()), Scope: l.GetScope(), Window: l.GetWindow().AsDuration(),
-		Most: l.GetMost()}
+		MaxMessages: l.GetMaxMessages()}
 }
 
-func (s *Admin) SetLimit(ctx context.Context, r *pb.SetLimitRequest) (*pb.SetLimitResponse, error) {
+func (s *Admin) PutLimit(ctx context.Context, r *pb.PutLimitRequest) (*pb.PutLimitResponse, error) {
 	a, tenant, err := s.begin(ctx, r.GetTenant())
 	if err != nil {
 		return nil, err
 	}
 	l := messageLimit(r.GetLimit())
-	if r.GetLimit().Most == nil {
+	if r.GetLimit().MaxMessages == nil {
 		const problem = "must be set: 0 allows no message"
-		return nil, fault.FieldInvalid.New("limit.most: %s", problem).WithField("limit.most", problem)
+		return nil, fault.FieldInvalid.New("limit.max_messages: %s", problem).WithField("limit.max_messages", problem)
 	}
 	if err := l.Check(); err != nil {
 		return nil, below("limit.", err)
 	}
-	return &pb.SetLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
-		return notify.SetLimit(ctx, tx, tenant, l)
+	return &pb.PutLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+		return notify.PutLimit(ctx, tx, tenant, l)
 	})
 }
 
@@ -53,7 +53,7 @@ func (s *Admin) ListLimits(ctx context.Context, r *pb.ListLimitsRequest) (*pb.Li
 	list, next, err := onePage(all, "admin.limits", tenant, r)
 	return &pb.ListLimitsResponse{NextPageToken: next, Limits: each(list, func(l notify.Limit) *pb.Limit {
 		return &pb.Limit{Channel: string(l.Channel), Scope: l.Scope, Window: durationpb.New(l.Window),
-			Most: proto.Int32(l.Most)}
+			MaxMessages: proto.Int32(l.MaxMessages)}
 	})}, err
 }
 

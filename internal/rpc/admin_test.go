@@ -23,7 +23,7 @@ func adminExamples() []struct {
 	name string
 	m    proto.Message
 } {
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: proto.Int32(5)}
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), MaxMessages: proto.Int32(5)}
 	return []struct {
 		name string
 		m    proto.Message
@@ -35,7 +35,7 @@ func adminExamples() []struct {
 		{"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse"}}},
 		{"Admin.ListPolicies", &adminv1.ListPoliciesRequest{}},
 		{"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "ledger.reverse"}},
-		{"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}},
+		{"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: limit}},
 		{"Admin.ListLimits", &adminv1.ListLimitsRequest{}},
 		{"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
 		{"Admin.CreateTenant", &adminv1.CreateTenantRequest{Name: "another"}},
@@ -150,7 +150,7 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 		return &adminv1.CreateKeyRequest{Principal: "x", Role: adminv1.Role_ROLE_READ, Scopes: scopes}
 	}
 	for problem, m := range map[string]*adminv1.CreateKeyRequest{
-		"role: operator:":                     {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
+		"role: must be":                       {Principal: "x", Role: adminv1.Role_ROLE_OPERATOR},
 		`scopes[0]: "nonsense"`:               read("nonsense"),
 		`scopes[1]: "ledger.transfers(fr`:     read("ledger.get_*", "ledger.transfers(from=user:*)"),
 		`scopes[0]: "bank.*" covers no`:       read("bank.*"),
@@ -211,8 +211,8 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		[]string{"policy ledger.reverse - > " + before, "policy ledger.reverse " + before + " > " + after}) {
 		t.Errorf("the audit log has %q", got)
 	}
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), Most: proto.Int32(5)}
-	ok(boss, "Admin.SetLimit", &adminv1.SetLimitRequest{Limit: limit}, new(adminv1.SetLimitResponse))
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), MaxMessages: proto.Int32(5)}
+	ok(boss, "Admin.PutLimit", &adminv1.PutLimitRequest{Limit: limit}, new(adminv1.PutLimitResponse))
 	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{}, new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
 		!proto.Equal(l[0], limit) {
 		t.Errorf("%v", l)
@@ -226,13 +226,13 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		"LIMIT_NOT_FOUND":          {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
 		"policy.approval_required": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
 		"policy.approval_above":    {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
-		"limit.channel": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
-			Window: limit.GetWindow(), Most: limit.Most}}},
-		"limit.scope": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "town",
-			Window: limit.GetWindow(), Most: limit.Most}}},
-		"limit.window": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
-			Window: durationpb.New(0), Most: limit.Most}}},
-		"limit.most": {"Admin.SetLimit", &adminv1.SetLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
+		"limit.channel": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+			Window: limit.GetWindow(), MaxMessages: limit.MaxMessages}}},
+		"limit.scope": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "town",
+			Window: limit.GetWindow(), MaxMessages: limit.MaxMessages}}},
+		"limit.window": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
+			Window: durationpb.New(0), MaxMessages: limit.MaxMessages}}},
+		"limit.max_messages": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
 			Window: limit.GetWindow()}}},
 		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
 		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},

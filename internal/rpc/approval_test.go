@@ -193,7 +193,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	events := ok(o.ann, "Audit.ListEvents", &auditv1.ListEventsRequest{Kind: accountSetting, Name: "u:a COIN"},
 		new(auditv1.ListEventsResponse)).GetEvents()
 	if len(events) != 1 || events[0].GetPrincipal() != "ann" || events[0].GetApprovedBy() != "bob" ||
-		events[0].GetRequestId() != fmt.Sprint("approval.", id) || !strings.Contains(o.ann.apiKey, events[0].GetKey()) {
+		events[0].GetRequestId() != fmt.Sprint("approval.", id) || !strings.Contains(o.ann.apiKey, events[0].GetKeyName()) {
 		t.Errorf("the audit log has %v", events)
 	}
 	// A repeat has no effect, though the limit has changed since.

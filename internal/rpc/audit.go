@@ -63,7 +63,7 @@ func renderEvent(e *audit.Event) (*pb.Event, error) {
 	}
 	after, err := renderObject(e.After)
 	return &pb.Event{Id: e.ID, Kind: kindOfSetting[e.Kind], Name: e.Name, Before: before, After: after,
-		RecordTime: timestamp(e.At), Principal: e.Principal, Key: e.KeyID, RequestId: e.RequestID,
+		RecordTime: timestamp(e.At), Principal: e.Principal, KeyName: e.KeyID, RequestId: e.RequestID,
 		DatabaseRole: e.DatabaseRole, ApprovedBy: e.ApprovedBy}, err
 }
 

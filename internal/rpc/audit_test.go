@@ -34,7 +34,7 @@ func (c *caller) events(r *auditv1.ListEventsRequest) (list []string) {
 			kind := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "SETTING_KIND_"))
 			list = append(list, fmt.Sprintf("%s %s %s > %s", kind, e.GetName(), object(e.GetBefore().AsMap(), e.Before == nil),
 				object(e.GetAfter().AsMap(), e.After == nil)))
-			if e.GetKey() == "" || !strings.Contains(c.apiKey, e.GetKey()) || e.GetPrincipal() == "" ||
+			if e.GetKeyName() == "" || !strings.Contains(c.apiKey, e.GetKeyName()) || e.GetPrincipal() == "" ||
 				e.GetRequestId() == "" || e.GetRecordTime() == nil || e.GetDatabaseRole() == "" {
 				c.T.Errorf("the event does not say who made it: %v", e)
 			}

@@ -83,3 +83,23 @@ func checkPages(t *testing.T, m protoreflect.MessageDescriptor) {
 		t.Errorf("%s has no page_token, or its response no next_page_token: %v", m.FullName(), err)
 	}
 }
+
+// A name that is misspelt, or has been renamed, would count for nothing without a word.
+func TestFieldsThatCodeNamesExist(t *testing.T) {
+	t.Parallel()
+	for name := range notContent {
+		mustBeField(t, name)
+	}
+	for name := range scopeFields {
+		mustBeField(t, name)
+	}
+}
+
+func mustBeField(t *testing.T, name protoreflect.FullName) {
+	t.Helper()
+	if d, err := protoregistry.GlobalFiles.FindDescriptorByName(name); err != nil {
+		t.Error(err)
+	} else if _, ok := d.(protoreflect.FieldDescriptor); !ok {
+		t.Errorf("%s is no field", name)
+	}
+}

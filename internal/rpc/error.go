@@ -103,7 +103,7 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 			e.AddDetail(d)
 		}
 	}
-	add(&errdetails.ErrorInfo{Reason: f.Reason.Name, Domain: Domain, Metadata: f.State})
+	add(&errdetails.ErrorInfo{Reason: f.Reason.Name, Domain: Domain, Metadata: f.Metadata})
 	add(detailOf(f, requestID))
 	if len(f.Fields) > 0 {
 		add(&errdetails.BadRequest{FieldViolations: each(f.Fields,
@@ -120,8 +120,9 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 
 // itemError encodes a fault as the error of an item, with the same content as connectError.
 func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
-	e := &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: f.State,
-		Detail: detailOf(f, requestID), FieldViolations: each(f.Fields, func(v fault.Field) *ledgerv1.FieldViolation {
+	e := &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message,
+		Metadata: f.Metadata, Detail: detailOf(f, requestID),
+		FieldViolations: each(f.Fields, func(v fault.Field) *ledgerv1.FieldViolation {
 			return &ledgerv1.FieldViolation{Field: v.Path, Description: v.Description}
 		})}
 	if f.RetryAfter > 0 {

@@ -220,11 +220,11 @@ var examples = map[string]func(x resources) []proto.Message{
 	"Lock.Release": func(x resources) []proto.Message {
 		return all(&lockv1.ReleaseRequest{Name: x.lock, Fence: x.lockFence})
 	},
-	"Lock.Get": func(x resources) []proto.Message {
-		return all(&lockv1.GetRequest{Name: x.lock})
+	"Lock.GetLock": func(x resources) []proto.Message {
+		return all(&lockv1.GetLockRequest{Name: x.lock})
 	},
-	"Lock.List": func(x resources) []proto.Message {
-		return all(&lockv1.ListRequest{}, &lockv1.ListRequest{Prefix: x.lock})
+	"Lock.ListLocks": func(x resources) []proto.Message {
+		return all(&lockv1.ListLocksRequest{}, &lockv1.ListLocksRequest{Prefix: x.lock})
 	},
 	"Lock.Hold": func(x resources) []proto.Message {
 		return all(&lockv1.HoldRequest{Name: x.lock, Wait: durationpb.New(0)})
@@ -249,17 +249,17 @@ func init() {
 		"Idempotency.Abandon": func(x resources) []proto.Message {
 			return all(&idempotencyv1.AbandonRequest{Scope: "walk", Key: x.work, Fence: x.workFence})
 		},
-		"Idempotency.GetRecord": func(x resources) []proto.Message {
-			return all(&idempotencyv1.GetRecordRequest{Scope: "walk", Key: x.work})
+		"Idempotency.GetWork": func(x resources) []proto.Message {
+			return all(&idempotencyv1.GetWorkRequest{Scope: "walk", Key: x.work})
 		},
-		"Idempotency.ListRecords": func(resources) []proto.Message {
-			return all(&idempotencyv1.ListRecordsRequest{},
-				&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_RUNNING},
-				&idempotencyv1.ListRecordsRequest{Scope: "walk"})
+		"Idempotency.ListWorks": func(resources) []proto.Message {
+			return all(&idempotencyv1.ListWorksRequest{},
+				&idempotencyv1.ListWorksRequest{State: idempotencyv1.WorkState_WORK_STATE_RUNNING},
+				&idempotencyv1.ListWorksRequest{Scope: "walk"})
 		},
-		"Idempotency.ResolveRecord": func(x resources) []proto.Message {
-			return all(&idempotencyv1.ResolveRecordRequest{Scope: "walk", Key: x.work, Fence: x.workFence,
-				Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE})
+		"Idempotency.ResolveWork": func(x resources) []proto.Message {
+			return all(&idempotencyv1.ResolveWorkRequest{Scope: "walk", Key: x.work, Fence: x.workFence,
+				Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_FREE})
 		},
 	})
 }

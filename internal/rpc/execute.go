@@ -267,7 +267,7 @@ func (s *step) wrapFault(err error) error {
 		return err
 	}
 	own := *f
-	own.State = maps.Clone(f.State)
+	own.Metadata = maps.Clone(f.Metadata)
 	own.Message = fmt.Sprintf("operation %d: %s", s.index, f.Message)
 	own.Fields = each(f.Fields, func(x fault.Field) fault.Field {
 		return fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.index, x.Path), Description: x.Description}

@@ -106,8 +106,8 @@ func appendCanonical(b []byte, m protoreflect.Message) []byte {
 
 // notContent has fields that say how a request is carried out. A retry may change them.
 var notContent = map[protoreflect.FullName]bool{
-	"ledgerd.stock.v1.ReserveRequest.strategy": true, "ledgerd.stock.v1.ReserveRequest.tries": true,
-	"ledgerd.stock.v1.DeductRequest.strategy": true, "ledgerd.stock.v1.DeductRequest.tries": true,
+	"ledgerd.stock.v1.ReserveRequest.strategy": true, "ledgerd.stock.v1.ReserveRequest.max_attempts": true,
+	"ledgerd.stock.v1.DeductRequest.strategy": true, "ledgerd.stock.v1.DeductRequest.max_attempts": true,
 }
 
 type canonicalField struct {

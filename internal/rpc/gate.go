@@ -232,7 +232,7 @@ func (c *call) logFault(ctx context.Context, f *fault.Fault, err error) {
 		log.Log(ctx, level, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.Duplicate:
 		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
-			"first_request_id", f.State["first_request_id"], "request_id", c.requestID)
+			"first_request_id", f.Metadata["first_request_id"], "request_id", c.requestID)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
 		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
 			"request_id", c.requestID)

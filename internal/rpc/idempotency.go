@@ -13,12 +13,12 @@ import (
 // Idempotency serves IdempotencyService.
 type Idempotency struct {
 	*Mutations
-	Claims  *claim.Reader
-	Records *Records
+	Claims *claim.Reader
+	Works  *Works
 }
 
-// Records has the parts that calls on work done elsewhere need besides the engine.
-type Records struct {
+// Works has the parts that calls on work done elsewhere need besides the engine.
+type Works struct {
 	reader   *work.Reader
 	waiters  *work.Waiters
 	outcomes *prometheus.CounterVec
@@ -26,9 +26,9 @@ type Records struct {
 	closing  <-chan struct{}
 }
 
-// NewRecords reads from the read pool. Waiting calls end when closing is closed.
-func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Records {
-	r := &Records{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
+// NewWorks reads from the read pool. Waiting calls end when closing is closed.
+func NewWorks(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Works {
+	r := &Works{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work",
 			Name: "outcomes_total",
 			Help: "Calls on work in other systems, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},

@@ -141,38 +141,39 @@ var extendMessageCall = register("inbox.extend",
 			})
 	})
 
-func (s *Inbox) Requeue(ctx context.Context, r *pb.RequeueRequest) (*pb.RequeueResponse, error) {
+func (s *Inbox) RequeueMessages(ctx context.Context, r *pb.RequeueMessagesRequest) (*pb.RequeueMessagesResponse,
+	error) {
 	return run(ctx, s.Mutations, requeueCall, r)
 }
 
 // requeueRows is the estimated number of rows of a filter. The actual number is known only when it runs.
 const requeueRows = 500
 
-var requeueCall = register("inbox.requeue",
-	func(c *call, _ *decoder, r *pb.RequeueRequest) mutation[*pb.RequeueResponse] {
+var requeueCall = register("inbox.requeue_messages",
+	func(c *call, _ *decoder, r *pb.RequeueMessagesRequest) mutation[*pb.RequeueMessagesResponse] {
 		cmd, rows := flow.Inbox(&inbox.RequeueCommand{Caller: c.caller(), Key: messageKey(c, r.GetKey())}), 1
 		if f := r.GetFilter(); f != nil {
 			rows = requeueRows
 			cmd = flow.Inbox(&inbox.RequeueAllCommand{Caller: c.caller(), Group: f.GetConsumerGroup(),
 				Topic: f.GetTopic()})
 		}
-		return newMutation(cmd, rows, func(a inbox.Requeued, _ bool) *pb.RequeueResponse {
-			return &pb.RequeueResponse{Requeued: int32(a.Count), More: a.More}
+		return newMutation(cmd, rows, func(a inbox.Requeued, _ bool) *pb.RequeueMessagesResponse {
+			return &pb.RequeueMessagesResponse{Requeued: int32(a.Count), More: a.More}
 		})
 	})
 
-func (s *Inbox) Get(ctx context.Context, r *pb.GetRequest) (*pb.GetResponse, error) {
+func (s *Inbox) GetMessage(ctx context.Context, r *pb.GetMessageRequest) (*pb.GetMessageResponse, error) {
 	m, err := s.Reader.Get(ctx, messageKey(callOf(ctx), r.GetKey()))
 	if err != nil {
 		return nil, err
 	}
-	return &pb.GetResponse{Message: renderMessage(m)}, nil
+	return &pb.GetMessageResponse{Message: renderMessage(m)}, nil
 }
 
-func (s *Inbox) List(ctx context.Context, r *pb.ListRequest) (*pb.ListResponse, error) {
+func (s *Inbox) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*pb.ListMessagesResponse, error) {
 	f := inbox.Filter{Group: r.GetConsumerGroup(), Topic: r.GetTopic(), State: messageStateNames[r.GetState()]}
 	messages, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()), r.GetPageToken())
-	return &pb.ListResponse{Messages: each(messages, renderMessage), NextPageToken: next}, err
+	return &pb.ListMessagesResponse{Messages: each(messages, renderMessage), NextPageToken: next}, err
 }
 
 func messageKey(c *call, k *pb.MessageKey) inbox.Key {
@@ -226,7 +227,7 @@ func renderMessage(m *inbox.Message) *pb.Message {
 	r := &pb.Message{Key: &pb.MessageKey{ConsumerGroup: m.Group, MessageId: m.ID, Part: m.Part}, Topic: m.Topic,
 		State: messageStates[m.State], Holder: m.Holder, LeaseExpireTime: timestamp(m.LeaseUntil), Attempts: m.Attempts,
 		MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), Error: m.Error, Result: m.Result,
-		ReceiveTime: timestamp(m.ReceivedAt), StartTime: timestamp(m.StartedAt), FinishTime: timestamp(m.FinishedAt),
+		ReceiveTime: timestamp(m.ReceivedAt), BeginTime: timestamp(m.StartedAt), FinishTime: timestamp(m.FinishedAt),
 		ExpireTime: timestamp(m.ExpiresAt), RequeueTime: timestamp(m.RequeuedAt), ContentSha256: m.Hash,
 		RequestId: m.RequestID, LastRequestId: m.LastRequestID}
 	if m.ContentUntil.IsZero() { // otherwise the caller has just sent it

@@ -34,7 +34,7 @@ func init() {
 		ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(x.held), Error: secretNote, Permanent: true},
 			new(inboxv1.FailResponse), id...)
 	})
-	goWell = append(goWell, "Inbox.Receive", "Inbox.Begin", "Inbox.List")
+	goWell = append(goWell, "Inbox.Receive", "Inbox.Begin", "Inbox.ListMessages")
 	for name, example := range map[string]func(x resources) []proto.Message{
 		"Inbox.Receive": func(x resources) []proto.Message {
 			return all(&inboxv1.ReceiveRequest{Key: message(x.paid)}, &inboxv1.ReceiveRequest{Key: message(x.held)})
@@ -49,12 +49,12 @@ func init() {
 		"Inbox.Extend": func(x resources) []proto.Message {
 			return all(&inboxv1.ExtendRequest{Key: message(x.held), Fence: heldFence})
 		},
-		"Inbox.Requeue": func(x resources) []proto.Message {
-			return all(&inboxv1.RequeueRequest{Target: &inboxv1.RequeueRequest_Key{Key: message(x.held)}})
+		"Inbox.RequeueMessages": func(x resources) []proto.Message {
+			return all(&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message(x.held)}})
 		},
-		"Inbox.Get": func(x resources) []proto.Message { return all(&inboxv1.GetRequest{Key: message(x.paid)}) },
-		"Inbox.List": func(resources) []proto.Message {
-			return all(&inboxv1.ListRequest{}, &inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD})
+		"Inbox.GetMessage": func(x resources) []proto.Message { return all(&inboxv1.GetMessageRequest{Key: message(x.paid)}) },
+		"Inbox.ListMessages": func(resources) []proto.Message {
+			return all(&inboxv1.ListMessagesRequest{}, &inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD})
 		},
 	} {
 		examples[name] = example
@@ -78,8 +78,8 @@ func init() {
 			}
 		}
 	}
-	requeue := func(id string) *inboxv1.RequeueRequest {
-		return &inboxv1.RequeueRequest{Target: &inboxv1.RequeueRequest_Key{Key: message(id)}}
+	requeue := func(id string) *inboxv1.RequeueMessagesRequest {
+		return &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message(id)}}
 	}
 	for name, x := range map[string]change{
 		"Inbox.Receive": {reason: "MESSAGE_DEAD", well: func(tag string) proto.Message {
@@ -98,7 +98,7 @@ func init() {
 			return &inboxv1.ExtendRequest{Key: message("extend-" + tag), Fence: heldFence,
 				Lease: durationpb.New(time.Minute)}
 		}},
-		"Inbox.Requeue": {reason: "MESSAGE_NOT_DEAD",
+		"Inbox.RequeueMessages": {reason: "MESSAGE_NOT_DEAD",
 			well:    func(tag string) proto.Message { return requeue("requeue-" + tag) },
 			refused: func(tag string) proto.Message { return requeue("done-" + tag) }},
 	} {
@@ -118,8 +118,8 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 		a.State("operation") != "1" {
 		t.Errorf("%s %s", a.Code, a.Message)
 	}
-	if a := c.call(connectJSON, "Inbox.Get",
-		&inboxv1.GetRequest{Key: message("m1")}); a.Reason(t) != "MESSAGE_NOT_FOUND" {
+	if a := c.call(connectJSON, "Inbox.GetMessage",
+		&inboxv1.GetMessageRequest{Key: message("m1")}); a.Reason(t) != "MESSAGE_NOT_FOUND" {
 		t.Errorf("the message of a refused effect exists: %s", a.Raw)
 	}
 	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), Error: "no money",
@@ -154,7 +154,7 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 	if n := s.Count("select count(*) from commit_keys where key = 'again'"); n != 0 {
 		t.Error("a repeat was recorded under its key")
 	}
-	got := ok(c, "Inbox.Get", &inboxv1.GetRequest{Key: message("m1")}, new(inboxv1.GetResponse)).GetMessage()
+	got := ok(c, "Inbox.GetMessage", &inboxv1.GetMessageRequest{Key: message("m1")}, new(inboxv1.GetMessageResponse)).GetMessage()
 	if string(got.GetContent()) != "pay 5" || got.GetState() != inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED ||
 		got.GetResult() != "paid" {
 		t.Errorf("%v", got)
@@ -229,31 +229,31 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 		}
 	}
 	for _, x := range []struct {
-		request *inboxv1.ListRequest
+		request *inboxv1.ListMessagesRequest
 		want    string
 	}{
-		{&inboxv1.ListRequest{}, "m6 m5 m4 m3 m2 m1 m0"},
-		{&inboxv1.ListRequest{ConsumerGroup: "billing"}, "m5 m4 m3 m2 m1 m0"},
-		{&inboxv1.ListRequest{Topic: "t1"}, "m5 m3 m1"},
-		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD}, "m3 m2 m1 m0"},
-		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0", ConsumerGroup: "billing"},
+		{&inboxv1.ListMessagesRequest{}, "m6 m5 m4 m3 m2 m1 m0"},
+		{&inboxv1.ListMessagesRequest{ConsumerGroup: "billing"}, "m5 m4 m3 m2 m1 m0"},
+		{&inboxv1.ListMessagesRequest{Topic: "t1"}, "m5 m3 m1"},
+		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD}, "m3 m2 m1 m0"},
+		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0", ConsumerGroup: "billing"},
 			"m2 m0"},
-		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED}, "m6 m5 m4"},
+		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED}, "m6 m5 m4"},
 	} {
 		for _, size := range []int32{0, 1, 2, 3} {
-			r, token := proto.Clone(x.request).(*inboxv1.ListRequest), ""
+			r, token := proto.Clone(x.request).(*inboxv1.ListMessagesRequest), ""
 			var ids []string
 			for pages := 0; pages < 10; pages++ {
 				r.PageSize, r.PageToken = size, token
-				res := ok(c, "Inbox.List", r, new(inboxv1.ListResponse))
+				res := ok(c, "Inbox.ListMessages", r, new(inboxv1.ListMessagesResponse))
 				for _, m := range res.GetMessages() {
 					ids = append(ids, m.GetKey().GetMessageId())
 				}
 				if token = res.GetNextPageToken(); token == "" {
 					break
 				}
-				other := &inboxv1.ListRequest{ConsumerGroup: "nobody", PageToken: token}
-				if a := c.call(connectJSON, "Inbox.List", other); a.Reason(t) != "PAGE_TOKEN_INVALID" {
+				other := &inboxv1.ListMessagesRequest{ConsumerGroup: "nobody", PageToken: token}
+				if a := c.call(connectJSON, "Inbox.ListMessages", other); a.Reason(t) != "PAGE_TOKEN_INVALID" {
 					t.Errorf("another list accepts the page token: %s", a.Raw)
 				}
 			}
@@ -262,10 +262,10 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 			}
 		}
 	}
-	one := ok(c, "Inbox.Requeue", &inboxv1.RequeueRequest{Target: &inboxv1.RequeueRequest_Filter{Filter: &inboxv1.RequeueFilter{
-		ConsumerGroup: "billing", Topic: "t1"}}}, new(inboxv1.RequeueResponse))
-	rest := ok(c, "Inbox.Requeue", &inboxv1.RequeueRequest{Target: &inboxv1.RequeueRequest_Filter{Filter: &inboxv1.RequeueFilter{
-		ConsumerGroup: "billing"}}}, new(inboxv1.RequeueResponse))
+	one := ok(c, "Inbox.RequeueMessages", &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
+		ConsumerGroup: "billing", Topic: "t1"}}}, new(inboxv1.RequeueMessagesResponse))
+	rest := ok(c, "Inbox.RequeueMessages", &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
+		ConsumerGroup: "billing"}}}, new(inboxv1.RequeueMessagesResponse))
 	if one.GetRequeued() != 2 || rest.GetRequeued() != 2 || one.GetMore() || rest.GetMore() {
 		t.Errorf("%v, %v", one, rest)
 	}

@@ -149,15 +149,15 @@ var releaseLockCall = register("lock.release",
 		})
 	})
 
-func (s *Lock) Get(ctx context.Context, r *pb.GetRequest) (*pb.GetResponse, error) {
+func (s *Lock) GetLock(ctx context.Context, r *pb.GetLockRequest) (*pb.GetLockResponse, error) {
 	l, err := s.Reader.Get(ctx, lock.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
-	return &pb.GetResponse{Lock: renderLock(l)}, err
+	return &pb.GetLockResponse{Lock: renderLock(l)}, err
 }
 
-func (s *Lock) List(ctx context.Context, r *pb.ListRequest) (*pb.ListResponse, error) {
+func (s *Lock) ListLocks(ctx context.Context, r *pb.ListLocksRequest) (*pb.ListLocksResponse, error) {
 	locks, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, r.GetPrefix(), int(r.GetPageSize()),
 		r.GetPageToken())
-	return &pb.ListResponse{Locks: each(locks, renderLock), NextPageToken: next}, err
+	return &pb.ListLocksResponse{Locks: each(locks, renderLock), NextPageToken: next}, err
 }
 
 func renderLock(l lock.Lock) *pb.Lock {

@@ -66,7 +66,7 @@ func (s *site) fenced(m proto.Message) proto.Message {
 		name = workName(m.GetScope(), m.GetKey())
 	case *idempotencyv1.AbandonRequest:
 		name = workName(m.GetScope(), m.GetKey())
-	case *idempotencyv1.ResolveRecordRequest:
+	case *idempotencyv1.ResolveWorkRequest:
 		name = workName(m.GetScope(), m.GetKey())
 	}
 	field := m.ProtoReflect().Descriptor().Fields().ByName(id)
@@ -154,8 +154,8 @@ func TestTwoServersServeOneQueue(t *testing.T) {
 		})
 		eventually(t, 20*time.Second, "the call is in the queue", s.waiting(n+1))
 	}
-	if got := ok(callers[1], "Lock.Get", &lockv1.GetRequest{Name: "a"},
-		new(lockv1.GetResponse)).GetLock(); got.GetWaiters() != 30 || got.GetFence() != first.GetFence() {
+	if got := ok(callers[1], "Lock.GetLock", &lockv1.GetLockRequest{Name: "a"},
+		new(lockv1.GetLockResponse)).GetLock(); got.GetWaiters() != 30 || got.GetFence() != first.GetFence() {
 		t.Errorf("%v", got)
 	}
 	callers[0].releaseLock("a", first.GetFence())
@@ -428,8 +428,8 @@ func TestExecuteMayRequireALock(t *testing.T) {
 	c.executed(execute(operation("", pay("last", "u:a", "world", "1")),
 		operation("", &lockv1.ReleaseRequest{Name: "a", Fence: fence})))
 	for _, name := range []string{"a", "b", "c"} {
-		if l := ok(c, "Lock.Get", &lockv1.GetRequest{Name: name},
-			new(lockv1.GetResponse)).GetLock(); l.GetState() != lockv1.LockState_LOCK_STATE_FREE {
+		if l := ok(c, "Lock.GetLock", &lockv1.GetLockRequest{Name: name},
+			new(lockv1.GetLockResponse)).GetLock(); l.GetState() != lockv1.LockState_LOCK_STATE_FREE {
 			t.Errorf("%v", l)
 		}
 	}

@@ -271,8 +271,8 @@ func TestMovesInExecutePublish(t *testing.T) {
 	for _, name := range []string{"shop", "crm"} {
 		ok(c, "Webhook.CreateEndpoint", endpoint(name), new(notifyv1.CreateEndpointResponse))
 	}
-	if _, err := notify.SetLimit(t.Context(), s.Pool, c.tenant(), notify.Limit{Channel: send.Webhook,
-		Scope: notify.PerRecipient, Window: time.Hour, Most: 2}); err != nil {
+	if _, err := notify.PutLimit(t.Context(), s.Pool, c.tenant(), notify.Limit{Channel: send.Webhook,
+		Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 2}); err != nil {
 		t.Fatal(err)
 	}
 	m := ticket("ticket", "")

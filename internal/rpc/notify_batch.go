@@ -82,7 +82,7 @@ func (s *Notify) sendEach(ctx context.Context, c *call, policy access.Policy,
 	}
 	res := &pb.SendBatchResponse{Results: make([]*pb.SendBatchResult, len(b))}
 	for i, x := range b {
-		res.Results[i] = &pb.SendBatchResult{MessageId: x.response.GetMessage().GetMessageId(),
+		res.Results[i] = &pb.SendBatchResult{MessageId: x.response.GetMessage().GetId(),
 			Existed: x.response.GetExisted(), Error: c.itemError(ctx, x.err)}
 	}
 	return result[*pb.SendBatchResponse]{response: res, replayed: replayed}, nil

@@ -34,7 +34,7 @@ var sendCodeCall = register("notify.send_code",
 				Locale: use.GetLocale(), Version: use.GetVersion()}, Variables: use.GetVariables().AsMap(),
 			ClientIP: r.GetClientIp()}
 		return newMutation(cmd, sendRows+1, func(a code.Issued, _ bool) *pb.SendCodeResponse {
-			return &pb.SendCodeResponse{ExpireTime: timestamppb.New(a.ExpiresAt), NextTime: timestamppb.New(a.NextAt)}
+			return &pb.SendCodeResponse{ExpireTime: timestamppb.New(a.ExpiresAt), RetryTime: timestamppb.New(a.NextAt)}
 		})
 	})
 

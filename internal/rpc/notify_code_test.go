@@ -201,7 +201,7 @@ func TestReplayOfSendCodeSendsNoCode(t *testing.T) {
 	mailed := ok(boss, "Notify.ListMessages", &notifyv1.ListMessagesRequest{},
 		new(notifyv1.ListMessagesResponse)).GetMessages()[0]
 	if got := ok(boss, "Notify.GetMessage",
-		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: mailed.GetMessageId()},
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: mailed.GetId()},
 			WithContent: true},
 		new(notifyv1.GetMessageResponse)); got.GetRecipient() != "ada@example.com" || got.GetContent() != nil {
 		t.Errorf("an admin can read the code: %v", got)
@@ -241,7 +241,7 @@ func TestSendRendersATemplate(t *testing.T) {
 		sent.GetOnUnknown() != notifyv1.OnUnknown_ON_UNKNOWN_RESEND {
 		t.Errorf("%v", sent)
 	}
-	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()},
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetId()},
 		WithContent: true},
 		new(notifyv1.GetMessageResponse))
 	if got.GetContent().GetText() != "Ada paid 1,234.50\u00a0CNY." {
@@ -249,7 +249,7 @@ func TestSendRendersATemplate(t *testing.T) {
 	}
 	ok(c, "Notify.PutTemplate", putTemplate("paid", "changed {{.name}}{{.total}}"), new(notifyv1.PutTemplateResponse))
 	if again := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)); !again.GetExisted() ||
-		again.GetMessage().GetMessageId() != sent.GetMessageId() {
+		again.GetMessage().GetId() != sent.GetId() {
 		t.Errorf("a changed template causes a second message for the same order: %v", again)
 	}
 	own := request("paid", map[string]any{"name": "Bob"})
@@ -335,7 +335,7 @@ func TestTemplateVariablesMayBeReferences(t *testing.T) {
 	says := func(r *notifyv1.SendResponse) string {
 		t.Helper()
 		return ok(c, "Notify.GetMessage",
-			&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetMessageId()}, WithContent: true},
+			&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetId()}, WithContent: true},
 			new(notifyv1.GetMessageResponse)).GetContent().GetText()
 	}
 	whole := execute(operation("pay", pay("p1", "u:a", "world", "1")), operation("put", put), left)
@@ -347,7 +347,7 @@ func TestTemplateVariablesMayBeReferences(t *testing.T) {
 	}
 	// A repeat has the same content, and is found by it.
 	if again, existed := c.executed(whole); fmt.Sprint(existed) != "[true true true]" ||
-		again[2].(*notifyv1.SendResponse).GetMessage().GetMessageId() != sent.GetMessage().GetMessageId() {
+		again[2].(*notifyv1.SendResponse).GetMessage().GetId() != sent.GetMessage().GetId() {
 		t.Errorf("existed %v", existed)
 	}
 	// An operation sees only earlier operations.

@@ -45,7 +45,7 @@ var (
 
 // renderNotice renders a message of the outbox. renderMessage renders one of the inbox.
 func renderNotice(m *notify.Message) *pb.Message {
-	return &pb.Message{MessageId: m.ID, State: noticeStates[m.State], Channel: channelNames[m.Channel],
+	return &pb.Message{Id: m.ID, State: noticeStates[m.State], Channel: channelNames[m.Channel],
 		RecipientHint: m.RecipientHint, BusinessType: m.BusinessType, BizNo: m.BizNo, Template: m.Template,
 		Locale: m.Locale, Priority: priorityNames[m.Priority], OnUnknown: unknownNames[m.OnUnknown],
 		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, NextAttemptTime: timestamp(m.DueAt), Code: m.Code,

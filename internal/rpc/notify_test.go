@@ -53,7 +53,7 @@ func init() {
 		for i, r := range []*notifyv1.SendRequest{sms(x.paid), mail(x.held)} {
 			r.BusinessType = secretNote
 			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse), id...).GetMessage()
-			c.fences.Store(fmt.Sprint("notice ", notice([]string{"paid", "held"}[i], x.paid)), m.GetMessageId())
+			c.fences.Store(fmt.Sprint("notice ", notice([]string{"paid", "held"}[i], x.paid)), m.GetId())
 		}
 		c.alter(`update notify_queue set state = 'dead', due_at = null, code = $1 where channel = 'email'`, secretNote)
 	})
@@ -87,14 +87,14 @@ func init() {
 		for _, kind := range []string{"cancel-", "requeue-", "report-", "sent-"} {
 			r := sms(kind + tag)
 			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse)).GetMessage()
-			c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), m.GetMessageId())
+			c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), m.GetId())
 			switch kind {
 			case "requeue-":
-				c.alter(`update notify_queue set state = 'dead', due_at = null, code = 'refused' where message_id = $1`, m.GetMessageId())
+				c.alter(`update notify_queue set state = 'dead', due_at = null, code = 'refused' where message_id = $1`, m.GetId())
 			case "report-", "sent-":
 				c.alter(`with gone as (delete from notify_queue where message_id = $1 returning *)
 					insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, at, instance)
-					select tenant_id, message_id, month, 1, 'sent', 1, 'file', now(), 'test' from gone`, m.GetMessageId())
+					select tenant_id, message_id, month, 1, 'sent', 1, 'file', now(), 'test' from gone`, m.GetId())
 			}
 		}
 	}
@@ -132,7 +132,7 @@ func TestMessageCommitsWithItsCause(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	limit(t, s, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: notify.MaxWindow,
-		Most: 8})
+		MaxMessages: 8})
 	before := s.Count("select count(*) from notify_messages")
 	refused := execute(operation("", sms("x")), operation("", mail("x")),
 		operation("", pay("no", "u:a", "world", "1000")))
@@ -165,7 +165,7 @@ func TestMessageMayReferToEarlierOperations(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	report := operation("", &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: 1}, Delivered: true},
-		"message_id=sent:message.message_id")
+		"message_id=sent:message.id")
 	sent := operation("sent", sms("r"))
 	if a := c.call(connectJSON, "Batch.Execute", execute(sent, report)); a.Reason(t) != "NOTIFY_BEING_SENT" {
 		t.Errorf("a report on a message of the same Execute: %s %s", a.Code, a.Message)
@@ -186,7 +186,7 @@ func limit(t *testing.T, s *site, l notify.Limit) {
 	if err := s.Pool.QueryRow(t.Context(), "select max(tenant_id) from access_tenants").Scan(&tenant); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.DB.AdminDSN), tenant, l); err != nil {
+	if _, err := notify.PutLimit(t.Context(), pgtest.Pool(t, s.DB.AdminDSN), tenant, l); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -242,7 +242,7 @@ func TestContentIsVisibleToAdminsOnly(t *testing.T) {
 	r := sms("secret")
 	r.GetContent().Text = "the eagle has landed"
 	sent := ok(clerk, "Notify.Send", r, new(notifyv1.SendResponse)).GetMessage()
-	with := &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()},
+	with := &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetId()},
 		WithContent: true}
 	if a := clerk.call(connectJSON, "Notify.GetMessage", with); a.Reason(t) != "PERMISSION_DENIED" {
 		t.Errorf("a write key can read the content: %s", a.Raw)

@@ -122,7 +122,7 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 			t.Errorf("%v, and again %v", r, second[i])
 		}
 		if sent, ok := r.(*notifyv1.SendResponse); ok {
-			ids = append(ids, sent.GetMessage().GetMessageId())
+			ids = append(ids, sent.GetMessage().GetId())
 		}
 	}
 	eventually(t, 20*time.Second, "all are sent", func() bool {
@@ -173,7 +173,7 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 		t.Errorf("to %s", to)
 	}
 	eventually(t, 20*time.Second, "it is sent", func() bool {
-		return c.message(sent.GetMessageId()).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT
+		return c.message(sent.GetId()).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT
 	})
 	s.Server.Stop()
 	for _, private := range []string{"customer.example", "13812345678", "It is paid"} {
@@ -197,7 +197,7 @@ func TestBounceMarksItsMessageUndelivered(t *testing.T) {
 	var ids []int64
 	for _, name := range []string{"ada", "bob"} {
 		id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, name+"@customer.example", "It is paid."),
-			new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+			new(notifyv1.SendResponse)).GetMessage().GetId()
 		eventually(t, 20*time.Second, "it is sent",
 			func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
 		ids = append(ids, id)

@@ -414,7 +414,7 @@ func renderPayment(v *payment.View) *pb.Payment {
 	return &pb.Payment{Id: v.ID, OutTradeNo: v.OutTradeNo, OrderNo: v.OrderNo, Gateway: v.Gateway, PayType: v.PayType,
 		Attempt: int32(v.Attempt), State: pb.PaymentState(enum(pb.PaymentState_value, "PAYMENT_STATE_", v.State.State)),
 		Revision: v.Revision, Asset: v.Asset, Amount: amount.Format(v.Amount, v.Scale), Payee: v.Payee,
-		TransactionId: v.TransactionID, PaidTime: timestamp(v.PaidAt),
+		TransactionId: v.TransactionID, PayTime: timestamp(v.PaidAt),
 		RefundingAmount: amount.Format(v.Refunding, v.Scale), RefundedAmount: amount.Format(v.Refunded, v.Scale),
 		Credential: v.Credential, FailureCode: v.FailureCode, FailureText: v.FailureText,
 		ExpireTime: timestamp(v.ExpiresAt), CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt),

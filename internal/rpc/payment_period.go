@@ -44,5 +44,5 @@ func renderTransaction(t *payment.TransactionView) *pb.Transaction {
 	return &pb.Transaction{Gateway: t.Gateway, TransactionId: t.ID, OutTradeNo: t.OutTradeNo, Currency: t.Currency,
 		Asset: t.Asset, Amount: amount.Format(t.Amount, t.Scale), Account: t.Account,
 		RefundingAmount: amount.Format(t.Refunding, t.Scale), RefundedAmount: amount.Format(t.GivenBack(), t.Scale),
-		PaidTime: timestamp(t.PaidAt), RecordTime: timestamp(t.RecordedAt)}
+		PayTime: timestamp(t.PaidAt), RecordTime: timestamp(t.RecordedAt)}
 }

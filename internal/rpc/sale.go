@@ -155,7 +155,7 @@ func (s *Sales) GetSale(ctx context.Context, r *pb.GetSaleRequest) (*pb.GetSaleR
 	if err != nil {
 		return nil, err
 	}
-	return &pb.GetSaleResponse{Sale: renderSale(&x), Left: i.Available, Unpaid: i.Reserved, Sold: i.Sold,
+	return &pb.GetSaleResponse{Sale: renderSale(&x), Available: i.Available, Reserved: i.Reserved, Sold: i.Sold,
 		Open: open}, nil
 }
 

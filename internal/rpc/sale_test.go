@@ -167,7 +167,7 @@ func TestFirstBuyersWin(t *testing.T) {
 		t.Errorf("%d buyers have orders; %v", len(orders), outcomes)
 	}
 	s := ok(c, "Sale.GetSale", &salev1.GetSaleRequest{Sale: "tv"}, new(salev1.GetSaleResponse))
-	if s.GetLeft() != 0 || s.GetUnpaid() != 10 || s.GetSold() != 0 || !s.GetOpen() {
+	if s.GetAvailable() != 0 || s.GetReserved() != 10 || s.GetSold() != 0 || !s.GetOpen() {
 		t.Errorf("%v", s)
 	}
 	c.wantGrab("tv", "late", soldOut)

@@ -205,7 +205,7 @@ var scopeFields = map[protoreflect.FullName]string{
 	"ledgerd.ledger.v1.TrialBalanceRequest.pattern": "account",
 	"ledgerd.ledger.v1.WatchEntriesRequest.pattern": "account",
 	"ledgerd.stock.v1.ListItemsRequest.prefix":      "item",
-	"ledgerd.lock.v1.ListRequest.prefix":            "name",
+	"ledgerd.lock.v1.ListLocksRequest.prefix":       "name",
 }
 
 // collect reads the texts of a message, and of the messages within it. Empty texts count as not set. Maps and

@@ -133,7 +133,7 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		"GetTransfer":     &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: "yes1"}},
 		"ListAccounts":    &ledgerv1.ListAccountsRequest{Pattern: "u:*"},
 		"Stock.ListItems": &stockv1.ListItemsRequest{Prefix: "sku-"},
-		"Lock.List":       nil,
+		"Lock.ListLocks":  nil,
 	} {
 		if m == nil {
 			continue

@@ -23,7 +23,7 @@ var strategyNames = inverse(strategies)
 // refused: standsAlone is its field.
 func byStrategy(cmd *stock.ReserveCommand, r interface {
 	GetStrategy() pb.Strategy
-	GetTries() int32
+	GetMaxAttempts() int32
 }) (direct func() *commit.Direct, standsAlone string) {
 	if s := r.GetStrategy(); s != pb.Strategy_STRATEGY_UNSPECIFIED && s != pb.Strategy_STRATEGY_BATCHED {
 		standsAlone = "strategy"
@@ -31,7 +31,7 @@ func byStrategy(cmd *stock.ReserveCommand, r interface {
 	return func() *commit.Direct {
 		cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
 			stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
-		return stock.Direct(cmd.Strategy, int(r.GetTries()))
+		return stock.Direct(cmd.Strategy, int(r.GetMaxAttempts()))
 	}, standsAlone
 }
 

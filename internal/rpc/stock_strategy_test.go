@@ -25,14 +25,14 @@ func TestStrategyOfTheCallOrOfTheItemIsUsed(t *testing.T) {
 	for _, strategy := range append(alone, batched) {
 		name := strategy.String()
 		one := deduct("tea", "own "+name, 1)
-		one.Strategy, one.Tries = strategy, 5
+		one.Strategy, one.MaxAttempts = strategy, 5
 		first := ok(c, "Stock.Deduct", one, new(stockv1.DeductResponse), "Idempotency-Key", name)
 		if first.GetExisted() || first.GetReservation().GetState() != stockv1.ReservationState_RESERVATION_STATE_SOLD {
 			t.Errorf("%s: %v", name, first)
 		}
 		for _, other := range alone { // neither strategy nor tries are content: the record answers
 			again := proto.Clone(one).(*stockv1.DeductRequest)
-			again.Strategy, again.Tries = other, 0
+			again.Strategy, again.MaxAttempts = other, 0
 			if a := c.call(connectJSON, "Stock.Deduct", again, "Idempotency-Key", name); !a.Replayed() {
 				t.Errorf("%s, repeated by %s: %s", name, other, a.Raw)
 			}

@@ -27,7 +27,7 @@ var goWell = []string{"CreateAssets", "ListAssets", "CreateAccounts", "ListAccou
 	"ListTransfers",
 	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys",
 	"Idempotency.DropClaim", "Id.Parse",
-	"Idempotency.Begin", "Idempotency.ListRecords", "Lock.Acquire", "Lock.Get", "Lock.List", "Lock.Hold"}
+	"Idempotency.Begin", "Idempotency.ListWorks", "Lock.Acquire", "Lock.GetLock", "Lock.ListLocks", "Lock.Hold"}
 
 func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 	t.Parallel()

@@ -149,7 +149,7 @@ func TestWebhookIsRetriedUntilAccepted(t *testing.T) {
 			Recipient: "shop",
 			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid",
 				Data: []byte(body)}}},
-			new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+			new(notifyv1.SendResponse)).GetMessage().GetId()
 	}
 	state := func(id int64) notifyv1.MessageState { return admin.message(id).GetState() }
 	first := post(`{"order":1}`)
@@ -177,7 +177,7 @@ func TestProviderReportMarksATextDelivered(t *testing.T) {
 		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n",
 		webhook.URLPolicy{})
 	id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."),
-		new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+		new(notifyv1.SendResponse)).GetMessage().GetId()
 	eventually(t, 20*time.Second, "it is sent",
 		func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
 	post := func(path, body string) int {

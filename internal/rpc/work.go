@@ -41,17 +41,17 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 	end := time.NewTimer(wait)
 	defer end.Stop()
 	for again := wait > 0; ; {
-		woken, unwatch := s.Records.waiters.Watch(k)
+		woken, unwatch := s.Works.waiters.Watch(k)
 		res, err := s.begin(ctx, r)
 		if again && (err == nil && res.response.GetWait() != nil || fault.Is(err, work.WorkRunning)) {
-			again = s.Records.await(ctx, woken, end.C)
+			again = s.Works.await(ctx, woken, end.C)
 			unwatch()
 			continue
 		}
 		unwatch()
 		if err == nil && res.response.GetReplay() != nil {
 			gone := false
-			if gone, err = s.Records.fill(ctx, k, res.response.GetReplay()); gone {
+			if gone, err = s.Works.fill(ctx, k, res.response.GetReplay()); gone {
 				ctx = c.withoutConditions().within(ctx) // already accepted
 				continue
 			}
@@ -166,7 +166,7 @@ func boundedWait(ctx context.Context, wait time.Duration) time.Duration {
 }
 
 // await waits until the work changes or the wait ends. It returns false if the next attempt is the last one.
-func (r *Records) await(ctx context.Context, woken <-chan struct{}, end <-chan time.Time) bool {
+func (r *Works) await(ctx context.Context, woken <-chan struct{}, end <-chan time.Time) bool {
 	r.waiters.Poll()
 	select {
 	case <-woken:
@@ -179,9 +179,9 @@ func (r *Records) await(ctx context.Context, woken <-chan struct{}, end <-chan t
 }
 
 // fill reads the answer of a replay. gone: the record expired meanwhile.
-func (r *Records) fill(ctx context.Context, k work.Key, replay *pb.WorkReplay) (gone bool, err error) {
+func (r *Works) fill(ctx context.Context, k work.Key, replay *pb.WorkReplay) (gone bool, err error) {
 	rec, err := r.reader.Get(ctx, k)
-	if fault.Is(err, work.RecordNotFound) || err == nil && rec.Fence != replay.GetFence() {
+	if fault.Is(err, work.NotFound) || err == nil && rec.Fence != replay.GetFence() {
 		return true, nil
 	}
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *Idempotency) Complete(ctx context.Context, r *pb.CompleteRequest) (*pb.
 
 var completeCall = register("idempotency.complete",
 	func(c *call, d *decoder, r *pb.CompleteRequest) mutation[*pb.CompleteResponse] {
-		cmd := &work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: workStates[r.GetOutcome()],
+		cmd := &work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: endStates[r.GetOutcome()],
 			Answer: d.answer("answer", r.GetAnswer())}
 		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.CompleteResponse {
 			return &pb.CompleteResponse{Existed: existed, ExpireTime: timestamp(a.ExpiresAt)}
@@ -231,7 +231,7 @@ var abandonCall = register("idempotency.abandon",
 // report serves a later call on work: all but Begin.
 func report[Q holder, R proto.Message](ctx context.Context, s *Idempotency, o operation[Q, R], r Q) (R, error) {
 	res, err := mutate(ctx, s.Mutations, o, r)
-	s.Records.observe(callOf(ctx), strings.TrimPrefix(o.name, "idempotency."), r, res.replayed, err)
+	s.Works.observe(callOf(ctx), strings.TrimPrefix(o.name, "idempotency."), r, res.replayed, err)
 	return res.reply(ctx, err)
 }
 

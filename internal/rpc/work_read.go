@@ -10,52 +10,52 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-var workStates = map[pb.WorkOutcome]work.State{pb.WorkOutcome_WORK_OUTCOME_DONE: work.Done,
+var endStates = map[pb.WorkOutcome]work.State{pb.WorkOutcome_WORK_OUTCOME_DONE: work.Done,
 	pb.WorkOutcome_WORK_OUTCOME_REFUSED: work.Refused,
 	pb.WorkOutcome_WORK_OUTCOME_UNKNOWN: work.Parked}
 
 var workOutcomes = map[work.State]pb.WorkOutcome{work.Done: pb.WorkOutcome_WORK_OUTCOME_DONE,
 	work.Refused: pb.WorkOutcome_WORK_OUTCOME_REFUSED}
 
-var recordStates = map[work.State]pb.RecordState{
-	work.Running: pb.RecordState_RECORD_STATE_RUNNING,
-	work.Lapsed:  pb.RecordState_RECORD_STATE_LAPSED, work.Done: pb.RecordState_RECORD_STATE_DONE,
-	work.Refused: pb.RecordState_RECORD_STATE_REFUSED,
-	work.Parked:  pb.RecordState_RECORD_STATE_PARKED,
-	work.Free:    pb.RecordState_RECORD_STATE_FREE}
+var workStates = map[work.State]pb.WorkState{
+	work.Running: pb.WorkState_WORK_STATE_RUNNING,
+	work.Lapsed:  pb.WorkState_WORK_STATE_LAPSED, work.Done: pb.WorkState_WORK_STATE_DONE,
+	work.Refused: pb.WorkState_WORK_STATE_REFUSED,
+	work.Parked:  pb.WorkState_WORK_STATE_PARKED,
+	work.Free:    pb.WorkState_WORK_STATE_FREE}
 
-var recordStateNames = inverse(recordStates)
+var workStateNames = inverse(workStates)
 
-var resolutions = map[pb.RecordResolution]work.State{
-	pb.RecordResolution_RECORD_RESOLUTION_DONE:    work.Done,
-	pb.RecordResolution_RECORD_RESOLUTION_REFUSED: work.Refused,
-	pb.RecordResolution_RECORD_RESOLUTION_FREE:    work.Free}
+var resolutions = map[pb.WorkResolution]work.State{
+	pb.WorkResolution_WORK_RESOLUTION_DONE:    work.Done,
+	pb.WorkResolution_WORK_RESOLUTION_REFUSED: work.Refused,
+	pb.WorkResolution_WORK_RESOLUTION_FREE:    work.Free}
 
-func (s *Idempotency) GetRecord(ctx context.Context, r *pb.GetRecordRequest) (*pb.GetRecordResponse, error) {
-	rec, err := s.Records.reader.Get(ctx,
+func (s *Idempotency) GetWork(ctx context.Context, r *pb.GetWorkRequest) (*pb.GetWorkResponse, error) {
+	rec, err := s.Works.reader.Get(ctx,
 		work.Key{Tenant: callOf(ctx).identity.Tenant, Scope: r.GetScope(), Name: r.GetKey()})
 	if err != nil {
 		return nil, err
 	}
-	m := renderRecord(rec)
+	m := renderWork(rec)
 	m.Answer, err = renderAnswer(rec.Answer)
-	return &pb.GetRecordResponse{Record: m}, err
+	return &pb.GetWorkResponse{Work: m}, err
 }
 
-func (s *Idempotency) ListRecords(ctx context.Context, r *pb.ListRecordsRequest) (*pb.ListRecordsResponse, error) {
-	f := work.Filter{Scope: r.GetScope(), State: recordStateNames[r.GetState()]}
-	list, next, err := s.Records.reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()),
+func (s *Idempotency) ListWorks(ctx context.Context, r *pb.ListWorksRequest) (*pb.ListWorksResponse, error) {
+	f := work.Filter{Scope: r.GetScope(), State: workStateNames[r.GetState()]}
+	list, next, err := s.Works.reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()),
 		r.GetPageToken())
-	return &pb.ListRecordsResponse{Records: each(list, renderRecord), NextPageToken: next}, err
+	return &pb.ListWorksResponse{Works: each(list, renderWork), NextPageToken: next}, err
 }
 
-func (s *Idempotency) ResolveRecord(ctx context.Context,
-	r *pb.ResolveRecordRequest) (*pb.ResolveRecordResponse, error) {
+func (s *Idempotency) ResolveWork(ctx context.Context,
+	r *pb.ResolveWorkRequest) (*pb.ResolveWorkResponse, error) {
 	return report(ctx, s, resolveCall, r)
 }
 
-var resolveCall = register("idempotency.resolve_record",
-	func(c *call, d *decoder, r *pb.ResolveRecordRequest) mutation[*pb.ResolveRecordResponse] {
+var resolveCall = register("idempotency.resolve_work",
+	func(c *call, d *decoder, r *pb.ResolveWorkRequest) mutation[*pb.ResolveWorkResponse] {
 		cmd := &work.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
 		switch {
 		case cmd.State != work.Free:
@@ -63,14 +63,14 @@ var resolveCall = register("idempotency.resolve_record",
 		case r.GetAnswer() != nil:
 			d.bad("answer", "must not be set when the work is freed")
 		}
-		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.ResolveRecordResponse {
-			return &pb.ResolveRecordResponse{State: recordStates[a.State], ExpireTime: timestamp(a.ExpiresAt),
+		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.ResolveWorkResponse {
+			return &pb.ResolveWorkResponse{State: workStates[a.State], ExpireTime: timestamp(a.ExpiresAt),
 				Existed: existed}
 		})
 	})
 
-func renderRecord(r *work.Record) *pb.Record {
-	return &pb.Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: recordStates[r.State],
+func renderWork(r *work.Record) *pb.Work {
+	return &pb.Work{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: workStates[r.State],
 		Fence: r.Fence, Attempt: r.Attempt, LeaseExpireTime: timestamp(pg.OrZero(r.LeaseUntil)),
 		ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID, FirstRequestId: r.FirstRequestID,
 		CreateTime: timestamp(r.CreatedAt), BeginTime: timestamp(r.BegunAt),
@@ -95,7 +95,7 @@ func renderAnswer(a *work.Answer) (*pb.RecordedAnswer, error) {
 
 // observeBegin counts and logs the outcome of a Begin: once, even if it made several attempts.
 func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResponse], err error) {
-	r, res := s.Records, result.response
+	r, res := s.Works, result.response
 	about := []any{"scope", k.Scope, "key", k.Name, "request_id", c.requestID}
 	count := func(outcome string) { r.outcomes.WithLabelValues("begin", outcome).Inc() }
 	switch {
@@ -103,7 +103,7 @@ func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResp
 		count("mismatch")
 		s.countWork(c, "mismatch")
 		r.log.Warn("work begun with another fingerprint",
-			append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
+			append(about, "first_request_id", fault.Of(err).Metadata["first_request_id"])...)
 	case fault.Is(err, work.WorkRunning):
 		count("wait")
 	case err != nil: // the gate logs it
@@ -136,7 +136,7 @@ func (s *Idempotency) countWork(c *call, outcome string) {
 }
 
 // observe counts and logs the outcome of a later call on work, and wakes the callers that wait for the work.
-func (r *Records) observe(c *call, name string, h holder, replayed bool, err error) {
+func (r *Works) observe(c *call, name string, h holder, replayed bool, err error) {
 	count := func(outcome string) { r.outcomes.WithLabelValues(name, outcome).Inc() }
 	switch f := fault.Of(err); {
 	case err == nil && replayed:
@@ -146,7 +146,7 @@ func (r *Records) observe(c *call, name string, h holder, replayed bool, err err
 	case fault.Is(err, fault.FenceLost):
 		count("fence_lost")
 		r.log.Warn("fence lost", "call", name, "scope", h.GetScope(), "key", h.GetKey(), "fence", h.GetFence(), "state",
-			f.State["state"], "request_id", c.requestID)
+			f.Metadata["state"], "request_id", c.requestID)
 	case f != nil && f.Reason.Class != fault.System:
 		count("refused")
 	}

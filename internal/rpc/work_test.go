@@ -48,12 +48,12 @@ func init() {
 		"Idempotency.Abandon": {well: func(tag string) proto.Message {
 			return &idempotencyv1.AbandonRequest{Scope: "runs", Key: tag, Fence: prepared}
 		}},
-		"Idempotency.ResolveRecord": {reason: "RECORD_NOT_PARKED", well: func(tag string) proto.Message {
-			return &idempotencyv1.ResolveRecordRequest{Scope: "parked", Key: tag, Fence: prepared,
-				Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE}
+		"Idempotency.ResolveWork": {reason: "WORK_NOT_PARKED", well: func(tag string) proto.Message {
+			return &idempotencyv1.ResolveWorkRequest{Scope: "parked", Key: tag, Fence: prepared,
+				Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE}
 		}, refused: func(tag string) proto.Message {
-			return &idempotencyv1.ResolveRecordRequest{Scope: "runs", Key: tag, Fence: prepared,
-				Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE}
+			return &idempotencyv1.ResolveWorkRequest{Scope: "runs", Key: tag, Fence: prepared,
+				Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_FREE}
 		}},
 	})
 }
@@ -103,10 +103,10 @@ func (c *caller) complete(scope, key string, fence int64, o idempotencyv1.WorkOu
 	return ok(c, "Idempotency.Complete", completion(scope, key, fence, o, body), new(idempotencyv1.CompleteResponse))
 }
 
-func (c *caller) record(scope, key string) *idempotencyv1.Record {
+func (c *caller) record(scope, key string) *idempotencyv1.Work {
 	c.T.Helper()
-	return ok(c, "Idempotency.GetRecord", &idempotencyv1.GetRecordRequest{Scope: scope, Key: key},
-		new(idempotencyv1.GetRecordResponse)).GetRecord()
+	return ok(c, "Idempotency.GetWork", &idempotencyv1.GetWorkRequest{Scope: scope, Key: key},
+		new(idempotencyv1.GetWorkResponse)).GetWork()
 }
 
 // age moves all times of a piece of work into the past.
@@ -181,7 +181,7 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 				len(body), replay)
 		}
 		if rec := c.record("s", name); !proto.Equal(rec.GetAnswer(), want) ||
-			rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
+			rec.GetState() != idempotencyv1.WorkState_WORK_STATE_REFUSED {
 			t.Errorf("%s: record %.300v", name, rec)
 		}
 	}
@@ -259,7 +259,7 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 		t.Errorf("while it runs: %v", wait)
 	}
 	c.age("k", 31*time.Second)
-	if state := c.record("s", "k").GetState(); state != idempotencyv1.RecordState_RECORD_STATE_LAPSED {
+	if state := c.record("s", "k").GetState(); state != idempotencyv1.WorkState_WORK_STATE_LAPSED {
 		t.Errorf("state %v", state)
 	}
 	// Without a takeover the holder may continue, and complete the work.
@@ -277,8 +277,8 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 		"Extend":   &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
 		"Complete": completion("s", "k", first.GetFence(), done, "old"),
 		"Abandon":  &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
-		"ResolveRecord": &idempotencyv1.ResolveRecordRequest{Scope: "s", Key: "k", Fence: first.GetFence(),
-			Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE},
+		"ResolveWork": &idempotencyv1.ResolveWorkRequest{Scope: "s", Key: "k", Fence: first.GetFence(),
+			Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_FREE},
 	} {
 		a := c.call(connectJSON, "Idempotency."+name, m)
 		if a.Reason(t) != "FENCE_LOST" || a.Code != "aborted" ||
@@ -359,12 +359,12 @@ func TestCallsMayBeRepeatedAfterALostResponse(t *testing.T) {
 func TestParkedWorkWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
-	resolve := func(key string, fence int64, r idempotencyv1.RecordResolution, body string) answer {
-		m := &idempotencyv1.ResolveRecordRequest{Scope: "s", Key: key, Fence: fence, Resolution: r}
+	resolve := func(key string, fence int64, r idempotencyv1.WorkResolution, body string) answer {
+		m := &idempotencyv1.ResolveWorkRequest{Scope: "s", Key: key, Fence: fence, Resolution: r}
 		if body != "" {
 			m.Answer = &idempotencyv1.RecordedAnswer{Body: []byte(body)}
 		}
-		return c.call(connectJSON, "Idempotency.ResolveRecord", m)
+		return c.call(connectJSON, "Idempotency.ResolveWork", m)
 	}
 	told := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "told"}).GetFence()
 	c.complete("s", "told", told, unknown, "the gateway did not answer")
@@ -375,11 +375,11 @@ func TestParkedWorkWaitsForAnOperator(t *testing.T) {
 	c.age("told", 3000*time.Hour)
 	parked := map[string]int64{}
 	for token := ""; ; {
-		page := ok(c, "Idempotency.ListRecords",
-			&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED, PageSize: 1,
+		page := ok(c, "Idempotency.ListWorks",
+			&idempotencyv1.ListWorksRequest{State: idempotencyv1.WorkState_WORK_STATE_PARKED, PageSize: 1,
 				PageToken: token},
-			new(idempotencyv1.ListRecordsResponse))
-		for _, r := range page.GetRecords() {
+			new(idempotencyv1.ListWorksResponse))
+		for _, r := range page.GetWorks() {
 			parked[r.GetKey()] = r.GetFence()
 		}
 		if token = page.GetNextPageToken(); token == "" {
@@ -395,24 +395,24 @@ func TestParkedWorkWaitsForAnOperator(t *testing.T) {
 			t.Errorf("%s: %v", key, res)
 		}
 	}
-	if a := resolve("told", told-1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "x"); told > 1 &&
+	if a := resolve("told", told-1, idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE, "x"); told > 1 &&
 		a.Reason(t) != "FENCE_LOST" {
 		t.Errorf("another fence: %s", a.Code)
 	}
-	if a := resolve("alive", alive, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
-		"x"); a.Reason(t) != "RECORD_NOT_PARKED" || a.State("state") != "running" {
+	if a := resolve("alive", alive, idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
+		"x"); a.Reason(t) != "WORK_NOT_PARKED" || a.State("state") != "running" {
 		t.Errorf("running work: %s %s", a.Code, a.Message)
 	}
-	if a := resolve("nowhere", 1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
-		"x"); a.Reason(t) != "RECORD_NOT_FOUND" {
+	if a := resolve("nowhere", 1, idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
+		"x"); a.Reason(t) != "WORK_NOT_FOUND" {
 		t.Errorf("unknown work: %s", a.Code)
 	}
-	if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE,
+	if a := resolve("told", told, idempotencyv1.WorkResolution_WORK_RESOLUTION_FREE,
 		"x"); a.Reason(t) != "FIELD_INVALID" {
 		t.Errorf("free with an answer: %s", a.Code)
 	}
 	for i, want := range []string{"", `"existed":true`} {
-		if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+		if a := resolve("told", told, idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
 			"it was paid"); a.Code != "" || !bytes.Contains(a.Raw, []byte(want)) {
 			t.Errorf("resolve %d: %s %s", i, a.Code, a.Raw)
 		}
@@ -421,7 +421,7 @@ func TestParkedWorkWaitsForAnOperator(t *testing.T) {
 		Key: "told"}).GetReplay().GetAnswer().GetBody(); string(body) != "it was paid" {
 		t.Errorf("resolved to %q", body)
 	}
-	if a := resolve("silent", silent, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE, ""); a.Code != "" {
+	if a := resolve("silent", silent, idempotencyv1.WorkResolution_WORK_RESOLUTION_FREE, ""); a.Code != "" {
 		t.Errorf("free: %s", a.Message)
 	}
 	if a := c.call(connectJSON, "Idempotency.Complete",
@@ -502,7 +502,7 @@ func TestBeginInAnExecuteRunsOrFails(t *testing.T) {
 				Answer: &idempotencyv1.RecordedAnswer{Body: []byte("paid")}}, "fence=begin:run.fence"))
 	}
 	c.executed(whole("one"))
-	if rec := c.record("s", "k"); rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_DONE ||
+	if rec := c.record("s", "k"); rec.GetState() != idempotencyv1.WorkState_WORK_STATE_DONE ||
 		string(rec.GetAnswer().GetBody()) != "paid" {
 		t.Errorf("record %v", rec)
 	}
@@ -529,8 +529,8 @@ func TestBeginInAnExecuteRunsOrFails(t *testing.T) {
 	dry.Operations[2] = operation("", &idempotencyv1.CompleteRequest{Scope: "s", Key: "dry", Outcome: done},
 		"fence=begin:run.fence")
 	c.executed(dry)
-	if a := c.call(connectJSON, "Idempotency.GetRecord",
-		&idempotencyv1.GetRecordRequest{Scope: "s", Key: "dry"}); a.Reason(t) != "RECORD_NOT_FOUND" {
+	if a := c.call(connectJSON, "Idempotency.GetWork",
+		&idempotencyv1.GetWorkRequest{Scope: "s", Key: "dry"}); a.Reason(t) != "WORK_NOT_FOUND" {
 		t.Errorf("a dry run left %s", a.Raw)
 	}
 }
@@ -562,8 +562,8 @@ func TestCleanerDeletesExpiredWorkOnly(t *testing.T) {
 			c.age(state, 3*time.Hour)
 		}
 	}
-	if a := c.call(connectJSON, "Idempotency.GetRecord",
-		&idempotencyv1.GetRecordRequest{Scope: "s", Key: "done"}); a.Code != "" && a.Reason(t) != "RECORD_NOT_FOUND" ||
+	if a := c.call(connectJSON, "Idempotency.GetWork",
+		&idempotencyv1.GetWorkRequest{Scope: "s", Key: "done"}); a.Code != "" && a.Reason(t) != "WORK_NOT_FOUND" ||
 		a.Code == "" {
 		t.Errorf("expired work still exists: %s", a.Raw)
 	}
@@ -628,10 +628,10 @@ func TestOutcomesOfWorkAreCountedAndLogged(t *testing.T) {
 func TestRecordsAreListedByScopeAndKey(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
-	list := func(r *idempotencyv1.ListRecordsRequest) (keys []string) {
+	list := func(r *idempotencyv1.ListWorksRequest) (keys []string) {
 		for {
-			page := ok(c, "Idempotency.ListRecords", r, new(idempotencyv1.ListRecordsResponse))
-			for _, rec := range page.GetRecords() {
+			page := ok(c, "Idempotency.ListWorks", r, new(idempotencyv1.ListWorksResponse))
+			for _, rec := range page.GetWorks() {
 				keys = append(keys, rec.GetScope()+"/"+rec.GetKey())
 			}
 			if r.PageToken = page.GetNextPageToken(); r.PageToken == "" {
@@ -651,26 +651,26 @@ func TestRecordsAreListedByScopeAndKey(t *testing.T) {
 			c.age("3", time.Minute)
 		}
 	}
-	for want, r := range map[string]*idempotencyv1.ListRecordsRequest{
+	for want, r := range map[string]*idempotencyv1.ListWorksRequest{
 		"[a/1 a/2 a/3 b/1 b/2 c/1]": {PageSize: 1},
 		"[a/1 a/2 a/3]":             {Scope: "a", PageSize: 2},
-		"[a/2 b/2]":                 {State: idempotencyv1.RecordState_RECORD_STATE_DONE, PageSize: 2},
-		"[a/1 b/1]":                 {State: idempotencyv1.RecordState_RECORD_STATE_RUNNING, PageSize: 1},
-		"[a/3]":                     {State: idempotencyv1.RecordState_RECORD_STATE_LAPSED, PageSize: 1},
-		"[c/1]":                     {State: idempotencyv1.RecordState_RECORD_STATE_PARKED},
-		"[b/2]":                     {Scope: "b", State: idempotencyv1.RecordState_RECORD_STATE_DONE},
+		"[a/2 b/2]":                 {State: idempotencyv1.WorkState_WORK_STATE_DONE, PageSize: 2},
+		"[a/1 b/1]":                 {State: idempotencyv1.WorkState_WORK_STATE_RUNNING, PageSize: 1},
+		"[a/3]":                     {State: idempotencyv1.WorkState_WORK_STATE_LAPSED, PageSize: 1},
+		"[c/1]":                     {State: idempotencyv1.WorkState_WORK_STATE_PARKED},
+		"[b/2]":                     {Scope: "b", State: idempotencyv1.WorkState_WORK_STATE_DONE},
 		"[]":                        {Scope: "z"},
 	} {
 		if got := fmt.Sprint(list(r)); got != want {
 			t.Errorf("%v: %s, not %s", r, got, want)
 		}
 	}
-	page := ok(c, "Idempotency.ListRecords", &idempotencyv1.ListRecordsRequest{PageSize: 1},
-		new(idempotencyv1.ListRecordsResponse))
-	for _, r := range []*idempotencyv1.ListRecordsRequest{{Scope: "a", PageToken: page.GetNextPageToken()},
+	page := ok(c, "Idempotency.ListWorks", &idempotencyv1.ListWorksRequest{PageSize: 1},
+		new(idempotencyv1.ListWorksResponse))
+	for _, r := range []*idempotencyv1.ListWorksRequest{{Scope: "a", PageToken: page.GetNextPageToken()},
 		{PageToken: "x"},
-		{State: idempotencyv1.RecordState_RECORD_STATE_DONE, PageToken: page.GetNextPageToken()}} {
-		if a := c.call(connectJSON, "Idempotency.ListRecords", r); a.Reason(t) != "PAGE_TOKEN_INVALID" {
+		{State: idempotencyv1.WorkState_WORK_STATE_DONE, PageToken: page.GetNextPageToken()}} {
+		if a := c.call(connectJSON, "Idempotency.ListWorks", r); a.Reason(t) != "PAGE_TOKEN_INVALID" {
 			t.Errorf("%v: %s", r, a.Code)
 		}
 	}

@@ -107,7 +107,7 @@ func TestMasterKeyIsReplacedUnderLoad(t *testing.T) {
 			}
 			again := new(notifyv1.SendResponse)
 			r.servers[n].OK("Notify.Send", text(), again)
-			if again.GetMessage().GetMessageId() != first.GetMessage().GetMessageId() {
+			if again.GetMessage().GetId() != first.GetMessage().GetId() {
 				t.Errorf("%s: server %d sends a repeat", what, n)
 			}
 		}

@@ -328,8 +328,8 @@ func (s *Server) routes() http.Handler {
 		Tail: ledger.NewTail(books), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations,
-		Claims:  claim.NewReader(s.reads),
-		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
+		Claims: claim.NewReader(s.reads),
+		Works:  rpc.NewWorks(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads),
 		Waiting: s.locks.waiting,

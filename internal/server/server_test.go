@@ -443,8 +443,8 @@ func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
 	s := servertest.New(t)
 	c := writer(s)
 	tenant := int32(s.Count("select tenant_id from access_tenants where name = 'mine'"))
-	if _, err := notify.SetLimit(t.Context(), s.Pool, tenant, notify.Limit{Channel: send.Webhook,
-		Scope: notify.PerRecipient, Window: time.Hour, Most: 1}); err != nil {
+	if _, err := notify.PutLimit(t.Context(), s.Pool, tenant, notify.Limit{Channel: send.Webhook,
+		Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 1}); err != nil {
 		t.Fatal(err)
 	}
 	c.OK("Machine.DefineMachine", &machinev1.DefineMachineRequest{Machine: "order", Definition: &machinev1.Definition{

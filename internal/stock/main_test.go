@@ -121,8 +121,8 @@ func ended(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
 		end := f.Reason.Name
 		for _, name := range []string{"available", "state", "left", "differs", "segments"} {
-			if f.State[name] != "" {
-				end += " " + name + "=" + f.State[name]
+			if f.Metadata[name] != "" {
+				end += " " + name + "=" + f.Metadata[name]
 			}
 		}
 		return end

@@ -30,10 +30,10 @@ var (
 		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or lapsed. A Reserve or Deduct is refused if a Cancel came before it."})
 	OutOfStock = fault.Define(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "Fewer units are available than asked for. The state has the number of available ones."})
+		Doc: "Fewer units are available than asked for. The metadata has the number of available ones."})
 	StockBelowPromised = fault.Define(fault.Reason{Name: "STOCK_BELOW_PROMISED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The adjustment would take units that are reserved or sold. The state has the number of available ones."})
+		Doc: "The adjustment would take units that are reserved or sold. The metadata has the number of available ones."})
 	StockTooLarge = fault.Define(fault.Reason{Name: "STOCK_TOO_LARGE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The item would have more than 10^15 units."})
@@ -45,7 +45,7 @@ var (
 		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or lapsed."})
 	UnsellExceedsSold = fault.Define(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "More units would come back than were sold under the reservation. The state has the number of those left."})
+		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those left."})
 )
 
 func itemNotFound(name string) error {

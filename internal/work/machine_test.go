@@ -203,13 +203,13 @@ func (m *machine) resolve(t *rapid.T) {
 	want, again := "", false
 	switch {
 	case m.expired():
-		want = "RECORD_NOT_FOUND"
+		want = "WORK_NOT_FOUND"
 	case h.Fence != m.fence:
 		want = "FENCE_LOST"
 	case m.state == c.State && (free || m.answer == answer):
 		again = true
 	case m.counts() != work.Parked && m.counts() != work.Lapsed:
-		want = "RECORD_NOT_PARKED"
+		want = "WORK_NOT_PARKED"
 	default:
 		m.settle(c.State, answer)
 	}
@@ -240,7 +240,7 @@ func (m *machine) clean(t *rapid.T) {
 func (m *machine) check(t *rapid.T) {
 	rec, err := work.NewReader(m.pool).Get(context.Background(), work.Key{Tenant: 1, Scope: "s", Name: m.key})
 	if m.expired() {
-		if !fault.Is(err, work.RecordNotFound) {
+		if !fault.Is(err, work.NotFound) {
 			t.Fatalf("an expired record reads as %+v, %v", rec, err)
 		}
 		return

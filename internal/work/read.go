@@ -27,12 +27,12 @@ type Record struct {
 	Answer *Answer // nil: no answer, or a list result
 }
 
-// Get reads a piece of work with its answer. Returns fault RECORD_NOT_FOUND.
+// Get reads a piece of work with its answer. Returns fault WORK_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool},
 		db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).
+		return nil, NotFound.New("there is no record of work %s %q", k.Scope, k.Name).
 			With("scope", k.Scope).With("key", k.Name)
 	}
 	if err != nil {

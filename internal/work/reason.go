@@ -7,9 +7,9 @@ var (
 	WorkKeyReused = fault.Define(fault.Reason{Name: "WORK_KEY_REUSED", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The key was already used to begin work with another fingerprint. Nothing was done; the metadata names the first request."})
-	RecordNotFound = fault.Define(fault.Reason{Name: "RECORD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	NotFound = fault.Define(fault.Reason{Name: "WORK_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix, Doc: "There is no record of the work, or the record has expired."})
-	RecordNotParked = fault.Define(fault.Reason{Name: "RECORD_NOT_PARKED", Class: fault.Refusal,
+	NotParked = fault.Define(fault.Reason{Name: "WORK_NOT_PARKED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The work is neither parked nor abandoned by its holder (its lease lapsed), so there is nothing to resolve: the metadata has the work's state."})
 	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest,
@@ -20,5 +20,5 @@ var (
 		Doc:  "Only of a Begin in an Execute, or with a submit token or a claim: another caller holds the work, so nothing was done, and the token is not spent."})
 	WorkSettled = fault.Define(fault.Reason{Name: "WORK_SETTLED", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "Only of a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The state says which, and names the first request."})
+		Doc:  "Only of a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The metadata says which, and names the first request."})
 )

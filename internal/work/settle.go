@@ -157,7 +157,7 @@ func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 // Apply settles the work if the attempt is still the one that the caller examined.
 func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists || c.row.Value.expired(tx.Now) {
-		return nil, RecordNotFound.New("there is no record of work %s %q", c.Scope, c.Key)
+		return nil, NotFound.New("there is no record of work %s %q", c.Scope, c.Key)
 	}
 	w, err := c.of(tx, c.row)
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: w.settled()}, nil
 	}
 	if s := w.stateAt(tx.Now); s != Parked && s != Lapsed {
-		return nil, RecordNotParked.New("work %s %q is %s, so there is nothing to resolve", c.Scope, c.Key, s).
+		return nil, NotParked.New("work %s %q is %s, so there is nothing to resolve", c.Scope, c.Key, s).
 			With("scope", c.Scope).With("key", c.Key).With("fence", w.fence).With("state", s)
 	}
 	w = tx.Change(c.row)

@@ -46,7 +46,6 @@ var layers = map[string]layer{
 	"internal/localpg":  server,
 	"internal/pgtest":   server,
 	"internal/refdoc":   command,
-	"web":               server,
 	"client":            server,
 	"cmd":               command,
 
@@ -61,7 +60,7 @@ var layers = map[string]layer{
 // change independently of the business rules.
 var protoUsers = []string{
 	"gen", "internal/rpc", "internal/server", "client", "cmd", "examples",
-	"bench", "internal/bench", "importer", "internal/importer",
+	"internal/bench", "internal/importer",
 }
 
 // layers checks the direction of imports within the module. Tests are exempt: they may combine any packages.

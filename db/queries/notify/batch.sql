@@ -3,10 +3,10 @@
 
 -- name: LimitRead :many
 -- Limits of tenants. Not locked: a change applies to batches that read it afterwards.
-select u.tenant_id::integer as tenant_id, l.channel, l.scope, l.window_s, l.most
+select u.tenant_id::integer as tenant_id, l.channel, l.scope, l.window_s, l.max_messages
 from (select unnest(@tenants::integer[]) as tenant_id) u
 cross join lateral (
-    select x.channel, x.scope, x.window_s, x.most from notify_limits x where x.tenant_id = u.tenant_id offset 0
+    select x.channel, x.scope, x.window_s, x.max_messages from notify_limits x where x.tenant_id = u.tenant_id offset 0
 ) l;
 
 -- name: DeadFind :many

@@ -2,20 +2,20 @@
 
 -- name: LimitLock :many
 -- A limit that is about to be changed.
-select most from notify_limits
+select max_messages from notify_limits
 where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s
 for no key update;
 
 -- name: LimitInsert :execrows
 -- Inserts a limit, unless the tenant has it.
-insert into notify_limits (tenant_id, channel, scope, window_s, most)
-values (@tenant_id, @channel, @scope, @window_s, @most)
+insert into notify_limits (tenant_id, channel, scope, window_s, max_messages)
+values (@tenant_id, @channel, @scope, @window_s, @max_messages)
 on conflict do nothing;
 
 -- name: LimitUpsert :exec
-insert into notify_limits (tenant_id, channel, scope, window_s, most)
-values (@tenant_id, @channel, @scope, @window_s, @most)
-on conflict (tenant_id, channel, scope, window_s) do update set most = excluded.most;
+insert into notify_limits (tenant_id, channel, scope, window_s, max_messages)
+values (@tenant_id, @channel, @scope, @window_s, @max_messages)
+on conflict (tenant_id, channel, scope, window_s) do update set max_messages = excluded.max_messages;
 
 -- name: LimitDelete :execrows
 delete from notify_limits where tenant_id = @tenant_id and channel = @channel and scope = @scope

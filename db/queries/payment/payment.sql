@@ -460,9 +460,11 @@ from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@order_nos::text[]) as order_no
 ) u
 cross join lateral (
-    select l.out_trade_no from payment_payments l
-    where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> ''
-    order by l.out_trade_no
+    select q.out_trade_no from (
+        select l.out_trade_no from payment_payments l
+        where l.tenant_id = u.tenant_id and l.order_no = u.order_no and l.order_no <> '' offset 0
+    ) q
+    order by q.out_trade_no
 ) p
 cross join lateral (
     select x.number from payment_calls x

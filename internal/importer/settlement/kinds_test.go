@@ -134,7 +134,7 @@ func TestListsOfAPeriodHavePages(t *testing.T) {
 		r := importertest.OK(s.Shop, s.Client.Payments.ListTransactions, q)
 		for _, x := range r.GetTransactions() {
 			seen[x.GetTransactionId()+" "+x.GetAmount()+" "+x.GetRefundedAmount()+" "+x.GetAccount()+" "+x.GetOutTradeNo()+
-				x.GetPaidTime().AsTime().Format(" 15:04:05")] = true
+				x.GetPayTime().AsTime().Format(" 15:04:05")] = true
 		}
 		q.PageToken = r.GetNextPageToken()
 	}

@@ -79,8 +79,8 @@ func (b *books) load(ctx context.Context, start, end time.Time, refundsFrom time
 
 // paidAt is when a transaction was paid, by the gateway's clock, or else when it was recorded.
 func paidAt(t *paymentv1.Transaction) time.Time {
-	if t.GetPaidTime() != nil {
-		return t.GetPaidTime().AsTime()
+	if t.GetPayTime() != nil {
+		return t.GetPayTime().AsTime()
 	}
 	return t.GetRecordTime().AsTime()
 }

@@ -217,8 +217,8 @@ func TestOneCodePerMinute(t *testing.T) {
 	d.mustSend(request(ada, "123456"))
 	d.later(20 * time.Second)
 	err := d.send(request(ada, "222222"))
-	if f := fault.Of(err); !fault.Is(err, code.TooSoon) || f.State["retry_after_seconds"] < "20" ||
-		f.State["retry_after_seconds"] > "40" || f.RetryAfter < 20*time.Second ||
+	if f := fault.Of(err); !fault.Is(err, code.TooSoon) || f.Metadata["retry_after_seconds"] < "20" ||
+		f.Metadata["retry_after_seconds"] > "40" || f.RetryAfter < 20*time.Second ||
 		f.RetryAfter > 40*time.Second {
 		t.Errorf("%v %v", err, f)
 	}
@@ -339,7 +339,7 @@ func TestVoidCodesAreAnsweredLikeNone(t *testing.T) {
 		answer, err := d.do(flow.Code(c))
 		text := fmt.Sprint(answer)
 		if f := fault.Of(err); f != nil {
-			text = fmt.Sprint(f.Reason.Name, f.Error(), f.State, f.Fields)
+			text = fmt.Sprint(f.Reason.Name, f.Error(), f.Metadata, f.Fields)
 		}
 		answers[to] = append(answers[to], text)
 	}
@@ -400,7 +400,7 @@ func TestWrongTryCountsEvenIfItsCommandFails(t *testing.T) {
 	}
 	demanded := try(ada, "000000")
 	demanded.Required = true
-	if _, err := d.do(flow.Code(demanded)); !fault.Is(err, code.Wrong) || fault.Of(err).State["tries_left"] != "0" {
+	if _, err := d.do(flow.Code(demanded)); !fault.Is(err, code.Wrong) || fault.Of(err).Metadata["tries_left"] != "0" {
 		t.Error(err, fault.Of(err))
 	}
 	d.later(time.Minute)
@@ -543,7 +543,7 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 	}
 	for _, suppress := range []bool{true, false} {
 		if err := ask(30, "192.0.2.1", suppress); !fault.Is(err, notify.Limited) ||
-			fault.Of(err).State["scope"] != "ip" {
+			fault.Of(err).Metadata["scope"] != "ip" {
 			t.Error(err)
 		}
 	}
@@ -552,7 +552,7 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	if err := ask(60, "192.0.2.3", false); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != "prefix" {
+	if err := ask(60, "192.0.2.3", false); !fault.Is(err, notify.Limited) || fault.Of(err).Metadata["scope"] != "prefix" {
 		t.Error(err)
 	}
 	for i := range 70 {
@@ -561,9 +561,9 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 		}
 	}
 	own := newFixture(t, 1)
-	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70},
-		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
-		if _, err := notify.SetLimit(t.Context(), own.super, 1, l); err != nil {
+	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, MaxMessages: 70},
+		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, MaxMessages: 1000}} {
+		if _, err := notify.PutLimit(t.Context(), own.super, 1, l); err != nil {
 			t.Fatal(err)
 		}
 	}

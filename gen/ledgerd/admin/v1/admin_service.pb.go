@@ -381,7 +381,7 @@ type Limit struct {
 	// Length of the sliding window: whole seconds, 1 s to 31 days.
 	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`
 	// Number of messages accepted in any window. 0: no message may be sent. DeleteLimit ignores it.
-	Most          *int32 `protobuf:"varint,4,opt,name=most,proto3,oneof" json:"most,omitempty"`
+	MaxMessages   *int32 `protobuf:"varint,4,opt,name=max_messages,json=maxMessages,proto3,oneof" json:"max_messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,9 +437,9 @@ func (x *Limit) GetWindow() *durationpb.Duration {
 	return nil
 }
 
-func (x *Limit) GetMost() int32 {
-	if x != nil && x.Most != nil {
-		return *x.Most
+func (x *Limit) GetMaxMessages() int32 {
+	if x != nil && x.MaxMessages != nil {
+		return *x.MaxMessages
 	}
 	return 0
 }
@@ -1432,7 +1432,7 @@ func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_admin_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
-type SetLimitRequest struct {
+type PutLimitRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Limit         *Limit                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -1440,20 +1440,20 @@ type SetLimitRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SetLimitRequest) Reset() {
-	*x = SetLimitRequest{}
+func (x *PutLimitRequest) Reset() {
+	*x = PutLimitRequest{}
 	mi := &file_ledgerd_admin_v1_admin_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SetLimitRequest) String() string {
+func (x *PutLimitRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SetLimitRequest) ProtoMessage() {}
+func (*PutLimitRequest) ProtoMessage() {}
 
-func (x *SetLimitRequest) ProtoReflect() protoreflect.Message {
+func (x *PutLimitRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_admin_v1_admin_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1465,45 +1465,45 @@ func (x *SetLimitRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SetLimitRequest.ProtoReflect.Descriptor instead.
-func (*SetLimitRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use PutLimitRequest.ProtoReflect.Descriptor instead.
+func (*PutLimitRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_admin_v1_admin_service_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *SetLimitRequest) GetTenant() string {
+func (x *PutLimitRequest) GetTenant() string {
 	if x != nil {
 		return x.Tenant
 	}
 	return ""
 }
 
-func (x *SetLimitRequest) GetLimit() *Limit {
+func (x *PutLimitRequest) GetLimit() *Limit {
 	if x != nil {
 		return x.Limit
 	}
 	return nil
 }
 
-type SetLimitResponse struct {
+type PutLimitResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SetLimitResponse) Reset() {
-	*x = SetLimitResponse{}
+func (x *PutLimitResponse) Reset() {
+	*x = PutLimitResponse{}
 	mi := &file_ledgerd_admin_v1_admin_service_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SetLimitResponse) String() string {
+func (x *PutLimitResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SetLimitResponse) ProtoMessage() {}
+func (*PutLimitResponse) ProtoMessage() {}
 
-func (x *SetLimitResponse) ProtoReflect() protoreflect.Message {
+func (x *PutLimitResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_admin_v1_admin_service_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1515,8 +1515,8 @@ func (x *SetLimitResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SetLimitResponse.ProtoReflect.Descriptor instead.
-func (*SetLimitResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use PutLimitResponse.ProtoReflect.Descriptor instead.
+func (*PutLimitResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_admin_v1_admin_service_proto_rawDescGZIP(), []int{23}
 }
 
@@ -1636,7 +1636,7 @@ func (x *ListLimitsResponse) GetNextPageToken() string {
 type DeleteLimitRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Without most.
+	// Without max_messages.
 	Limit         *Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1757,13 +1757,13 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x0etoken_required\x18\x03 \x01(\bR\rtokenRequired\x124\n" +
 	"\bkey_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\akeyLife\x12+\n" +
 	"\x11approval_required\x18\x05 \x01(\bR\x10approvalRequired\x12.\n" +
-	"\x0eapproval_above\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18<R\rapprovalAbove\"\xb3\x01\n" +
+	"\x0eapproval_above\x18\x06 \x01(\tB\a\xbaH\x04r\x02\x18<R\rapprovalAbove\"\xca\x01\n" +
 	"\x05Limit\x12#\n" +
 	"\achannel\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\achannel\x12\x1f\n" +
 	"\x05scope\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18\x10R\x05scope\x129\n" +
-	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\x06window\x12 \n" +
-	"\x04most\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\x04most\x88\x01\x01B\a\n" +
-	"\x05_most\"4\n" +
+	"\x06window\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x06\xbaH\x03\xc8\x01\x01R\x06window\x12/\n" +
+	"\fmax_messages\x18\x04 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00H\x00R\vmaxMessages\x88\x01\x01B\x0f\n" +
+	"\r_max_messages\"4\n" +
 	"\x13CreateTenantRequest\x12\x1d\n" +
 	"\x04name\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\x04name\"D\n" +
 	"\x14CreateTenantResponse\x12\x12\n" +
@@ -1833,10 +1833,10 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12'\n" +
 	"\toperation\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\toperation\"\x16\n" +
 	"\x14DeletePolicyResponse\"i\n" +
-	"\x0fSetLimitRequest\x12\x1f\n" +
+	"\x0fPutLimitRequest\x12\x1f\n" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x125\n" +
 	"\x05limit\x18\x02 \x01(\v2\x17.ledgerd.admin.v1.LimitB\x06\xbaH\x03\xc8\x01\x01R\x05limit\"\x12\n" +
-	"\x10SetLimitResponse\"\x86\x01\n" +
+	"\x10PutLimitResponse\"\x86\x01\n" +
 	"\x11ListLimitsRequest\x12\x1f\n" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
@@ -1868,7 +1868,7 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\tPutPolicy\x12\".ledgerd.admin.v1.PutPolicyRequest\x1a#.ledgerd.admin.v1.PutPolicyResponse\x12b\n" +
 	"\fListPolicies\x12%.ledgerd.admin.v1.ListPoliciesRequest\x1a&.ledgerd.admin.v1.ListPoliciesResponse\"\x03\x90\x02\x01\x12]\n" +
 	"\fDeletePolicy\x12%.ledgerd.admin.v1.DeletePolicyRequest\x1a&.ledgerd.admin.v1.DeletePolicyResponse\x12Q\n" +
-	"\bSetLimit\x12!.ledgerd.admin.v1.SetLimitRequest\x1a\".ledgerd.admin.v1.SetLimitResponse\x12\\\n" +
+	"\bPutLimit\x12!.ledgerd.admin.v1.PutLimitRequest\x1a\".ledgerd.admin.v1.PutLimitResponse\x12\\\n" +
 	"\n" +
 	"ListLimits\x12#.ledgerd.admin.v1.ListLimitsRequest\x1a$.ledgerd.admin.v1.ListLimitsResponse\"\x03\x90\x02\x01\x12Z\n" +
 	"\vDeleteLimit\x12$.ledgerd.admin.v1.DeleteLimitRequest\x1a%.ledgerd.admin.v1.DeleteLimitResponseB9Z7github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1;adminv1b\x06proto3"
@@ -1911,8 +1911,8 @@ var file_ledgerd_admin_v1_admin_service_proto_goTypes = []any{
 	(*ListPoliciesResponse)(nil),  // 20: ledgerd.admin.v1.ListPoliciesResponse
 	(*DeletePolicyRequest)(nil),   // 21: ledgerd.admin.v1.DeletePolicyRequest
 	(*DeletePolicyResponse)(nil),  // 22: ledgerd.admin.v1.DeletePolicyResponse
-	(*SetLimitRequest)(nil),       // 23: ledgerd.admin.v1.SetLimitRequest
-	(*SetLimitResponse)(nil),      // 24: ledgerd.admin.v1.SetLimitResponse
+	(*PutLimitRequest)(nil),       // 23: ledgerd.admin.v1.PutLimitRequest
+	(*PutLimitResponse)(nil),      // 24: ledgerd.admin.v1.PutLimitResponse
 	(*ListLimitsRequest)(nil),     // 25: ledgerd.admin.v1.ListLimitsRequest
 	(*ListLimitsResponse)(nil),    // 26: ledgerd.admin.v1.ListLimitsResponse
 	(*DeleteLimitRequest)(nil),    // 27: ledgerd.admin.v1.DeleteLimitRequest
@@ -1941,7 +1941,7 @@ var file_ledgerd_admin_v1_admin_service_proto_depIdxs = []int32{
 	2,  // 17: ledgerd.admin.v1.ListKeysResponse.keys:type_name -> ledgerd.admin.v1.Key
 	3,  // 18: ledgerd.admin.v1.PutPolicyRequest.policy:type_name -> ledgerd.admin.v1.Policy
 	3,  // 19: ledgerd.admin.v1.ListPoliciesResponse.policies:type_name -> ledgerd.admin.v1.Policy
-	4,  // 20: ledgerd.admin.v1.SetLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
+	4,  // 20: ledgerd.admin.v1.PutLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
 	4,  // 21: ledgerd.admin.v1.ListLimitsResponse.limits:type_name -> ledgerd.admin.v1.Limit
 	4,  // 22: ledgerd.admin.v1.DeleteLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
 	5,  // 23: ledgerd.admin.v1.AdminService.CreateTenant:input_type -> ledgerd.admin.v1.CreateTenantRequest
@@ -1953,7 +1953,7 @@ var file_ledgerd_admin_v1_admin_service_proto_depIdxs = []int32{
 	17, // 29: ledgerd.admin.v1.AdminService.PutPolicy:input_type -> ledgerd.admin.v1.PutPolicyRequest
 	19, // 30: ledgerd.admin.v1.AdminService.ListPolicies:input_type -> ledgerd.admin.v1.ListPoliciesRequest
 	21, // 31: ledgerd.admin.v1.AdminService.DeletePolicy:input_type -> ledgerd.admin.v1.DeletePolicyRequest
-	23, // 32: ledgerd.admin.v1.AdminService.SetLimit:input_type -> ledgerd.admin.v1.SetLimitRequest
+	23, // 32: ledgerd.admin.v1.AdminService.PutLimit:input_type -> ledgerd.admin.v1.PutLimitRequest
 	25, // 33: ledgerd.admin.v1.AdminService.ListLimits:input_type -> ledgerd.admin.v1.ListLimitsRequest
 	27, // 34: ledgerd.admin.v1.AdminService.DeleteLimit:input_type -> ledgerd.admin.v1.DeleteLimitRequest
 	6,  // 35: ledgerd.admin.v1.AdminService.CreateTenant:output_type -> ledgerd.admin.v1.CreateTenantResponse
@@ -1965,7 +1965,7 @@ var file_ledgerd_admin_v1_admin_service_proto_depIdxs = []int32{
 	18, // 41: ledgerd.admin.v1.AdminService.PutPolicy:output_type -> ledgerd.admin.v1.PutPolicyResponse
 	20, // 42: ledgerd.admin.v1.AdminService.ListPolicies:output_type -> ledgerd.admin.v1.ListPoliciesResponse
 	22, // 43: ledgerd.admin.v1.AdminService.DeletePolicy:output_type -> ledgerd.admin.v1.DeletePolicyResponse
-	24, // 44: ledgerd.admin.v1.AdminService.SetLimit:output_type -> ledgerd.admin.v1.SetLimitResponse
+	24, // 44: ledgerd.admin.v1.AdminService.PutLimit:output_type -> ledgerd.admin.v1.PutLimitResponse
 	26, // 45: ledgerd.admin.v1.AdminService.ListLimits:output_type -> ledgerd.admin.v1.ListLimitsResponse
 	28, // 46: ledgerd.admin.v1.AdminService.DeleteLimit:output_type -> ledgerd.admin.v1.DeleteLimitResponse
 	35, // [35:47] is the sub-list for method output_type

@@ -127,7 +127,7 @@ type Event struct {
 	// Principal of the caller. Empty: the service itself, or a login of the database, such as that of the command line.
 	Principal string `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// API key of the caller. Empty: no key was used.
-	Key string `protobuf:"bytes,8,opt,name=key,proto3" json:"key,omitempty"`
+	KeyName string `protobuf:"bytes,8,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	// X-Request-ID of the call. Empty: it was no call.
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Login of the database that wrote the event: for calls, that of the server.
@@ -218,9 +218,9 @@ func (x *Event) GetPrincipal() string {
 	return ""
 }
 
-func (x *Event) GetKey() string {
+func (x *Event) GetKeyName() string {
 	if x != nil {
-		return x.Key
+		return x.KeyName
 	}
 	return ""
 }
@@ -405,7 +405,7 @@ var File_ledgerd_audit_v1_audit_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x03\n" +
+	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x99\x03\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ledgerd.audit.v1.SettingKindR\x04kind\x12\x12\n" +
@@ -414,8 +414,8 @@ const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\x05after\x18\x05 \x01(\v2\x17.google.protobuf.StructR\x05after\x12;\n" +
 	"\vrecord_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordTime\x12\x1c\n" +
-	"\tprincipal\x18\a \x01(\tR\tprincipal\x12\x10\n" +
-	"\x03key\x18\b \x01(\tR\x03key\x12\x1d\n" +
+	"\tprincipal\x18\a \x01(\tR\tprincipal\x12\x19\n" +
+	"\bkey_name\x18\b \x01(\tR\akeyName\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\t \x01(\tR\trequestId\x12#\n" +
 	"\rdatabase_role\x18\n" +

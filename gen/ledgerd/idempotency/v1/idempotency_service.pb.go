@@ -24,7 +24,7 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto\x1a\"ledgerd/idempotency/v1/claim.proto\x1a#ledgerd/idempotency/v1/record.proto\x1a!ledgerd/idempotency/v1/work.proto2\xad\n" +
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto\x1a\"ledgerd/idempotency/v1/claim.proto\x1a&ledgerd/idempotency/v1/work_read.proto\x1a!ledgerd/idempotency/v1/work.proto2\x9b\n" +
 	"\n" +
 	"\x12IdempotencyService\x12k\n" +
 	"\vIssueTokens\x12*.ledgerd.idempotency.v1.IssueTokensRequest\x1a+.ledgerd.idempotency.v1.IssueTokensResponse\"\x03\x90\x02\x02\x12c\n" +
@@ -37,38 +37,38 @@ const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\x05Begin\x12$.ledgerd.idempotency.v1.BeginRequest\x1a%.ledgerd.idempotency.v1.BeginResponse\x12\\\n" +
 	"\x06Extend\x12%.ledgerd.idempotency.v1.ExtendRequest\x1a&.ledgerd.idempotency.v1.ExtendResponse\"\x03\x90\x02\x02\x12b\n" +
 	"\bComplete\x12'.ledgerd.idempotency.v1.CompleteRequest\x1a(.ledgerd.idempotency.v1.CompleteResponse\"\x03\x90\x02\x02\x12_\n" +
-	"\aAbandon\x12&.ledgerd.idempotency.v1.AbandonRequest\x1a'.ledgerd.idempotency.v1.AbandonResponse\"\x03\x90\x02\x02\x12e\n" +
-	"\tGetRecord\x12(.ledgerd.idempotency.v1.GetRecordRequest\x1a).ledgerd.idempotency.v1.GetRecordResponse\"\x03\x90\x02\x01\x12k\n" +
-	"\vListRecords\x12*.ledgerd.idempotency.v1.ListRecordsRequest\x1a+.ledgerd.idempotency.v1.ListRecordsResponse\"\x03\x90\x02\x01\x12q\n" +
-	"\rResolveRecord\x12,.ledgerd.idempotency.v1.ResolveRecordRequest\x1a-.ledgerd.idempotency.v1.ResolveRecordResponse\"\x03\x90\x02\x02BEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"\aAbandon\x12&.ledgerd.idempotency.v1.AbandonRequest\x1a'.ledgerd.idempotency.v1.AbandonResponse\"\x03\x90\x02\x02\x12_\n" +
+	"\aGetWork\x12&.ledgerd.idempotency.v1.GetWorkRequest\x1a'.ledgerd.idempotency.v1.GetWorkResponse\"\x03\x90\x02\x01\x12e\n" +
+	"\tListWorks\x12(.ledgerd.idempotency.v1.ListWorksRequest\x1a).ledgerd.idempotency.v1.ListWorksResponse\"\x03\x90\x02\x01\x12k\n" +
+	"\vResolveWork\x12*.ledgerd.idempotency.v1.ResolveWorkRequest\x1a+.ledgerd.idempotency.v1.ResolveWorkResponse\"\x03\x90\x02\x02BEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
 var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
-	(*IssueTokensRequest)(nil),    // 0: ledgerd.idempotency.v1.IssueTokensRequest
-	(*SpendTokenRequest)(nil),     // 1: ledgerd.idempotency.v1.SpendTokenRequest
-	(*ClaimKeyRequest)(nil),       // 2: ledgerd.idempotency.v1.ClaimKeyRequest
-	(*ClaimKeysRequest)(nil),      // 3: ledgerd.idempotency.v1.ClaimKeysRequest
-	(*GetClaimRequest)(nil),       // 4: ledgerd.idempotency.v1.GetClaimRequest
-	(*DropClaimRequest)(nil),      // 5: ledgerd.idempotency.v1.DropClaimRequest
-	(*BeginRequest)(nil),          // 6: ledgerd.idempotency.v1.BeginRequest
-	(*ExtendRequest)(nil),         // 7: ledgerd.idempotency.v1.ExtendRequest
-	(*CompleteRequest)(nil),       // 8: ledgerd.idempotency.v1.CompleteRequest
-	(*AbandonRequest)(nil),        // 9: ledgerd.idempotency.v1.AbandonRequest
-	(*GetRecordRequest)(nil),      // 10: ledgerd.idempotency.v1.GetRecordRequest
-	(*ListRecordsRequest)(nil),    // 11: ledgerd.idempotency.v1.ListRecordsRequest
-	(*ResolveRecordRequest)(nil),  // 12: ledgerd.idempotency.v1.ResolveRecordRequest
-	(*IssueTokensResponse)(nil),   // 13: ledgerd.idempotency.v1.IssueTokensResponse
-	(*SpendTokenResponse)(nil),    // 14: ledgerd.idempotency.v1.SpendTokenResponse
-	(*ClaimKeyResponse)(nil),      // 15: ledgerd.idempotency.v1.ClaimKeyResponse
-	(*ClaimKeysResponse)(nil),     // 16: ledgerd.idempotency.v1.ClaimKeysResponse
-	(*GetClaimResponse)(nil),      // 17: ledgerd.idempotency.v1.GetClaimResponse
-	(*DropClaimResponse)(nil),     // 18: ledgerd.idempotency.v1.DropClaimResponse
-	(*BeginResponse)(nil),         // 19: ledgerd.idempotency.v1.BeginResponse
-	(*ExtendResponse)(nil),        // 20: ledgerd.idempotency.v1.ExtendResponse
-	(*CompleteResponse)(nil),      // 21: ledgerd.idempotency.v1.CompleteResponse
-	(*AbandonResponse)(nil),       // 22: ledgerd.idempotency.v1.AbandonResponse
-	(*GetRecordResponse)(nil),     // 23: ledgerd.idempotency.v1.GetRecordResponse
-	(*ListRecordsResponse)(nil),   // 24: ledgerd.idempotency.v1.ListRecordsResponse
-	(*ResolveRecordResponse)(nil), // 25: ledgerd.idempotency.v1.ResolveRecordResponse
+	(*IssueTokensRequest)(nil),  // 0: ledgerd.idempotency.v1.IssueTokensRequest
+	(*SpendTokenRequest)(nil),   // 1: ledgerd.idempotency.v1.SpendTokenRequest
+	(*ClaimKeyRequest)(nil),     // 2: ledgerd.idempotency.v1.ClaimKeyRequest
+	(*ClaimKeysRequest)(nil),    // 3: ledgerd.idempotency.v1.ClaimKeysRequest
+	(*GetClaimRequest)(nil),     // 4: ledgerd.idempotency.v1.GetClaimRequest
+	(*DropClaimRequest)(nil),    // 5: ledgerd.idempotency.v1.DropClaimRequest
+	(*BeginRequest)(nil),        // 6: ledgerd.idempotency.v1.BeginRequest
+	(*ExtendRequest)(nil),       // 7: ledgerd.idempotency.v1.ExtendRequest
+	(*CompleteRequest)(nil),     // 8: ledgerd.idempotency.v1.CompleteRequest
+	(*AbandonRequest)(nil),      // 9: ledgerd.idempotency.v1.AbandonRequest
+	(*GetWorkRequest)(nil),      // 10: ledgerd.idempotency.v1.GetWorkRequest
+	(*ListWorksRequest)(nil),    // 11: ledgerd.idempotency.v1.ListWorksRequest
+	(*ResolveWorkRequest)(nil),  // 12: ledgerd.idempotency.v1.ResolveWorkRequest
+	(*IssueTokensResponse)(nil), // 13: ledgerd.idempotency.v1.IssueTokensResponse
+	(*SpendTokenResponse)(nil),  // 14: ledgerd.idempotency.v1.SpendTokenResponse
+	(*ClaimKeyResponse)(nil),    // 15: ledgerd.idempotency.v1.ClaimKeyResponse
+	(*ClaimKeysResponse)(nil),   // 16: ledgerd.idempotency.v1.ClaimKeysResponse
+	(*GetClaimResponse)(nil),    // 17: ledgerd.idempotency.v1.GetClaimResponse
+	(*DropClaimResponse)(nil),   // 18: ledgerd.idempotency.v1.DropClaimResponse
+	(*BeginResponse)(nil),       // 19: ledgerd.idempotency.v1.BeginResponse
+	(*ExtendResponse)(nil),      // 20: ledgerd.idempotency.v1.ExtendResponse
+	(*CompleteResponse)(nil),    // 21: ledgerd.idempotency.v1.CompleteResponse
+	(*AbandonResponse)(nil),     // 22: ledgerd.idempotency.v1.AbandonResponse
+	(*GetWorkResponse)(nil),     // 23: ledgerd.idempotency.v1.GetWorkResponse
+	(*ListWorksResponse)(nil),   // 24: ledgerd.idempotency.v1.ListWorksResponse
+	(*ResolveWorkResponse)(nil), // 25: ledgerd.idempotency.v1.ResolveWorkResponse
 }
 var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:input_type -> ledgerd.idempotency.v1.IssueTokensRequest
@@ -81,9 +81,9 @@ var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
 	7,  // 7: ledgerd.idempotency.v1.IdempotencyService.Extend:input_type -> ledgerd.idempotency.v1.ExtendRequest
 	8,  // 8: ledgerd.idempotency.v1.IdempotencyService.Complete:input_type -> ledgerd.idempotency.v1.CompleteRequest
 	9,  // 9: ledgerd.idempotency.v1.IdempotencyService.Abandon:input_type -> ledgerd.idempotency.v1.AbandonRequest
-	10, // 10: ledgerd.idempotency.v1.IdempotencyService.GetRecord:input_type -> ledgerd.idempotency.v1.GetRecordRequest
-	11, // 11: ledgerd.idempotency.v1.IdempotencyService.ListRecords:input_type -> ledgerd.idempotency.v1.ListRecordsRequest
-	12, // 12: ledgerd.idempotency.v1.IdempotencyService.ResolveRecord:input_type -> ledgerd.idempotency.v1.ResolveRecordRequest
+	10, // 10: ledgerd.idempotency.v1.IdempotencyService.GetWork:input_type -> ledgerd.idempotency.v1.GetWorkRequest
+	11, // 11: ledgerd.idempotency.v1.IdempotencyService.ListWorks:input_type -> ledgerd.idempotency.v1.ListWorksRequest
+	12, // 12: ledgerd.idempotency.v1.IdempotencyService.ResolveWork:input_type -> ledgerd.idempotency.v1.ResolveWorkRequest
 	13, // 13: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:output_type -> ledgerd.idempotency.v1.IssueTokensResponse
 	14, // 14: ledgerd.idempotency.v1.IdempotencyService.SpendToken:output_type -> ledgerd.idempotency.v1.SpendTokenResponse
 	15, // 15: ledgerd.idempotency.v1.IdempotencyService.ClaimKey:output_type -> ledgerd.idempotency.v1.ClaimKeyResponse
@@ -94,9 +94,9 @@ var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
 	20, // 20: ledgerd.idempotency.v1.IdempotencyService.Extend:output_type -> ledgerd.idempotency.v1.ExtendResponse
 	21, // 21: ledgerd.idempotency.v1.IdempotencyService.Complete:output_type -> ledgerd.idempotency.v1.CompleteResponse
 	22, // 22: ledgerd.idempotency.v1.IdempotencyService.Abandon:output_type -> ledgerd.idempotency.v1.AbandonResponse
-	23, // 23: ledgerd.idempotency.v1.IdempotencyService.GetRecord:output_type -> ledgerd.idempotency.v1.GetRecordResponse
-	24, // 24: ledgerd.idempotency.v1.IdempotencyService.ListRecords:output_type -> ledgerd.idempotency.v1.ListRecordsResponse
-	25, // 25: ledgerd.idempotency.v1.IdempotencyService.ResolveRecord:output_type -> ledgerd.idempotency.v1.ResolveRecordResponse
+	23, // 23: ledgerd.idempotency.v1.IdempotencyService.GetWork:output_type -> ledgerd.idempotency.v1.GetWorkResponse
+	24, // 24: ledgerd.idempotency.v1.IdempotencyService.ListWorks:output_type -> ledgerd.idempotency.v1.ListWorksResponse
+	25, // 25: ledgerd.idempotency.v1.IdempotencyService.ResolveWork:output_type -> ledgerd.idempotency.v1.ResolveWorkResponse
 	13, // [13:26] is the sub-list for method output_type
 	0,  // [0:13] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
@@ -111,7 +111,7 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 	}
 	file_ledgerd_idempotency_v1_token_proto_init()
 	file_ledgerd_idempotency_v1_claim_proto_init()
-	file_ledgerd_idempotency_v1_record_proto_init()
+	file_ledgerd_idempotency_v1_work_read_proto_init()
 	file_ledgerd_idempotency_v1_work_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -527,7 +527,7 @@ func (x *WorkReplay) GetFence() int64 {
 // WorkParked: it is unknown whether the work was done.
 type WorkParked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Fence of the attempt with unknown outcome. Pass it to ResolveRecord.
+	// Fence of the attempt with unknown outcome. Pass it to ResolveWork.
 	Fence int64 `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Time when it was parked. Not set if the end of its lease parked it.
 	SettleTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
@@ -959,7 +959,7 @@ var File_ledgerd_idempotency_v1_work_proto protoreflect.FileDescriptor
 
 const file_ledgerd_idempotency_v1_work_proto_rawDesc = "" +
 	"\n" +
-	"!ledgerd/idempotency/v1/work.proto\x12\x16ledgerd.idempotency.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#ledgerd/idempotency/v1/record.proto\"\xf7\x02\n" +
+	"!ledgerd/idempotency/v1/work.proto\x12\x16ledgerd.idempotency.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a&ledgerd/idempotency/v1/work_read.proto\"\xf7\x02\n" +
 	"\fBeginRequest\x12.\n" +
 	"\x05scope\x18\x01 \x01(\tB\x18\xbaH\x15r\x13\x10\x01(\x80\x012\f^[^\\p{Cc}]*$R\x05scope\x12*\n" +
 	"\x03key\x18\x02 \x01(\tB\x18\xbaH\x15r\x13\x10\x01(\x80\x042\f^[^\\p{Cc}]*$R\x03key\x12)\n" +
@@ -1104,7 +1104,7 @@ func file_ledgerd_idempotency_v1_work_proto_init() {
 	if File_ledgerd_idempotency_v1_work_proto != nil {
 		return
 	}
-	file_ledgerd_idempotency_v1_record_proto_init()
+	file_ledgerd_idempotency_v1_work_read_proto_init()
 	file_ledgerd_idempotency_v1_work_proto_msgTypes[1].OneofWrappers = []any{
 		(*BeginResponse_Run)(nil),
 		(*BeginResponse_Wait)(nil),

@@ -695,32 +695,32 @@ func (x *ExtendResponse) GetMessage() *Message {
 	return nil
 }
 
-// RequeueRequest names dead messages.
-type RequeueRequest struct {
+// RequeueMessagesRequest names dead messages.
+type RequeueMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Target:
 	//
-	//	*RequeueRequest_Key
-	//	*RequeueRequest_Filter
-	Target        isRequeueRequest_Target `protobuf_oneof:"target"`
+	//	*RequeueMessagesRequest_Key
+	//	*RequeueMessagesRequest_Filter
+	Target        isRequeueMessagesRequest_Target `protobuf_oneof:"target"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RequeueRequest) Reset() {
-	*x = RequeueRequest{}
+func (x *RequeueMessagesRequest) Reset() {
+	*x = RequeueMessagesRequest{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RequeueRequest) String() string {
+func (x *RequeueMessagesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RequeueRequest) ProtoMessage() {}
+func (*RequeueMessagesRequest) ProtoMessage() {}
 
-func (x *RequeueRequest) ProtoReflect() protoreflect.Message {
+func (x *RequeueMessagesRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -732,53 +732,53 @@ func (x *RequeueRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RequeueRequest.ProtoReflect.Descriptor instead.
-func (*RequeueRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequeueMessagesRequest.ProtoReflect.Descriptor instead.
+func (*RequeueMessagesRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *RequeueRequest) GetTarget() isRequeueRequest_Target {
+func (x *RequeueMessagesRequest) GetTarget() isRequeueMessagesRequest_Target {
 	if x != nil {
 		return x.Target
 	}
 	return nil
 }
 
-func (x *RequeueRequest) GetKey() *MessageKey {
+func (x *RequeueMessagesRequest) GetKey() *MessageKey {
 	if x != nil {
-		if x, ok := x.Target.(*RequeueRequest_Key); ok {
+		if x, ok := x.Target.(*RequeueMessagesRequest_Key); ok {
 			return x.Key
 		}
 	}
 	return nil
 }
 
-func (x *RequeueRequest) GetFilter() *RequeueFilter {
+func (x *RequeueMessagesRequest) GetFilter() *RequeueFilter {
 	if x != nil {
-		if x, ok := x.Target.(*RequeueRequest_Filter); ok {
+		if x, ok := x.Target.(*RequeueMessagesRequest_Filter); ok {
 			return x.Filter
 		}
 	}
 	return nil
 }
 
-type isRequeueRequest_Target interface {
-	isRequeueRequest_Target()
+type isRequeueMessagesRequest_Target interface {
+	isRequeueMessagesRequest_Target()
 }
 
-type RequeueRequest_Key struct {
+type RequeueMessagesRequest_Key struct {
 	// One message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3,oneof"`
 }
 
-type RequeueRequest_Filter struct {
+type RequeueMessagesRequest_Filter struct {
 	// All dead messages that match, up to 1,000 a call.
 	Filter *RequeueFilter `protobuf:"bytes,2,opt,name=filter,proto3,oneof"`
 }
 
-func (*RequeueRequest_Key) isRequeueRequest_Target() {}
+func (*RequeueMessagesRequest_Key) isRequeueMessagesRequest_Target() {}
 
-func (*RequeueRequest_Filter) isRequeueRequest_Target() {}
+func (*RequeueMessagesRequest_Filter) isRequeueMessagesRequest_Target() {}
 
 // RequeueFilter selects dead messages.
 type RequeueFilter struct {
@@ -835,8 +835,8 @@ func (x *RequeueFilter) GetTopic() string {
 	return ""
 }
 
-// RequeueResponse has the number of requeued messages.
-type RequeueResponse struct {
+// RequeueMessagesResponse has the number of requeued messages.
+type RequeueMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of requeued messages.
 	Requeued int32 `protobuf:"varint,1,opt,name=requeued,proto3" json:"requeued,omitempty"`
@@ -846,20 +846,20 @@ type RequeueResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *RequeueResponse) Reset() {
-	*x = RequeueResponse{}
+func (x *RequeueMessagesResponse) Reset() {
+	*x = RequeueMessagesResponse{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *RequeueResponse) String() string {
+func (x *RequeueMessagesResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*RequeueResponse) ProtoMessage() {}
+func (*RequeueMessagesResponse) ProtoMessage() {}
 
-func (x *RequeueResponse) ProtoReflect() protoreflect.Message {
+func (x *RequeueMessagesResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -871,27 +871,27 @@ func (x *RequeueResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use RequeueResponse.ProtoReflect.Descriptor instead.
-func (*RequeueResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use RequeueMessagesResponse.ProtoReflect.Descriptor instead.
+func (*RequeueMessagesResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *RequeueResponse) GetRequeued() int32 {
+func (x *RequeueMessagesResponse) GetRequeued() int32 {
 	if x != nil {
 		return x.Requeued
 	}
 	return 0
 }
 
-func (x *RequeueResponse) GetMore() bool {
+func (x *RequeueMessagesResponse) GetMore() bool {
 	if x != nil {
 		return x.More
 	}
 	return false
 }
 
-// GetRequest names a message.
-type GetRequest struct {
+// GetMessageRequest names a message.
+type GetMessageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message.
 	Key           *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -899,20 +899,20 @@ type GetRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRequest) Reset() {
-	*x = GetRequest{}
+func (x *GetMessageRequest) Reset() {
+	*x = GetMessageRequest{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRequest) String() string {
+func (x *GetMessageRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRequest) ProtoMessage() {}
+func (*GetMessageRequest) ProtoMessage() {}
 
-func (x *GetRequest) ProtoReflect() protoreflect.Message {
+func (x *GetMessageRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -924,20 +924,20 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
-func (*GetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMessageRequest.ProtoReflect.Descriptor instead.
+func (*GetMessageRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *GetRequest) GetKey() *MessageKey {
+func (x *GetMessageRequest) GetKey() *MessageKey {
 	if x != nil {
 		return x.Key
 	}
 	return nil
 }
 
-// GetResponse has the message.
-type GetResponse struct {
+// GetMessageResponse has the message.
+type GetMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message, with its content until content_life ends.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
@@ -945,20 +945,20 @@ type GetResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetResponse) Reset() {
-	*x = GetResponse{}
+func (x *GetMessageResponse) Reset() {
+	*x = GetMessageResponse{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetResponse) String() string {
+func (x *GetMessageResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetResponse) ProtoMessage() {}
+func (*GetMessageResponse) ProtoMessage() {}
 
-func (x *GetResponse) ProtoReflect() protoreflect.Message {
+func (x *GetMessageResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -970,20 +970,20 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
-func (*GetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetMessageResponse.ProtoReflect.Descriptor instead.
+func (*GetMessageResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *GetResponse) GetMessage() *Message {
+func (x *GetMessageResponse) GetMessage() *Message {
 	if x != nil {
 		return x.Message
 	}
 	return nil
 }
 
-// ListRequest selects messages.
-type ListRequest struct {
+// ListMessagesRequest selects messages.
+type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only messages of this group. Empty: of all.
 	ConsumerGroup string `protobuf:"bytes,1,opt,name=consumer_group,json=consumerGroup,proto3" json:"consumer_group,omitempty"`
@@ -999,20 +999,20 @@ type ListRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListRequest) Reset() {
-	*x = ListRequest{}
+func (x *ListMessagesRequest) Reset() {
+	*x = ListMessagesRequest{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListRequest) String() string {
+func (x *ListMessagesRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListRequest) ProtoMessage() {}
+func (*ListMessagesRequest) ProtoMessage() {}
 
-func (x *ListRequest) ProtoReflect() protoreflect.Message {
+func (x *ListMessagesRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1024,48 +1024,48 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
-func (*ListRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListMessagesRequest.ProtoReflect.Descriptor instead.
+func (*ListMessagesRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *ListRequest) GetConsumerGroup() string {
+func (x *ListMessagesRequest) GetConsumerGroup() string {
 	if x != nil {
 		return x.ConsumerGroup
 	}
 	return ""
 }
 
-func (x *ListRequest) GetState() MessageState {
+func (x *ListMessagesRequest) GetState() MessageState {
 	if x != nil {
 		return x.State
 	}
 	return MessageState_MESSAGE_STATE_UNSPECIFIED
 }
 
-func (x *ListRequest) GetTopic() string {
+func (x *ListMessagesRequest) GetTopic() string {
 	if x != nil {
 		return x.Topic
 	}
 	return ""
 }
 
-func (x *ListRequest) GetPageSize() int32 {
+func (x *ListMessagesRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
 }
 
-func (x *ListRequest) GetPageToken() string {
+func (x *ListMessagesRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-// ListResponse is a page of messages.
-type ListResponse struct {
+// ListMessagesResponse is a page of messages.
+type ListMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first, without contents.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
@@ -1075,20 +1075,20 @@ type ListResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListResponse) Reset() {
-	*x = ListResponse{}
+func (x *ListMessagesResponse) Reset() {
+	*x = ListMessagesResponse{}
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListResponse) String() string {
+func (x *ListMessagesResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListResponse) ProtoMessage() {}
+func (*ListMessagesResponse) ProtoMessage() {}
 
-func (x *ListResponse) ProtoReflect() protoreflect.Message {
+func (x *ListMessagesResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1100,19 +1100,19 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
-func (*ListResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListMessagesResponse.ProtoReflect.Descriptor instead.
+func (*ListMessagesResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *ListResponse) GetMessages() []*Message {
+func (x *ListMessagesResponse) GetMessages() []*Message {
 	if x != nil {
 		return x.Messages
 	}
 	return nil
 }
 
-func (x *ListResponse) GetNextPageToken() string {
+func (x *ListMessagesResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
@@ -1160,32 +1160,31 @@ const file_ledgerd_inbox_v1_inbox_service_proto_rawDesc = "" +
 	"\x05fence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x05fence\x12D\n" +
 	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x13\xbaH\x10\xaa\x01\r\"\x04\b\x80\xa3\x052\x05\x10\x80\xc2\xd7/R\x05lease\"E\n" +
 	"\x0eExtendResponse\x123\n" +
-	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\x8e\x01\n" +
-	"\x0eRequeueRequest\x120\n" +
+	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\x96\x01\n" +
+	"\x16RequeueMessagesRequest\x120\n" +
 	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyH\x00R\x03key\x129\n" +
 	"\x06filter\x18\x02 \x01(\v2\x1f.ledgerd.inbox.v1.RequeueFilterH\x00R\x06filterB\x0f\n" +
 	"\x06target\x12\x05\xbaH\x02\b\x01\"b\n" +
 	"\rRequeueFilter\x121\n" +
 	"\x0econsumer_group\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\x01R\rconsumerGroup\x12\x1e\n" +
-	"\x05topic\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05topic\"A\n" +
-	"\x0fRequeueResponse\x12\x1a\n" +
+	"\x05topic\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05topic\"I\n" +
+	"\x17RequeueMessagesResponse\x12\x1a\n" +
 	"\brequeued\x18\x01 \x01(\x05R\brequeued\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"D\n" +
-	"\n" +
-	"GetRequest\x126\n" +
-	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyB\x06\xbaH\x03\xc8\x01\x01R\x03key\"B\n" +
-	"\vGetResponse\x123\n" +
-	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\xf0\x01\n" +
-	"\vListRequest\x12/\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"K\n" +
+	"\x11GetMessageRequest\x126\n" +
+	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyB\x06\xbaH\x03\xc8\x01\x01R\x03key\"I\n" +
+	"\x12GetMessageResponse\x123\n" +
+	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\xf8\x01\n" +
+	"\x13ListMessagesRequest\x12/\n" +
 	"\x0econsumer_group\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\rconsumerGroup\x12>\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1e.ledgerd.inbox.v1.MessageStateB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05state\x12\x1e\n" +
 	"\x05topic\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05topic\x12'\n" +
 	"\tpage_size\x18\x04 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"m\n" +
-	"\fListResponse\x125\n" +
+	"page_token\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"u\n" +
+	"\x14ListMessagesResponse\x125\n" +
 	"\bmessages\x18\x01 \x03(\v2\x19.ledgerd.inbox.v1.MessageR\bmessages\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*|\n" +
 	"\aVerdict\x12\x17\n" +
@@ -1194,16 +1193,17 @@ const file_ledgerd_inbox_v1_inbox_service_proto_rawDesc = "" +
 	"\fVERDICT_DONE\x10\x02\x12\x10\n" +
 	"\fVERDICT_BUSY\x10\x03\x12\x10\n" +
 	"\fVERDICT_DEAD\x10\x04\x12\x11\n" +
-	"\rVERDICT_LATER\x10\x052\xf4\x04\n" +
+	"\rVERDICT_LATER\x10\x052\xb9\x05\n" +
 	"\fInboxService\x12N\n" +
 	"\aReceive\x12 .ledgerd.inbox.v1.ReceiveRequest\x1a!.ledgerd.inbox.v1.ReceiveResponse\x12H\n" +
 	"\x05Begin\x12\x1e.ledgerd.inbox.v1.BeginRequest\x1a\x1f.ledgerd.inbox.v1.BeginResponse\x12Q\n" +
 	"\bComplete\x12!.ledgerd.inbox.v1.CompleteRequest\x1a\".ledgerd.inbox.v1.CompleteResponse\x12E\n" +
 	"\x04Fail\x12\x1d.ledgerd.inbox.v1.FailRequest\x1a\x1e.ledgerd.inbox.v1.FailResponse\x12K\n" +
-	"\x06Extend\x12\x1f.ledgerd.inbox.v1.ExtendRequest\x1a .ledgerd.inbox.v1.ExtendResponse\x12N\n" +
-	"\aRequeue\x12 .ledgerd.inbox.v1.RequeueRequest\x1a!.ledgerd.inbox.v1.RequeueResponse\x12G\n" +
-	"\x03Get\x12\x1c.ledgerd.inbox.v1.GetRequest\x1a\x1d.ledgerd.inbox.v1.GetResponse\"\x03\x90\x02\x01\x12J\n" +
-	"\x04List\x12\x1d.ledgerd.inbox.v1.ListRequest\x1a\x1e.ledgerd.inbox.v1.ListResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1;inboxv1b\x06proto3"
+	"\x06Extend\x12\x1f.ledgerd.inbox.v1.ExtendRequest\x1a .ledgerd.inbox.v1.ExtendResponse\x12f\n" +
+	"\x0fRequeueMessages\x12(.ledgerd.inbox.v1.RequeueMessagesRequest\x1a).ledgerd.inbox.v1.RequeueMessagesResponse\x12\\\n" +
+	"\n" +
+	"GetMessage\x12#.ledgerd.inbox.v1.GetMessageRequest\x1a$.ledgerd.inbox.v1.GetMessageResponse\"\x03\x90\x02\x01\x12b\n" +
+	"\fListMessages\x12%.ledgerd.inbox.v1.ListMessagesRequest\x1a&.ledgerd.inbox.v1.ListMessagesResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1;inboxv1b\x06proto3"
 
 var (
 	file_ledgerd_inbox_v1_inbox_service_proto_rawDescOnce sync.Once
@@ -1220,30 +1220,30 @@ func file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP() []byte {
 var file_ledgerd_inbox_v1_inbox_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_ledgerd_inbox_v1_inbox_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_ledgerd_inbox_v1_inbox_service_proto_goTypes = []any{
-	(Verdict)(0),                  // 0: ledgerd.inbox.v1.Verdict
-	(*ReceiveRequest)(nil),        // 1: ledgerd.inbox.v1.ReceiveRequest
-	(*ReceiveResponse)(nil),       // 2: ledgerd.inbox.v1.ReceiveResponse
-	(*BeginRequest)(nil),          // 3: ledgerd.inbox.v1.BeginRequest
-	(*BeginResponse)(nil),         // 4: ledgerd.inbox.v1.BeginResponse
-	(*CompleteRequest)(nil),       // 5: ledgerd.inbox.v1.CompleteRequest
-	(*CompleteResponse)(nil),      // 6: ledgerd.inbox.v1.CompleteResponse
-	(*FailRequest)(nil),           // 7: ledgerd.inbox.v1.FailRequest
-	(*FailResponse)(nil),          // 8: ledgerd.inbox.v1.FailResponse
-	(*ExtendRequest)(nil),         // 9: ledgerd.inbox.v1.ExtendRequest
-	(*ExtendResponse)(nil),        // 10: ledgerd.inbox.v1.ExtendResponse
-	(*RequeueRequest)(nil),        // 11: ledgerd.inbox.v1.RequeueRequest
-	(*RequeueFilter)(nil),         // 12: ledgerd.inbox.v1.RequeueFilter
-	(*RequeueResponse)(nil),       // 13: ledgerd.inbox.v1.RequeueResponse
-	(*GetRequest)(nil),            // 14: ledgerd.inbox.v1.GetRequest
-	(*GetResponse)(nil),           // 15: ledgerd.inbox.v1.GetResponse
-	(*ListRequest)(nil),           // 16: ledgerd.inbox.v1.ListRequest
-	(*ListResponse)(nil),          // 17: ledgerd.inbox.v1.ListResponse
-	(*MessageKey)(nil),            // 18: ledgerd.inbox.v1.MessageKey
-	(*Delivery)(nil),              // 19: ledgerd.inbox.v1.Delivery
-	(*Message)(nil),               // 20: ledgerd.inbox.v1.Message
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(MessageState)(0),             // 23: ledgerd.inbox.v1.MessageState
+	(Verdict)(0),                    // 0: ledgerd.inbox.v1.Verdict
+	(*ReceiveRequest)(nil),          // 1: ledgerd.inbox.v1.ReceiveRequest
+	(*ReceiveResponse)(nil),         // 2: ledgerd.inbox.v1.ReceiveResponse
+	(*BeginRequest)(nil),            // 3: ledgerd.inbox.v1.BeginRequest
+	(*BeginResponse)(nil),           // 4: ledgerd.inbox.v1.BeginResponse
+	(*CompleteRequest)(nil),         // 5: ledgerd.inbox.v1.CompleteRequest
+	(*CompleteResponse)(nil),        // 6: ledgerd.inbox.v1.CompleteResponse
+	(*FailRequest)(nil),             // 7: ledgerd.inbox.v1.FailRequest
+	(*FailResponse)(nil),            // 8: ledgerd.inbox.v1.FailResponse
+	(*ExtendRequest)(nil),           // 9: ledgerd.inbox.v1.ExtendRequest
+	(*ExtendResponse)(nil),          // 10: ledgerd.inbox.v1.ExtendResponse
+	(*RequeueMessagesRequest)(nil),  // 11: ledgerd.inbox.v1.RequeueMessagesRequest
+	(*RequeueFilter)(nil),           // 12: ledgerd.inbox.v1.RequeueFilter
+	(*RequeueMessagesResponse)(nil), // 13: ledgerd.inbox.v1.RequeueMessagesResponse
+	(*GetMessageRequest)(nil),       // 14: ledgerd.inbox.v1.GetMessageRequest
+	(*GetMessageResponse)(nil),      // 15: ledgerd.inbox.v1.GetMessageResponse
+	(*ListMessagesRequest)(nil),     // 16: ledgerd.inbox.v1.ListMessagesRequest
+	(*ListMessagesResponse)(nil),    // 17: ledgerd.inbox.v1.ListMessagesResponse
+	(*MessageKey)(nil),              // 18: ledgerd.inbox.v1.MessageKey
+	(*Delivery)(nil),                // 19: ledgerd.inbox.v1.Delivery
+	(*Message)(nil),                 // 20: ledgerd.inbox.v1.Message
+	(*durationpb.Duration)(nil),     // 21: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 22: google.protobuf.Timestamp
+	(MessageState)(0),               // 23: ledgerd.inbox.v1.MessageState
 }
 var file_ledgerd_inbox_v1_inbox_service_proto_depIdxs = []int32{
 	18, // 0: ledgerd.inbox.v1.ReceiveRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
@@ -1263,28 +1263,28 @@ var file_ledgerd_inbox_v1_inbox_service_proto_depIdxs = []int32{
 	18, // 14: ledgerd.inbox.v1.ExtendRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
 	21, // 15: ledgerd.inbox.v1.ExtendRequest.lease:type_name -> google.protobuf.Duration
 	20, // 16: ledgerd.inbox.v1.ExtendResponse.message:type_name -> ledgerd.inbox.v1.Message
-	18, // 17: ledgerd.inbox.v1.RequeueRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
-	12, // 18: ledgerd.inbox.v1.RequeueRequest.filter:type_name -> ledgerd.inbox.v1.RequeueFilter
-	18, // 19: ledgerd.inbox.v1.GetRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
-	20, // 20: ledgerd.inbox.v1.GetResponse.message:type_name -> ledgerd.inbox.v1.Message
-	23, // 21: ledgerd.inbox.v1.ListRequest.state:type_name -> ledgerd.inbox.v1.MessageState
-	20, // 22: ledgerd.inbox.v1.ListResponse.messages:type_name -> ledgerd.inbox.v1.Message
+	18, // 17: ledgerd.inbox.v1.RequeueMessagesRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
+	12, // 18: ledgerd.inbox.v1.RequeueMessagesRequest.filter:type_name -> ledgerd.inbox.v1.RequeueFilter
+	18, // 19: ledgerd.inbox.v1.GetMessageRequest.key:type_name -> ledgerd.inbox.v1.MessageKey
+	20, // 20: ledgerd.inbox.v1.GetMessageResponse.message:type_name -> ledgerd.inbox.v1.Message
+	23, // 21: ledgerd.inbox.v1.ListMessagesRequest.state:type_name -> ledgerd.inbox.v1.MessageState
+	20, // 22: ledgerd.inbox.v1.ListMessagesResponse.messages:type_name -> ledgerd.inbox.v1.Message
 	1,  // 23: ledgerd.inbox.v1.InboxService.Receive:input_type -> ledgerd.inbox.v1.ReceiveRequest
 	3,  // 24: ledgerd.inbox.v1.InboxService.Begin:input_type -> ledgerd.inbox.v1.BeginRequest
 	5,  // 25: ledgerd.inbox.v1.InboxService.Complete:input_type -> ledgerd.inbox.v1.CompleteRequest
 	7,  // 26: ledgerd.inbox.v1.InboxService.Fail:input_type -> ledgerd.inbox.v1.FailRequest
 	9,  // 27: ledgerd.inbox.v1.InboxService.Extend:input_type -> ledgerd.inbox.v1.ExtendRequest
-	11, // 28: ledgerd.inbox.v1.InboxService.Requeue:input_type -> ledgerd.inbox.v1.RequeueRequest
-	14, // 29: ledgerd.inbox.v1.InboxService.Get:input_type -> ledgerd.inbox.v1.GetRequest
-	16, // 30: ledgerd.inbox.v1.InboxService.List:input_type -> ledgerd.inbox.v1.ListRequest
+	11, // 28: ledgerd.inbox.v1.InboxService.RequeueMessages:input_type -> ledgerd.inbox.v1.RequeueMessagesRequest
+	14, // 29: ledgerd.inbox.v1.InboxService.GetMessage:input_type -> ledgerd.inbox.v1.GetMessageRequest
+	16, // 30: ledgerd.inbox.v1.InboxService.ListMessages:input_type -> ledgerd.inbox.v1.ListMessagesRequest
 	2,  // 31: ledgerd.inbox.v1.InboxService.Receive:output_type -> ledgerd.inbox.v1.ReceiveResponse
 	4,  // 32: ledgerd.inbox.v1.InboxService.Begin:output_type -> ledgerd.inbox.v1.BeginResponse
 	6,  // 33: ledgerd.inbox.v1.InboxService.Complete:output_type -> ledgerd.inbox.v1.CompleteResponse
 	8,  // 34: ledgerd.inbox.v1.InboxService.Fail:output_type -> ledgerd.inbox.v1.FailResponse
 	10, // 35: ledgerd.inbox.v1.InboxService.Extend:output_type -> ledgerd.inbox.v1.ExtendResponse
-	13, // 36: ledgerd.inbox.v1.InboxService.Requeue:output_type -> ledgerd.inbox.v1.RequeueResponse
-	15, // 37: ledgerd.inbox.v1.InboxService.Get:output_type -> ledgerd.inbox.v1.GetResponse
-	17, // 38: ledgerd.inbox.v1.InboxService.List:output_type -> ledgerd.inbox.v1.ListResponse
+	13, // 36: ledgerd.inbox.v1.InboxService.RequeueMessages:output_type -> ledgerd.inbox.v1.RequeueMessagesResponse
+	15, // 37: ledgerd.inbox.v1.InboxService.GetMessage:output_type -> ledgerd.inbox.v1.GetMessageResponse
+	17, // 38: ledgerd.inbox.v1.InboxService.ListMessages:output_type -> ledgerd.inbox.v1.ListMessagesResponse
 	31, // [31:39] is the sub-list for method output_type
 	23, // [23:31] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
@@ -1299,8 +1299,8 @@ func file_ledgerd_inbox_v1_inbox_service_proto_init() {
 	}
 	file_ledgerd_inbox_v1_message_proto_init()
 	file_ledgerd_inbox_v1_inbox_service_proto_msgTypes[10].OneofWrappers = []any{
-		(*RequeueRequest_Key)(nil),
-		(*RequeueRequest_Filter)(nil),
+		(*RequeueMessagesRequest_Key)(nil),
+		(*RequeueMessagesRequest_Filter)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -35,7 +35,7 @@ const (
 	MessageState_MESSAGE_STATE_SUCCEEDED MessageState = 2
 	// The last attempt failed. Not final: it can be begun again from retry_time on.
 	MessageState_MESSAGE_STATE_FAILED MessageState = 3
-	// It failed too often, or permanently, and waits for an operator. Requeue brings it back.
+	// It failed too often, or permanently, and waits for an operator. RequeueMessages brings it back.
 	MessageState_MESSAGE_STATE_DEAD MessageState = 4
 )
 
@@ -286,16 +286,16 @@ type Message struct {
 	// Time of the first delivery.
 	ReceiveTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=receive_time,json=receiveTime,proto3" json:"receive_time,omitempty"`
 	// Time of the last attempt's begin.
-	StartTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	BeginTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
 	// Time when it became SUCCEEDED or DEAD.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
 	// End of the record's life: from then on the id counts as never received. Not set: never.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Time of the last Requeue.
+	// Time of the last RequeueMessages.
 	RequeueTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=requeue_time,json=requeueTime,proto3" json:"requeue_time,omitempty"`
 	// SHA-256 of the content. Empty: not given.
 	ContentSha256 []byte `protobuf:"bytes,16,opt,name=content_sha256,json=contentSha256,proto3" json:"content_sha256,omitempty"`
-	// Content, until content_life ends. Set only by Get.
+	// Content, until content_life ends. Set only by GetMessage.
 	Content []byte `protobuf:"bytes,17,opt,name=content,proto3" json:"content,omitempty"`
 	// X-Request-ID of the call that first received it.
 	RequestId string `protobuf:"bytes,18,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -412,9 +412,9 @@ func (x *Message) GetReceiveTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Message) GetStartTime() *timestamppb.Timestamp {
+func (x *Message) GetBeginTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.StartTime
+		return x.BeginTime
 	}
 	return nil
 }
@@ -508,7 +508,7 @@ const file_ledgerd_inbox_v1_message_proto_rawDesc = "" +
 	" \x01(\tR\x06result\x12=\n" +
 	"\freceive_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vreceiveTime\x129\n" +
 	"\n" +
-	"start_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x12;\n" +
+	"begin_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tbeginTime\x12;\n" +
 	"\vfinish_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishTime\x12;\n" +
 	"\vexpire_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -558,7 +558,7 @@ var file_ledgerd_inbox_v1_message_proto_depIdxs = []int32{
 	5,  // 6: ledgerd.inbox.v1.Message.lease_expire_time:type_name -> google.protobuf.Timestamp
 	5,  // 7: ledgerd.inbox.v1.Message.retry_time:type_name -> google.protobuf.Timestamp
 	5,  // 8: ledgerd.inbox.v1.Message.receive_time:type_name -> google.protobuf.Timestamp
-	5,  // 9: ledgerd.inbox.v1.Message.start_time:type_name -> google.protobuf.Timestamp
+	5,  // 9: ledgerd.inbox.v1.Message.begin_time:type_name -> google.protobuf.Timestamp
 	5,  // 10: ledgerd.inbox.v1.Message.finish_time:type_name -> google.protobuf.Timestamp
 	5,  // 11: ledgerd.inbox.v1.Message.expire_time:type_name -> google.protobuf.Timestamp
 	5,  // 12: ledgerd.inbox.v1.Message.requeue_time:type_name -> google.protobuf.Timestamp

@@ -93,7 +93,7 @@ type Lock struct {
 	ExpireTime  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// X-Request-ID of the call that acquired it.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Number of waiting calls. Set only by Get.
+	// Number of waiting calls. Set only by GetLock.
 	Waiters       int32 `protobuf:"varint,11,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -557,27 +557,27 @@ func (x *ReleaseResponse) GetExisted() bool {
 	return false
 }
 
-type GetRequest struct {
+type GetLockRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetRequest) Reset() {
-	*x = GetRequest{}
+func (x *GetLockRequest) Reset() {
+	*x = GetLockRequest{}
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetRequest) String() string {
+func (x *GetLockRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetRequest) ProtoMessage() {}
+func (*GetLockRequest) ProtoMessage() {}
 
-func (x *GetRequest) ProtoReflect() protoreflect.Message {
+func (x *GetLockRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -589,39 +589,39 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
-func (*GetRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetLockRequest.ProtoReflect.Descriptor instead.
+func (*GetLockRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_lock_v1_lock_service_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *GetRequest) GetName() string {
+func (x *GetLockRequest) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-type GetResponse struct {
+type GetLockResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Lock          *Lock                  `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *GetResponse) Reset() {
-	*x = GetResponse{}
+func (x *GetLockResponse) Reset() {
+	*x = GetLockResponse{}
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *GetResponse) String() string {
+func (x *GetLockResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*GetResponse) ProtoMessage() {}
+func (*GetLockResponse) ProtoMessage() {}
 
-func (x *GetResponse) ProtoReflect() protoreflect.Message {
+func (x *GetLockResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -633,19 +633,19 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
-func (*GetResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use GetLockResponse.ProtoReflect.Descriptor instead.
+func (*GetLockResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_lock_v1_lock_service_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *GetResponse) GetLock() *Lock {
+func (x *GetLockResponse) GetLock() *Lock {
 	if x != nil {
 		return x.Lock
 	}
 	return nil
 }
 
-type ListRequest struct {
+type ListLocksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only locks whose name has this prefix.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
@@ -657,20 +657,20 @@ type ListRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListRequest) Reset() {
-	*x = ListRequest{}
+func (x *ListLocksRequest) Reset() {
+	*x = ListLocksRequest{}
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListRequest) String() string {
+func (x *ListLocksRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListRequest) ProtoMessage() {}
+func (*ListLocksRequest) ProtoMessage() {}
 
-func (x *ListRequest) ProtoReflect() protoreflect.Message {
+func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -682,33 +682,33 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
-func (*ListRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListLocksRequest.ProtoReflect.Descriptor instead.
+func (*ListLocksRequest) Descriptor() ([]byte, []int) {
 	return file_ledgerd_lock_v1_lock_service_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ListRequest) GetPrefix() string {
+func (x *ListLocksRequest) GetPrefix() string {
 	if x != nil {
 		return x.Prefix
 	}
 	return ""
 }
 
-func (x *ListRequest) GetPageSize() int32 {
+func (x *ListLocksRequest) GetPageSize() int32 {
 	if x != nil {
 		return x.PageSize
 	}
 	return 0
 }
 
-func (x *ListRequest) GetPageToken() string {
+func (x *ListLocksRequest) GetPageToken() string {
 	if x != nil {
 		return x.PageToken
 	}
 	return ""
 }
 
-type ListResponse struct {
+type ListLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Locks []*Lock                `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
 	// Empty on the last page.
@@ -717,20 +717,20 @@ type ListResponse struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ListResponse) Reset() {
-	*x = ListResponse{}
+func (x *ListLocksResponse) Reset() {
+	*x = ListLocksResponse{}
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ListResponse) String() string {
+func (x *ListLocksResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ListResponse) ProtoMessage() {}
+func (*ListLocksResponse) ProtoMessage() {}
 
-func (x *ListResponse) ProtoReflect() protoreflect.Message {
+func (x *ListLocksResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_ledgerd_lock_v1_lock_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -742,19 +742,19 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
-func (*ListResponse) Descriptor() ([]byte, []int) {
+// Deprecated: Use ListLocksResponse.ProtoReflect.Descriptor instead.
+func (*ListLocksResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_lock_v1_lock_service_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *ListResponse) GetLocks() []*Lock {
+func (x *ListLocksResponse) GetLocks() []*Lock {
 	if x != nil {
 		return x.Locks
 	}
 	return nil
 }
 
-func (x *ListResponse) GetNextPageToken() string {
+func (x *ListLocksResponse) GetNextPageToken() string {
 	if x != nil {
 		return x.NextPageToken
 	}
@@ -928,20 +928,19 @@ const file_ledgerd_lock_v1_lock_service_proto_rawDesc = "" +
 	"\x05fence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x05fence\"V\n" +
 	"\x0fReleaseResponse\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.ledgerd.lock.v1.LockR\x04lock\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\",\n" +
-	"\n" +
-	"GetRequest\x12\x1e\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"0\n" +
+	"\x0eGetLockRequest\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x02R\x04name\"8\n" +
-	"\vGetResponse\x12)\n" +
-	"\x04lock\x18\x01 \x01(\v2\x15.ledgerd.lock.v1.LockR\x04lock\"\x81\x01\n" +
-	"\vListRequest\x12 \n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x02R\x04name\"<\n" +
+	"\x0fGetLockResponse\x12)\n" +
+	"\x04lock\x18\x01 \x01(\v2\x15.ledgerd.lock.v1.LockR\x04lock\"\x86\x01\n" +
+	"\x10ListLocksRequest\x12 \n" +
 	"\x06prefix\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06prefix\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"c\n" +
-	"\fListResponse\x12+\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"h\n" +
+	"\x11ListLocksResponse\x12+\n" +
 	"\x05locks\x18\x01 \x03(\v2\x15.ledgerd.lock.v1.LockR\x05locks\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf0\x01\n" +
 	"\vHoldRequest\x12\x1e\n" +
@@ -958,13 +957,13 @@ const file_ledgerd_lock_v1_lock_service_proto_rawDesc = "" +
 	"\tLockState\x12\x1a\n" +
 	"\x16LOCK_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLOCK_STATE_FREE\x10\x01\x12\x13\n" +
-	"\x0fLOCK_STATE_HELD\x10\x022\xce\x03\n" +
+	"\x0fLOCK_STATE_HELD\x10\x022\xe9\x03\n" +
 	"\vLockService\x12L\n" +
 	"\aAcquire\x12\x1f.ledgerd.lock.v1.AcquireRequest\x1a .ledgerd.lock.v1.AcquireResponse\x12K\n" +
 	"\x05Renew\x12\x1d.ledgerd.lock.v1.RenewRequest\x1a\x1e.ledgerd.lock.v1.RenewResponse\"\x03\x90\x02\x02\x12L\n" +
-	"\aRelease\x12\x1f.ledgerd.lock.v1.ReleaseRequest\x1a .ledgerd.lock.v1.ReleaseResponse\x12E\n" +
-	"\x03Get\x12\x1b.ledgerd.lock.v1.GetRequest\x1a\x1c.ledgerd.lock.v1.GetResponse\"\x03\x90\x02\x01\x12H\n" +
-	"\x04List\x12\x1c.ledgerd.lock.v1.ListRequest\x1a\x1d.ledgerd.lock.v1.ListResponse\"\x03\x90\x02\x01\x12E\n" +
+	"\aRelease\x12\x1f.ledgerd.lock.v1.ReleaseRequest\x1a .ledgerd.lock.v1.ReleaseResponse\x12Q\n" +
+	"\aGetLock\x12\x1f.ledgerd.lock.v1.GetLockRequest\x1a .ledgerd.lock.v1.GetLockResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\tListLocks\x12!.ledgerd.lock.v1.ListLocksRequest\x1a\".ledgerd.lock.v1.ListLocksResponse\"\x03\x90\x02\x01\x12E\n" +
 	"\x04Hold\x12\x1c.ledgerd.lock.v1.HoldRequest\x1a\x1d.ledgerd.lock.v1.HoldResponse0\x01B7Z5github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1;lockv1b\x06proto3"
 
 var (
@@ -990,10 +989,10 @@ var file_ledgerd_lock_v1_lock_service_proto_goTypes = []any{
 	(*RenewResponse)(nil),         // 5: ledgerd.lock.v1.RenewResponse
 	(*ReleaseRequest)(nil),        // 6: ledgerd.lock.v1.ReleaseRequest
 	(*ReleaseResponse)(nil),       // 7: ledgerd.lock.v1.ReleaseResponse
-	(*GetRequest)(nil),            // 8: ledgerd.lock.v1.GetRequest
-	(*GetResponse)(nil),           // 9: ledgerd.lock.v1.GetResponse
-	(*ListRequest)(nil),           // 10: ledgerd.lock.v1.ListRequest
-	(*ListResponse)(nil),          // 11: ledgerd.lock.v1.ListResponse
+	(*GetLockRequest)(nil),        // 8: ledgerd.lock.v1.GetLockRequest
+	(*GetLockResponse)(nil),       // 9: ledgerd.lock.v1.GetLockResponse
+	(*ListLocksRequest)(nil),      // 10: ledgerd.lock.v1.ListLocksRequest
+	(*ListLocksResponse)(nil),     // 11: ledgerd.lock.v1.ListLocksResponse
 	(*HoldRequest)(nil),           // 12: ledgerd.lock.v1.HoldRequest
 	(*HoldResponse)(nil),          // 13: ledgerd.lock.v1.HoldResponse
 	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
@@ -1010,22 +1009,22 @@ var file_ledgerd_lock_v1_lock_service_proto_depIdxs = []int32{
 	14, // 7: ledgerd.lock.v1.RenewRequest.lease:type_name -> google.protobuf.Duration
 	1,  // 8: ledgerd.lock.v1.RenewResponse.lock:type_name -> ledgerd.lock.v1.Lock
 	1,  // 9: ledgerd.lock.v1.ReleaseResponse.lock:type_name -> ledgerd.lock.v1.Lock
-	1,  // 10: ledgerd.lock.v1.GetResponse.lock:type_name -> ledgerd.lock.v1.Lock
-	1,  // 11: ledgerd.lock.v1.ListResponse.locks:type_name -> ledgerd.lock.v1.Lock
+	1,  // 10: ledgerd.lock.v1.GetLockResponse.lock:type_name -> ledgerd.lock.v1.Lock
+	1,  // 11: ledgerd.lock.v1.ListLocksResponse.locks:type_name -> ledgerd.lock.v1.Lock
 	14, // 12: ledgerd.lock.v1.HoldRequest.lease:type_name -> google.protobuf.Duration
 	14, // 13: ledgerd.lock.v1.HoldRequest.wait:type_name -> google.protobuf.Duration
 	1,  // 14: ledgerd.lock.v1.HoldResponse.lock:type_name -> ledgerd.lock.v1.Lock
 	2,  // 15: ledgerd.lock.v1.LockService.Acquire:input_type -> ledgerd.lock.v1.AcquireRequest
 	4,  // 16: ledgerd.lock.v1.LockService.Renew:input_type -> ledgerd.lock.v1.RenewRequest
 	6,  // 17: ledgerd.lock.v1.LockService.Release:input_type -> ledgerd.lock.v1.ReleaseRequest
-	8,  // 18: ledgerd.lock.v1.LockService.Get:input_type -> ledgerd.lock.v1.GetRequest
-	10, // 19: ledgerd.lock.v1.LockService.List:input_type -> ledgerd.lock.v1.ListRequest
+	8,  // 18: ledgerd.lock.v1.LockService.GetLock:input_type -> ledgerd.lock.v1.GetLockRequest
+	10, // 19: ledgerd.lock.v1.LockService.ListLocks:input_type -> ledgerd.lock.v1.ListLocksRequest
 	12, // 20: ledgerd.lock.v1.LockService.Hold:input_type -> ledgerd.lock.v1.HoldRequest
 	3,  // 21: ledgerd.lock.v1.LockService.Acquire:output_type -> ledgerd.lock.v1.AcquireResponse
 	5,  // 22: ledgerd.lock.v1.LockService.Renew:output_type -> ledgerd.lock.v1.RenewResponse
 	7,  // 23: ledgerd.lock.v1.LockService.Release:output_type -> ledgerd.lock.v1.ReleaseResponse
-	9,  // 24: ledgerd.lock.v1.LockService.Get:output_type -> ledgerd.lock.v1.GetResponse
-	11, // 25: ledgerd.lock.v1.LockService.List:output_type -> ledgerd.lock.v1.ListResponse
+	9,  // 24: ledgerd.lock.v1.LockService.GetLock:output_type -> ledgerd.lock.v1.GetLockResponse
+	11, // 25: ledgerd.lock.v1.LockService.ListLocks:output_type -> ledgerd.lock.v1.ListLocksResponse
 	13, // 26: ledgerd.lock.v1.LockService.Hold:output_type -> ledgerd.lock.v1.HoldResponse
 	21, // [21:27] is the sub-list for method output_type
 	15, // [15:21] is the sub-list for method input_type

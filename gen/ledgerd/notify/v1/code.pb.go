@@ -160,7 +160,7 @@ type SendCodeResponse struct {
 	// End of the code's life.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Earliest time of the next code.
-	NextTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
+	RetryTime     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -202,9 +202,9 @@ func (x *SendCodeResponse) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *SendCodeResponse) GetNextTime() *timestamppb.Timestamp {
+func (x *SendCodeResponse) GetRetryTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.NextTime
+		return x.RetryTime
 	}
 	return nil
 }
@@ -369,11 +369,12 @@ const file_ledgerd_notify_v1_code_proto_rawDesc = "" +
 	"\bsuppress\x18\t \x01(\bR\bsuppress\x12'\n" +
 	"\tclient_ip\x18\n" +
 	" \x01(\tB\n" +
-	"\xbaH\a\xd8\x01\x01r\x02p\x01R\bclientIp\"\x88\x01\n" +
+	"\xbaH\a\xd8\x01\x01r\x02p\x01R\bclientIp\"\x8a\x01\n" +
 	"\x10SendCodeResponse\x12;\n" +
 	"\vexpire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x127\n" +
-	"\tnext_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bnextTime\"\xf2\x01\n" +
+	"expireTime\x129\n" +
+	"\n" +
+	"retry_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\"\xf2\x01\n" +
 	"\x11VerifyCodeRequest\x12@\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\n" +
 	"\xbaH\a\x82\x01\x04\x18\x01\x18\x02R\achannel\x12(\n" +
@@ -416,7 +417,7 @@ var file_ledgerd_notify_v1_code_proto_depIdxs = []int32{
 	6, // 2: ledgerd.notify.v1.SendCodeRequest.life:type_name -> google.protobuf.Duration
 	6, // 3: ledgerd.notify.v1.SendCodeRequest.interval:type_name -> google.protobuf.Duration
 	7, // 4: ledgerd.notify.v1.SendCodeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	7, // 5: ledgerd.notify.v1.SendCodeResponse.next_time:type_name -> google.protobuf.Timestamp
+	7, // 5: ledgerd.notify.v1.SendCodeResponse.retry_time:type_name -> google.protobuf.Timestamp
 	4, // 6: ledgerd.notify.v1.VerifyCodeRequest.channel:type_name -> ledgerd.notify.v1.Channel
 	7, // [7:7] is the sub-list for method output_type
 	7, // [7:7] is the sub-list for method input_type

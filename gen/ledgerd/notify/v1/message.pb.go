@@ -527,7 +527,7 @@ func (x *Attachment) GetInline() string {
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the message.
-	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// State.
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
 	// Channel.
@@ -602,9 +602,9 @@ func (*Message) Descriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Message) GetMessageId() int64 {
+func (x *Message) GetId() int64 {
 	if x != nil {
-		return x.MessageId
+		return x.Id
 	}
 	return 0
 }
@@ -906,10 +906,9 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"\xbaH\ar\x05 \x01(\xff\x01R\x04name\x12\x1d\n" +
 	"\x04type\x18\x02 \x01(\tB\t\xbaH\x06r\x04 \x01(\x7fR\x04type\x12\x1d\n" +
 	"\x04data\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80 R\x04data\x12 \n" +
-	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x9d\a\n" +
-	"\aMessage\x12\x1d\n" +
-	"\n" +
-	"message_id\x18\x01 \x01(\x03R\tmessageId\x125\n" +
+	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x8e\a\n" +
+	"\aMessage\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x03R\x02id\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.ledgerd.notify.v1.MessageStateR\x05state\x124\n" +
 	"\achannel\x18\x03 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelR\achannel\x12%\n" +
 	"\x0erecipient_hint\x18\x04 \x01(\tR\rrecipientHint\x12#\n" +

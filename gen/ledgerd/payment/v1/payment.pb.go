@@ -128,7 +128,7 @@ type Payment struct {
 	// The gateway's number of the transaction that paid it.
 	TransactionId string `protobuf:"bytes,12,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
 	// When it was paid, by the gateway's clock.
-	PaidTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=paid_time,json=paidTime,proto3" json:"paid_time,omitempty"`
+	PayTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=pay_time,json=payTime,proto3" json:"pay_time,omitempty"`
 	// What refunds that are not decided give back.
 	RefundingAmount string `protobuf:"bytes,14,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
 	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
@@ -267,9 +267,9 @@ func (x *Payment) GetTransactionId() string {
 	return ""
 }
 
-func (x *Payment) GetPaidTime() *timestamppb.Timestamp {
+func (x *Payment) GetPayTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.PaidTime
+		return x.PayTime
 	}
 	return nil
 }
@@ -825,7 +825,7 @@ var File_ledgerd_payment_v1_payment_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_payment_proto_rawDesc = "" +
 	"\n" +
-	" ledgerd/payment/v1/payment.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/notify/v1/outbox.proto\"\xb7\a\n" +
+	" ledgerd/payment/v1/payment.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/notify/v1/outbox.proto\"\xb5\a\n" +
 	"\aPayment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12 \n" +
 	"\fout_trade_no\x18\x02 \x01(\tR\n" +
@@ -840,8 +840,8 @@ const file_ledgerd_payment_v1_payment_proto_rawDesc = "" +
 	"\x06amount\x18\n" +
 	" \x01(\tR\x06amount\x12\x14\n" +
 	"\x05payee\x18\v \x01(\tR\x05payee\x12%\n" +
-	"\x0etransaction_id\x18\f \x01(\tR\rtransactionId\x127\n" +
-	"\tpaid_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\bpaidTime\x12)\n" +
+	"\x0etransaction_id\x18\f \x01(\tR\rtransactionId\x125\n" +
+	"\bpay_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\apayTime\x12)\n" +
 	"\x10refunding_amount\x18\x0e \x01(\tR\x0frefundingAmount\x12'\n" +
 	"\x0frefunded_amount\x18\x0f \x01(\tR\x0erefundedAmount\x12K\n" +
 	"\n" +
@@ -938,7 +938,7 @@ var file_ledgerd_payment_v1_payment_proto_goTypes = []any{
 }
 var file_ledgerd_payment_v1_payment_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.payment.v1.Payment.state:type_name -> ledgerd.payment.v1.PaymentState
-	11, // 1: ledgerd.payment.v1.Payment.paid_time:type_name -> google.protobuf.Timestamp
+	11, // 1: ledgerd.payment.v1.Payment.pay_time:type_name -> google.protobuf.Timestamp
 	10, // 2: ledgerd.payment.v1.Payment.credential:type_name -> ledgerd.payment.v1.Payment.CredentialEntry
 	11, // 3: ledgerd.payment.v1.Payment.expire_time:type_name -> google.protobuf.Timestamp
 	11, // 4: ledgerd.payment.v1.Payment.create_time:type_name -> google.protobuf.Timestamp

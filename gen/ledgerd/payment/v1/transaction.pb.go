@@ -45,7 +45,7 @@ type Transaction struct {
 	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
 	RefundedAmount string `protobuf:"bytes,9,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
 	// When it was paid, by the gateway's clock. Not set: the gateway did not say.
-	PaidTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=paid_time,json=paidTime,proto3" json:"paid_time,omitempty"`
+	PayTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=pay_time,json=payTime,proto3" json:"pay_time,omitempty"`
 	// Time at which it was recorded.
 	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -145,9 +145,9 @@ func (x *Transaction) GetRefundedAmount() string {
 	return ""
 }
 
-func (x *Transaction) GetPaidTime() *timestamppb.Timestamp {
+func (x *Transaction) GetPayTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.PaidTime
+		return x.PayTime
 	}
 	return nil
 }
@@ -309,7 +309,7 @@ var File_ledgerd_payment_v1_transaction_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_transaction_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/payment/v1/transaction.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9e\x03\n" +
+	"$ledgerd/payment/v1/transaction.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\x03\n" +
 	"\vTransaction\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12%\n" +
 	"\x0etransaction_id\x18\x02 \x01(\tR\rtransactionId\x12 \n" +
@@ -320,9 +320,9 @@ const file_ledgerd_payment_v1_transaction_proto_rawDesc = "" +
 	"\x06amount\x18\x06 \x01(\tR\x06amount\x12\x18\n" +
 	"\aaccount\x18\a \x01(\tR\aaccount\x12)\n" +
 	"\x10refunding_amount\x18\b \x01(\tR\x0frefundingAmount\x12'\n" +
-	"\x0frefunded_amount\x18\t \x01(\tR\x0erefundedAmount\x127\n" +
-	"\tpaid_time\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\bpaidTime\x12;\n" +
+	"\x0frefunded_amount\x18\t \x01(\tR\x0erefundedAmount\x125\n" +
+	"\bpay_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\apayTime\x12;\n" +
 	"\vrecord_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordTime\"\xda\x02\n" +
 	"\x17ListTransactionsRequest\x12?\n" +
@@ -359,7 +359,7 @@ var file_ledgerd_payment_v1_transaction_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil),    // 3: google.protobuf.Timestamp
 }
 var file_ledgerd_payment_v1_transaction_proto_depIdxs = []int32{
-	3, // 0: ledgerd.payment.v1.Transaction.paid_time:type_name -> google.protobuf.Timestamp
+	3, // 0: ledgerd.payment.v1.Transaction.pay_time:type_name -> google.protobuf.Timestamp
 	3, // 1: ledgerd.payment.v1.Transaction.record_time:type_name -> google.protobuf.Timestamp
 	3, // 2: ledgerd.payment.v1.ListTransactionsRequest.start_time:type_name -> google.protobuf.Timestamp
 	3, // 3: ledgerd.payment.v1.ListTransactionsRequest.end_time:type_name -> google.protobuf.Timestamp

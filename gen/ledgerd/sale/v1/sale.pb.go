@@ -529,9 +529,9 @@ type GetSaleResponse struct {
 	// Sale.
 	Sale *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	// Units that can be grabbed.
-	Left int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`
 	// Units of orders that are not paid.
-	Unpaid int64 `protobuf:"varint,3,opt,name=unpaid,proto3" json:"unpaid,omitempty"`
+	Reserved int64 `protobuf:"varint,3,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	// Units that are sold.
 	Sold int64 `protobuf:"varint,4,opt,name=sold,proto3" json:"sold,omitempty"`
 	// True between its opening and its closing time, by the database's clock.
@@ -577,16 +577,16 @@ func (x *GetSaleResponse) GetSale() *Sale {
 	return nil
 }
 
-func (x *GetSaleResponse) GetLeft() int64 {
+func (x *GetSaleResponse) GetAvailable() int64 {
 	if x != nil {
-		return x.Left
+		return x.Available
 	}
 	return 0
 }
 
-func (x *GetSaleResponse) GetUnpaid() int64 {
+func (x *GetSaleResponse) GetReserved() int64 {
 	if x != nil {
-		return x.Unpaid
+		return x.Reserved
 	}
 	return 0
 }
@@ -1101,11 +1101,11 @@ const file_ledgerd_sale_v1_sale_proto_rawDesc = "" +
 	"\x04sale\x18\x01 \x01(\v2\x15.ledgerd.sale.v1.SaleR\x04sale\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"H\n" +
 	"\x0eGetSaleRequest\x126\n" +
-	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\"\x90\x01\n" +
+	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\"\x9e\x01\n" +
 	"\x0fGetSaleResponse\x12)\n" +
-	"\x04sale\x18\x01 \x01(\v2\x15.ledgerd.sale.v1.SaleR\x04sale\x12\x12\n" +
-	"\x04left\x18\x02 \x01(\x03R\x04left\x12\x16\n" +
-	"\x06unpaid\x18\x03 \x01(\x03R\x06unpaid\x12\x12\n" +
+	"\x04sale\x18\x01 \x01(\v2\x15.ledgerd.sale.v1.SaleR\x04sale\x12\x1c\n" +
+	"\tavailable\x18\x02 \x01(\x03R\tavailable\x12\x1a\n" +
+	"\breserved\x18\x03 \x01(\x03R\breserved\x12\x12\n" +
 	"\x04sold\x18\x04 \x01(\x03R\x04sold\x12\x12\n" +
 	"\x04open\x18\x05 \x01(\bR\x04open\"d\n" +
 	"\x10ListSalesRequest\x12'\n" +

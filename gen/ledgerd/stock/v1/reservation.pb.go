@@ -230,7 +230,7 @@ type ReserveRequest struct {
 	Strategy Strategy `protobuf:"varint,6,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
 	// Attempts if other calls change the item meanwhile, 1 to 5, default 3. Between them are 50 to 100 ms; after the last
 	// one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's content.
-	Tries         int32 `protobuf:"varint,7,opt,name=tries,proto3" json:"tries,omitempty"`
+	MaxAttempts   int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -307,9 +307,9 @@ func (x *ReserveRequest) GetStrategy() Strategy {
 	return Strategy_STRATEGY_UNSPECIFIED
 }
 
-func (x *ReserveRequest) GetTries() int32 {
+func (x *ReserveRequest) GetMaxAttempts() int32 {
 	if x != nil {
-		return x.Tries
+		return x.MaxAttempts
 	}
 	return 0
 }
@@ -383,7 +383,7 @@ type DeductRequest struct {
 	Strategy Strategy `protobuf:"varint,5,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
 	// Attempts if other calls change the item meanwhile, 1 to 5, default 3. Between them are 50 to 100 ms; after the last
 	// one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's content.
-	Tries         int32 `protobuf:"varint,6,opt,name=tries,proto3" json:"tries,omitempty"`
+	MaxAttempts   int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -453,9 +453,9 @@ func (x *DeductRequest) GetStrategy() Strategy {
 	return Strategy_STRATEGY_UNSPECIFIED
 }
 
-func (x *DeductRequest) GetTries() int32 {
+func (x *DeductRequest) GetMaxAttempts() int32 {
 	if x != nil {
-		return x.Tries
+		return x.MaxAttempts
 	}
 	return 0
 }
@@ -968,7 +968,7 @@ const file_ledgerd_stock_v1_reservation_proto_rawDesc = "" +
 	"close_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\v \x01(\tR\trequestId\"\xd0\x02\n" +
+	"request_id\x18\v \x01(\tR\trequestId\"\xdd\x02\n" +
 	"\x0eReserveRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x121\n" +
@@ -977,11 +977,11 @@ const file_ledgerd_stock_v1_reservation_proto_rawDesc = "" +
 	"\bquantity\x18\x03 \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\xa0\x94\xa5\x8d\x1d(\x01R\bquantity\x12@\n" +
 	"\x04life\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\xb0\xbd\x102\x02\b\x01R\x04life\x12\x1a\n" +
 	"\x03ref\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03ref\x12@\n" +
-	"\bstrategy\x18\x06 \x01(\x0e2\x1a.ledgerd.stock.v1.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12\x1f\n" +
-	"\x05tries\x18\a \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x05(\x00R\x05tries\"l\n" +
+	"\bstrategy\x18\x06 \x01(\x0e2\x1a.ledgerd.stock.v1.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12,\n" +
+	"\fmax_attempts\x18\a \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x05(\x00R\vmaxAttempts\"l\n" +
 	"\x0fReserveResponse\x12?\n" +
 	"\vreservation\x18\x01 \x01(\v2\x1d.ledgerd.stock.v1.ReservationR\vreservation\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x8d\x02\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x9a\x02\n" +
 	"\rDeductRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x121\n" +
@@ -989,8 +989,8 @@ const file_ledgerd_stock_v1_reservation_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\rreservationNo\x12*\n" +
 	"\bquantity\x18\x03 \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\xa0\x94\xa5\x8d\x1d(\x01R\bquantity\x12\x1a\n" +
 	"\x03ref\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03ref\x12@\n" +
-	"\bstrategy\x18\x05 \x01(\x0e2\x1a.ledgerd.stock.v1.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12\x1f\n" +
-	"\x05tries\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x05(\x00R\x05tries\"k\n" +
+	"\bstrategy\x18\x05 \x01(\x0e2\x1a.ledgerd.stock.v1.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x12,\n" +
+	"\fmax_attempts\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x05(\x00R\vmaxAttempts\"k\n" +
 	"\x0eDeductResponse\x12?\n" +
 	"\vreservation\x18\x01 \x01(\v2\x1d.ledgerd.stock.v1.ReservationR\vreservation\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"c\n" +

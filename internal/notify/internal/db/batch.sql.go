@@ -391,19 +391,19 @@ func (q *Queries) FingerprintRenew(ctx context.Context, db DBTX, arg Fingerprint
 
 const limitRead = `-- name: LimitRead :many
 
-select u.tenant_id::integer as tenant_id, l.channel, l.scope, l.window_s, l.most
+select u.tenant_id::integer as tenant_id, l.channel, l.scope, l.window_s, l.max_messages
 from (select unnest($1::integer[]) as tenant_id) u
 cross join lateral (
-    select x.channel, x.scope, x.window_s, x.most from notify_limits x where x.tenant_id = u.tenant_id offset 0
+    select x.channel, x.scope, x.window_s, x.max_messages from notify_limits x where x.tenant_id = u.tenant_id offset 0
 ) l
 `
 
 type LimitReadRow struct {
-	TenantID int32
-	Channel  string
-	Scope    string
-	WindowS  int32
-	Most     int32
+	TenantID    int32
+	Channel     string
+	Scope       string
+	WindowS     int32
+	MaxMessages int32
 }
 
 // Statements on messages in batches. All rows of a kind are in one statement, sorted by key. n is the position in the
@@ -423,7 +423,7 @@ func (q *Queries) LimitRead(ctx context.Context, db DBTX, tenants []int32) ([]Li
 			&i.Channel,
 			&i.Scope,
 			&i.WindowS,
-			&i.Most,
+			&i.MaxMessages,
 		); err != nil {
 			return nil, err
 		}

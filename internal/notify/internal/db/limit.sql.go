@@ -105,17 +105,17 @@ func (q *Queries) LimitDelete(ctx context.Context, db DBTX, arg LimitDeleteParam
 }
 
 const limitInsert = `-- name: LimitInsert :execrows
-insert into notify_limits (tenant_id, channel, scope, window_s, most)
+insert into notify_limits (tenant_id, channel, scope, window_s, max_messages)
 values ($1, $2, $3, $4, $5)
 on conflict do nothing
 `
 
 type LimitInsertParams struct {
-	TenantID int32
-	Channel  string
-	Scope    string
-	WindowS  int32
-	Most     int32
+	TenantID    int32
+	Channel     string
+	Scope       string
+	WindowS     int32
+	MaxMessages int32
 }
 
 // Inserts a limit, unless the tenant has it.
@@ -125,7 +125,7 @@ func (q *Queries) LimitInsert(ctx context.Context, db DBTX, arg LimitInsertParam
 		arg.Channel,
 		arg.Scope,
 		arg.WindowS,
-		arg.Most,
+		arg.MaxMessages,
 	)
 	if err != nil {
 		return 0, err
@@ -135,7 +135,7 @@ func (q *Queries) LimitInsert(ctx context.Context, db DBTX, arg LimitInsertParam
 
 const limitLock = `-- name: LimitLock :many
 
-select most from notify_limits
+select max_messages from notify_limits
 where tenant_id = $1 and channel = $2 and scope = $3 and window_s = $4
 for no key update
 `
@@ -162,11 +162,11 @@ func (q *Queries) LimitLock(ctx context.Context, db DBTX, arg LimitLockParams) (
 	defer rows.Close()
 	var items []int32
 	for rows.Next() {
-		var most int32
-		if err := rows.Scan(&most); err != nil {
+		var max_messages int32
+		if err := rows.Scan(&max_messages); err != nil {
 			return nil, err
 		}
-		items = append(items, most)
+		items = append(items, max_messages)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -175,17 +175,17 @@ func (q *Queries) LimitLock(ctx context.Context, db DBTX, arg LimitLockParams) (
 }
 
 const limitUpsert = `-- name: LimitUpsert :exec
-insert into notify_limits (tenant_id, channel, scope, window_s, most)
+insert into notify_limits (tenant_id, channel, scope, window_s, max_messages)
 values ($1, $2, $3, $4, $5)
-on conflict (tenant_id, channel, scope, window_s) do update set most = excluded.most
+on conflict (tenant_id, channel, scope, window_s) do update set max_messages = excluded.max_messages
 `
 
 type LimitUpsertParams struct {
-	TenantID int32
-	Channel  string
-	Scope    string
-	WindowS  int32
-	Most     int32
+	TenantID    int32
+	Channel     string
+	Scope       string
+	WindowS     int32
+	MaxMessages int32
 }
 
 func (q *Queries) LimitUpsert(ctx context.Context, db DBTX, arg LimitUpsertParams) error {
@@ -194,7 +194,7 @@ func (q *Queries) LimitUpsert(ctx context.Context, db DBTX, arg LimitUpsertParam
 		arg.Channel,
 		arg.Scope,
 		arg.WindowS,
-		arg.Most,
+		arg.MaxMessages,
 	)
 	return err
 }

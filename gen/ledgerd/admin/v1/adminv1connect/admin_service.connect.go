@@ -55,8 +55,8 @@ const (
 	// AdminServiceDeletePolicyProcedure is the fully-qualified name of the AdminService's DeletePolicy
 	// RPC.
 	AdminServiceDeletePolicyProcedure = "/ledgerd.admin.v1.AdminService/DeletePolicy"
-	// AdminServiceSetLimitProcedure is the fully-qualified name of the AdminService's SetLimit RPC.
-	AdminServiceSetLimitProcedure = "/ledgerd.admin.v1.AdminService/SetLimit"
+	// AdminServicePutLimitProcedure is the fully-qualified name of the AdminService's PutLimit RPC.
+	AdminServicePutLimitProcedure = "/ledgerd.admin.v1.AdminService/PutLimit"
 	// AdminServiceListLimitsProcedure is the fully-qualified name of the AdminService's ListLimits RPC.
 	AdminServiceListLimitsProcedure = "/ledgerd.admin.v1.AdminService/ListLimits"
 	// AdminServiceDeleteLimitProcedure is the fully-qualified name of the AdminService's DeleteLimit
@@ -88,7 +88,7 @@ type AdminServiceClient interface {
 	// Removes the policy of an operation. Errors: POLICY_NOT_FOUND.
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
 	// Creates or replaces a limit on messages. Servers apply it within a second.
-	SetLimit(context.Context, *v1.SetLimitRequest) (*v1.SetLimitResponse, error)
+	PutLimit(context.Context, *v1.PutLimitRequest) (*v1.PutLimitResponse, error)
 	// Lists the limits on messages.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
 	// Removes a limit on messages. Errors: LIMIT_NOT_FOUND.
@@ -163,10 +163,10 @@ func NewAdminServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(adminServiceMethods.ByName("DeletePolicy")),
 			connect.WithClientOptions(opts...),
 		),
-		setLimit: connect.NewClient[v1.SetLimitRequest, v1.SetLimitResponse](
+		putLimit: connect.NewClient[v1.PutLimitRequest, v1.PutLimitResponse](
 			httpClient,
-			baseURL+AdminServiceSetLimitProcedure,
-			connect.WithSchema(adminServiceMethods.ByName("SetLimit")),
+			baseURL+AdminServicePutLimitProcedure,
+			connect.WithSchema(adminServiceMethods.ByName("PutLimit")),
 			connect.WithClientOptions(opts...),
 		),
 		listLimits: connect.NewClient[v1.ListLimitsRequest, v1.ListLimitsResponse](
@@ -196,7 +196,7 @@ type adminServiceClient struct {
 	putPolicy    *connect.Client[v1.PutPolicyRequest, v1.PutPolicyResponse]
 	listPolicies *connect.Client[v1.ListPoliciesRequest, v1.ListPoliciesResponse]
 	deletePolicy *connect.Client[v1.DeletePolicyRequest, v1.DeletePolicyResponse]
-	setLimit     *connect.Client[v1.SetLimitRequest, v1.SetLimitResponse]
+	putLimit     *connect.Client[v1.PutLimitRequest, v1.PutLimitResponse]
 	listLimits   *connect.Client[v1.ListLimitsRequest, v1.ListLimitsResponse]
 	deleteLimit  *connect.Client[v1.DeleteLimitRequest, v1.DeleteLimitResponse]
 }
@@ -282,9 +282,9 @@ func (c *adminServiceClient) DeletePolicy(ctx context.Context, req *v1.DeletePol
 	return nil, err
 }
 
-// SetLimit calls ledgerd.admin.v1.AdminService.SetLimit.
-func (c *adminServiceClient) SetLimit(ctx context.Context, req *v1.SetLimitRequest) (*v1.SetLimitResponse, error) {
-	response, err := c.setLimit.CallUnary(ctx, connect.NewRequest(req))
+// PutLimit calls ledgerd.admin.v1.AdminService.PutLimit.
+func (c *adminServiceClient) PutLimit(ctx context.Context, req *v1.PutLimitRequest) (*v1.PutLimitResponse, error) {
+	response, err := c.putLimit.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -333,7 +333,7 @@ type AdminServiceHandler interface {
 	// Removes the policy of an operation. Errors: POLICY_NOT_FOUND.
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
 	// Creates or replaces a limit on messages. Servers apply it within a second.
-	SetLimit(context.Context, *v1.SetLimitRequest) (*v1.SetLimitResponse, error)
+	PutLimit(context.Context, *v1.PutLimitRequest) (*v1.PutLimitResponse, error)
 	// Lists the limits on messages.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
 	// Removes a limit on messages. Errors: LIMIT_NOT_FOUND.
@@ -404,10 +404,10 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(adminServiceMethods.ByName("DeletePolicy")),
 		connect.WithHandlerOptions(opts...),
 	)
-	adminServiceSetLimitHandler := connect.NewUnaryHandlerSimple(
-		AdminServiceSetLimitProcedure,
-		svc.SetLimit,
-		connect.WithSchema(adminServiceMethods.ByName("SetLimit")),
+	adminServicePutLimitHandler := connect.NewUnaryHandlerSimple(
+		AdminServicePutLimitProcedure,
+		svc.PutLimit,
+		connect.WithSchema(adminServiceMethods.ByName("PutLimit")),
 		connect.WithHandlerOptions(opts...),
 	)
 	adminServiceListLimitsHandler := connect.NewUnaryHandlerSimple(
@@ -443,8 +443,8 @@ func NewAdminServiceHandler(svc AdminServiceHandler, opts ...connect.HandlerOpti
 			adminServiceListPoliciesHandler.ServeHTTP(w, r)
 		case AdminServiceDeletePolicyProcedure:
 			adminServiceDeletePolicyHandler.ServeHTTP(w, r)
-		case AdminServiceSetLimitProcedure:
-			adminServiceSetLimitHandler.ServeHTTP(w, r)
+		case AdminServicePutLimitProcedure:
+			adminServicePutLimitHandler.ServeHTTP(w, r)
 		case AdminServiceListLimitsProcedure:
 			adminServiceListLimitsHandler.ServeHTTP(w, r)
 		case AdminServiceDeleteLimitProcedure:
@@ -494,8 +494,8 @@ func (UnimplementedAdminServiceHandler) DeletePolicy(context.Context, *v1.Delete
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.admin.v1.AdminService.DeletePolicy is not implemented"))
 }
 
-func (UnimplementedAdminServiceHandler) SetLimit(context.Context, *v1.SetLimitRequest) (*v1.SetLimitResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.admin.v1.AdminService.SetLimit is not implemented"))
+func (UnimplementedAdminServiceHandler) PutLimit(context.Context, *v1.PutLimitRequest) (*v1.PutLimitResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.admin.v1.AdminService.PutLimit is not implemented"))
 }
 
 func (UnimplementedAdminServiceHandler) ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error) {

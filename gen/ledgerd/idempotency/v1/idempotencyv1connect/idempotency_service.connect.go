@@ -63,15 +63,15 @@ const (
 	// IdempotencyServiceAbandonProcedure is the fully-qualified name of the IdempotencyService's
 	// Abandon RPC.
 	IdempotencyServiceAbandonProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Abandon"
-	// IdempotencyServiceGetRecordProcedure is the fully-qualified name of the IdempotencyService's
-	// GetRecord RPC.
-	IdempotencyServiceGetRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/GetRecord"
-	// IdempotencyServiceListRecordsProcedure is the fully-qualified name of the IdempotencyService's
-	// ListRecords RPC.
-	IdempotencyServiceListRecordsProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ListRecords"
-	// IdempotencyServiceResolveRecordProcedure is the fully-qualified name of the IdempotencyService's
-	// ResolveRecord RPC.
-	IdempotencyServiceResolveRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ResolveRecord"
+	// IdempotencyServiceGetWorkProcedure is the fully-qualified name of the IdempotencyService's
+	// GetWork RPC.
+	IdempotencyServiceGetWorkProcedure = "/ledgerd.idempotency.v1.IdempotencyService/GetWork"
+	// IdempotencyServiceListWorksProcedure is the fully-qualified name of the IdempotencyService's
+	// ListWorks RPC.
+	IdempotencyServiceListWorksProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ListWorks"
+	// IdempotencyServiceResolveWorkProcedure is the fully-qualified name of the IdempotencyService's
+	// ResolveWork RPC.
+	IdempotencyServiceResolveWorkProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ResolveWork"
 )
 
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
@@ -112,13 +112,13 @@ type IdempotencyServiceClient interface {
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// Gives up the attempt: nothing was done, and the next Begin gets run at once. Errors: FENCE_LOST.
 	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
-	// Returns the record of a piece of work, with its answer. Errors: RECORD_NOT_FOUND.
-	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Returns the record of a piece of work, with its answer. Errors: WORK_NOT_FOUND.
+	GetWork(context.Context, *v1.GetWorkRequest) (*v1.GetWorkResponse, error)
 	// Lists records, such as all parked ones. Errors: PAGE_TOKEN_INVALID.
-	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	ListWorks(context.Context, *v1.ListWorksRequest) (*v1.ListWorksResponse, error)
 	// Settles or frees work that is parked, or whose lease expired. For an operator or a program that determined the
-	// outcome. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
-	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
+	// outcome. Errors: WORK_NOT_FOUND, FENCE_LOST, WORK_NOT_PARKED.
+	ResolveWork(context.Context, *v1.ResolveWorkRequest) (*v1.ResolveWorkResponse, error)
 }
 
 // NewIdempotencyServiceClient constructs a client for the ledgerd.idempotency.v1.IdempotencyService
@@ -197,24 +197,24 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithIdempotency(connect.IdempotencyIdempotent),
 			connect.WithClientOptions(opts...),
 		),
-		getRecord: connect.NewClient[v1.GetRecordRequest, v1.GetRecordResponse](
+		getWork: connect.NewClient[v1.GetWorkRequest, v1.GetWorkResponse](
 			httpClient,
-			baseURL+IdempotencyServiceGetRecordProcedure,
-			connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+			baseURL+IdempotencyServiceGetWorkProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("GetWork")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		listRecords: connect.NewClient[v1.ListRecordsRequest, v1.ListRecordsResponse](
+		listWorks: connect.NewClient[v1.ListWorksRequest, v1.ListWorksResponse](
 			httpClient,
-			baseURL+IdempotencyServiceListRecordsProcedure,
-			connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+			baseURL+IdempotencyServiceListWorksProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ListWorks")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		resolveRecord: connect.NewClient[v1.ResolveRecordRequest, v1.ResolveRecordResponse](
+		resolveWork: connect.NewClient[v1.ResolveWorkRequest, v1.ResolveWorkResponse](
 			httpClient,
-			baseURL+IdempotencyServiceResolveRecordProcedure,
-			connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+			baseURL+IdempotencyServiceResolveWorkProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ResolveWork")),
 			connect.WithIdempotency(connect.IdempotencyIdempotent),
 			connect.WithClientOptions(opts...),
 		),
@@ -223,19 +223,19 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 
 // idempotencyServiceClient implements IdempotencyServiceClient.
 type idempotencyServiceClient struct {
-	issueTokens   *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
-	spendToken    *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
-	claimKey      *connect.Client[v1.ClaimKeyRequest, v1.ClaimKeyResponse]
-	claimKeys     *connect.Client[v1.ClaimKeysRequest, v1.ClaimKeysResponse]
-	getClaim      *connect.Client[v1.GetClaimRequest, v1.GetClaimResponse]
-	dropClaim     *connect.Client[v1.DropClaimRequest, v1.DropClaimResponse]
-	begin         *connect.Client[v1.BeginRequest, v1.BeginResponse]
-	extend        *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
-	complete      *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
-	abandon       *connect.Client[v1.AbandonRequest, v1.AbandonResponse]
-	getRecord     *connect.Client[v1.GetRecordRequest, v1.GetRecordResponse]
-	listRecords   *connect.Client[v1.ListRecordsRequest, v1.ListRecordsResponse]
-	resolveRecord *connect.Client[v1.ResolveRecordRequest, v1.ResolveRecordResponse]
+	issueTokens *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
+	spendToken  *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
+	claimKey    *connect.Client[v1.ClaimKeyRequest, v1.ClaimKeyResponse]
+	claimKeys   *connect.Client[v1.ClaimKeysRequest, v1.ClaimKeysResponse]
+	getClaim    *connect.Client[v1.GetClaimRequest, v1.GetClaimResponse]
+	dropClaim   *connect.Client[v1.DropClaimRequest, v1.DropClaimResponse]
+	begin       *connect.Client[v1.BeginRequest, v1.BeginResponse]
+	extend      *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
+	complete    *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
+	abandon     *connect.Client[v1.AbandonRequest, v1.AbandonResponse]
+	getWork     *connect.Client[v1.GetWorkRequest, v1.GetWorkResponse]
+	listWorks   *connect.Client[v1.ListWorksRequest, v1.ListWorksResponse]
+	resolveWork *connect.Client[v1.ResolveWorkRequest, v1.ResolveWorkResponse]
 }
 
 // IssueTokens calls ledgerd.idempotency.v1.IdempotencyService.IssueTokens.
@@ -328,27 +328,27 @@ func (c *idempotencyServiceClient) Abandon(ctx context.Context, req *v1.AbandonR
 	return nil, err
 }
 
-// GetRecord calls ledgerd.idempotency.v1.IdempotencyService.GetRecord.
-func (c *idempotencyServiceClient) GetRecord(ctx context.Context, req *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
-	response, err := c.getRecord.CallUnary(ctx, connect.NewRequest(req))
+// GetWork calls ledgerd.idempotency.v1.IdempotencyService.GetWork.
+func (c *idempotencyServiceClient) GetWork(ctx context.Context, req *v1.GetWorkRequest) (*v1.GetWorkResponse, error) {
+	response, err := c.getWork.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
 	return nil, err
 }
 
-// ListRecords calls ledgerd.idempotency.v1.IdempotencyService.ListRecords.
-func (c *idempotencyServiceClient) ListRecords(ctx context.Context, req *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
-	response, err := c.listRecords.CallUnary(ctx, connect.NewRequest(req))
+// ListWorks calls ledgerd.idempotency.v1.IdempotencyService.ListWorks.
+func (c *idempotencyServiceClient) ListWorks(ctx context.Context, req *v1.ListWorksRequest) (*v1.ListWorksResponse, error) {
+	response, err := c.listWorks.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
 	return nil, err
 }
 
-// ResolveRecord calls ledgerd.idempotency.v1.IdempotencyService.ResolveRecord.
-func (c *idempotencyServiceClient) ResolveRecord(ctx context.Context, req *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
-	response, err := c.resolveRecord.CallUnary(ctx, connect.NewRequest(req))
+// ResolveWork calls ledgerd.idempotency.v1.IdempotencyService.ResolveWork.
+func (c *idempotencyServiceClient) ResolveWork(ctx context.Context, req *v1.ResolveWorkRequest) (*v1.ResolveWorkResponse, error) {
+	response, err := c.resolveWork.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -394,13 +394,13 @@ type IdempotencyServiceHandler interface {
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// Gives up the attempt: nothing was done, and the next Begin gets run at once. Errors: FENCE_LOST.
 	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
-	// Returns the record of a piece of work, with its answer. Errors: RECORD_NOT_FOUND.
-	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Returns the record of a piece of work, with its answer. Errors: WORK_NOT_FOUND.
+	GetWork(context.Context, *v1.GetWorkRequest) (*v1.GetWorkResponse, error)
 	// Lists records, such as all parked ones. Errors: PAGE_TOKEN_INVALID.
-	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	ListWorks(context.Context, *v1.ListWorksRequest) (*v1.ListWorksResponse, error)
 	// Settles or frees work that is parked, or whose lease expired. For an operator or a program that determined the
-	// outcome. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
-	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
+	// outcome. Errors: WORK_NOT_FOUND, FENCE_LOST, WORK_NOT_PARKED.
+	ResolveWork(context.Context, *v1.ResolveWorkRequest) (*v1.ResolveWorkResponse, error)
 }
 
 // NewIdempotencyServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -475,24 +475,24 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 		connect.WithIdempotency(connect.IdempotencyIdempotent),
 		connect.WithHandlerOptions(opts...),
 	)
-	idempotencyServiceGetRecordHandler := connect.NewUnaryHandlerSimple(
-		IdempotencyServiceGetRecordProcedure,
-		svc.GetRecord,
-		connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+	idempotencyServiceGetWorkHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceGetWorkProcedure,
+		svc.GetWork,
+		connect.WithSchema(idempotencyServiceMethods.ByName("GetWork")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	idempotencyServiceListRecordsHandler := connect.NewUnaryHandlerSimple(
-		IdempotencyServiceListRecordsProcedure,
-		svc.ListRecords,
-		connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+	idempotencyServiceListWorksHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceListWorksProcedure,
+		svc.ListWorks,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ListWorks")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	idempotencyServiceResolveRecordHandler := connect.NewUnaryHandlerSimple(
-		IdempotencyServiceResolveRecordProcedure,
-		svc.ResolveRecord,
-		connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+	idempotencyServiceResolveWorkHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceResolveWorkProcedure,
+		svc.ResolveWork,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ResolveWork")),
 		connect.WithIdempotency(connect.IdempotencyIdempotent),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -518,12 +518,12 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 			idempotencyServiceCompleteHandler.ServeHTTP(w, r)
 		case IdempotencyServiceAbandonProcedure:
 			idempotencyServiceAbandonHandler.ServeHTTP(w, r)
-		case IdempotencyServiceGetRecordProcedure:
-			idempotencyServiceGetRecordHandler.ServeHTTP(w, r)
-		case IdempotencyServiceListRecordsProcedure:
-			idempotencyServiceListRecordsHandler.ServeHTTP(w, r)
-		case IdempotencyServiceResolveRecordProcedure:
-			idempotencyServiceResolveRecordHandler.ServeHTTP(w, r)
+		case IdempotencyServiceGetWorkProcedure:
+			idempotencyServiceGetWorkHandler.ServeHTTP(w, r)
+		case IdempotencyServiceListWorksProcedure:
+			idempotencyServiceListWorksHandler.ServeHTTP(w, r)
+		case IdempotencyServiceResolveWorkProcedure:
+			idempotencyServiceResolveWorkHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -573,14 +573,14 @@ func (UnimplementedIdempotencyServiceHandler) Abandon(context.Context, *v1.Aband
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Abandon is not implemented"))
 }
 
-func (UnimplementedIdempotencyServiceHandler) GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.GetRecord is not implemented"))
+func (UnimplementedIdempotencyServiceHandler) GetWork(context.Context, *v1.GetWorkRequest) (*v1.GetWorkResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.GetWork is not implemented"))
 }
 
-func (UnimplementedIdempotencyServiceHandler) ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ListRecords is not implemented"))
+func (UnimplementedIdempotencyServiceHandler) ListWorks(context.Context, *v1.ListWorksRequest) (*v1.ListWorksResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ListWorks is not implemented"))
 }
 
-func (UnimplementedIdempotencyServiceHandler) ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ResolveRecord is not implemented"))
+func (UnimplementedIdempotencyServiceHandler) ResolveWork(context.Context, *v1.ResolveWorkRequest) (*v1.ResolveWorkResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ResolveWork is not implemented"))
 }

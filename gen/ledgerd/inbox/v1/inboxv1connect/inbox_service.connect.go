@@ -43,12 +43,14 @@ const (
 	InboxServiceFailProcedure = "/ledgerd.inbox.v1.InboxService/Fail"
 	// InboxServiceExtendProcedure is the fully-qualified name of the InboxService's Extend RPC.
 	InboxServiceExtendProcedure = "/ledgerd.inbox.v1.InboxService/Extend"
-	// InboxServiceRequeueProcedure is the fully-qualified name of the InboxService's Requeue RPC.
-	InboxServiceRequeueProcedure = "/ledgerd.inbox.v1.InboxService/Requeue"
-	// InboxServiceGetProcedure is the fully-qualified name of the InboxService's Get RPC.
-	InboxServiceGetProcedure = "/ledgerd.inbox.v1.InboxService/Get"
-	// InboxServiceListProcedure is the fully-qualified name of the InboxService's List RPC.
-	InboxServiceListProcedure = "/ledgerd.inbox.v1.InboxService/List"
+	// InboxServiceRequeueMessagesProcedure is the fully-qualified name of the InboxService's
+	// RequeueMessages RPC.
+	InboxServiceRequeueMessagesProcedure = "/ledgerd.inbox.v1.InboxService/RequeueMessages"
+	// InboxServiceGetMessageProcedure is the fully-qualified name of the InboxService's GetMessage RPC.
+	InboxServiceGetMessageProcedure = "/ledgerd.inbox.v1.InboxService/GetMessage"
+	// InboxServiceListMessagesProcedure is the fully-qualified name of the InboxService's ListMessages
+	// RPC.
+	InboxServiceListMessagesProcedure = "/ledgerd.inbox.v1.InboxService/ListMessages"
 )
 
 // InboxServiceClient is a client for the ledgerd.inbox.v1.InboxService service.
@@ -75,11 +77,11 @@ type InboxServiceClient interface {
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
 	// Requeues dead messages: they are FAILED, with no attempts, and can be begun at once. Errors: MESSAGE_NOT_FOUND,
 	// MESSAGE_NOT_DEAD.
-	Requeue(context.Context, *v1.RequeueRequest) (*v1.RequeueResponse, error)
+	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
 	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
-	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
+	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// Lists messages, newest first.
-	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
+	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 }
 
 // NewInboxServiceClient constructs a client for the ledgerd.inbox.v1.InboxService service. By
@@ -123,23 +125,23 @@ func NewInboxServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(inboxServiceMethods.ByName("Extend")),
 			connect.WithClientOptions(opts...),
 		),
-		requeue: connect.NewClient[v1.RequeueRequest, v1.RequeueResponse](
+		requeueMessages: connect.NewClient[v1.RequeueMessagesRequest, v1.RequeueMessagesResponse](
 			httpClient,
-			baseURL+InboxServiceRequeueProcedure,
-			connect.WithSchema(inboxServiceMethods.ByName("Requeue")),
+			baseURL+InboxServiceRequeueMessagesProcedure,
+			connect.WithSchema(inboxServiceMethods.ByName("RequeueMessages")),
 			connect.WithClientOptions(opts...),
 		),
-		get: connect.NewClient[v1.GetRequest, v1.GetResponse](
+		getMessage: connect.NewClient[v1.GetMessageRequest, v1.GetMessageResponse](
 			httpClient,
-			baseURL+InboxServiceGetProcedure,
-			connect.WithSchema(inboxServiceMethods.ByName("Get")),
+			baseURL+InboxServiceGetMessageProcedure,
+			connect.WithSchema(inboxServiceMethods.ByName("GetMessage")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		list: connect.NewClient[v1.ListRequest, v1.ListResponse](
+		listMessages: connect.NewClient[v1.ListMessagesRequest, v1.ListMessagesResponse](
 			httpClient,
-			baseURL+InboxServiceListProcedure,
-			connect.WithSchema(inboxServiceMethods.ByName("List")),
+			baseURL+InboxServiceListMessagesProcedure,
+			connect.WithSchema(inboxServiceMethods.ByName("ListMessages")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -148,14 +150,14 @@ func NewInboxServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 
 // inboxServiceClient implements InboxServiceClient.
 type inboxServiceClient struct {
-	receive  *connect.Client[v1.ReceiveRequest, v1.ReceiveResponse]
-	begin    *connect.Client[v1.BeginRequest, v1.BeginResponse]
-	complete *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
-	fail     *connect.Client[v1.FailRequest, v1.FailResponse]
-	extend   *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
-	requeue  *connect.Client[v1.RequeueRequest, v1.RequeueResponse]
-	get      *connect.Client[v1.GetRequest, v1.GetResponse]
-	list     *connect.Client[v1.ListRequest, v1.ListResponse]
+	receive         *connect.Client[v1.ReceiveRequest, v1.ReceiveResponse]
+	begin           *connect.Client[v1.BeginRequest, v1.BeginResponse]
+	complete        *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
+	fail            *connect.Client[v1.FailRequest, v1.FailResponse]
+	extend          *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
+	requeueMessages *connect.Client[v1.RequeueMessagesRequest, v1.RequeueMessagesResponse]
+	getMessage      *connect.Client[v1.GetMessageRequest, v1.GetMessageResponse]
+	listMessages    *connect.Client[v1.ListMessagesRequest, v1.ListMessagesResponse]
 }
 
 // Receive calls ledgerd.inbox.v1.InboxService.Receive.
@@ -203,27 +205,27 @@ func (c *inboxServiceClient) Extend(ctx context.Context, req *v1.ExtendRequest) 
 	return nil, err
 }
 
-// Requeue calls ledgerd.inbox.v1.InboxService.Requeue.
-func (c *inboxServiceClient) Requeue(ctx context.Context, req *v1.RequeueRequest) (*v1.RequeueResponse, error) {
-	response, err := c.requeue.CallUnary(ctx, connect.NewRequest(req))
+// RequeueMessages calls ledgerd.inbox.v1.InboxService.RequeueMessages.
+func (c *inboxServiceClient) RequeueMessages(ctx context.Context, req *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error) {
+	response, err := c.requeueMessages.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
 	return nil, err
 }
 
-// Get calls ledgerd.inbox.v1.InboxService.Get.
-func (c *inboxServiceClient) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
-	response, err := c.get.CallUnary(ctx, connect.NewRequest(req))
+// GetMessage calls ledgerd.inbox.v1.InboxService.GetMessage.
+func (c *inboxServiceClient) GetMessage(ctx context.Context, req *v1.GetMessageRequest) (*v1.GetMessageResponse, error) {
+	response, err := c.getMessage.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
 	return nil, err
 }
 
-// List calls ledgerd.inbox.v1.InboxService.List.
-func (c *inboxServiceClient) List(ctx context.Context, req *v1.ListRequest) (*v1.ListResponse, error) {
-	response, err := c.list.CallUnary(ctx, connect.NewRequest(req))
+// ListMessages calls ledgerd.inbox.v1.InboxService.ListMessages.
+func (c *inboxServiceClient) ListMessages(ctx context.Context, req *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error) {
+	response, err := c.listMessages.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -254,11 +256,11 @@ type InboxServiceHandler interface {
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
 	// Requeues dead messages: they are FAILED, with no attempts, and can be begun at once. Errors: MESSAGE_NOT_FOUND,
 	// MESSAGE_NOT_DEAD.
-	Requeue(context.Context, *v1.RequeueRequest) (*v1.RequeueResponse, error)
+	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
 	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
-	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
+	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// Lists messages, newest first.
-	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
+	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 }
 
 // NewInboxServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -298,23 +300,23 @@ func NewInboxServiceHandler(svc InboxServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(inboxServiceMethods.ByName("Extend")),
 		connect.WithHandlerOptions(opts...),
 	)
-	inboxServiceRequeueHandler := connect.NewUnaryHandlerSimple(
-		InboxServiceRequeueProcedure,
-		svc.Requeue,
-		connect.WithSchema(inboxServiceMethods.ByName("Requeue")),
+	inboxServiceRequeueMessagesHandler := connect.NewUnaryHandlerSimple(
+		InboxServiceRequeueMessagesProcedure,
+		svc.RequeueMessages,
+		connect.WithSchema(inboxServiceMethods.ByName("RequeueMessages")),
 		connect.WithHandlerOptions(opts...),
 	)
-	inboxServiceGetHandler := connect.NewUnaryHandlerSimple(
-		InboxServiceGetProcedure,
-		svc.Get,
-		connect.WithSchema(inboxServiceMethods.ByName("Get")),
+	inboxServiceGetMessageHandler := connect.NewUnaryHandlerSimple(
+		InboxServiceGetMessageProcedure,
+		svc.GetMessage,
+		connect.WithSchema(inboxServiceMethods.ByName("GetMessage")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	inboxServiceListHandler := connect.NewUnaryHandlerSimple(
-		InboxServiceListProcedure,
-		svc.List,
-		connect.WithSchema(inboxServiceMethods.ByName("List")),
+	inboxServiceListMessagesHandler := connect.NewUnaryHandlerSimple(
+		InboxServiceListMessagesProcedure,
+		svc.ListMessages,
+		connect.WithSchema(inboxServiceMethods.ByName("ListMessages")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -330,12 +332,12 @@ func NewInboxServiceHandler(svc InboxServiceHandler, opts ...connect.HandlerOpti
 			inboxServiceFailHandler.ServeHTTP(w, r)
 		case InboxServiceExtendProcedure:
 			inboxServiceExtendHandler.ServeHTTP(w, r)
-		case InboxServiceRequeueProcedure:
-			inboxServiceRequeueHandler.ServeHTTP(w, r)
-		case InboxServiceGetProcedure:
-			inboxServiceGetHandler.ServeHTTP(w, r)
-		case InboxServiceListProcedure:
-			inboxServiceListHandler.ServeHTTP(w, r)
+		case InboxServiceRequeueMessagesProcedure:
+			inboxServiceRequeueMessagesHandler.ServeHTTP(w, r)
+		case InboxServiceGetMessageProcedure:
+			inboxServiceGetMessageHandler.ServeHTTP(w, r)
+		case InboxServiceListMessagesProcedure:
+			inboxServiceListMessagesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -365,14 +367,14 @@ func (UnimplementedInboxServiceHandler) Extend(context.Context, *v1.ExtendReques
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.Extend is not implemented"))
 }
 
-func (UnimplementedInboxServiceHandler) Requeue(context.Context, *v1.RequeueRequest) (*v1.RequeueResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.Requeue is not implemented"))
+func (UnimplementedInboxServiceHandler) RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.RequeueMessages is not implemented"))
 }
 
-func (UnimplementedInboxServiceHandler) Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.Get is not implemented"))
+func (UnimplementedInboxServiceHandler) GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.GetMessage is not implemented"))
 }
 
-func (UnimplementedInboxServiceHandler) List(context.Context, *v1.ListRequest) (*v1.ListResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.List is not implemented"))
+func (UnimplementedInboxServiceHandler) ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.inbox.v1.InboxService.ListMessages is not implemented"))
 }

@@ -39,10 +39,10 @@ const (
 	LockServiceRenewProcedure = "/ledgerd.lock.v1.LockService/Renew"
 	// LockServiceReleaseProcedure is the fully-qualified name of the LockService's Release RPC.
 	LockServiceReleaseProcedure = "/ledgerd.lock.v1.LockService/Release"
-	// LockServiceGetProcedure is the fully-qualified name of the LockService's Get RPC.
-	LockServiceGetProcedure = "/ledgerd.lock.v1.LockService/Get"
-	// LockServiceListProcedure is the fully-qualified name of the LockService's List RPC.
-	LockServiceListProcedure = "/ledgerd.lock.v1.LockService/List"
+	// LockServiceGetLockProcedure is the fully-qualified name of the LockService's GetLock RPC.
+	LockServiceGetLockProcedure = "/ledgerd.lock.v1.LockService/GetLock"
+	// LockServiceListLocksProcedure is the fully-qualified name of the LockService's ListLocks RPC.
+	LockServiceListLocksProcedure = "/ledgerd.lock.v1.LockService/ListLocks"
 	// LockServiceHoldProcedure is the fully-qualified name of the LockService's Hold RPC.
 	LockServiceHoldProcedure = "/ledgerd.lock.v1.LockService/Hold"
 )
@@ -51,7 +51,7 @@ const (
 type LockServiceClient interface {
 	// Acquires the lock. Callers wait in order of arrival, over all servers. With an Idempotency-Key a call whose
 	// answer was lost can be repeated safely. In an Execute it does not wait. Errors: LOCK_HELD or PAGE_LOCK_HELD,
-	// whose state names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
+	// whose metadata names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
 	Acquire(context.Context, *v1.AcquireRequest) (*v1.AcquireResponse, error)
 	// Renews the lease from now. Idempotent without an Idempotency-Key. In an Execute all operations depend on it: they
 	// commit only if the lock is held. Errors: LOCK_LOST.
@@ -59,9 +59,9 @@ type LockServiceClient interface {
 	// Releases the lock, or one of several acquisitions by a reentrant holder. Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
-	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
+	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
 	// Lists the held locks, by name.
-	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
+	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
 	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
 	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
@@ -100,17 +100,17 @@ func NewLockServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(lockServiceMethods.ByName("Release")),
 			connect.WithClientOptions(opts...),
 		),
-		get: connect.NewClient[v1.GetRequest, v1.GetResponse](
+		getLock: connect.NewClient[v1.GetLockRequest, v1.GetLockResponse](
 			httpClient,
-			baseURL+LockServiceGetProcedure,
-			connect.WithSchema(lockServiceMethods.ByName("Get")),
+			baseURL+LockServiceGetLockProcedure,
+			connect.WithSchema(lockServiceMethods.ByName("GetLock")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		list: connect.NewClient[v1.ListRequest, v1.ListResponse](
+		listLocks: connect.NewClient[v1.ListLocksRequest, v1.ListLocksResponse](
 			httpClient,
-			baseURL+LockServiceListProcedure,
-			connect.WithSchema(lockServiceMethods.ByName("List")),
+			baseURL+LockServiceListLocksProcedure,
+			connect.WithSchema(lockServiceMethods.ByName("ListLocks")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -125,12 +125,12 @@ func NewLockServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 
 // lockServiceClient implements LockServiceClient.
 type lockServiceClient struct {
-	acquire *connect.Client[v1.AcquireRequest, v1.AcquireResponse]
-	renew   *connect.Client[v1.RenewRequest, v1.RenewResponse]
-	release *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
-	get     *connect.Client[v1.GetRequest, v1.GetResponse]
-	list    *connect.Client[v1.ListRequest, v1.ListResponse]
-	hold    *connect.Client[v1.HoldRequest, v1.HoldResponse]
+	acquire   *connect.Client[v1.AcquireRequest, v1.AcquireResponse]
+	renew     *connect.Client[v1.RenewRequest, v1.RenewResponse]
+	release   *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
+	getLock   *connect.Client[v1.GetLockRequest, v1.GetLockResponse]
+	listLocks *connect.Client[v1.ListLocksRequest, v1.ListLocksResponse]
+	hold      *connect.Client[v1.HoldRequest, v1.HoldResponse]
 }
 
 // Acquire calls ledgerd.lock.v1.LockService.Acquire.
@@ -160,18 +160,18 @@ func (c *lockServiceClient) Release(ctx context.Context, req *v1.ReleaseRequest)
 	return nil, err
 }
 
-// Get calls ledgerd.lock.v1.LockService.Get.
-func (c *lockServiceClient) Get(ctx context.Context, req *v1.GetRequest) (*v1.GetResponse, error) {
-	response, err := c.get.CallUnary(ctx, connect.NewRequest(req))
+// GetLock calls ledgerd.lock.v1.LockService.GetLock.
+func (c *lockServiceClient) GetLock(ctx context.Context, req *v1.GetLockRequest) (*v1.GetLockResponse, error) {
+	response, err := c.getLock.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
 	return nil, err
 }
 
-// List calls ledgerd.lock.v1.LockService.List.
-func (c *lockServiceClient) List(ctx context.Context, req *v1.ListRequest) (*v1.ListResponse, error) {
-	response, err := c.list.CallUnary(ctx, connect.NewRequest(req))
+// ListLocks calls ledgerd.lock.v1.LockService.ListLocks.
+func (c *lockServiceClient) ListLocks(ctx context.Context, req *v1.ListLocksRequest) (*v1.ListLocksResponse, error) {
+	response, err := c.listLocks.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -187,7 +187,7 @@ func (c *lockServiceClient) Hold(ctx context.Context, req *v1.HoldRequest) (*con
 type LockServiceHandler interface {
 	// Acquires the lock. Callers wait in order of arrival, over all servers. With an Idempotency-Key a call whose
 	// answer was lost can be repeated safely. In an Execute it does not wait. Errors: LOCK_HELD or PAGE_LOCK_HELD,
-	// whose state names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
+	// whose metadata names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
 	Acquire(context.Context, *v1.AcquireRequest) (*v1.AcquireResponse, error)
 	// Renews the lease from now. Idempotent without an Idempotency-Key. In an Execute all operations depend on it: they
 	// commit only if the lock is held. Errors: LOCK_LOST.
@@ -195,9 +195,9 @@ type LockServiceHandler interface {
 	// Releases the lock, or one of several acquisitions by a reentrant holder. Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
-	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
+	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
 	// Lists the held locks, by name.
-	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
+	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
 	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
 	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
@@ -232,17 +232,17 @@ func NewLockServiceHandler(svc LockServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(lockServiceMethods.ByName("Release")),
 		connect.WithHandlerOptions(opts...),
 	)
-	lockServiceGetHandler := connect.NewUnaryHandlerSimple(
-		LockServiceGetProcedure,
-		svc.Get,
-		connect.WithSchema(lockServiceMethods.ByName("Get")),
+	lockServiceGetLockHandler := connect.NewUnaryHandlerSimple(
+		LockServiceGetLockProcedure,
+		svc.GetLock,
+		connect.WithSchema(lockServiceMethods.ByName("GetLock")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	lockServiceListHandler := connect.NewUnaryHandlerSimple(
-		LockServiceListProcedure,
-		svc.List,
-		connect.WithSchema(lockServiceMethods.ByName("List")),
+	lockServiceListLocksHandler := connect.NewUnaryHandlerSimple(
+		LockServiceListLocksProcedure,
+		svc.ListLocks,
+		connect.WithSchema(lockServiceMethods.ByName("ListLocks")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -260,10 +260,10 @@ func NewLockServiceHandler(svc LockServiceHandler, opts ...connect.HandlerOption
 			lockServiceRenewHandler.ServeHTTP(w, r)
 		case LockServiceReleaseProcedure:
 			lockServiceReleaseHandler.ServeHTTP(w, r)
-		case LockServiceGetProcedure:
-			lockServiceGetHandler.ServeHTTP(w, r)
-		case LockServiceListProcedure:
-			lockServiceListHandler.ServeHTTP(w, r)
+		case LockServiceGetLockProcedure:
+			lockServiceGetLockHandler.ServeHTTP(w, r)
+		case LockServiceListLocksProcedure:
+			lockServiceListLocksHandler.ServeHTTP(w, r)
 		case LockServiceHoldProcedure:
 			lockServiceHoldHandler.ServeHTTP(w, r)
 		default:
@@ -287,12 +287,12 @@ func (UnimplementedLockServiceHandler) Release(context.Context, *v1.ReleaseReque
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.lock.v1.LockService.Release is not implemented"))
 }
 
-func (UnimplementedLockServiceHandler) Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.lock.v1.LockService.Get is not implemented"))
+func (UnimplementedLockServiceHandler) GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.lock.v1.LockService.GetLock is not implemented"))
 }
 
-func (UnimplementedLockServiceHandler) List(context.Context, *v1.ListRequest) (*v1.ListResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.lock.v1.LockService.List is not implemented"))
+func (UnimplementedLockServiceHandler) ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.lock.v1.LockService.ListLocks is not implemented"))
 }
 
 func (UnimplementedLockServiceHandler) Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error {

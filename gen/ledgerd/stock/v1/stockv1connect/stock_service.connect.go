@@ -78,7 +78,7 @@ type StockServiceClient interface {
 	// RESERVATION_NOT_SOLD, UNSELL_EXCEEDS_SOLD.
 	Unsell(context.Context, *v1.UnsellRequest) (*v1.UnsellResponse, error)
 	// Reserves units for a time. Errors, in the order of checks: ITEM_NOT_FOUND; RESERVATION_ENDED if a Cancel came
-	// before; RESERVATION_EXISTS_DIFFERENT; OUT_OF_STOCK, whose state has the number of available units.
+	// before; RESERVATION_EXISTS_DIFFERENT; OUT_OF_STOCK, whose metadata has the number of available units.
 	Reserve(context.Context, *v1.ReserveRequest) (*v1.ReserveResponse, error)
 	// Sells units at once: a Reserve and its Confirm in one. Errors: those of Reserve.
 	Deduct(context.Context, *v1.DeductRequest) (*v1.DeductResponse, error)
@@ -324,7 +324,7 @@ type StockServiceHandler interface {
 	// RESERVATION_NOT_SOLD, UNSELL_EXCEEDS_SOLD.
 	Unsell(context.Context, *v1.UnsellRequest) (*v1.UnsellResponse, error)
 	// Reserves units for a time. Errors, in the order of checks: ITEM_NOT_FOUND; RESERVATION_ENDED if a Cancel came
-	// before; RESERVATION_EXISTS_DIFFERENT; OUT_OF_STOCK, whose state has the number of available units.
+	// before; RESERVATION_EXISTS_DIFFERENT; OUT_OF_STOCK, whose metadata has the number of available units.
 	Reserve(context.Context, *v1.ReserveRequest) (*v1.ReserveResponse, error)
 	// Sells units at once: a Reserve and its Confirm in one. Errors: those of Reserve.
 	Deduct(context.Context, *v1.DeductRequest) (*v1.DeductResponse, error)

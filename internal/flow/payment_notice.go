@@ -17,10 +17,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// SettlePayment applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
+// ApplyNotice applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
 // call. Its answer is a Settled. The ids of the gateway name everything that it does, so that repeats, and notices that
 // come several ways at the same time, take effect once.
-type SettlePayment struct {
+type ApplyNotice struct {
 	commit.Caller
 	Gateway string
 	payment.Received
@@ -48,10 +48,10 @@ type SettlePayment struct {
 	alias    *payment.NoticeRow    // of notices about the same refund: by the gateway's id, or else by the number
 	number   *payment.NoticeRow    // alias by the number; nil: the notice has none
 	unlike   *payment.NoticeRow    // alias of a console refund whose number one of our refunds uses
-	spent    []byte                // hash of the submit token of a declined payment, as an earlier run found it
+	spent    []byte                // hash of the submit token of a declined payment, as an earlier attempt found it
 	token    *token.Row
 	heldFor  string           // clearing account that the capture of the refund's hold names; empty: none
-	accounts *payment.Gateway // as Need knows them: from an earlier run, or else from this process; nil: unknown
+	accounts *payment.Gateway // as Need knows them: from an earlier attempt, or else from this process; nil: unknown
 }
 
 // Settled is the effect of a notice.
@@ -71,7 +71,7 @@ type Settled struct {
 const pollAfter = 15 * time.Second
 
 // Need names what the notice is about. The order and its parts are found by the number of the payment.
-func (c *SettlePayment) Need(tx *Tx) {
+func (c *ApplyNotice) Need(tx *Tx) {
 	g, ok := payment.KnownGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 	if ok && c.accounts == nil {
 		c.accounts = &g
@@ -93,7 +93,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 		c.console.need(tx, payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 		c.needNames(tx)
 	}
-	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one run fewer
+	if c.Kind == gateway.Paid && c.events == nil { // the moves that are probable: one attempt fewer
 		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
 	}
 	tx.Ledger()
@@ -121,7 +121,7 @@ func (c *SettlePayment) Need(tx *Tx) {
 }
 
 // needMessages names the rows of the messages that the payment sends when it succeeds.
-func (c *SettlePayment) needMessages(tx *Tx, stored []byte) {
+func (c *ApplyNotice) needMessages(tx *Tx, stored []byte) {
 	text, err := tx.outbox.Master.Open(stored, messagesPurpose, c.OutTradeNo)
 	if err != nil {
 		c.unsent = "its messages cannot be read: this server has another master key, or none"
@@ -136,7 +136,7 @@ func (c *SettlePayment) needMessages(tx *Tx, stored []byte) {
 }
 
 // send sends the messages of the payment. One that is refused is not sent: the money counts all the same.
-func (c *SettlePayment) send(tx *Tx) error {
+func (c *ApplyNotice) send(tx *Tx) error {
 	for n, m := range c.sends {
 		_, err := m.Apply(tx.Messages())
 		f := fault.Of(err)
@@ -151,7 +151,7 @@ func (c *SettlePayment) send(tx *Tx) error {
 }
 
 // found names what the order needs, before rows are locked.
-func (c *SettlePayment) found(tx *Tx, o *order.Order) {
+func (c *ApplyNotice) found(tx *Tx, o *order.Order) {
 	c.order = tx.Orders().Known(o.Key)
 	tx.Machines().Want(instanceOf(o))
 	c.others.need(tx, payment.OrderKey(o.Key))
@@ -160,7 +160,7 @@ func (c *SettlePayment) found(tx *Tx, o *order.Order) {
 	}
 	tx.nameParts(o)
 	c.expectOrder(o.Key)
-	c.orders[o.Key] = *o // another run names its parts earlier: the account of a hold has to be found first
+	c.orders[o.Key] = *o // another attempt names its parts earlier: the account of a hold has to be found first
 	if !c.suspend {
 		payee := c.payee
 		if payee == "" {
@@ -171,7 +171,7 @@ func (c *SettlePayment) found(tx *Tx, o *order.Order) {
 }
 
 // needTransfer names the accounts of the posting, as far as the gateway is known: to a payee, or else to suspense.
-func (c *SettlePayment) needTransfer(tx *Tx, payee string) {
+func (c *ApplyNotice) needTransfer(tx *Tx, payee string) {
 	g := c.accounts
 	if g == nil || g.Clearing == "" || c.Asset == "" || c.TransactionID == "" || c.Amount.Coef.Sign() <= 0 {
 		return
@@ -193,7 +193,7 @@ func (c *SettlePayment) needTransfer(tx *Tx, payee string) {
 
 // Apply applies the notice, also if PutGateway has not been called yet: the gateway has no accounts then. Returns
 // faults of the order and the ledger, for which the caller runs the command again with Refused, and then with Unposted.
-func (c *SettlePayment) Apply(tx *Tx) (any, error) {
+func (c *ApplyNotice) Apply(tx *Tx) (any, error) {
 	if c.notice.Exists && c.notice.Value.Verdict != payment.Unknown {
 		return c.repeated(tx)
 	}
@@ -227,7 +227,7 @@ func (c *SettlePayment) Apply(tx *Tx) (any, error) {
 }
 
 // repeated applies a notice that was recorded before. Most change nothing.
-func (c *SettlePayment) repeated(tx *Tx) (any, error) {
+func (c *ApplyNotice) repeated(tx *Tx) (any, error) {
 	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
 	answer, ours := !c.Callback, c.foreign() == ""
 	switch {
@@ -253,14 +253,14 @@ func (c *SettlePayment) repeated(tx *Tx) (any, error) {
 }
 
 // keepCredential stores what the payer's client needs to pay.
-func (c *SettlePayment) keepCredential(tx *Tx) {
+func (c *ApplyNotice) keepCredential(tx *Tx) {
 	if c.Credential != nil {
 		tx.Payments().Change(c.row).Credential = c.Credential
 	}
 }
 
 // foreign returns the merchant or the gateway of the notice if it is not that of the payment; otherwise "".
-func (c *SettlePayment) foreign() string {
+func (c *ApplyNotice) foreign() string {
 	if c.Foreign == "" && c.row.Exists && c.row.Value.Gateway != c.Gateway {
 		return "gateway " + c.Gateway
 	}
@@ -268,7 +268,7 @@ func (c *SettlePayment) foreign() string {
 }
 
 // record stores the notice with its verdict.
-func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled {
+func (c *ApplyNotice) record(tx *Tx, v payment.Verdict, detail string) Settled {
 	if !c.notice.Exists {
 		tx.Payments().Record(c.notice, &c.Received, v, detail, c.RequestID)
 	}
@@ -276,7 +276,7 @@ func (c *SettlePayment) record(tx *Tx, v payment.Verdict, detail string) Settled
 }
 
 // state returns the state of the payment.
-func (c *SettlePayment) state(tx *Tx) (string, error) {
+func (c *ApplyNotice) state(tx *Tx) (string, error) {
 	find := tx.Machines().StateOf // without a payment there may be an instance all the same
 	if c.row.Exists {
 		find = tx.instanceOfRow
@@ -286,7 +286,7 @@ func (c *SettlePayment) state(tx *Tx) (string, error) {
 }
 
 // move moves the payment and publishes the event.
-func (c *SettlePayment) move(tx *Tx, to string) error {
+func (c *ApplyNotice) move(tx *Tx, to string) error {
 	m := movePayment(c.Caller, paymentInstance(c.row.Key), to, causeOf(&c.Received))
 	m.Need(tx.Machines())
 	_, err := c.run(tx, m.Apply)
@@ -302,7 +302,7 @@ func causeOf(s *payment.Received) string {
 }
 
 // paid takes the money of a payment: for its order, or else for suspense.
-func (c *SettlePayment) paid(tx *Tx) (any, error) {
+func (c *ApplyNotice) paid(tx *Tx) (any, error) {
 	if c.money == nil {
 		return nil, fault.FieldInvalid.New("transaction_id: is missing in a notice of a payment").
 			WithField("transaction_id", "is missing")
@@ -328,7 +328,7 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 		if c.payee == p.Payee && c.transfer == nil {
 			return nil, fault.FieldInvalid.New("clearing: account %s cannot pay itself", p.Payee)
 		}
-		c.payee = p.Payee // the next run names the right account
+		c.payee = p.Payee // the next attempt names the right account
 		return nil, commit.ErrMoreRows
 	}
 	if err := c.pay(tx); err != nil {
@@ -342,9 +342,9 @@ func (c *SettlePayment) paid(tx *Tx) (any, error) {
 	return s, nil
 }
 
-// seesAccounts reports whether Need knew the accounts of the gateway as the batch has read them. If not, the next run
-// names the right ones.
-func (c *SettlePayment) seesAccounts() bool {
+// seesAccounts reports whether Need knew the accounts of the gateway as the batch has read them. If not, the next
+// attempt names the right ones.
+func (c *ApplyNotice) seesAccounts() bool {
 	g := c.gateway.Value
 	if c.accounts != nil && *c.accounts == g {
 		return true
@@ -354,14 +354,14 @@ func (c *SettlePayment) seesAccounts() bool {
 }
 
 // transaction describes the money, posted to an account.
-func (c *SettlePayment) transaction(tx *Tx, account string) payment.Transaction {
+func (c *ApplyNotice) transaction(tx *Tx, account string) payment.Transaction {
 	n, scale := c.minor(tx)
 	return payment.Transaction{OutTradeNo: c.OutTradeNo, NoticeID: c.notice.Value.ID, Currency: c.Currency,
 		Asset: c.knownAsset(tx), Scale: scale, Amount: n, Account: account}
 }
 
 // knownAsset is the asset of the money; empty: the ledger has none for its currency, or none with as many decimals.
-func (c *SettlePayment) knownAsset(tx *Tx) string {
+func (c *ApplyNotice) knownAsset(tx *Tx) string {
 	if c.Asset == "" {
 		return ""
 	}
@@ -377,7 +377,7 @@ func (c *SettlePayment) knownAsset(tx *Tx) string {
 
 // minor returns the amount in the minor units of its asset; with its own decimals if the ledger has no such asset, or
 // if the amount has more decimals than it.
-func (c *SettlePayment) minor(tx *Tx) (amount.Int, uint8) {
+func (c *ApplyNotice) minor(tx *Tx) (amount.Int, uint8) {
 	if c.Asset != "" {
 		if scale, err := tx.Ledger().Decimals(c.Tenant, c.Asset); err == nil {
 			if n, err := c.Amount.Minor(scale); err == nil {
@@ -389,7 +389,7 @@ func (c *SettlePayment) minor(tx *Tx) (amount.Int, uint8) {
 }
 
 // problem is why the money does not pay the order. Empty: it does.
-func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
+func (c *ApplyNotice) problem(tx *Tx) (payment.FlagKind, string, error) {
 	p := &c.row.Value
 	state, err := c.state(tx)
 	if err != nil {
@@ -429,7 +429,7 @@ func (c *SettlePayment) problem(tx *Tx) (payment.FlagKind, string, error) {
 }
 
 // late tells money that came after the end from money that came twice.
-func (c *SettlePayment) late(tx *Tx, state string) (payment.FlagKind, string, error) {
+func (c *ApplyNotice) late(tx *Tx, state string) (payment.FlagKind, string, error) {
 	if !c.others.listed {
 		c.others.listed = true
 		return "", "", commit.ErrMoreRows
@@ -443,7 +443,7 @@ func (c *SettlePayment) late(tx *Tx, state string) (payment.FlagKind, string, er
 }
 
 // pay moves the payment and its order, and posts the money.
-func (c *SettlePayment) pay(tx *Tx) error {
+func (c *ApplyNotice) pay(tx *Tx) error {
 	if err := c.move(tx, machine.PaymentSucceeded); err != nil {
 		return err
 	}
@@ -461,7 +461,7 @@ func (c *SettlePayment) pay(tx *Tx) error {
 }
 
 // ended notes that the payment has its money.
-func (c *SettlePayment) ended(tx *Tx) {
+func (c *ApplyNotice) ended(tx *Tx) {
 	p := tx.Payments().Change(c.row)
 	p.TransactionID, p.PaidAt, p.FailureCode, p.FailureText = c.TransactionID, c.At, "", ""
 	p.Decided = true
@@ -470,7 +470,7 @@ func (c *SettlePayment) ended(tx *Tx) {
 
 // endCalls ends the calls about the payment. If the gateway told of it before it was created, it may have told of more
 // money than was taken until now, which is flagged.
-func (c *SettlePayment) endCalls(tx *Tx) {
+func (c *ApplyNotice) endCalls(tx *Tx) {
 	if p := &c.row.Value; p.Early {
 		tx.Payments().CallPayment(c.row.Key, p.Gateway, payment.FlagUnknown, 0)
 		return
