@@ -5,5 +5,5 @@ select f.tenant_id, f.name, f.fence,
 from (
     select l.tenant_id, l.name, l.fence, count(*) over (partition by l.fence) as locks from lock_locks l
 ) f
-where f.locks > 1
-    or f.fence > (select ((commit_epoch() - 1)::bigint << 34) + s.last_value from lock_fence_seq s)
+cross join lock_fence_seq s
+where f.locks > 1 or f.fence & 17179869183 > s.last_value or f.fence >> 34 >= commit_epoch()
