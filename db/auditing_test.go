@@ -116,7 +116,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"hold order-1/hold 0.40 CNY held; move awaiting_payment birth; hold ended order-1/hold 0.40 CNY released; move cancelled buyer",
 		`select string_agg(format('%s %s %s %s %s', code, campaign, state, owner, cause), '; ' order by code) from audit.coupons`: "" +
 			"SPRING-1 spring used user:1 order-7; SPRING-2 spring unclaimed  birth",
-		`select format('%s %s %s %s %s %s', sale, item, units_left, unpaid, sold, open) from audit.sales`: "autumn sku-2 5 3 2 t",
+		`select format('%s %s %s %s %s %s', sale, item, available, reserved, sold, open) from audit.sales`: "autumn sku-2 5 3 2 t",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what, name) from audit.requests
 			where request_id in ('req-order-9', 'req-coupons', 'req-sale') and what in ('order', 'coupon', 'sale')`: "" +
 			"coupon SPRING-1 spring tester; coupon SPRING-2 spring tester; order order-9 user:1 tester; sale autumn sku-2 tester",

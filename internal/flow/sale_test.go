@@ -233,7 +233,7 @@ func TestSaleChangesBetweenGrabs(t *testing.T) {
 	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, won o-2 awaiting_payment in time" {
 		t.Error(got)
 	}
-	if got := m.text("select string_agg(item || ' ' || units_left, ', ' order by sale) from audit.sales"); got != "radio 4, radio 4" {
+	if got := m.text("select string_agg(item || ' ' || available, ', ' order by sale) from audit.sales"); got != "radio 4, radio 4" {
 		t.Error(got)
 	}
 }

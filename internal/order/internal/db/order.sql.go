@@ -105,7 +105,7 @@ from (
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at, l.coupon, l.sale, l.sale_unit, l.once from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
 ) o
 `
 
@@ -201,7 +201,7 @@ cross join lateral (
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.metadata, l.principal, l.request_id, l.created_at, l.coupon, l.sale, l.sale_unit, l.once from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
 ) o
 `
 

@@ -139,59 +139,9 @@ comment on column audit.approvals.decided_request_id is
 comment on column audit.approvals.decided_at is 'When it was approved or rejected.';
 comment on column audit.approvals.note is 'What decided_by says.';
 grant select on audit.approvals to ledgerd_audit;
-
--- +goose StatementBegin
-do $$
-begin
-    execute 'create or replace view audit.requests as '
-        || rtrim(pg_get_viewdef('audit.requests'::regclass), ';') || $view$
-        union all
-        select t.name as tenant, a.request_id, a.at, a.what, a.name, a.detail, a.principal, a.id
-        from (
-            select r.tenant_id, r.request_id, r.created_at as at, 'approval requested'::text as what,
-                r.approval_id::text as name, r.operation as detail, r.principal, r.approval_id as id
-            from approval_requests r
-            union all
-            select r.tenant_id, r.decided_request_id, r.decided_at, 'approval'::text, r.approval_id::text,
-                r.operation || ': ' || r.state, r.decided_by, r.approval_id
-            from approval_requests r where r.decided_request_id is not null
-        ) a
-        left join access_tenants t on t.tenant_id = a.tenant_id
-    $view$;
-end
-$$;
--- +goose StatementEnd
-comment on column audit.requests.what is
-    'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: '
-    'the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last '
-    'call that changed it; machine: a version; move: of an instance of a machine, or its creation; lock; waiter; '
-    'notification: an outgoing message; notification changed: cancelled, requeued or reported on; code: the last one '
-    'sent or tried; template: a version; endpoint: a webhook endpoint, created or last changed; setting: an event of '
-    'the audit log; approval requested; approval: approved or rejected.';
-comment on column audit.requests.name is
-    'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name and '
-    'version of the machine, key of the instance, name of the lock, biz_no of the notification, number of the changed '
-    'notification, masked recipient of the code, name and version of the template, name of the endpoint or setting, or '
-    'id of the approval.';
-comment on column audit.requests.detail is
-    'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or '
-    'operation that spent it, scope of the claim or the work, consumer group and part of the message, machine of the '
-    'instance and the state it entered, holder of the lock, channel and business type of the notification, kind of the '
-    'change, type of the code, channel and locale of the template, state of the endpoint, kind of the setting, or '
-    'operation that is requested. For settled, decided or changed rows followed by a colon and the state.';
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    -- Without its last branch, which Up has added.
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
-end
-$$;
--- +goose StatementEnd
 drop view audit.approvals;
 drop table approval_requests;
 drop function approval_keep;

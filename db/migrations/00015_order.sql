@@ -22,6 +22,10 @@ create table order_orders (
     balance_amount     numeric(38, 0),
     purchase_parts     jsonb,
     purchase_window_ms bigint,
+    coupon             text collate "C",
+    sale               text collate "C",
+    sale_unit          smallint,
+    once               boolean not null default false,
     metadata           jsonb,
     principal          text collate "C" not null,
     request_id         text collate "C" not null,
@@ -38,6 +42,9 @@ create table order_orders (
         and (balance_account is null or payee is not null) and balance_amount > 0 and balance_amount <= amount),
     constraint order_orders_life_check check (pay_within_ms > 0 and life_ms > 0),
     constraint order_orders_purchase_check check ((purchase_parts is null) = (purchase_window_ms is null)),
+    constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
+    constraint order_orders_sale_check check (
+        (sale is null) = (sale_unit is null) and (sale is not null or not once)),
     constraint order_orders_metadata_check check (octet_length(metadata::text) <= 131072)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 -- Partial: on an empty table they would look as good as the primary key for a look-up by number, and the second as good
@@ -70,6 +77,10 @@ comment on column order_orders.balance_amount is
 comment on column order_orders.purchase_parts is
     'Parts of the business key that makes it the same purchase as another order; null: none.';
 comment on column order_orders.purchase_window_ms is 'Life of that key in milliseconds.';
+comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
+comment on column order_orders.sale is 'Sale in which it was won; null: none.';
+comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
+comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
 comment on column order_orders.metadata is 'Metadata of the caller: names and values; null: none.';
 comment on column order_orders.principal is 'Principal of the caller that created it.';
 comment on column order_orders.request_id is 'X-Request-ID of the call.';
@@ -86,7 +97,8 @@ select t.name as tenant, o.order_no, o.subject, case when d.due then i.timer_to 
     case when d.due then i.timer_at else i.changed_at end as changed_at, d.due,
     case when not d.due then i.timer_at end as timer_at, o.asset, audit.decimal(o.amount, o.scale) as amount,
     o.payee, o.reserve, o.balance_account, audit.decimal(o.balance_amount, o.scale) as balance_amount, o.lines,
-    o.purchase_parts, o.metadata, o.machine, o.principal, o.request_id, o.created_at, o.order_id
+    o.purchase_parts, o.metadata, o.machine, o.principal, o.request_id, o.created_at, o.order_id,
+    o.coupon, o.sale
 from order_orders o
 join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
 cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
@@ -116,119 +128,11 @@ comment on column audit.orders.principal is 'Principal that created it.';
 comment on column audit.orders.request_id is 'X-Request-ID of the call that created it.';
 comment on column audit.orders.created_at is 'When it was created.';
 comment on column audit.orders.order_id is 'Id; order_id >> 14 is the batch that created it.';
-
-create view audit.order_story as
-select t.name as tenant, o.order_no, s.at, s.what, s.name, s.detail, s.principal, s.request_id
-from order_orders o
-cross join lateral (
-    select h.recorded_at as at, 'move'::text as what, h.to_state as name,
-        h.cause || coalesce(': ' || h.reason, '') as detail, h.principal, h.request_id
-    from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
-    union all
-    select x.at, x.what, r.item || ' ' || r.reservation_no, r.quantity || ' ' || x.state, x.principal, x.request_id
-    from jsonb_array_elements(o.lines) with ordinality as l (line, n)
-    cross join lateral (
-        select * from stock_reservations v
-        where o.reserve and v.tenant_id = o.tenant_id and v.item = l.line ->> 'item'
-            and v.reservation_no = o.order_no || '/' || l.n
-        offset 0
-    ) r
-    cross join lateral (
-        values (r.created_at, 'reservation', 'reserved', r.principal, r.request_id),
-            (r.closed_at, 'reservation ended', r.state, null, coalesce(r.closed_request_id, r.request_id))
-    ) x (at, what, state, principal, request_id)
-    where x.at is not null
-    union all
-    select x.at, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
-        x.principal, x.request_id
-    from (
-        select * from ledger_holds v
-        where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/hold'
-        offset 0
-    ) h
-    cross join lateral (
-        values (h.created_at, 'hold', 'held', h.principal, h.request_id),
-            (h.closed_at, 'hold ended', h.state, null, null)
-    ) x (at, what, state, principal, request_id)
-    where x.at is not null
-    union all
-    select f.recorded_at, 'transfer', f.biz_no, f.type, f.principal, f.request_id
-    from (
-        select * from ledger_transfers v
-        where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/pay'
-        offset 0
-    ) f
-    union all
-    select m.accepted_at, 'message', n.biz_no, m.channel || ' ' || m.business_type, m.principal, m.request_id
-    from (
-        select v.biz_no, v.message_id from notify_names v
-        where v.tenant_id = o.tenant_id and v.biz_no >= o.order_no || '/message/'
-            and v.biz_no < o.order_no || '/message0'
-            and substr(v.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
-        offset 0
-    ) n
-    join notify_messages m on m.tenant_id = o.tenant_id and m.message_id = n.message_id
-) s
-left join access_tenants t on t.tenant_id = o.tenant_id;
-comment on view audit.order_story is
-    'Everything that happened to an order: its moves, and what became of its reservations, its hold, its transfer and '
-    'its messages. Ask for one order, by tenant and order_no, in the order of at.';
-comment on column audit.order_story.tenant is 'Name of the tenant.';
-comment on column audit.order_story.order_no is 'Number of the order.';
-comment on column audit.order_story.at is 'When it happened.';
-comment on column audit.order_story.what is
-    'move: of the order, or its creation; reservation; reservation ended; hold; hold ended; transfer; message: '
-    'accepted, with the biz_no order_no/message/1, 2 and so on.';
-comment on column audit.order_story.name is
-    'State that the order entered; item and number of the reservation; biz_no of the hold, transfer or message.';
-comment on column audit.order_story.detail is
-    'Cause and reason of the move; quantity and state of the reservation; amount and state of the hold; type of the '
-    'transfer; channel and business type of the message.';
-comment on column audit.order_story.principal is 'Principal of the caller, where it is recorded.';
-comment on column audit.order_story.request_id is 'X-Request-ID of the call, where it is recorded.';
-grant select on audit.orders, audit.order_story to ledgerd_audit;
-
--- Adds orders to audit.requests, whatever other branches the view has by now.
--- +goose StatementBegin
-do $$
-declare
-    was text := rtrim(pg_get_viewdef('audit.requests'::regclass), ';');
-    about text[] := array[
-        'what', ' order: created.',
-        'name', ' Of orders: number.',
-        'detail', ' Of orders: subject.'
-    ];
-begin
-    execute 'create or replace view audit.requests as ' || was || $view$
-union all
-select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
-from (
-    select tenant_id, request_id, created_at as at, 'order'::text as what, order_no as name, subject as detail,
-        principal, order_id as id
-    from order_orders
-) r
-left join access_tenants t on t.tenant_id = r.tenant_id$view$;
-    for i in 1 .. 5 by 2 loop
-        execute format('comment on column audit.requests.%I is %L', about[i],
-            (select col_description(attrelid, attnum) from pg_attribute
-            where attrelid = 'audit.requests'::regclass and attname = about[i]) || about[i + 1]);
-    end loop;
-end
-$$;
--- +goose StatementEnd
+comment on column audit.orders.coupon is 'Code of the coupon that it uses; null: none.';
+comment on column audit.orders.sale is 'Sale in which it was won; null: none.';
+grant select on audit.orders to ledgerd_audit;
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    -- Without its last branch, which Up has added.
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
-end
-$$;
--- +goose StatementEnd
-drop view audit.order_story;
 drop view audit.orders;
 drop table order_orders;

@@ -282,67 +282,9 @@ comment on column audit.machine_history.recorded_at is 'When it was recorded.';
 comment on column audit.machine_history.version is 'Version of the machine.';
 comment on column audit.machine_history.instance_id is 'Id of the instance.';
 grant select on audit.machines, audit.machine_history to ledgerd_audit;
-
--- audit.requests gets further branches.
--- +goose StatementBegin
-do $$
-begin
-    execute 'create or replace view audit.requests as '
-        || rtrim(pg_get_viewdef('audit.requests'::regclass), ';') || $view$
-        union all
-        select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
-        from (
-            select tenant_id, request_id, created_at as at, 'machine'::text as what,
-                (machine || '@' || version) collate "C" as name, null::text collate "C" as detail, principal,
-                null::bigint as id
-            from machine_definitions
-            union all
-            select tenant_id, request_id, recorded_at, 'move', key, machine || ': ' || to_state, principal, instance_id
-            from machine_history where recorded_at > '-infinity'
-        ) r
-        left join access_tenants t on t.tenant_id = r.tenant_id
-    $view$;
-end
-$$;
--- +goose StatementEnd
-comment on column audit.requests.what is
-    'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: '
-    'the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last '
-    'call that changed it; machine: a version; move: of an instance of a machine, or its creation; lock; waiter; '
-    'notification: an outgoing message; notification changed: cancelled, requeued or reported on; code: the last one '
-    'sent or tried; template: a version; endpoint: a webhook endpoint, created or last changed.';
-comment on column audit.requests.name is
-    'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name and '
-    'version of the machine, key of the instance, name of the lock, biz_no of the notification, number of the changed '
-    'notification, masked recipient of the code, name and version of the template, or name of the endpoint.';
-comment on column audit.requests.detail is
-    'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or '
-    'operation that spent it, scope of the claim or the work, consumer group and part of the message, machine of the '
-    'instance and the state it entered, holder of the lock, channel and business type of the notification, kind of the '
-    'change, type of the code, channel and locale of the template, or state of the endpoint. For settled or changed '
-    'rows followed by a colon and the state.';
-comment on column audit.requests.principal is
-    'Principal of the caller; null for accounts, changes of messages, moves by timers, and first attempts at work that '
-    'was begun again, which do not record it.';
-comment on column audit.requests.id is
-    'Id of the row, where id >> 14 is its batch; null for all but transfers, holds, accounts, claims, messages, '
-    'notifications and endpoints. For a code it is the id of its notification, for a move that of the instance.';
-comment on view audit.requests is
-    'Rows that a call created or changed, by its X-Request-ID. Expired rows are missing, and messages, works and '
-    'locks have only their last call. Transfers, moves and notifications are found by indexes; all other tables are '
-    'scanned, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' excludes them.';
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '\s+UNION ALL\s+SELECT t\.name AS tenant(?!.*AS tenant).*', '');
-end
-$$;
--- +goose StatementEnd
 drop view audit.machine_history;
 drop view audit.machines;
 drop table machine_history;

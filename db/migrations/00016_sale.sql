@@ -84,7 +84,7 @@ comment on column sale_sales.machine is 'State machine of the orders.';
 comment on column sale_sales.campaign is 'Campaign of the coupons; null: it gives orders.';
 comment on column sale_sales.coupon_life_ms is 'Life of a coupon from the grab on, in milliseconds; null: 10 years.';
 comment on column sale_sales.metadata is 'Metadata of each coupon: names and values; null: none.';
-comment on column sale_sales.per_buyer is 'Largest number of units a buyer.';
+comment on column sale_sales.per_buyer is 'Largest number of units for each buyer.';
 comment on column sale_sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
 comment on column sale_sales.opens_at is 'From when on units can be grabbed; null: always.';
 comment on column sale_sales.closes_at is 'From when on they cannot; null: never.';
@@ -97,30 +97,6 @@ grant select, insert on sale_sales to ledgerd_app;
 grant update (item, asset, amount, payee, pay_within_ms, machine, campaign, coupon_life_ms, metadata, per_buyer, once,
     opens_at, closes_at, principal, request_id, changed_at) on sale_sales to ledgerd_app;
 grant select on sale_sales to ledgerd_audit;
-
-alter table order_orders add column coupon text collate "C", add column sale text collate "C",
-    add column sale_unit smallint, add column once boolean not null default false,
-    add constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
-    add constraint order_orders_sale_check check (
-        (sale is null) = (sale_unit is null) and (sale is not null or not once));
-comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
-comment on column order_orders.sale is 'Sale in which it was won; null: none.';
-comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
-comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
-
-create or replace view audit.orders as
-select t.name as tenant, o.order_no, o.subject, case when d.due then i.timer_to else i.state end as state,
-    case when d.due then 'timer' else i.cause end as cause, i.revision + d.due::integer as revision,
-    case when d.due then i.timer_at else i.changed_at end as changed_at, d.due,
-    case when not d.due then i.timer_at end as timer_at, o.asset, audit.decimal(o.amount, o.scale) as amount,
-    o.payee, o.reserve, o.balance_account, audit.decimal(o.balance_amount, o.scale) as balance_amount, o.lines,
-    o.purchase_parts, o.metadata, o.machine, o.principal, o.request_id, o.created_at, o.order_id, o.coupon, o.sale
-from order_orders o
-join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
-cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
-left join access_tenants t on t.tenant_id = o.tenant_id;
-comment on column audit.orders.coupon is 'Code of the coupon that it uses; null: none.';
-comment on column audit.orders.sale is 'Sale in which it was won; null: none.';
 
 create view audit.coupons as
 select t.name as tenant, c.code, c.campaign, case when d.due then i.timer_to else i.state end as state, i.owner,
@@ -148,7 +124,7 @@ comment on column audit.coupons.created_at is 'When it was issued.';
 comment on column audit.coupons.coupon_id is 'Id; coupon_id >> 14 is the batch that issued it.';
 
 create view audit.sales as
-select t.name as tenant, s.sale, s.item, i.available as units_left, i.reserved as unpaid, i.sold,
+select t.name as tenant, s.sale, s.item, i.available, i.reserved, i.sold,
     coalesce(s.opens_at <= now(), true) and coalesce(s.closes_at > now(), true) as open, s.opens_at, s.closes_at,
     s.per_buyer, s.once, s.asset, s.amount, s.payee, s.machine, s.campaign, s.principal, s.request_id, s.created_at,
     s.changed_at
@@ -162,13 +138,13 @@ comment on view audit.sales is 'Sales, with the counts of their items.';
 comment on column audit.sales.tenant is 'Name of the tenant.';
 comment on column audit.sales.sale is 'Name.';
 comment on column audit.sales.item is 'Item whose units it gives.';
-comment on column audit.sales.units_left is 'Units that can be grabbed.';
-comment on column audit.sales.unpaid is 'Units that are reserved.';
+comment on column audit.sales.available is 'Units that can be grabbed.';
+comment on column audit.sales.reserved is 'Units that are reserved.';
 comment on column audit.sales.sold is 'Units that are sold.';
 comment on column audit.sales.open is 'True between its opening and its closing time.';
 comment on column audit.sales.opens_at is 'From when on units can be grabbed; null: always.';
 comment on column audit.sales.closes_at is 'From when on they cannot; null: never.';
-comment on column audit.sales.per_buyer is 'Largest number of units a buyer.';
+comment on column audit.sales.per_buyer is 'Largest number of units for each buyer.';
 comment on column audit.sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
 comment on column audit.sales.asset is 'Asset of the orders; null: it gives coupons.';
 comment on column audit.sales.amount is 'What a unit costs.';
@@ -180,55 +156,10 @@ comment on column audit.sales.request_id is 'X-Request-ID of that call.';
 comment on column audit.sales.created_at is 'When it was created.';
 comment on column audit.sales.changed_at is 'When it was created or last changed.';
 grant select on audit.coupons, audit.sales to ledgerd_audit;
-
--- Adds coupons and sales to audit.requests, whatever other branches the view has by now.
--- +goose StatementBegin
-do $$
-declare
-    was text := rtrim(pg_get_viewdef('audit.requests'::regclass), ';');
-    about text[] := array[
-        'what', ' coupon: issued; sale: created or last changed.',
-        'name', ' Of coupons: code. Of sales: name.',
-        'detail', ' Of coupons: campaign. Of sales: item.'
-    ];
-begin
-    execute 'create or replace view audit.requests as ' || was || $view$
-union all
-select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
-from (
-    select tenant_id, request_id, created_at as at, 'coupon'::text as what, code as name, campaign as detail, principal,
-        coupon_id as id
-    from coupon_coupons
-    union all
-    select tenant_id, request_id, changed_at, 'sale', sale, item, principal, null
-    from sale_sales
-) r
-left join access_tenants t on t.tenant_id = r.tenant_id$view$;
-    for i in 1 .. 5 by 2 loop
-        execute format('comment on column audit.requests.%I is %L', about[i],
-            (select col_description(attrelid, attnum) from pg_attribute
-            where attrelid = 'audit.requests'::regclass and attname = about[i]) || about[i + 1]);
-    end loop;
-end
-$$;
--- +goose StatementEnd
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    -- Without its last branch, which Up has added.
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
-end
-$$;
--- +goose StatementEnd
 drop view audit.sales;
 drop view audit.coupons;
-drop view audit.orders;
-alter table order_orders drop column coupon, drop column sale, drop column sale_unit, drop column once;
-create view audit.orders as select order_no from order_orders; -- the migration before drops it
 drop table sale_sales;
 drop table coupon_coupons;

@@ -84,51 +84,9 @@ comment on column audit.changes.database_role is 'Login of the database that wro
 comment on column audit.changes.request_id is 'X-Request-ID of the call; null: it was no call.';
 comment on column audit.changes.event_id is 'Number in audit_events.';
 grant select on audit.changes to ledgerd_audit;
-
--- +goose StatementBegin
-do $$
-begin
-    execute 'create or replace view audit.requests as '
-        || rtrim(pg_get_viewdef('audit.requests'::regclass), ';') || $view$
-        union all
-        select t.name as tenant, e.request_id, e.recorded_at, 'setting'::text, e.name, e.kind, e.principal,
-            null::bigint as id
-        from audit_events e
-        left join access_tenants t on t.tenant_id = e.tenant_id
-        where e.request_id is not null
-    $view$;
-end
-$$;
--- +goose StatementEnd
-comment on column audit.requests.what is
-    'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: '
-    'the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last '
-    'call that changed it; machine: a version; move: of an instance of a machine, or its creation; lock; waiter; '
-    'notification: an outgoing message; notification changed: cancelled, requeued or reported on; code: the last one '
-    'sent or tried; template: a version; endpoint: a webhook endpoint, created or last changed; setting: an event of '
-    'the audit log.';
-comment on column audit.requests.name is
-    'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name and '
-    'version of the machine, key of the instance, name of the lock, biz_no of the notification, number of the changed '
-    'notification, masked recipient of the code, name and version of the template, or name of the endpoint or setting.';
-comment on column audit.requests.detail is
-    'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or '
-    'operation that spent it, scope of the claim or the work, consumer group and part of the message, machine of the '
-    'instance and the state it entered, holder of the lock, channel and business type of the notification, kind of the '
-    'change, type of the code, channel and locale of the template, state of the endpoint, or kind of the setting. For '
-    'settled or changed rows followed by a colon and the state.';
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '\s+UNION ALL\s+SELECT t\.name AS tenant(?!.*AS tenant).*', '');
-end
-$$;
--- +goose StatementEnd
 drop view audit.changes;
 drop table audit_events;
 drop sequence audit_event_seq;

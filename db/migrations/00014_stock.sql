@@ -262,60 +262,9 @@ comment on column audit.stock_changes.principal is 'Principal of the caller.';
 comment on column audit.stock_changes.request_id is 'X-Request-ID of the call.';
 comment on column audit.stock_changes.change_id is 'Id in stock_changes.';
 grant select on audit.stock, audit.reservations, audit.stock_changes to ledgerd_audit;
-
--- Adds stock to audit.requests, whatever other branches the view has by now.
--- +goose StatementBegin
-do $$
-declare
-    was text := rtrim(pg_get_viewdef('audit.requests'::regclass), ';');
-    about text[] := array[
-        'what', ' item: created or last described anew; reservation; reservation ended: sold or cancelled by another '
-            'call than the one that made it; stock change: goods came in, were counted, or came back.',
-        'name', ' Of stock: item, or item and number.',
-        'detail', ' Of stock: state of the reservation, kind of the change.'
-    ];
-begin
-    execute 'create or replace view audit.requests as ' || was || $view$
-union all
-select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
-from (
-    select tenant_id, request_id, changed_at as at, 'item'::text as what, item as name, null::text as detail,
-        principal, null::bigint as id
-    from stock_item_details
-    union all
-    select tenant_id, request_id, created_at, 'reservation', item || ' ' || reservation_no, state, principal,
-        reservation_id
-    from stock_reservations
-    union all
-    select tenant_id, closed_request_id, closed_at, 'reservation ended', item || ' ' || reservation_no, state, null,
-        reservation_id
-    from stock_reservations where closed_request_id is not null
-    union all
-    select tenant_id, request_id, changed_at, 'stock change', item || ' ' || change_no, kind, principal, change_id
-    from stock_changes
-) r
-left join access_tenants t on t.tenant_id = r.tenant_id$view$;
-    for i in 1 .. 5 by 2 loop
-        execute format('comment on column audit.requests.%I is %L', about[i],
-            (select col_description(attrelid, attnum) from pg_attribute
-            where attrelid = 'audit.requests'::regclass and attname = about[i]) || about[i + 1]);
-    end loop;
-end
-$$;
--- +goose StatementEnd
 reset role;
 
 -- +goose Down
--- +goose StatementBegin
-do $$
-begin
-    -- Without its last branch, which Up has added.
-    execute 'create or replace view audit.requests as '
-        || regexp_replace(pg_get_viewdef('audit.requests'::regclass),
-            '^(.*)\mUNION ALL\s+SELECT t\.name AS tenant,.*$', '\1');
-end
-$$;
--- +goose StatementEnd
 drop view audit.stock_changes;
 drop view audit.reservations;
 drop view audit.stock;
