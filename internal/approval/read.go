@@ -82,7 +82,7 @@ func (r *Reader) Requests(ctx context.Context, tenant int32, s State, size int, 
 func requestOf(tenant int32, r *db.ApprovalPageRow) Request {
 	x := Request{Key: Key{tenant, r.ApprovalID}, State: State(r.State), Operation: r.Operation,
 		Reason: pg.OrZero(r.Reason), Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC(),
-		ExpiresAt: r.ExpiresAt.UTC(), DecidedBy: pg.OrZero(r.DecidedBy), DecidedAt: utc(r.DecidedAt),
+		ExpiresAt: r.ExpiresAt.UTC(), DecidedBy: pg.OrZero(r.DecidedBy), DecidedAt: pg.OrZero(r.DecidedAt),
 		Note: pg.OrZero(r.Note)}
 	if r.Expired {
 		x.State = Expired

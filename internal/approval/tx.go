@@ -3,7 +3,6 @@ package approval
 import (
 	"cmp"
 	"hash/maphash"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -85,18 +84,10 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 			tx.Load(r, row{tid: f.Ctid, Request: Request{Key: r.Key, State: State(f.State), Operation: f.Operation,
 				Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID,
 				CreatedAt: f.CreatedAt.UTC(), ExpiresAt: f.ExpiresAt.UTC(), DecidedBy: pg.OrZero(f.DecidedBy),
-				DecidedAt: utc(f.DecidedAt), Note: pg.OrZero(f.Note), Response: f.Response}})
+				DecidedAt: pg.OrZero(f.DecidedAt), Note: pg.OrZero(f.Note), Response: f.Response}})
 		}
 		return err
 	})
-}
-
-// utc reads a column that may be null.
-func utc(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
 }
 
 // Flush inserts the new requests, and updates those that were decided.

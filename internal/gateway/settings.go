@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -192,15 +191,10 @@ func CheckURL(field, text string) error {
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "" || u.RawQuery != "" || u.ForceQuery:
 		return fmt.Errorf("%s: must be a URL without user, query and fragment", field) // omit the input
-	case u.Scheme == "https", u.Scheme == "http" && loopback(u.Hostname()):
+	case u.Scheme == "https", u.Scheme == "http" && settings.Loopback(u.Hostname()):
 		return nil
 	}
 	return fmt.Errorf("%s: must begin with https://, except on this machine", field)
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // build builds the gateway of an entry. Nothing is opened until its first call.

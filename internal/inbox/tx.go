@@ -202,20 +202,12 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 
 func messageOf(k Key, r db.MessageLockRow) Message {
 	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder,
-		Fence:      r.Fence,
-		LeaseUntil: at(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Backoff: ms(r.BackoffMs),
-		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result),
-		Keep:       ms(pg.OrZero(r.KeepMs)),
-		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: at(r.FinishedAt),
-		RequeuedAt: at(r.RequeuedAt),
-		ExpiresAt:  at(r.ExpiresAt), Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
-}
-
-func at(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
+		Fence: r.Fence, LeaseUntil: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
+		Backoff: ms(r.BackoffMs), MaxBackoff: ms(r.MaxBackoffMs), RetryAt: pg.OrZero(r.RetryAt),
+		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Keep: ms(pg.OrZero(r.KeepMs)),
+		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: pg.OrZero(r.FinishedAt),
+		RequeuedAt: pg.OrZero(r.RequeuedAt), ExpiresAt: pg.OrZero(r.ExpiresAt), Principal: r.Principal,
+		RequestID: r.RequestID, LastRequestID: r.LastRequestID}
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

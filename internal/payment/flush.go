@@ -6,6 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Flush writes the changes, table by table.
@@ -45,9 +46,9 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 			arg.Payees, arg.Descriptions = append(arg.Payees, x.Payee), append(arg.Descriptions, x.Description)
 			arg.Payers, arg.PayerIps = append(arg.Payers, x.Payer), append(arg.PayerIps, x.PayerIP)
 			arg.ReturnUrls, arg.ExpiresAt = append(arg.ReturnUrls, x.ReturnURL), append(arg.ExpiresAt, x.ExpiresAt)
-			arg.TokenHashes = append(arg.TokenHashes, orEmpty(x.TokenHash))
+			arg.TokenHashes = append(arg.TokenHashes, pg.NotNil(x.TokenHash))
 			arg.Earlies = append(arg.Earlies, x.Early)
-			arg.Messages = append(arg.Messages, orEmpty(x.Messages))
+			arg.Messages = append(arg.Messages, pg.NotNil(x.Messages))
 			arg.Principals, arg.RequestIds = append(arg.Principals, x.Principal), append(arg.RequestIds, x.RequestID)
 			arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
 		}
@@ -136,7 +137,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 		}
 		arg.Fields, arg.Verdicts = append(arg.Fields, fields), append(arg.Verdicts, string(v.Verdict))
 		arg.Details, arg.Headers = append(arg.Details, v.detail), append(arg.Headers, encode(s.Header))
-		arg.Bodies, arg.RequestIds = append(arg.Bodies, orEmpty(s.Body)), append(arg.RequestIds, v.request)
+		arg.Bodies, arg.RequestIds = append(arg.Bodies, pg.NotNil(s.Body)), append(arg.RequestIds, v.request)
 		arg.OccurredAt = append(arg.OccurredAt, s.At)
 	}
 	p.Queue(func(d commit.DB) error { return q.NoticeNameInsert(p.Context(), d, names) })
@@ -218,14 +219,6 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		_, err := q.FlagResolve(p.Context(), d, arg)
 		return err
 	})
-}
-
-// orEmpty returns bytes that are not null.
-func orEmpty(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
 }
 
 // encode is the stored form of names and values. None is null.

@@ -126,6 +126,14 @@ func OrZero[T any](p *T) (v T) {
 	return *p
 }
 
+// NotNil returns bytes that a statement does not take for null.
+func NotNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
 // OrNull replaces an array of zeros by nil, which statements treat alike.
 func OrNull[T comparable](column []T) []T {
 	var zero T

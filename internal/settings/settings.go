@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"strings"
@@ -145,3 +146,9 @@ func (d *Duration) UnmarshalJSON(text []byte) error {
 
 // Value returns d as a time.Duration.
 func (d Duration) Value() time.Duration { return time.Duration(d) }
+
+// Loopback reports whether a host is this machine: localhost or a loopback address. Secrets may go there without TLS.
+func Loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

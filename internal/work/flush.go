@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
@@ -17,7 +18,7 @@ func params(rows []*row) (a db.WorkInsertParams, tids []pgtype.TID) {
 		a.Scopes = append(a.Scopes, r.Key.Scope)
 		a.Keys = append(a.Keys, r.Key.Name)
 		a.Bound = append(a.Bound, w.bound)
-		a.Fingerprints = append(a.Fingerprints, notNil(w.fingerprint))
+		a.Fingerprints = append(a.Fingerprints, pg.NotNil(w.fingerprint))
 		a.States = append(a.States, string(w.state))
 		a.Fences = append(a.Fences, w.fence)
 		a.Attempts = append(a.Attempts, w.attempt)
@@ -47,17 +48,10 @@ func addAnswer(a *db.WorkInsertParams, w *work) {
 	}
 	a.Statuses = append(a.Statuses, x.Status)
 	a.Headers = append(a.Headers, encodeHeaders(x.Headers))
-	a.Bodies = append(a.Bodies, notNil(x.body))
+	a.Bodies = append(a.Bodies, pg.NotNil(x.body))
 	a.BodyCompressed = append(a.BodyCompressed, x.packed)
 	a.BodyBytes = append(a.BodyBytes, int32(x.bytes))
-	a.AnswerHashes = append(a.AnswerHashes, notNil(w.answerHash))
-}
-
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
-	}
-	return b
+	a.AnswerHashes = append(a.AnswerHashes, pg.NotNil(w.answerHash))
 }
 
 // encodeHeaders encodes headers as a list of pairs, because a name may occur several times.

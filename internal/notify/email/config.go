@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/mail"
 	"os"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/notify/report"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 const (
@@ -178,7 +178,7 @@ func (c *Config) completeTLS() error {
 		return errors.New("port: must be 1 to 65535")
 	case !slices.Contains([]string{StartTLS, Implicit, None}, c.TLS):
 		return fmt.Errorf("tls: must be %s, %s or %s, not %q", StartTLS, Implicit, None, c.TLS)
-	case c.TLS == None && !c.Insecure && !isLoopback(c.Host):
+	case c.TLS == None && !c.Insecure && !settings.Loopback(c.Host):
 		return errors.New("tls: none is only allowed for servers on this machine; insecure: true allows it for others")
 	}
 	return nil
@@ -238,9 +238,4 @@ func (i Identity) parse(fallback Identity) (*identity, error) {
 		}
 	}
 	return out, nil
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }

@@ -10,13 +10,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
 // client returns the HTTP client for a provider.
@@ -31,15 +31,10 @@ func base(text string, plain bool) (*url.URL, error) {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
 		// omit the input: it may contain a password
 		return nil, errors.New("the URL is invalid, or has a user or a fragment")
-	case u.Scheme == "https", u.Scheme == "http" && (plain || loopback(u.Hostname())):
+	case u.Scheme == "https", u.Scheme == "http" && (plain || settings.Loopback(u.Hostname())):
 		return u, nil
 	}
 	return nil, errors.New("the URL must begin with https://: without TLS the password and the messages could be read on their way")
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // require returns an error for the first empty setting of name, value pairs.

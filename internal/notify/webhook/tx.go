@@ -6,12 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 var q = db.New()
@@ -205,11 +205,10 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 }
 
 func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
-	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: at(r.DisabledAt),
-		Version:       r.SecretVersion,
-		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt),
-		CreatedAt: r.CreatedAt.UTC(),
-		ChangedAt: r.ChangedAt.UTC(), Principal: r.Principal, RequestID: r.RequestID}
+	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: pg.OrZero(r.DisabledAt),
+		Version: r.SecretVersion, PreviousUntil: pg.OrZero(r.PreviousUntil), FailingSince: pg.OrZero(r.FailingSince),
+		FailedAt: pg.OrZero(r.FailedAt), CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC(),
+		Principal: r.Principal, RequestID: r.RequestID}
 	if r.Types != "" {
 		e.Types = strings.Split(r.Types, ",")
 	}
@@ -217,11 +216,4 @@ func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
 		e.Disabled = *r.DisabledFor
 	}
 	return e
-}
-
-func at(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
 }
