@@ -57,16 +57,16 @@ comment on column access_api_keys.role is
     'read; write: reads and changes; admin: also administers the tenant; operator: administers all tenants, and may '
     'do nothing else.';
 comment on column access_api_keys.scopes is
-    'What the key may do, such as ledger.transfer(from=user:*); null: all that its role allows.';
+    'Scopes of the key, such as ledger.transfer(from=user:*); null: all that its role allows.';
 comment on column access_api_keys.call_rate is 'Calls a second that a server admits; null: no limit.';
 comment on column access_api_keys.call_limit is 'Calls in flight that a server admits; null: no limit.';
 comment on column access_api_keys.secret_hash is 'SHA-256 of the secret part.';
 comment on column access_api_keys.created_at is 'When it was created.';
 comment on column access_api_keys.created_by is
-    'Who created it: TENANT/PRINCIPAL of a call, or the database login of a command.';
+    'Creator: TENANT/PRINCIPAL of a call, or the database login of a command.';
 comment on column access_api_keys.expires_at is 'From then on it is refused; null: it does not expire.';
 comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is not.';
-comment on column access_api_keys.revoked_by is 'Who revoked it, as in created_by; null: it is not revoked.';
+comment on column access_api_keys.revoked_by is 'Revoker, as in created_by; null: it is not revoked.';
 comment on column access_api_keys.used_at is
     'When it was last used, to a minute or so. Written beside the calls: the last uses before a crash may be missing.';
 comment on column access_api_keys.secret_digest is
@@ -127,7 +127,7 @@ create table access_policies (
         or approval_required and approval_above ~ '^(0|[1-9][0-9]{0,37})(\.[0-9]{1,18})?$'
             and octet_length(approval_above) <= 39)
 );
-comment on table access_policies is 'What a tenant requires of mutations. Servers apply changes within 5 seconds.';
+comment on table access_policies is 'Requirements of a tenant on mutations. Servers apply changes within 5 seconds.';
 comment on column access_policies.tenant_id is 'Tenant.';
 comment on column access_policies.operation is
     'Operation, such as ledger.transfer; * for all operations without a policy of their own.';

@@ -92,7 +92,7 @@ comment on column notify_messages.fingerprint is
     'Fingerprint that recognises repeats within the window; null: not requested.';
 comment on column notify_messages.priority is '0 high, 1 normal, 2 low.';
 comment on column notify_messages.on_unknown is
-    'What happens when it is unknown whether an attempt sent it. park: an operator or a delivery report settles '
+    'Policy after an attempt with unknown outcome. park: an operator or a delivery report settles '
     'it; resend: it is sent again, with the same key for the provider; never: as park, and it cannot be requeued.';
 comment on column notify_messages.max_attempts is 'Attempts after which it is dead.';
 comment on column notify_messages.not_before is 'Not sent before this time; null: at once.';
@@ -291,7 +291,7 @@ comment on column notify_limits.tenant_id is 'Tenant.';
 comment on column notify_limits.channel is
     'Channel; code: verification codes on any channel; *: all channels together.';
 comment on column notify_limits.scope is
-    'What is counted separately. tenant: nothing; channel: every channel; recipient: every recipient; ip: every '
+    'Unit of counting. tenant: all together; channel: every channel; recipient: every recipient; ip: every '
     'client_ip, of IPv6 the first 64 bits; prefix: every phone number without its last four digits.';
 comment on column notify_limits.window_s is 'Length of the window, in seconds.';
 comment on column notify_limits.max_messages is 'Limit in any window of this length.';
@@ -539,7 +539,7 @@ comment on column audit.notifications.ended_at is 'When it was sent, cancelled, 
 comment on column audit.notifications.contents_until is
     'Day, UTC, from whose beginning its recipient and content cannot be read. They are deleted within seven days.';
 comment on column audit.notifications.on_unknown is
-    'What happens when it is unknown whether it was sent: park, resend or never.';
+    'Policy after an attempt with unknown outcome: park, resend or never.';
 comment on column audit.notifications.principal is 'Principal that requested it.';
 comment on column audit.notifications.request_id is 'X-Request-ID of the call that requested it.';
 

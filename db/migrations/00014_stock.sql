@@ -119,7 +119,7 @@ comment on column stock_reservations.segment is 'Segment that gave the units, or
 comment on column stock_reservations.draws is
     'Units by segment, from segment 0, if several segments gave them; null: one did.';
 comment on column stock_reservations.state is 'reserved while it is open; then sold, cancelled or lapsed.';
-comment on column stock_reservations.ref is 'What it is for, according to the caller, such as an order number.';
+comment on column stock_reservations.ref is 'Purpose, according to the caller, such as an order number.';
 comment on column stock_reservations.life_ms is
     'Requested life, in milliseconds; null: sold directly, or cancelled before it was made.';
 comment on column stock_reservations.created_at is 'When it was made.';
@@ -231,7 +231,7 @@ comment on column audit.reservations.reservation_no is 'The caller''s number.';
 comment on column audit.reservations.quantity is 'Units; 0 if it was cancelled before it was made.';
 comment on column audit.reservations.unsold is 'Units that came back after the sale.';
 comment on column audit.reservations.state is 'reserved, sold, cancelled or lapsed.';
-comment on column audit.reservations.ref is 'What it is for, according to the caller.';
+comment on column audit.reservations.ref is 'Purpose, according to the caller.';
 comment on column audit.reservations.created_at is 'When it was made.';
 comment on column audit.reservations.expires_at is 'When it lapses, or would have; null: sold directly.';
 comment on column audit.reservations.due is

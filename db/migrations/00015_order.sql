@@ -58,10 +58,10 @@ comment on column order_orders.order_no is 'Number: chosen by the caller, or mad
 comment on column order_orders.order_id is 'Id, that of the instance too; order_id >> 14 is the batch that created it.';
 comment on column order_orders.machine is
     'State machine that it follows: the instance has this machine and the order_no as key.';
-comment on column order_orders.subject is 'Who ordered.';
+comment on column order_orders.subject is 'Orderer: the caller''s name of the end user.';
 comment on column order_orders.asset is 'Asset of the amounts.';
 comment on column order_orders.scale is 'Decimals of the asset.';
-comment on column order_orders.amount is 'What is to be paid, in minor units.';
+comment on column order_orders.amount is 'Amount to pay, in minor units.';
 comment on column order_orders.lines is
     'Lines: item, quantity, amount (a decimal; missing: not said), description. The nth line is reserved under the '
     'number order_no/n, from 1. Null: none.';
@@ -73,7 +73,7 @@ comment on column order_orders.life_ms is
 comment on column order_orders.reserve is 'True if the units of its lines are reserved.';
 comment on column order_orders.balance_account is 'Code of the account that pays balance_amount; null: none.';
 comment on column order_orders.balance_amount is
-    'What balance_account pays, in minor units: if it is all, at once, else out of the hold order_no/hold.';
+    'Amount that balance_account pays, in minor units: if it is all, at once, else out of the hold order_no/hold.';
 comment on column order_orders.purchase_parts is
     'Parts of the business key that makes it the same purchase as another order; null: none.';
 comment on column order_orders.purchase_window_ms is 'Life of that key in milliseconds.';
@@ -107,7 +107,7 @@ comment on view audit.orders is
     'Orders, as they count now: past its timer, an order is in the state to which that moves it.';
 comment on column audit.orders.tenant is 'Name of the tenant.';
 comment on column audit.orders.order_no is 'Number.';
-comment on column audit.orders.subject is 'Who ordered.';
+comment on column audit.orders.subject is 'Orderer: the caller''s name of the end user.';
 comment on column audit.orders.state is 'State.';
 comment on column audit.orders.cause is 'Cause of the last move.';
 comment on column audit.orders.revision is 'Number of its moves, its creation included.';
@@ -115,13 +115,13 @@ comment on column audit.orders.changed_at is 'When it got into its state.';
 comment on column audit.orders.due is 'True if its timer has moved it, and the history does not have the move yet.';
 comment on column audit.orders.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column audit.orders.asset is 'Asset of the amounts.';
-comment on column audit.orders.amount is 'What is to be paid.';
+comment on column audit.orders.amount is 'Amount to pay.';
 comment on column audit.orders.payee is 'Account that is paid; null: none.';
 comment on column audit.orders.reserve is 'True if the units of its lines were reserved.';
 comment on column audit.orders.balance_account is 'Account that pays balance_amount; null: none.';
-comment on column audit.orders.balance_amount is 'What that account pays.';
+comment on column audit.orders.balance_amount is 'Amount that balance_account pays.';
 comment on column audit.orders.lines is 'Lines: item, quantity, amount, description.';
-comment on column audit.orders.purchase_parts is 'What makes it the same purchase as another order; null: nothing.';
+comment on column audit.orders.purchase_parts is 'Key that makes it the same purchase as another order; null: none.';
 comment on column audit.orders.metadata is 'Metadata of the caller: names and values.';
 comment on column audit.orders.machine is 'State machine that it follows.';
 comment on column audit.orders.principal is 'Principal that created it.';

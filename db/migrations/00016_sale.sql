@@ -71,12 +71,12 @@ create table sale_sales (
     constraint sale_sales_metadata_check check (octet_length(metadata::text) <= 131072)
 );
 comment on table sale_sales is
-    'Sales: who comes first gets a unit of the item. What is left are the counts of the item.';
+    'Sales of units of an item, first come, first served. The counts are those of the item.';
 comment on column sale_sales.tenant_id is 'Tenant.';
 comment on column sale_sales.sale is 'Name.';
 comment on column sale_sales.item is 'Item whose units it gives.';
 comment on column sale_sales.asset is 'Asset of the orders; null: it gives coupons.';
-comment on column sale_sales.amount is 'What a unit costs, as a decimal.';
+comment on column sale_sales.amount is 'Price of a unit, as a decimal.';
 comment on column sale_sales.payee is 'Code of the account that is paid; null: none.';
 comment on column sale_sales.pay_within_ms is
     'How long an order may stay unpaid, in milliseconds; null: as its machine says.';
@@ -147,7 +147,7 @@ comment on column audit.sales.closes_at is 'From when on they cannot; null: neve
 comment on column audit.sales.per_buyer is 'Largest number of units for each buyer.';
 comment on column audit.sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
 comment on column audit.sales.asset is 'Asset of the orders; null: it gives coupons.';
-comment on column audit.sales.amount is 'What a unit costs.';
+comment on column audit.sales.amount is 'Price of a unit.';
 comment on column audit.sales.payee is 'Account that is paid; null: none.';
 comment on column audit.sales.machine is 'State machine of the orders.';
 comment on column audit.sales.campaign is 'Campaign of the coupons; null: it gives orders.';

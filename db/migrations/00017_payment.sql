@@ -91,10 +91,10 @@ comment on column payment_payments.pay_type is 'Way to pay, as the gateway knows
 comment on column payment_payments.attempt is 'Attempt, from 1: of the same order, gateway and pay type.';
 comment on column payment_payments.asset is 'Asset of the amount.';
 comment on column payment_payments.scale is 'Decimals of the asset.';
-comment on column payment_payments.amount is 'What is to be paid, in minor units.';
+comment on column payment_payments.amount is 'Amount to pay, in minor units.';
 comment on column payment_payments.payee is 'Code of the account that is paid.';
 comment on column payment_payments.description is
-    'What the payer reads at the gateway; null: the number of the order.';
+    'Text that the payer reads at the gateway; null: the number of the order.';
 comment on column payment_payments.payer is 'Payer, by the gateway''s name; null: none.';
 comment on column payment_payments.payer_ip is 'IP address of the payer; null: none.';
 comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: none.';
@@ -111,7 +111,7 @@ comment on column payment_payments.transaction_id is
     'The gateway''s number of the transaction, which may be in payment_transactions; null: not known.';
 comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or unknown.';
 comment on column payment_payments.credential is
-    'What the payer''s client needs to pay: names and values; null: the gateway does not know it yet.';
+    'Values with which the payer''s client pays, by name; null: the gateway does not know it yet.';
 comment on column payment_payments.failure_code is
     'Why it was last declined or refused, by the gateway; null: it was not.';
 comment on column payment_payments.failure_text is 'The same for people.';
@@ -165,7 +165,7 @@ comment on column payment_transactions.amount is 'Amount, in 10^-scale of the cu
 comment on column payment_transactions.account is
     'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
     'resolution of a flag; null: not posted.';
-comment on column payment_transactions.refunding is 'What refunds that are not decided give back.';
+comment on column payment_transactions.refunding is 'Amount of the pending refunds.';
 comment on column payment_transactions.refunded is 'Amount of the refunds that have succeeded.';
 comment on column payment_transactions.recorded_at is 'When it was recorded: time of its batch.';
 create trigger payment_transactions_kept before delete or truncate
@@ -306,7 +306,7 @@ comment on column payment_refunds.transaction_id is 'Transaction whose money it 
 comment on column payment_refunds.currency is 'Currency of the transaction.';
 comment on column payment_refunds.asset is 'Asset of the amount; null: the ledger has none.';
 comment on column payment_refunds.scale is 'Decimals of the amount.';
-comment on column payment_refunds.amount is 'What it gives back, in 10^-scale.';
+comment on column payment_refunds.amount is 'Amount of the refund, in 10^-scale.';
 comment on column payment_refunds.account is
     'Code of the account on which it is held under the biz_no refund/REFUND_NO; null: the money was not posted.';
 comment on column payment_refunds.moves_order is 'True if the order is refunding because of it.';
@@ -550,7 +550,7 @@ comment on column payment_money.account is 'As in payment_transactions.';
 comment on column payment_money.refunding is 'As in payment_transactions.';
 comment on column payment_money.refunded is 'As in payment_transactions.';
 comment on column payment_money.recorded_at is 'As in payment_transactions.';
-comment on column payment_money.extra_refunded is 'What that is, in 10^-scale: nothing limits it.';
+comment on column payment_money.extra_refunded is 'That amount, in 10^-scale, without a limit.';
 grant select on payment_money to ledgerd_app;
 grant select on payment_money to ledgerd_audit;
 
@@ -576,12 +576,12 @@ comment on column audit.payments.gateway is 'Gateway.';
 comment on column audit.payments.pay_type is 'Way to pay; empty: the gateway''s default.';
 comment on column audit.payments.attempt is 'Attempt, from 1.';
 comment on column audit.payments.asset is 'Asset of the amounts.';
-comment on column audit.payments.amount is 'What is to be paid.';
+comment on column audit.payments.amount is 'Amount to pay.';
 comment on column audit.payments.transaction_id is 'The gateway''s number of the transaction.';
 comment on column audit.payments.paid_at is 'When it was paid, by the gateway''s clock.';
-comment on column audit.payments.refunding is 'What refunds that are not decided give back; null: nothing was paid.';
+comment on column audit.payments.refunding is 'Amount of the pending refunds; null: nothing was paid.';
 comment on column audit.payments.refunded is
-    'What was given back, also by console refunds; null: nothing was paid.';
+    'Amount given back, console refunds included; null: nothing was paid.';
 comment on column audit.payments.account is 'Account to which the money was posted; null: none.';
 comment on column audit.payments.payee is 'Account that is to be paid.';
 comment on column audit.payments.due_call is 'Call that is due at the gateway; null: none.';
@@ -618,7 +618,7 @@ comment on column audit.flags.transaction_id is 'The gateway''s number of the tr
 comment on column audit.flags.out_trade_no is 'Number of the payment.';
 comment on column audit.flags.order_no is 'Order; null: none is known.';
 comment on column audit.flags.created_at is 'When it was raised.';
-comment on column audit.flags.resolution is 'What was decided.';
+comment on column audit.flags.resolution is 'Resolution.';
 comment on column audit.flags.target is 'Account to which it was written off.';
 comment on column audit.flags.refund_no is 'Refund that gives it back.';
 comment on column audit.flags.note is 'Note of the person who decided.';
@@ -639,8 +639,8 @@ comment on column audit.callbacks.tenant is 'Name of the tenant.';
 comment on column audit.callbacks.gateway is 'Gateway.';
 comment on column audit.callbacks.notify_id is 'The gateway''s id of it, or a text made of the call and the answer.';
 comment on column audit.callbacks.callback is 'True if the gateway called back; false: it answered a call.';
-comment on column audit.callbacks.kind is 'What it says.';
-comment on column audit.callbacks.verdict is 'What became of it: applied, known, flagged, unknown.';
+comment on column audit.callbacks.kind is 'Kind of the notice.';
+comment on column audit.callbacks.verdict is 'Effect: applied, known, flagged or unknown.';
 comment on column audit.callbacks.detail is 'Why, for people.';
 comment on column audit.callbacks.out_trade_no is 'Number of the payment.';
 comment on column audit.callbacks.transaction_id is 'The gateway''s number of the transaction.';
@@ -668,7 +668,7 @@ comment on column audit.refunds.tenant is 'Name of the tenant.';
 comment on column audit.refunds.refund_no is 'Number.';
 comment on column audit.refunds.out_trade_no is 'Payment.';
 comment on column audit.refunds.state is 'State.';
-comment on column audit.refunds.amount is 'What it gives back.';
+comment on column audit.refunds.amount is 'Amount of the refund.';
 comment on column audit.refunds.currency is 'Currency.';
 comment on column audit.refunds.account is 'Account on which it is held; null: the money was not posted.';
 comment on column audit.refunds.reason is 'Reason, for the payer.';

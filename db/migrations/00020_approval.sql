@@ -64,7 +64,7 @@ comment on column approval_requests.decided_request_id is
     'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
     'which no caller can send.';
 comment on column approval_requests.decided_at is 'When it was approved or rejected.';
-comment on column approval_requests.note is 'What decided_by says; null: nothing.';
+comment on column approval_requests.note is 'Note of decided_by; null: none.';
 comment on column approval_requests.response is
     'The response, as google.protobuf.Any, maybe compressed; null: it was not done. Auditors do not read it.';
 
@@ -137,7 +137,7 @@ comment on column audit.approvals.decided_request_id is
     'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
     'which no caller can send.';
 comment on column audit.approvals.decided_at is 'When it was approved or rejected.';
-comment on column audit.approvals.note is 'What decided_by says.';
+comment on column audit.approvals.note is 'Note of decided_by.';
 grant select on audit.approvals to ledgerd_audit;
 reset role;
 

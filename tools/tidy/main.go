@@ -1,7 +1,7 @@
 // Tidy fails the build for problems that compilers and linters ignore and readers do not: long files and
 // functions, wide lines, names that shadow builtins, meaningless package names, mock libraries, tests that
-// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL and Markdown are checked for wide lines. The
-// rules are few and have no exceptions by comment; to change a rule, change this program.
+// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL, protos and Markdown are checked for wide lines.
+// The rules are few and have no exceptions by comment; to change a rule, change this program.
 //
 //	go -C tools run ./tidy ..
 //
@@ -56,7 +56,7 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s:%d: %s (%s)", f.file, f.line, f.text, f.rule)
 }
 
-// check reads every Go, SQL and Markdown file below root and returns the violations, ordered by file and line.
+// check reads every Go, SQL, proto and Markdown file below root and returns the violations, ordered by file and line.
 func check(root string, lim limits) ([]finding, error) {
 	module, err := source.Module(root)
 	if err != nil {
@@ -64,6 +64,9 @@ func check(root string, lim limits) ([]finding, error) {
 	}
 	var all []finding
 	err = source.Walk(root, func(name string, text []byte) error {
+		if strings.HasPrefix(name, "proto-vendor/") {
+			return nil // the protos of others
+		}
 		if path.Ext(name) != ".go" {
 			all = append(all, proseWidth(name, text, lim.width)...)
 			return nil
@@ -74,7 +77,7 @@ func check(root string, lim limits) ([]finding, error) {
 		}
 		all = append(all, f.check(lim)...)
 		return nil
-	}, ".go", ".sql", ".md")
+	}, ".go", ".sql", ".md", ".proto")
 	slices.SortStableFunc(all, func(a, b finding) int {
 		return cmp.Or(strings.Compare(a.file, b.file), a.line-b.line)
 	})

@@ -35,7 +35,7 @@ func (s *sourceFile) lineWidth(lim limits) []finding {
 	return wideLines(s.rel, s.text, limit, func(line int, _ []byte) bool { return exempt[line] })
 }
 
-// proseWidth reports wide lines of SQL and Markdown, except lines with a URL, and tables and code in Markdown.
+// proseWidth reports wide lines of SQL, protos and Markdown, except lines with a URL, and tables and code in Markdown.
 func proseWidth(rel string, text []byte, limit int) []finding {
 	code := false
 	return wideLines(rel, text, limit, func(_ int, line []byte) bool {

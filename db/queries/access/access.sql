@@ -28,7 +28,7 @@ values (@tenant_id, @key_id, @principal, @role, @scopes, @call_rate, @call_limit
 returning created_at, secret_digest;
 
 -- name: APIKeyGet :one
--- What authenticates a key. life_s is the time until it expires, or infinity.
+-- Reads the columns that authenticate a key. life_s is the time until it expires, or infinity.
 select principal, role, scopes, call_rate, call_limit, secret_hash, expires_at, revoked_at,
     coalesce(extract(epoch from expires_at - c.now), 'infinity')::double precision as life_s,
     coalesce(used_at < c.now - interval '1 minute', true)::boolean as stale

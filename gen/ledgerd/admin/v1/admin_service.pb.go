@@ -144,7 +144,7 @@ type Key struct {
 	// Caller that the key belongs to. Request keys are scoped by principal.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
 	Role      Role   `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
-	// What the key may do of what its role allows, such as "ledger.transfer(from=user:*)". Empty: everything.
+	// Scopes, which limit what its role allows, such as "ledger.transfer(from=user:*)". Empty: everything.
 	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	// From then on it is refused. Absent: it does not expire.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
@@ -291,10 +291,10 @@ type Policy struct {
 	// Calls are refused with APPROVAL_REQUIRED: request them with ApprovalService.RequestApproval. Not for "*", for
 	// batches of items (their operation counts), and for operations of tokens, claims, work, messages, locks and codes.
 	ApprovalRequired bool `protobuf:"varint,5,opt,name=approval_required,json=approvalRequired,proto3" json:"approval_required,omitempty"`
-	// Only calls with a greater amount need approval, in units of the asset: a decimal such as "100.00", 0 or more. Empty:
-	// every call. For ledger.transfer and ledger.hold (the greatest posting), ledger.reverse (the greatest posting of the
-	// reversed transfer), ledger.update_account and ledger.create_accounts (the limits they set; no limit is above any
-	// amount).
+	// Only calls with a greater amount need approval, in units of the asset: a decimal such as "100.00", 0 or more.
+	// Empty: every call. For ledger.transfer and ledger.hold (the greatest posting), ledger.reverse (the greatest posting
+	// of the reversed transfer), ledger.update_account and ledger.create_accounts (the limits they set; no limit is above
+	// any amount).
 	ApprovalAbove string `protobuf:"bytes,6,opt,name=approval_above,json=approvalAbove,proto3" json:"approval_above,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -376,7 +376,7 @@ type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// sms, email, push, webhook; code: verification codes only; *: all channels together.
 	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	// What is counted separately: tenant (nothing), channel, recipient, ip, prefix.
+	// Unit of counting: tenant (all together), channel, recipient, ip, prefix.
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Length of the sliding window: whole seconds, 1 s to 31 days.
 	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`

@@ -102,7 +102,7 @@ type Approval struct {
 	// Principal that approved or rejected it. Empty: neither.
 	Decider    string                 `protobuf:"bytes,8,opt,name=decider,proto3" json:"decider,omitempty"`
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
-	// What the decider said.
+	// Note of the decider.
 	Note string `protobuf:"bytes,10,opt,name=note,proto3" json:"note,omitempty"`
 	// X-Request-ID of the call that requested it.
 	RequestId     string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -221,7 +221,8 @@ type RequestApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Request of a changing call, as in an operation of Execute, or an ExecuteRequest. In JSON with "@type":
 	// "type.googleapis.com/ledgerd.ledger.v1.ReverseRequest". At most 1 MiB as protobuf. Not supported: dry_run, a
-	// strategy of stock that needs its own transaction, and operations of tokens, claims, work, messages, locks and codes.
+	// strategy of stock that needs its own transaction, and operations of tokens, claims, work, messages, locks and
+	// codes.
 	Request *anypb.Any `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
 	// Why, for the approver: 1 to 1,000 bytes.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -163,7 +163,7 @@ type ErrorDetail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Class of the error. It alone decides whether the same key may run again.
 	Class ErrorClass `protobuf:"varint,1,opt,name=class,proto3,enum=ledgerd.errors.v1.ErrorClass" json:"class,omitempty"`
-	// What the caller should do next.
+	// Next step for the caller.
 	NextStep NextStep `protobuf:"varint,2,opt,name=next_step,json=nextStep,proto3,enum=ledgerd.errors.v1.NextStep" json:"next_step,omitempty"`
 	// Whether the message is meant for end users.
 	ShowToUser bool `protobuf:"varint,3,opt,name=show_to_user,json=showToUser,proto3" json:"show_to_user,omitempty"`

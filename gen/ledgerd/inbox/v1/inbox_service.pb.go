@@ -274,7 +274,7 @@ func (x *BeginRequest) GetLease() *durationpb.Duration {
 // BeginResponse has the verdict.
 type BeginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the consumer should do.
+	// Next step for the consumer.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=ledgerd.inbox.v1.Verdict" json:"verdict,omitempty"`
 	// With RUN: fence of the attempt, for Complete, Fail and Extend. Later attempts have greater fences, not always by
 	// one.

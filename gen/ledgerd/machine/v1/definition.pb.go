@@ -200,7 +200,7 @@ type State struct {
 	Initial bool `protobuf:"varint,4,opt,name=initial,proto3" json:"initial,omitempty"`
 	// Moves instances that stay in the state for too long. Not set: none.
 	Timer *Timer `protobuf:"bytes,5,opt,name=timer,proto3" json:"timer,omitempty"`
-	// What happens to the parts of an order that enters the state.
+	// Effect on the parts of an order that enters the state.
 	OrderParts    OrderParts `protobuf:"varint,6,opt,name=order_parts,json=orderParts,proto3,enum=ledgerd.machine.v1.OrderParts" json:"order_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -351,7 +351,7 @@ type AllowedMove struct {
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// The move leads back to the state from which the instance came.
 	Back bool `protobuf:"varint,3,opt,name=back,proto3" json:"back,omitempty"`
-	// Who makes the move. Empty: callers.
+	// Kinds of movers. Empty: callers.
 	By []Actor `protobuf:"varint,4,rep,packed,name=by,proto3,enum=ledgerd.machine.v1.Actor" json:"by,omitempty"`
 	// Principals of callers that may make the move. Empty: all.
 	Principals []string `protobuf:"bytes,5,rep,name=principals,proto3" json:"principals,omitempty"`

@@ -51,8 +51,8 @@ type Instance struct {
 	TimerTo string `protobuf:"bytes,11,opt,name=timer_to,json=timerTo,proto3" json:"timer_to,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state: for a timer's move that is not recorded yet the time of the timer, and from then
-	// on the time of recording.
+	// Time at which it got into its state: for a timer's move that is not recorded yet the time of the timer, and from
+	// then on the time of recording.
 	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -188,7 +188,7 @@ type HistoryEntry struct {
 	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// State that it entered.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// Who moved it.
+	// Kind of the mover.
 	Actor Actor `protobuf:"varint,4,opt,name=actor,proto3,enum=ledgerd.machine.v1.Actor" json:"actor,omitempty"`
 	// Cause.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -444,9 +444,9 @@ type MoveRequest struct {
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// State to enter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// State that the instance has to be in. Empty: any. A move back requires it, or revision: otherwise a late repeat of the
-	// move that entered the state before would move the instance back. Not checked if the instance is in the state to, for
-	// the same cause: that is a repeat.
+	// State that the instance has to be in. Empty: any. A move back requires it, or revision: otherwise a late repeat of
+	// the move that entered the state before would move the instance back. Not checked if the instance is in the state
+	// to, for the same cause: that is a repeat.
 	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the instance has to have. 0: any.
 	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`

@@ -544,7 +544,7 @@ type Message struct {
 	Locale string `protobuf:"bytes,8,opt,name=locale,proto3" json:"locale,omitempty"`
 	// Priority.
 	Priority Priority `protobuf:"varint,9,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What to do after an attempt with unknown outcome.
+	// Policy after an attempt with unknown outcome.
 	OnUnknown OnUnknown `protobuf:"varint,10,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Attempts since it was accepted or last requeued. Set while it is open: until it is sent or cancelled.
 	Attempts int32 `protobuf:"varint,11,opt,name=attempts,proto3" json:"attempts,omitempty"`

@@ -53,7 +53,7 @@ type SendRequest struct {
 	// Least time to keep content and recipient; they are kept at least while the message is tried. Counted to the end
 	// of the day, UTC. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// What to do after an attempt with unknown outcome.
+	// Policy after an attempt with unknown outcome.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`

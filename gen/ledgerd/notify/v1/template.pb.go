@@ -380,7 +380,7 @@ type TemplateDefinition struct {
 	ProviderTemplates map[string]*ProviderTemplate `protobuf:"bytes,5,rep,name=provider_templates,json=providerTemplates,proto3" json:"provider_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Priority of messages that set none.
 	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What to do after an attempt with unknown outcome, for messages that set nothing.
+	// Policy after an attempt with unknown outcome, for messages that set nothing.
 	OnUnknown OnUnknown `protobuf:"varint,7,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Maximum number of attempts of messages that set none.
 	MaxAttempts int32 `protobuf:"varint,8,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`

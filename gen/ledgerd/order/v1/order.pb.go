@@ -32,7 +32,7 @@ type Order struct {
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Number, unique for ever.
 	OrderNo string `protobuf:"bytes,2,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Who ordered.
+	// Orderer: the caller's name of the end user.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// State machine that it follows.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
@@ -44,17 +44,17 @@ type Order struct {
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,8,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What is to be paid, with the decimals of the asset.
+	// Amount to pay, with the decimals of the asset.
 	Amount string `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
-	// What was ordered.
+	// Lines.
 	Lines []*OrderLine `protobuf:"bytes,10,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Account of the ledger that is paid. Empty: none.
 	Payee string `protobuf:"bytes,11,opt,name=payee,proto3" json:"payee,omitempty"`
 	// True if units of its lines were reserved, under the numbers ORDER_NO/1, ORDER_NO/2 and so on.
 	Reserve bool `protobuf:"varint,12,opt,name=reserve,proto3" json:"reserve,omitempty"`
-	// What an account of the ledger pays of the amount. Not set: nothing.
+	// Part of the amount that an account of the ledger pays. Not set: none.
 	Balance *BalancePart `protobuf:"bytes,13,opt,name=balance,proto3" json:"balance,omitempty"`
-	// What makes it the same purchase as another order. Not set: nothing.
+	// Key that makes it the same purchase as another order. Not set: none.
 	Purchase *PurchaseKey `protobuf:"bytes,14,opt,name=purchase,proto3" json:"purchase,omitempty"`
 	// How long it may stay unpaid. Not set: its machine gives its first state no time.
 	PayWithin *durationpb.Duration `protobuf:"bytes,15,opt,name=pay_within,json=payWithin,proto3" json:"pay_within,omitempty"`
@@ -285,7 +285,7 @@ type OrderLine struct {
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number of units.
 	Quantity int64 `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`
-	// What the line costs, all units together. If every line has an amount, their sum must be that of the order.
+	// Price of the line, all units together. If every line has an amount, their sum must be that of the order.
 	Amount string `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Description, for people.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
@@ -356,8 +356,8 @@ type BalancePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the account that pays, in the order's asset.
 	Account string `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// What it pays. Empty: the whole amount of the order, which is then paid by the commit that creates it. Less than that
-	// is held under the biz_no ORDER_NO/hold until the order is paid or cancelled.
+	// Amount that it pays. Empty: the whole amount of the order, which is then paid by the commit that creates it. Less
+	// than that is held under the biz_no ORDER_NO/hold until the order is paid or cancelled.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -412,8 +412,8 @@ type PurchaseKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Parts, such as a user and a product. Empty: the order's subject, and the items of its lines.
 	Parts []string `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
-	// For how long after the first order another one is the same purchase: 1 s to 10 years. Not set: 5 minutes. Repeats do
-	// not extend it. An order that is cancelled, also by time, ends it.
+	// For how long after the first order another one is the same purchase: 1 s to 10 years. Not set: 5 minutes. Repeats
+	// do not extend it. An order that is cancelled, also by time, ends it.
 	Window *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
 	// Refuse the same purchase with PURCHASE_REPEATED, instead of an answer with the order that there is.
 	Refuse        bool `protobuf:"varint,3,opt,name=refuse,proto3" json:"refuse,omitempty"`
@@ -475,16 +475,16 @@ func (x *PurchaseKey) GetRefuse() bool {
 // CreateOrderRequest describes an order. Either everything of it takes effect, or nothing.
 type CreateOrderRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number: 1 to 64 printable ASCII characters, unique for ever. Empty: the service makes one, of at most 32 characters; to
-	// repeat such a call, send it with an Idempotency-Key.
+	// Number: 1 to 64 printable ASCII characters, unique for ever. Empty: the service makes one, of at most 32
+	// characters; to repeat such a call, send it with an Idempotency-Key.
 	OrderNo string `protobuf:"bytes,1,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Who orders.
+	// Orderer: the caller's name of the end user.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Asset of the amount, which must exist.
 	Asset string `protobuf:"bytes,3,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What is to be paid. 0: the order is paid by the commit that creates it.
+	// Amount to pay. 0: the order is paid by the commit that creates it.
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
-	// What is ordered.
+	// Lines.
 	Lines []*OrderLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Code of the account that is paid, in the order's asset. Required with balance.
 	Payee string `protobuf:"bytes,6,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -498,15 +498,15 @@ type CreateOrderRequest struct {
 	Messages []*v1.SendRequest `protobuf:"bytes,10,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Recognize the same purchase under another number.
 	Purchase *PurchaseKey `protobuf:"bytes,11,opt,name=purchase,proto3" json:"purchase,omitempty"`
-	// State machine that the order follows: "order" or "simple_order", which the service brings, or one of your own. Empty:
-	// "order".
+	// State machine that the order follows: "order" or "simple_order", which the service brings, or one of your own.
+	// Empty: "order".
 	Machine string `protobuf:"bytes,12,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Metadata: at most 16 KiB.
 	Metadata map[string]string `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Check everything, and change nothing.
 	DryRun bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Code of a coupon of the subject: locked until the order is paid, which uses it, or cancelled, which gives it back.
-	// What it is worth is yours to take off the amount.
+	// Subtract its value from the amount yourself.
 	Coupon        string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -242,7 +242,7 @@ type Flag struct {
 	Account string `protobuf:"bytes,11,opt,name=account,proto3" json:"account,omitempty"`
 	// State.
 	State FlagState `protobuf:"varint,12,opt,name=state,proto3,enum=ledgerd.payment.v1.FlagState" json:"state,omitempty"`
-	// What was decided.
+	// Resolution.
 	Resolution Resolution `protobuf:"varint,13,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
 	// Note of the person who decided.
 	Note string `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
@@ -547,10 +547,10 @@ type ResolveFlagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Flag.
 	FlagId int64 `protobuf:"varint,1,opt,name=flag_id,json=flagId,proto3" json:"flag_id,omitempty"`
-	// What becomes of the money.
+	// Destination of the money.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
-	// Account that gets the money; of FLAG_KIND_UNKNOWN_REFUND the account that it is taken from. Required to write off, and
-	// only then.
+	// Account that gets the money; of FLAG_KIND_UNKNOWN_REFUND the account that it is taken from. Required to write off,
+	// and only then.
 	Account string `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
 	// Number of the refund: required to refund, and only then.
 	RefundNo string `protobuf:"bytes,4,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`

@@ -594,7 +594,7 @@ type Notice struct {
 	NotifyId string `protobuf:"bytes,3,opt,name=notify_id,json=notifyId,proto3" json:"notify_id,omitempty"`
 	// True if the gateway called back; false for an answer to a call of the service.
 	Callback bool `protobuf:"varint,4,opt,name=callback,proto3" json:"callback,omitempty"`
-	// What it says.
+	// Kind of the notice.
 	Kind NoticeKind `protobuf:"varint,5,opt,name=kind,proto3,enum=ledgerd.payment.v1.NoticeKind" json:"kind,omitempty"`
 	// Number of the payment; empty: none is known by it.
 	OutTradeNo string `protobuf:"bytes,6,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
@@ -608,7 +608,7 @@ type Notice struct {
 	Currency string `protobuf:"bytes,10,opt,name=currency,proto3" json:"currency,omitempty"`
 	// When it happened, by the gateway's clock.
 	OccurTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=occur_time,json=occurTime,proto3" json:"occur_time,omitempty"`
-	// What became of it.
+	// Effect of the notice.
 	Verdict NoticeVerdict `protobuf:"varint,12,opt,name=verdict,proto3,enum=ledgerd.payment.v1.NoticeVerdict" json:"verdict,omitempty"`
 	// Why, for people.
 	Detail string `protobuf:"bytes,13,opt,name=detail,proto3" json:"detail,omitempty"`

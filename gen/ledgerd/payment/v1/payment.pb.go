@@ -121,7 +121,7 @@ type Payment struct {
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Asset of the amounts.
 	Asset string `protobuf:"bytes,9,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What is to be paid, with the decimals of the asset.
+	// Amount to pay, with the decimals of the asset.
 	Amount string `protobuf:"bytes,10,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Account of the ledger that is paid.
 	Payee string `protobuf:"bytes,11,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -129,12 +129,12 @@ type Payment struct {
 	TransactionId string `protobuf:"bytes,12,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
 	// When it was paid, by the gateway's clock.
 	PayTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=pay_time,json=payTime,proto3" json:"pay_time,omitempty"`
-	// What refunds that are not decided give back.
+	// Amount of the pending refunds.
 	RefundingAmount string `protobuf:"bytes,14,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
-	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
+	// Amount given back, console refunds included (FLAG_KIND_UNKNOWN_REFUND): it may exceed amount.
 	RefundedAmount string `protobuf:"bytes,15,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
-	// What the payer's client needs to pay, such as client_secret, code_url or form_url. Empty until the gateway knows the
-	// payment.
+	// Values with which the payer's client pays, such as client_secret, code_url or form_url. Empty until the gateway
+	// knows the payment.
 	Credential map[string]string `protobuf:"bytes,16,rep,name=credential,proto3" json:"credential,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Why it was declined or refused, as the gateway says. Empty: it was not.
 	FailureCode string `protobuf:"bytes,17,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
@@ -355,16 +355,17 @@ type CreatePaymentRequest struct {
 	PayType string `protobuf:"bytes,3,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
 	// Number for the gateway: 6 to 32 letters, digits, - and _, unique for ever. Empty: the service makes one.
 	OutTradeNo string `protobuf:"bytes,4,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// What the payer reads at the gateway. Empty: the number of the order.
+	// Text that the payer reads at the gateway. Empty: the number of the order.
 	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
-	// Who pays, as the gateway knows the payer, such as an openid of WeChat.
+	// Payer, by the gateway's name, such as an openid of WeChat.
 	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
 	// IP address of the payer, for gateways that want it.
 	PayerIp string `protobuf:"bytes,7,opt,name=payer_ip,json=payerIp,proto3" json:"payer_ip,omitempty"`
 	// Where the gateway leads the payer afterwards.
 	ReturnUrl string `protobuf:"bytes,8,opt,name=return_url,json=returnUrl,proto3" json:"return_url,omitempty"`
-	// Messages to send in the commit that pays the order: at most 64 KiB in all. One without a biz_no gets ORDER_NO/paid/1,
-	// 2 and so on. If one is refused then, for example because of a limit, it is not sent, and the notice says so.
+	// Messages to send in the commit that pays the order: at most 64 KiB in all. One without a biz_no gets
+	// ORDER_NO/paid/1, 2 and so on. If one is refused then, for example because of a limit, it is not sent, and the
+	// notice says so.
 	Messages      []*v1.SendRequest `protobuf:"bytes,9,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

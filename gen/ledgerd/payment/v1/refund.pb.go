@@ -104,7 +104,7 @@ type Refund struct {
 	State RefundState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.payment.v1.RefundState" json:"state,omitempty"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,7,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What is given back, with the decimals of the asset.
+	// Amount of the refund, with the decimals of the asset.
 	Amount string `protobuf:"bytes,8,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Reason, for the payer.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -284,7 +284,7 @@ type RefundPaymentRequest struct {
 	RefundNo string `protobuf:"bytes,1,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Payment.
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// What is given back. Not set: all that remains, also after what the gateway gave back without a refund.
+	// Amount of the refund. Not set: all that remains, less what the gateway gave back without a refund.
 	Amount *string `protobuf:"bytes,3,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
 	// Reason, for the payer.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`

@@ -40,9 +40,9 @@ type Transaction struct {
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Account on which the money stands. Empty: it is not posted.
 	Account string `protobuf:"bytes,7,opt,name=account,proto3" json:"account,omitempty"`
-	// What refunds that are not decided give back.
+	// Amount of the pending refunds.
 	RefundingAmount string `protobuf:"bytes,8,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
-	// What was given back, also without a refund, as flags of FLAG_KIND_UNKNOWN_REFUND say: perhaps more than amount.
+	// Amount given back, console refunds included (FLAG_KIND_UNKNOWN_REFUND): it may exceed amount.
 	RefundedAmount string `protobuf:"bytes,9,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
 	// When it was paid, by the gateway's clock. Not set: the gateway did not say.
 	PayTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=pay_time,json=payTime,proto3" json:"pay_time,omitempty"`

@@ -237,10 +237,10 @@ type IssueCouponsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Campaign: a-z, 0-9, dots, - and _.
 	Campaign string `protobuf:"bytes,1,opt,name=campaign,proto3" json:"campaign,omitempty"`
-	// Number of coupons whose codes the service makes: 20 characters that cannot be guessed. Set this, or codes. To repeat
-	// such a call, send it with an Idempotency-Key.
+	// Number of coupons whose codes the service makes: 20 characters that cannot be guessed. Set this, or codes. To
+	// repeat such a call, send it with an Idempotency-Key.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Codes of your own: 1 to 64 printable ASCII characters. Who can guess one can claim it.
+	// Codes of your own: 1 to 64 printable ASCII characters. A code that can be guessed can be claimed.
 	Codes []string `protobuf:"bytes,3,rep,name=codes,proto3" json:"codes,omitempty"`
 	// Time from which they cannot be used, at most 10 years from now. Not set: 10 years.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
@@ -375,7 +375,7 @@ type ClaimCouponRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the coupon.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Who claims it. Each owner can claim one coupon of a campaign.
+	// Owner. Each owner can claim one coupon of a campaign.
 	Owner         string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -485,7 +485,7 @@ type RedeemCouponRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the coupon.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Who has claimed it.
+	// Owner.
 	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Name of the cause, such as the number of a purchase: a repeat has the same. "timer" and "birth" are reserved.
 	Cause         string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`

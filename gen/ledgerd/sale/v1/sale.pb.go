@@ -235,7 +235,7 @@ type SaleOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What a unit costs. 0: the order is paid at once.
+	// Price of a unit. 0: the order is paid at once.
 	Amount string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Code of the account that is paid. Empty: none.
 	Payee string `protobuf:"bytes,3,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -718,7 +718,7 @@ func (x *ListSalesResponse) GetNextPageToken() string {
 // Grab is one buyer's attempt to get a unit.
 type Grab struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who buys.
+	// Buyer.
 	Buyer string `protobuf:"bytes,1,opt,name=buyer,proto3" json:"buyer,omitempty"`
 	// Which unit of this buyer, from 1 to the sale's per_buyer. 0 is 1. A repeat names the same.
 	Unit          int32 `protobuf:"varint,2,opt,name=unit,proto3" json:"unit,omitempty"`
@@ -775,7 +775,7 @@ type GrabRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// Who buys, and which unit.
+	// Buyers, and which unit of each.
 	Grab          *Grab `protobuf:"bytes,2,opt,name=grab,proto3" json:"grab,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -33,7 +33,8 @@ const (
 	Strategy_STRATEGY_BATCHED Strategy = 1
 	// A transaction for each call: one UPDATE, on condition that enough is available.
 	Strategy_STRATEGY_ATOMIC Strategy = 2
-	// A transaction for each call: reads without a lock, and writes if nothing has changed since. Otherwise it tries again.
+	// A transaction for each call: reads without a lock, and writes if nothing has changed since. Otherwise it tries
+	// again.
 	Strategy_STRATEGY_OPTIMISTIC Strategy = 3
 	// A transaction for each call: locks the row, then reads it.
 	Strategy_STRATEGY_PESSIMISTIC Strategy = 4

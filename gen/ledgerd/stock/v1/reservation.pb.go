@@ -222,7 +222,7 @@ type ReserveRequest struct {
 	Quantity int64 `protobuf:"varint,3,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Time until the reservation lapses: 1 s to 400 days, default 15 minutes.
 	Life *durationpb.Duration `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
-	// What it is for, such as an order number. May be empty.
+	// Purpose, such as an order number. May be empty.
 	Ref string `protobuf:"bytes,5,opt,name=ref,proto3" json:"ref,omitempty"`
 	// Strategy of this call; default: that of the item. If it is given and is not BATCHED, the call must stand alone:
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a
@@ -375,7 +375,7 @@ type DeductRequest struct {
 	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units, 1 to 10^12.
 	Quantity int64 `protobuf:"varint,3,opt,name=quantity,proto3" json:"quantity,omitempty"`
-	// What it is for, such as an order number. May be empty.
+	// Purpose, such as an order number. May be empty.
 	Ref string `protobuf:"bytes,4,opt,name=ref,proto3" json:"ref,omitempty"`
 	// Strategy of this call; default: that of the item. If it is given and is not BATCHED, the call must stand alone:
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a

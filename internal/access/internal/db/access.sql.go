@@ -51,7 +51,7 @@ type APIKeyGetRow struct {
 	Stale      bool
 }
 
-// What authenticates a key. life_s is the time until it expires, or infinity.
+// Reads the columns that authenticate a key. life_s is the time until it expires, or infinity.
 func (q *Queries) APIKeyGet(ctx context.Context, db DBTX, arg APIKeyGetParams) (APIKeyGetRow, error) {
 	row := db.QueryRow(ctx, aPIKeyGet, arg.TenantID, arg.KeyID)
 	var i APIKeyGetRow

@@ -56,8 +56,8 @@ type ApprovalServiceClient interface {
 	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
 	// role and the scopes that the request needs, and must be another principal than the requester. If the request is
 	// refused, nothing changes: Approve returns that error, with paths below "request.", and the approval remains open. A
-	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
-	// PERMISSION_DENIED, and those of the request.
+	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED,
+	// APPROVAL_EXPIRED, PERMISSION_DENIED, and those of the request.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
 	// that the request needs. Errors: APPROVAL_NOT_FOUND, APPROVAL_APPROVED, APPROVAL_EXPIRED, PERMISSION_DENIED.
@@ -177,8 +177,8 @@ type ApprovalServiceHandler interface {
 	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
 	// role and the scopes that the request needs, and must be another principal than the requester. If the request is
 	// refused, nothing changes: Approve returns that error, with paths below "request.", and the approval remains open. A
-	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED, APPROVAL_EXPIRED,
-	// PERMISSION_DENIED, and those of the request.
+	// repeat answers with the first response. Errors: APPROVAL_NOT_FOUND, APPROVAL_BY_REQUESTER, APPROVAL_REJECTED,
+	// APPROVAL_EXPIRED, PERMISSION_DENIED, and those of the request.
 	Approve(context.Context, *v1.ApproveRequest) (*v1.ApproveResponse, error)
 	// Rejects a request for ever. The requester withdraws it by this call; other principals need the role and the scopes
 	// that the request needs. Errors: APPROVAL_NOT_FOUND, APPROVAL_APPROVED, APPROVAL_EXPIRED, PERMISSION_DENIED.

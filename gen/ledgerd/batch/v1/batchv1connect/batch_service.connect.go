@@ -41,8 +41,8 @@ const (
 type BatchServiceClient interface {
 	// Runs operations of any services in order, all or nothing, in one transaction, under one Idempotency-Key, with one
 	// answer. An operation sees the effects of those before it. If one is refused, none takes effect. The error is that
-	// of the refused operation; its metadata has "operation": the index (from 0) and the name. Guards survive as in single
-	// calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
+	// of the refused operation; its metadata has "operation": the index (from 0) and the name. Guards survive as in
+	// single calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
 	// FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
 	Execute(context.Context, *v1.ExecuteRequest) (*v1.ExecuteResponse, error)
 }
@@ -85,8 +85,8 @@ func (c *batchServiceClient) Execute(ctx context.Context, req *v1.ExecuteRequest
 type BatchServiceHandler interface {
 	// Runs operations of any services in order, all or nothing, in one transaction, under one Idempotency-Key, with one
 	// answer. An operation sees the effects of those before it. If one is refused, none takes effect. The error is that
-	// of the refused operation; its metadata has "operation": the index (from 0) and the name. Guards survive as in single
-	// calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
+	// of the refused operation; its metadata has "operation": the index (from 0) and the name. Guards survive as in
+	// single calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
 	// FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
 	Execute(context.Context, *v1.ExecuteRequest) (*v1.ExecuteResponse, error)
 }

@@ -79,7 +79,8 @@ const (
 
 // PaymentServiceClient is a client for the ledgerd.payment.v1.PaymentService service.
 type PaymentServiceClient interface {
-	// Says where the money of a gateway stands in the ledger. Keys and addresses of gateways are settings of the server.
+	// Sets the accounts of the ledger for the money of a gateway. Keys and addresses of gateways are settings of the
+	// server.
 	PutGateway(context.Context, *v1.PutGatewayRequest) (*v1.PutGatewayResponse, error)
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
@@ -375,7 +376,8 @@ func (c *paymentServiceClient) ResolveFlag(ctx context.Context, req *v1.ResolveF
 
 // PaymentServiceHandler is an implementation of the ledgerd.payment.v1.PaymentService service.
 type PaymentServiceHandler interface {
-	// Says where the money of a gateway stands in the ledger. Keys and addresses of gateways are settings of the server.
+	// Sets the accounts of the ledger for the money of a gateway. Keys and addresses of gateways are settings of the
+	// server.
 	PutGateway(context.Context, *v1.PutGatewayRequest) (*v1.PutGatewayResponse, error)
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
