@@ -157,7 +157,7 @@ const (
 
 	ReasonOutOfStock         Reason = "OUT_OF_STOCK"         // Metadata has "available"
 	ReasonStockBelowPromised Reason = "STOCK_BELOW_PROMISED" // Metadata has "available"
-	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // Metadata has "state": sold, cancelled or lapsed
+	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // Metadata has "state": sold, cancelled or expired
 	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
 	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // Metadata has "left"
 

@@ -1,5 +1,5 @@
 -- An order of which an account pays a part has a hold; and once an order was in a state that confirms the parts of
--- orders, nothing of it was given back: no reservation was cancelled or lapsed, and the account that pays has paid.
+-- orders, nothing of it was given back: no reservation was cancelled or expired, and the account that pays has paid.
 with confirming as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s
@@ -21,7 +21,7 @@ cross join lateral (
     from jsonb_array_elements(o.lines) with ordinality l (line, n)
     join stock_reservations r on r.tenant_id = o.tenant_id and r.item = l.line ->> 'item'
         and r.reservation_no = o.order_no || '/' || l.n
-    where o.reserve and e.confirmed and r.state in ('cancelled', 'lapsed')
+    where o.reserve and e.confirmed and r.state in ('cancelled', 'expired')
     union all
     select n.number, h.state, 'captured', case when h.state is null then 'there is no such hold' end
     from (select o.order_no || '/hold' as number) n

@@ -90,7 +90,7 @@ create table stock_reservations (
     closed_request_id text collate "C",
     constraint stock_reservations_pkey primary key (tenant_id, item, reservation_no),
     constraint stock_reservations_reservation_no_check check (octet_length(reservation_no) between 1 and 128),
-    constraint stock_reservations_state_check check (state in ('reserved', 'sold', 'cancelled', 'lapsed')),
+    constraint stock_reservations_state_check check (state in ('reserved', 'sold', 'cancelled', 'expired')),
     constraint stock_reservations_quantity_check check (quantity > 0 or quantity = 0 and state = 'cancelled'),
     constraint stock_reservations_unsold_check
         check (unsold between 0 and case state when 'sold' then quantity else 0 end),
@@ -118,17 +118,17 @@ comment on column stock_reservations.unsold is 'Units that came back after the s
 comment on column stock_reservations.segment is 'Segment that gave the units, or the first one if several did.';
 comment on column stock_reservations.draws is
     'Units by segment, from segment 0, if several segments gave them; null: one did.';
-comment on column stock_reservations.state is 'reserved while it is open; then sold, cancelled or lapsed.';
+comment on column stock_reservations.state is 'reserved while it is open; then sold, cancelled or expired.';
 comment on column stock_reservations.ref is 'Purpose, according to the caller, such as an order number.';
 comment on column stock_reservations.life_ms is
     'Requested life, in milliseconds; null: sold directly, or cancelled before it was made.';
 comment on column stock_reservations.created_at is 'When it was made.';
 comment on column stock_reservations.expires_at is 'When it lapses, unless it has ended.';
-comment on column stock_reservations.closed_at is 'When it was sold or cancelled; expires_at if it lapsed.';
+comment on column stock_reservations.closed_at is 'When it was sold or cancelled; expires_at if it expired.';
 comment on column stock_reservations.principal is 'Principal that made it.';
 comment on column stock_reservations.request_id is 'X-Request-ID of the call that made it.';
 comment on column stock_reservations.closed_request_id is
-    'X-Request-ID of the call that ended it, if that was another one; null also if it lapsed.';
+    'X-Request-ID of the call that ended it, if that was another one; null also if it expired.';
 
 create table stock_change_names (
     tenant_id integer not null,
@@ -230,13 +230,13 @@ comment on column audit.reservations.item is 'Item.';
 comment on column audit.reservations.reservation_no is 'The caller''s number.';
 comment on column audit.reservations.quantity is 'Units; 0 if it was cancelled before it was made.';
 comment on column audit.reservations.unsold is 'Units that came back after the sale.';
-comment on column audit.reservations.state is 'reserved, sold, cancelled or lapsed.';
+comment on column audit.reservations.state is 'reserved, sold, cancelled or expired.';
 comment on column audit.reservations.ref is 'Purpose, according to the caller.';
 comment on column audit.reservations.created_at is 'When it was made.';
 comment on column audit.reservations.expires_at is 'When it lapses, or would have; null: sold directly.';
 comment on column audit.reservations.due is
     'True if its time is over, and it will lapse when the item is next used, or by the background task.';
-comment on column audit.reservations.closed_at is 'When it was sold, cancelled, or lapsed.';
+comment on column audit.reservations.closed_at is 'When it was sold or cancelled, or expired.';
 comment on column audit.reservations.principal is 'Principal that made it.';
 comment on column audit.reservations.request_id is 'X-Request-ID of the call that made it.';
 comment on column audit.reservations.closed_request_id is 'X-Request-ID of the call that ended it, if another one did.';

@@ -95,7 +95,7 @@ func (w *world) judgePurchases(all []*basket) {
 		case "cancelled":
 			want = "cancelled changed my mind, cancelled cancelled, hold released"
 		case "expired":
-			want = "expired timer, lapsed lapsed, hold expired"
+			want = "expired timer, expired expired, hold expired"
 		case "pending":
 			left -= b.quantity + 1
 		}

@@ -158,7 +158,7 @@ const ordersAsTheyEnd = `
 	where open > 0 or case when bought
 		then succeeded <> 1 or units <> 'sold' or holds and hold <> 'captured' or has_coupon and coupon <> 'used' or paid is null
 			or machine = 'order' and (state = 'refunded') <> (refunded = paid)
-		else state not in ('cancelled', 'expired') or succeeded <> 0 or units not in ('cancelled', 'lapsed')
+		else state not in ('cancelled', 'expired') or succeeded <> 0 or units not in ('cancelled', 'expired')
 			or holds and hold not in ('released', 'expired') or has_coupon and coupon <> 'claimed' end`
 
 // moneyHasAPlace: all money that came pays an order, or has one flag, and what pays is the amount that was due.

@@ -43,7 +43,7 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	if err := sell("s2"); err == nil {
 		t.Error("the unit of the held reservation is sold")
 	}
-	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) from stock_reservations"); got != "r1 reserved, r2 lapsed, s1 sold" {
+	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) from stock_reservations"); got != "r1 reserved, r2 expired, s1 sold" {
 		t.Error(got)
 	}
 	if err := held.Rollback(ctx); err != nil {

@@ -91,7 +91,7 @@ func (w *wish) items() (items []string) {
 func (b *books) pass() {
 	for key, r := range b.reservations {
 		if r.state == stock.Reserved && r.until <= b.now {
-			r.state = stock.Lapsed
+			r.state = stock.Expired
 			b.available[r.item] += r.quantity
 			b.reservations[key] = r
 		}

@@ -44,12 +44,12 @@ func TestPartsThatACallerEnded(t *testing.T) {
 			"3 tea cancelled, hold released", "3 tea cancelled, hold expired"},
 		{"release", func(no string) flow.Command { return flow.Ledger(ledger.ReleaseOf(caller, 0, no+"/hold")) },
 			"HOLD_NOT_HELD", "order, awaiting_payment 1 birth, 3 tea reserved, hold released",
-			"3 tea cancelled, hold released", "3 tea lapsed, hold released"},
+			"3 tea cancelled, hold released", "3 tea expired, hold released"},
 		{"all", take("1"), "HOLD_NOT_HELD", "order, awaiting_payment 1 birth, 3 tea reserved, hold captured",
-			"3 tea cancelled, hold captured", "3 tea lapsed, hold captured"},
-		{"some", take("0.4"), "paid", bought, "3 tea cancelled, hold released", "3 tea lapsed, hold expired"},
+			"3 tea cancelled, hold captured", "3 tea expired, hold captured"},
+		{"some", take("0.4"), "paid", bought, "3 tea cancelled, hold released", "3 tea expired, hold expired"},
 		{"number", func(no string) flow.Command { return flow.Ledger(transfer(no+"/pay", "world", user(3), "1")) },
-			"BIZ_NO_EXISTS_DIFFERENT", open + ", transfer", "3 tea cancelled, hold released, transfer", "3 tea lapsed, hold expired, transfer"},
+			"BIZ_NO_EXISTS_DIFFERENT", open + ", transfer", "3 tea cancelled, hold released, transfer", "3 tea expired, hold expired, transfer"},
 	}
 	for _, x := range cases {
 		for _, end := range []string{"-paid", "-cancelled", "-expired"} {
@@ -129,7 +129,7 @@ func TestMachinesThatWouldKeepParts(t *testing.T) {
 	m.wants(pay("nap"), "RESERVATION_ENDED")
 	m.wants(fire("nap", "naps"), "false")
 	m.wants(cancelOrder("nap"), "nap cancelled")
-	m.wantRows("nap", "order, naps cancelled 3 cancel, 3 tea lapsed, hold expired")
+	m.wantRows("nap", "order, naps cancelled 3 cancel, 3 tea expired, hold expired")
 }
 
 // 100 lines, of which many name the same items, some in segments. On the second engine no item is known yet.

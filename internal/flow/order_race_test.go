@@ -49,7 +49,7 @@ func (m *market) agrees() {
 			select biz_no, state from ledger_holds where biz_no = o.order_no || '/hold' union all
 			select scope, owner from claim_keys where owner = o.order_no and i.state in ('cancelled', 'expired')) p
 		where p.state <> all (case i.state when 'paid' then array['sold', 'captured'] when 'awaiting_payment' then array['reserved', 'held']
-			when 'pending' then array['reserved', 'held'] else array['cancelled', 'lapsed', 'released', 'expired'] end)
+			when 'pending' then array['reserved', 'held'] else array['cancelled', 'expired', 'released', 'expired'] end)
 		or i.instance_id <> o.order_id`); got != "" {
 		m.Error(got)
 	}

@@ -44,7 +44,7 @@ func (m *market) equal(what, got, want string) {
 	}
 }
 
-const late = "order, cancelled 2 timer, 3 tea lapsed, hold expired"
+const late = "order, cancelled 2 timer, 3 tea expired, hold expired"
 
 // Past its time an order counts as cancelled for all callers, before the scheduler comes to it: its units and its money
 // are free, and the first command that is not refused records it.
@@ -110,7 +110,7 @@ func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 	m.wants(newOrder("x", sameAs("b"), refuse), "PURCHASE_REPEATED")
 	m.wantRows("a", late)
 	m.wantRows("a2", open+", purchase")
-	m.wantRows("c", "order, simple_order expired 2 timer, 3 tea lapsed, hold expired")
+	m.wantRows("c", "order, simple_order expired 2 timer, 3 tea expired, hold expired")
 	// The window of an hour is over as well. The order of then ends, and the claim of the new one stays.
 	m.clock.Set(t, 61*time.Minute)
 	m.wants(newOrder("b2", sameAs("b")), "b2 awaiting_payment")
@@ -141,7 +141,7 @@ func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 	if got := m.batch(1, free)[0]; got != "free paid" {
 		t.Error(got)
 	}
-	m.wantRows("first", "order, own cancelled 2 timer, 3 tea lapsed, hold expired")
+	m.wantRows("first", "order, own cancelled 2 timer, 3 tea expired, hold expired")
 	m.wantRows("free", "order, paid 2 balance, purchase")
 	m.equal("events", m.text("select string_agg(recipient || ' ' || business_type, ', ' order by message_id) from notify_messages join notify_contents using (message_id)"), "all own.cancelled, too own.cancelled, all order.paid, too order.paid")
 }
@@ -161,10 +161,10 @@ func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	m.wants(pay("a"), "MOVE_NOT_ALLOWED")
 	m.wants(pay("b"), "RESERVATION_ENDED")
 	m.wants(cancelOrder("b"), "b cancelled")
-	m.wantRows("b", "order, cancelled 2 cancel, 3 tea lapsed, hold expired")
+	m.wantRows("b", "order, cancelled 2 cancel, 3 tea expired, hold expired")
 	m.clock.Set(t, 0)
 	m.wants(fire("c", "order"), "false")
 	m.wants(pay("c"), "RESERVATION_ENDED")
-	m.wantRows("c", "order, awaiting_payment 1 birth, 3 tea lapsed, hold expired")
+	m.wantRows("c", "order, awaiting_payment 1 birth, 3 tea expired, hold expired")
 	m.wantLeft("tea 0, milk 100, ann 50 held 0")
 }

@@ -101,7 +101,7 @@ var reservationStates = map[string]pb.ReservationState{
 	stock.Reserved:  pb.ReservationState_RESERVATION_STATE_RESERVED,
 	stock.Sold:      pb.ReservationState_RESERVATION_STATE_SOLD,
 	stock.Cancelled: pb.ReservationState_RESERVATION_STATE_CANCELLED,
-	stock.Lapsed:    pb.ReservationState_RESERVATION_STATE_LAPSED,
+	stock.Expired:   pb.ReservationState_RESERVATION_STATE_EXPIRED,
 }
 
 var reservationStateNames = inverse(reservationStates)

@@ -349,7 +349,7 @@ func TestItemsAndReservationsAreListed(t *testing.T) {
 		stockv1.ReservationState_RESERVATION_STATE_RESERVED:    "r4 r3 r2 r1 r0 open", // the order in which they lapse
 		stockv1.ReservationState_RESERVATION_STATE_SOLD:        "sold",
 		stockv1.ReservationState_RESERVATION_STATE_CANCELLED:   "gone",
-		stockv1.ReservationState_RESERVATION_STATE_LAPSED:      "",
+		stockv1.ReservationState_RESERVATION_STATE_EXPIRED:     "",
 	} {
 		var numbers []string
 		for token := ""; ; {

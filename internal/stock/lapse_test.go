@@ -36,8 +36,8 @@ func TestUseOfAnItemMakesItsDueReservationsLapse(t *testing.T) {
 			s.wants(confirm(t.Name(), "a"), "a: 2 sold")
 			clock.Set(t, 16*time.Minute)
 			if got := s.all(confirm(t.Name(), "b"), reserve(t.Name(), "b", 5), cancel(t.Name(), "b"), deduct(t.Name(), "c", 6),
-				confirm(t.Name(), "later")); !slices.Equal(got, []string{"RESERVATION_ENDED state=lapsed",
-				"b: 5 lapsed, existed", "b: 5 lapsed, existed", "c: 6 sold", "later: 1 sold"}) {
+				confirm(t.Name(), "later")); !slices.Equal(got, []string{"RESERVATION_ENDED state=expired",
+				"b: 5 expired, existed", "b: 5 expired, existed", "c: 6 sold", "later: 1 sold"}) {
 				t.Error(got)
 			}
 			s.wantCounts(t.Name(), "0/0/9/9")
@@ -113,7 +113,7 @@ func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
 		t.Errorf("a dry run ended %v", err)
 	}
 	got := s.all(deduct("tea", "all", 9000), deduct("milk", "beside", 1), confirm("tea", "h1"), cancel("tea", "h9000"))
-	if want := []string{"all: 9000 sold", "beside: 1 sold", "RESERVATION_ENDED state=lapsed", "h9000: 1 lapsed, existed"}; !slices.Equal(got, want) {
+	if want := []string{"all: 9000 sold", "beside: 1 sold", "RESERVATION_ENDED state=expired", "h9000: 1 expired, existed"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	s.wantCounts("tea", "0/0/9000/9000")
@@ -236,7 +236,7 @@ func TestLapseInTheUncommittedPredecessorIsSeen(t *testing.T) {
 	g.overlapped()
 	g.turn("unlock")
 	g.want("first", first, "gate: 10 reserved")
-	g.want("second", second, "RESERVATION_ENDED state=lapsed", "b: 4 lapsed, existed", "OUT_OF_STOCK available=0")
+	g.want("second", second, "RESERVATION_ENDED state=expired", "b: 4 expired, existed", "OUT_OF_STOCK available=0")
 	g.conflicts(0)
 }
 
@@ -254,9 +254,9 @@ func TestClockSetBackRevivesNoReservation(t *testing.T) {
 	g.overlapped()
 	g.turn("unlock")
 	g.want("first", first, "gate: 10 reserved")
-	g.want("second", second, "a: 4 lapsed, existed")
+	g.want("second", second, "a: 4 expired, existed")
 	g.conflicts(1)
-	g.wants(confirm("tea", "a"), "RESERVATION_ENDED state=lapsed")
+	g.wants(confirm("tea", "a"), "RESERVATION_ENDED state=expired")
 	g.wantCounts("tea", "0/10/0/10")
 }
 

@@ -51,7 +51,7 @@ func (m *model) lapse() {
 	for _, i := range m.items {
 		for _, r := range i.reservations {
 			if r.state == stock.Reserved && r.expires <= m.now {
-				r.state = stock.Lapsed
+				r.state = stock.Expired
 				i.Reserved -= r.quantity
 				i.Available += r.quantity
 			}

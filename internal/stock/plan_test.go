@@ -208,7 +208,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 			p.Errorf("%s: %d blocks a command, %d with statistics", kind, first[kind], n)
 		}
 	}
-	p.exec("update stock_reservations set state = 'lapsed', closed_at = expires_at where expires_at < '2027-01-01Z' and state = 'reserved'")
+	p.exec("update stock_reservations set state = 'expired', closed_at = expires_at where expires_at < '2027-01-01Z' and state = 'reserved'")
 	if n := pgtest.TouchedAtRest(t, p.super, 50, func() int64 { return p.blocks(p.find) }); n > 50 {
 		t.Errorf("the search for due reservations touched %d blocks when none was due", n)
 	}

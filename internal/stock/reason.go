@@ -27,7 +27,7 @@ var (
 		Doc: "The change_no is already used with other content: the metadata lists the fields that differ."})
 	ReservationEnded = fault.Define(fault.Reason{Name: "RESERVATION_ENDED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or lapsed. A Reserve or Deduct is refused if a Cancel came before it."})
+		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or expired. A Reserve or Deduct is refused if a Cancel came before it."})
 	OutOfStock = fault.Define(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "Fewer units are available than asked for. The metadata has the number of available ones."})
@@ -42,7 +42,7 @@ var (
 		Doc: "The call names a strategy that has a transaction of its own, and cannot share one: with the other operations of an Execute, a submit token or a claim. Leave strategy out: the call is then batched. Nothing was done."})
 	ReservationNotSold = fault.Define(fault.Reason{Name: "RESERVATION_NOT_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or lapsed."})
+		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or expired."})
 	UnsellExceedsSold = fault.Define(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those left."})

@@ -13,8 +13,8 @@ import (
 
 // Stored states of reservations, and kinds of changes.
 const (
-	Reserved, Sold, Cancelled, Lapsed = "reserved", "sold", "cancelled", "lapsed"
-	Restock, Adjust, Unsell           = "restock", "adjust", "unsell"
+	Reserved, Sold, Cancelled, Expired = "reserved", "sold", "cancelled", "expired"
+	Restock, Adjust, Unsell            = "restock", "adjust", "unsell"
 )
 
 // Limits. Sums of quantities stay far below the limits of a bigint.
@@ -95,11 +95,11 @@ type seen struct {
 	unsold int64
 }
 
-// at returns the reservation as of a time. One past its expiry has lapsed: by the batch that reads it, or by one whose
+// at returns the reservation as of a time. One past its expiry has expired: by the batch that reads it, or by one whose
 // rows this batch has taken over.
 func (r Reservation) at(now time.Time) Reservation {
 	if r.State == Reserved && !r.ExpiresAt.After(now) {
-		r.State, r.ClosedAt = Lapsed, r.ExpiresAt
+		r.State, r.ClosedAt = Expired, r.ExpiresAt
 	}
 	return r
 }

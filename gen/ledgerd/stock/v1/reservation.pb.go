@@ -35,7 +35,7 @@ const (
 	// Ended by a Cancel.
 	ReservationState_RESERVATION_STATE_CANCELLED ReservationState = 3
 	// Ended by expire_time.
-	ReservationState_RESERVATION_STATE_LAPSED ReservationState = 4
+	ReservationState_RESERVATION_STATE_EXPIRED ReservationState = 4
 )
 
 // Enum value maps for ReservationState.
@@ -45,14 +45,14 @@ var (
 		1: "RESERVATION_STATE_RESERVED",
 		2: "RESERVATION_STATE_SOLD",
 		3: "RESERVATION_STATE_CANCELLED",
-		4: "RESERVATION_STATE_LAPSED",
+		4: "RESERVATION_STATE_EXPIRED",
 	}
 	ReservationState_value = map[string]int32{
 		"RESERVATION_STATE_UNSPECIFIED": 0,
 		"RESERVATION_STATE_RESERVED":    1,
 		"RESERVATION_STATE_SOLD":        2,
 		"RESERVATION_STATE_CANCELLED":   3,
-		"RESERVATION_STATE_LAPSED":      4,
+		"RESERVATION_STATE_EXPIRED":     4,
 	}
 )
 
@@ -98,7 +98,7 @@ type Reservation struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it lapses, or would have. Absent if it was sold by a Deduct.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// End of the state RESERVED. expire_time if it lapsed.
+	// End of the state RESERVED. expire_time if it expired.
 	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
 	RequestId     string                 `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -676,7 +676,7 @@ type CancelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// CANCELLED, or LAPSED: then its units were free already.
 	Reservation *Reservation `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
-	// True if it had been cancelled before, or had lapsed.
+	// True if it had been cancelled before, or had expired.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1027,13 +1027,13 @@ const file_ledgerd_stock_v1_reservation_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\x85\x01\n" +
 	"\x18ListReservationsResponse\x12A\n" +
 	"\freservations\x18\x01 \x03(\v2\x1d.ledgerd.stock.v1.ReservationR\freservations\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb0\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb1\x01\n" +
 	"\x10ReservationState\x12!\n" +
 	"\x1dRESERVATION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aRESERVATION_STATE_RESERVED\x10\x01\x12\x1a\n" +
 	"\x16RESERVATION_STATE_SOLD\x10\x02\x12\x1f\n" +
-	"\x1bRESERVATION_STATE_CANCELLED\x10\x03\x12\x1c\n" +
-	"\x18RESERVATION_STATE_LAPSED\x10\x04B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1;stockv1b\x06proto3"
+	"\x1bRESERVATION_STATE_CANCELLED\x10\x03\x12\x1d\n" +
+	"\x19RESERVATION_STATE_EXPIRED\x10\x04B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1;stockv1b\x06proto3"
 
 var (
 	file_ledgerd_stock_v1_reservation_proto_rawDescOnce sync.Once

@@ -83,7 +83,7 @@ type StockServiceClient interface {
 	// Sells units at once: a Reserve and its Confirm in one. Errors: those of Reserve.
 	Deduct(context.Context, *v1.DeductRequest) (*v1.DeductResponse, error)
 	// Sells the units of a reservation. Errors: ITEM_NOT_FOUND, RESERVATION_NOT_FOUND; RESERVATION_ENDED if it was
-	// cancelled or has lapsed.
+	// cancelled or has expired.
 	Confirm(context.Context, *v1.ConfirmRequest) (*v1.ConfirmResponse, error)
 	// Frees the units of a reservation. A Cancel that comes before its Reserve takes the number, so that the late
 	// Reserve is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
@@ -329,7 +329,7 @@ type StockServiceHandler interface {
 	// Sells units at once: a Reserve and its Confirm in one. Errors: those of Reserve.
 	Deduct(context.Context, *v1.DeductRequest) (*v1.DeductResponse, error)
 	// Sells the units of a reservation. Errors: ITEM_NOT_FOUND, RESERVATION_NOT_FOUND; RESERVATION_ENDED if it was
-	// cancelled or has lapsed.
+	// cancelled or has expired.
 	Confirm(context.Context, *v1.ConfirmRequest) (*v1.ConfirmResponse, error)
 	// Frees the units of a reservation. A Cancel that comes before its Reserve takes the number, so that the late
 	// Reserve is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
