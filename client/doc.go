@@ -40,7 +40,7 @@
 //
 // For a form that must be submitted once, issue a submit token when rendering the page
 // (Client.Idempotency.IssueTokens), and spend it with the call of the submit: see WithSubmitToken. The second submit
-// fails with ReasonTokenSpent, and State has the first one's result.
+// fails with ReasonTokenSpent, and Metadata has the first one's result.
 //
 // # Answers
 //

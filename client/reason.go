@@ -109,7 +109,7 @@ const (
 
 // Duplicates: not recorded. Done before; Metadata describes the first.
 const (
-	// ReasonTokenSpent: the form was already submitted. State has first_outcome ("done" or "refused"),
+	// ReasonTokenSpent: the form was already submitted. Metadata has first_outcome ("done" or "refused"),
 	// first_operation, first_request_id, first_time and the names of the created objects: first_resource with
 	// first_id, first_biz_no, …, or first_result as given to SpendToken.
 	ReasonTokenSpent Reason = "TOKEN_SPENT"
@@ -118,10 +118,10 @@ const (
 // Duplicates: not recorded. The effect happened before; no message to the user is needed.
 const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // already processed: acknowledge it
 
-// Duplicates: not recorded. State has the order of the same purchase.
+// Duplicates: not recorded. Metadata has the order of the same purchase.
 const ReasonPurchaseRepeated Reason = "PURCHASE_REPEATED"
 
-// Duplicates: not recorded. State has how, by whom and when the flag was resolved.
+// Duplicates: not recorded. Metadata has how, by whom and when the flag was resolved.
 const ReasonFlagResolved Reason = "FLAG_RESOLVED"
 
 // Business refusals: recorded under the key. The same key gets the same refusal during the key's life, so a new

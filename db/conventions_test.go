@@ -286,7 +286,7 @@ func TestStatementTriggersReadTheirOwnRows(t *testing.T) {
 }
 
 // rising are the sequences, with the columns that have their values. The values of one row must rise, for ever: moved
-// to another database, a sequence has to begin above the greatest value of its columns.
+// to another database, a sequence has to begin above the low 34 bits of the greatest value of its columns.
 var rising = map[string][]string{
 	"commit_batch_seq": {"commit_batches.batch_id"},
 	"lock_fence_seq":   {"lock_locks.fence", "lock_waiters.ticket"},

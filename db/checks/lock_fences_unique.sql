@@ -6,4 +6,4 @@ from (
     select l.tenant_id, l.name, l.fence, count(*) over (partition by l.fence) as locks from lock_locks l
 ) f
 cross join lock_fence_seq s
-where f.locks > 1 or f.fence & 17179869183 > s.last_value or f.fence >> 34 >= commit_epoch()
+where f.locks > 1 or f.fence & 17179869183 > s.last_value or f.fence >> 34 >= (select commit_epoch())

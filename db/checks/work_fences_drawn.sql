@@ -3,4 +3,4 @@
 select w.tenant_id, w.scope, w.key, w.fence, s.last_value as drawn
 from work_records w
 cross join work_fence_seq s
-where w.fence & 17179869183 > s.last_value or w.fence >> 34 >= commit_epoch()
+where w.fence & 17179869183 > s.last_value or w.fence >> 34 >= (select commit_epoch())

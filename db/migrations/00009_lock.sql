@@ -7,7 +7,8 @@ set local role ledgerd_owner;
 create sequence lock_fence_seq as bigint;
 comment on sequence lock_fence_seq is
     'Fences of acquisitions and tickets of waiters. A number is drawn while the row of the lock is locked, so the '
-    'numbers of a lock grow in commit order, also after the cleaner deleted the row.';
+    'numbers of a lock grow in commit order, also after the cleaner deleted the row. Those of each epoch begin 2^34 '
+    'higher.';
 
 create table lock_locks (
     tenant_id   integer not null,

@@ -87,6 +87,7 @@ grant select on audit.changes to ledgerd_audit;
 reset role;
 
 -- +goose Down
+revoke select on commit_epochs from ledgerd_admin;
 drop view audit.changes;
 drop table audit_events;
 drop sequence audit_event_seq;

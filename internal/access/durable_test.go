@@ -1,9 +1,16 @@
 package access_test
 
 import (
+	"bytes"
 	"context"
+	"net"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -52,4 +59,90 @@ func TestChangesAreAsDurableAsBatches(t *testing.T) {
 	if err := super.QueryRow(t.Context(), "select count(*) from access_api_keys").Scan(&keys); err != nil || keys != 1 {
 		t.Errorf("%d keys, %v", keys, err)
 	}
+}
+
+// A pooler whose connection to the server is lost at COMMIT answers with a FATAL error. It proves nothing.
+func TestAFatalAnswerToCommitIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	dsn := poolerThatLosesCommits(t, o.adminDSN)
+	_, err := access.Administer(pgtest.Pool(t, dsn)).CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "lost",
+		Rights: access.Rights{Role: access.Read}})
+	if f := fault.Of(err); !fault.Is(err, fault.OutcomeUnknown) || f.Step != fault.ReadAgain {
+		t.Errorf("the change ended with %v", err)
+	}
+	keys := 0
+	if err := o.admin.QueryRow(t.Context(), "select count(*) from access_api_keys where principal = 'lost'").
+		Scan(&keys); err != nil || keys != 1 {
+		t.Errorf("%d keys, %v", keys, err)
+	}
+}
+
+// poolerThatLosesCommits passes everything on, but for the answers to COMMIT: instead it sends a FATAL error, as
+// PgBouncer does.
+func poolerThatLosesCommits(t *testing.T, dsn string) string {
+	t.Helper()
+	c, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial(pgconn.NetworkAddress(c.Host, c.Port))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			loseCommits(client, server)
+		}
+	}()
+	return "postgres://" + c.User + "@" + listener.Addr().String() + "/" + c.Database + "?sslmode=disable"
+}
+
+func loseCommits(client, server net.Conn) {
+	var committing atomic.Bool
+	go func() {
+		defer server.Close()
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := client.Read(buffer)
+			if err != nil {
+				return
+			}
+			if bytes.Contains(buffer[:n], []byte("Q\x00\x00\x00\x0bcommit\x00")) {
+				committing.Store(true)
+			}
+			if _, err := server.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		defer client.Close()
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := server.Read(buffer)
+			if committing.Load() {
+				fatal := &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "08P01",
+					Message: "server conn crashed?"}
+				if b, err := fatal.Encode(nil); err == nil {
+					_, _ = client.Write(b)
+				}
+				return
+			}
+			if err != nil {
+				return
+			}
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
 }

@@ -22,7 +22,7 @@ var (
 		Doc:  "The claim belongs to another owner. Only that owner, or a caller that has the claim's fence, can free the key."})
 )
 
-// alreadyClaimed is the refusal, with the first use in its state.
+// alreadyClaimed is the refusal, with the first use in its metadata.
 func alreadyClaimed(r *Row) error {
 	c := &r.Value
 	f := KeyClaimed.New("the key was already claimed").With("scope", r.Key.Scope).With("key", r.Key.Key).With("count",

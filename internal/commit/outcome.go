@@ -124,7 +124,8 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 }
 
 // Durably runs a transaction beside the engine that is as durable as batches. Returns fault OUTCOME_UNKNOWN if it may
-// have been committed: COMMIT was not answered, or a synchronous standby has not confirmed it.
+// have been committed: COMMIT was not answered, a pooler or server gave up meanwhile (FATAL), or a synchronous standby
+// has not confirmed it.
 func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
 	ran := false
 	err := durably(ctx, conn, func(tx pgx.Tx) error {
@@ -132,9 +133,13 @@ func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 		ran = err == nil
 		return err
 	})
-	if _, refused := errors.AsType[*pgconn.PgError](err); err == nil || !ran || refused {
+	p, ok := errors.AsType[*pgconn.PgError](err)
+	refused := ok && p.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback)
+	if err == nil || !ran || refused || pgconn.SafeToRetry(err) {
 		return err
 	}
-	return fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been made: read " +
-		"it, and repeat the change if it is missing").Because(err)
+	unknown := fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been made: " +
+		"read it, and repeat the change if it is missing").Because(err)
+	unknown.Step = fault.ReadAgain // there is no request key
+	return unknown
 }

@@ -20,7 +20,7 @@ func (c *SendAllCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply accepts the messages. The first fault fails all; its state has the index of the item.
+// Apply accepts the messages. The first fault fails all; its metadata has the index of the item.
 func (c *SendAllCommand) Apply(tx *Tx) (any, error) {
 	all := make([]Accepted, len(c.Sends))
 	for i, s := range c.Sends {

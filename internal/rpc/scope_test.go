@@ -14,6 +14,7 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
@@ -72,7 +73,7 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 	boss.prepare("b")
 	c := s.scoped("ledger.transfer(from=u:a, to=spent:*)", "ledger.get_*(account=u:a)", "ledger.list_accounts(account=u:*)",
 		"ledger.get_transfer", "ledger.watch_entries(account=u:a)", "stock.*(item=sku-*)", "sale.grab(buyer=b1)",
-		"notify.send(recipient=+86*)", "order.create_order(subject=s1)", "lock.list(name=job-*)", "idempotency.claim_keys")
+		"notify.send(recipient=+86*)", "order.create_order(subject=s1)", "lock.list_locks(name=job-*)", "idempotency.claim_keys")
 	before := s.dump("mine")
 	for _, x := range []struct {
 		name   string
@@ -95,6 +96,8 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		{"ListAccounts", &ledgerv1.ListAccountsRequest{Pattern: "**"}, "pattern"},
 		{"ListTransfers", &ledgerv1.ListTransfersRequest{}, "-"},
 		{"Stock.ListItems", &stockv1.ListItemsRequest{}, "item"},
+		{"Lock.ListLocks", &lockv1.ListLocksRequest{}, "name"},
+		{"Lock.ListLocks", &lockv1.ListLocksRequest{Prefix: "jo"}, "prefix"},
 		{"Stock.ListItems", &stockv1.ListItemsRequest{Prefix: "sk"}, "prefix"},
 		{"Stock.Restock", &stockv1.RestockRequest{Item: "other", ChangeNo: "n", Quantity: 1}, "item"},
 		{"Sale.GrabMany", &salev1.GrabManyRequest{Sale: "s", Grabs: []*salev1.Grab{{Buyer: "b1"}, {Buyer: "b2"}}},
@@ -133,11 +136,8 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		"GetTransfer":     &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: "yes1"}},
 		"ListAccounts":    &ledgerv1.ListAccountsRequest{Pattern: "u:*"},
 		"Stock.ListItems": &stockv1.ListItemsRequest{Prefix: "sku-"},
-		"Lock.ListLocks":  nil,
+		"Lock.ListLocks":  &lockv1.ListLocksRequest{Prefix: "job-"},
 	} {
-		if m == nil {
-			continue
-		}
 		if a := c.call(connectJSON, name, m); a.Code == "permission_denied" {
 			t.Errorf("%s: %s", name, a.Message)
 		}

@@ -284,7 +284,7 @@ type SendBatchRequest struct {
 	// Messages, in order. With biz_no each can be repeated safely, also if only some were accepted. An item that breaks
 	// a rule of this file, such as one without a channel, fails the call; other invalid fields fail their item.
 	Items []*SendRequest `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// If true, all messages are accepted or none: the first error fails the call; its state has the item.
+	// If true, all messages are accepted or none: the first error fails the call; its metadata has the item.
 	AllOrNothing  bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

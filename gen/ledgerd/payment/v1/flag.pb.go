@@ -164,7 +164,7 @@ const (
 	Resolution_RESOLUTION_ACCEPT Resolution = 1
 	// It is given back, through the gateway.
 	Resolution_RESOLUTION_REFUND Resolution = 2
-	// It is moved to an account; money of a console refund is taken from one.
+	// It is moved to an account; money that the gateway gave back unasked is taken from one.
 	Resolution_RESOLUTION_WRITE_OFF Resolution = 3
 	// A later notice of the gateway removed the reason for the flag. Only the service resolves so.
 	Resolution_RESOLUTION_WITHDRAWN Resolution = 4

@@ -284,7 +284,7 @@ type RefundPaymentRequest struct {
 	RefundNo string `protobuf:"bytes,1,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Payment.
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// Amount of the refund. Not set: all that remains, less what the gateway gave back without a refund.
+	// Amount of the refund. Not set: all that remains, console refunds subtracted.
 	Amount *string `protobuf:"bytes,3,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
 	// Reason, for the payer.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`

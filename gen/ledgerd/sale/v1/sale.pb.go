@@ -775,7 +775,7 @@ type GrabRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// Buyers, and which unit of each.
+	// Buyer, and which unit.
 	Grab          *Grab `protobuf:"bytes,2,opt,name=grab,proto3" json:"grab,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
