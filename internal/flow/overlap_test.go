@@ -263,38 +263,23 @@ func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	held, err := g.super.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Rollback(context.Background()) //nolint:errcheck // it changed nothing
-	if _, err := held.Exec(t.Context(), "select from stock_items for no key update"); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan []commit.Result, 1)
-	go func() {
-		done <- g.engine.DoAll(context.Background(), []flow.Submission{
-			submission(flow.Submission{Command: flow.Ledger(transfer("refused", user(0), user(1), "5"))}),
-			submission(flow.Submission{Command: flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "tea",
-				ReservationNo: "n", Quantity: 1, Life: time.Hour})}),
-		})
-	}()
-	confirms := 0
-	for begin := time.Now(); confirms == 0 && time.Since(begin) < 10*time.Second; {
-		if err := g.super.QueryRow(t.Context(), `select count(*) from pg_stat_activity
-			where datname = current_database() and wait_event_type = 'Lock' and query like '%ItemUpdate%'`).
-			Scan(&confirms); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if confirms == 0 {
-		t.Error("no optimistic batch waited for the item")
-	}
-	if _, err := g.super.Exec(t.Context(), "select from ledger_accounts for no key update nowait"); err != nil {
-		t.Errorf("while the batch waits for the item: %v", err)
-	}
-	_ = held.Rollback(context.Background())
-	if all := <-done; !fault.Is(all[0].Err, ledger.InsufficientFunds) || all[1].Err != nil {
+	// A row that this transaction has locked, and not changed, has its id as xmax.
+	g.exec(`create table locked (accounts bigint);
+		create function note_locks() returns trigger language plpgsql security definer as $$
+		begin
+			insert into public.locked select count(*) from public.ledger_accounts where xmax = pg_current_xact_id()::xid;
+			return new;
+		end $$;
+		create trigger note_locks before update on stock_items for each row execute function note_locks()`)
+	all := g.engine.DoAll(t.Context(), []flow.Submission{
+		submission(flow.Submission{Command: flow.Ledger(transfer("refused", user(0), user(1), "5"))}),
+		submission(flow.Submission{Command: flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "tea",
+			ReservationNo: "n", Quantity: 1, Life: time.Hour})}),
+	})
+	if !fault.Is(all[0].Err, ledger.InsufficientFunds) || all[1].Err != nil {
 		t.Errorf("the transfer: %v; the reservation: %v", all[0].Err, all[1].Err)
+	}
+	if got := text(t, g.super, "select string_agg(accounts::text, ' ') from locked"); got != "0" {
+		t.Errorf("when the item was locked, the batch had locked %s accounts", got)
 	}
 }
