@@ -192,8 +192,8 @@ create table machine_history (
     recorded_at timestamptz not null,
     constraint machine_history_pkey primary key (tenant_id, instance_id, revision),
     constraint machine_history_revision_check check ((revision = 1) = (from_state = '')),
-    constraint machine_history_actor_check check (actor in ('caller', 'timer')
-        and (actor = 'caller') = (principal is not null)),
+    constraint machine_history_actor_check check (actor in ('caller', 'timer', 'flow')
+        and (actor <> 'timer') = (principal is not null)),
     constraint machine_history_reason_check check (octet_length(reason) between 1 and 512),
     constraint machine_history_inputs_check check (octet_length(inputs::text) <= 131072)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
@@ -212,7 +212,9 @@ comment on column machine_history.key is 'Name of the instance.';
 comment on column machine_history.version is 'Version of the machine.';
 comment on column machine_history.from_state is 'State that it left; empty: it was created.';
 comment on column machine_history.to_state is 'State that it entered.';
-comment on column machine_history.actor is 'caller; timer: the timer of the state that it left.';
+comment on column machine_history.actor is
+    'caller; timer: the timer of the state that it left; flow: a call that callers cannot make by Move, such as a '
+    'payment''s.';
 comment on column machine_history.cause is 'Cause, as the caller named it; "timer"; "birth".';
 comment on column machine_history.reason is 'Reason, for people; null: none.';
 comment on column machine_history.inputs is 'Inputs of the caller: names and values; null: none.';
@@ -272,7 +274,9 @@ comment on column audit.machine_history.key is 'The caller''s name of the instan
 comment on column audit.machine_history.revision is 'Revision of the instance after the move. 1: its creation.';
 comment on column audit.machine_history.from_state is 'State that it left; null: it was created.';
 comment on column audit.machine_history.to_state is 'State that it entered.';
-comment on column audit.machine_history.actor is 'caller; timer: the timer of the state that it left.';
+comment on column audit.machine_history.actor is
+    'caller; timer: the timer of the state that it left; flow: a call that callers cannot make by Move, such as a '
+    'payment''s.';
 comment on column audit.machine_history.cause is 'Cause of the move.';
 comment on column audit.machine_history.reason is 'Reason; null: none.';
 comment on column audit.machine_history.inputs is 'Inputs of the caller; null: none.';

@@ -119,10 +119,15 @@ func TestMoveRules(t *testing.T) {
 		{"back, as a late repeat of the move there", move("1", "shipped", "s", shipping), "MOVE_INPUT_MISSING"},
 		{"back", move("1", "shipped", "b", from("refunding")), "shipped 5"},
 		{"terminal", move("1", "cancelled", "b"), "MOVE_NOT_ALLOWED"},
+		{"on again", move("1", "refunding", "r2"), "refunding 6"},
+		{"by a flow", move("1", "settled", "f", func(c *machine.MoveCommand) { c.Flow = true }), "settled 7"},
 	} {
 		if got := d.all(c.move)[0]; got != c.want {
 			t.Errorf("%s: got %s, want %s", c.what, got, c.want)
 		}
+	}
+	if got := d.history("1"); !strings.HasSuffix(got, ", 6 shipped>refunding caller:r2, 7 refunding>settled flow:f") {
+		t.Errorf("the history is %s", got)
 	}
 }
 

@@ -63,7 +63,11 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 	if err := c.checkConditions(v, m, tx.Now); err != nil {
 		return nil, err
 	}
-	tx.enter(c.row, step{to: c.To, actor: ByCaller, cause: c.Cause, reason: c.Reason, inputs: c.Inputs,
+	actor := ByCaller
+	if m.by(ByFlow) {
+		actor = ByFlow
+	}
+	tx.enter(c.row, step{to: c.To, actor: actor, cause: c.Cause, reason: c.Reason, inputs: c.Inputs,
 		caller: c.Caller, publish: m.Publish, timerAt: c.TimerAt, owner: c.Owner})
 	return v.Instance, nil
 }

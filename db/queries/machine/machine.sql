@@ -125,7 +125,7 @@ select commit_expect(count(*), cardinality(@keys::text[]))::text from moved;
 insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
     cause, reason, inputs, principal, request_id, recorded_at)
 select u.tenant_id, u.instance_id, u.revision, u.machine, u.key, u.version, u.from_state, u.to_state, u.actor, u.cause,
-    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id, u.recorded_at
+    nullif(u.reason, ''), u.inputs, case when u.actor <> 'timer' then u.principal end, u.request_id, u.recorded_at
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@instance_ids::bigint[]) as instance_id,
         unnest(@revisions::bigint[]) as revision, unnest(@machines::text[]) as machine, unnest(@keys::text[]) as key,

@@ -674,7 +674,7 @@ func (x *CancelRequest) GetReservationNo() string {
 
 type CancelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// CANCELLED, or LAPSED: then its units were free already.
+	// CANCELLED, or EXPIRED: then its units were free already.
 	Reservation *Reservation `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	// True if it had been cancelled before, or had expired.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`

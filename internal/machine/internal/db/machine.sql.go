@@ -99,7 +99,7 @@ const historyInsert = `-- name: HistoryInsert :exec
 insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
     cause, reason, inputs, principal, request_id, recorded_at)
 select u.tenant_id, u.instance_id, u.revision, u.machine, u.key, u.version, u.from_state, u.to_state, u.actor, u.cause,
-    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id, u.recorded_at
+    nullif(u.reason, ''), u.inputs, case when u.actor <> 'timer' then u.principal end, u.request_id, u.recorded_at
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as instance_id,
         unnest($3::bigint[]) as revision, unnest($4::text[]) as machine, unnest($5::text[]) as key,
