@@ -79,6 +79,10 @@ func TestStrategyOfACallStandsAlone(t *testing.T) {
 		if a.Code != "invalid_argument" || a.Reason(t) != "STRATEGY_STANDS_ALONE" {
 			t.Errorf("with a claim: %s", a.Raw)
 		}
+		a = c.call(connectJSON, "Stock.Deduct", named, "Submit-Token", c.plain())
+		if a.Code != "invalid_argument" || a.Reason(t) != "STRATEGY_STANDS_ALONE" {
+			t.Errorf("with a token: %s", a.Raw)
+		}
 	}
 	named := deduct("tea", "named", 1)
 	named.Strategy = batched

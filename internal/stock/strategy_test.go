@@ -98,6 +98,17 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
 			const units = 40
+			for _, item := range []string{"whole", "single"} { // one call for all units, and one call for each
+				s.all(put(item, 8), restock(item, "r", 8))
+			}
+			if got := s.do(by(strategy, deduct("whole", "all", 8))); got != "all: 8 sold" {
+				t.Errorf("all units of eight segments: %s", got)
+			}
+			for i := range 8 {
+				if got := s.do(by(strategy, deduct("single", fmt.Sprint("s", i), 1))); got != fmt.Sprintf("s%d: 1 sold", i) {
+					t.Errorf("unit %d of eight segments: %s", i+1, got)
+				}
+			}
 			s.all(put(t.Name(), 8), restock(t.Name(), "r", units))
 			ends := s.race(100, func(i int) flow.Submission {
 				return by(strategy, deduct(t.Name(), fmt.Sprint("n", i), int64(1+i%4)))
@@ -108,7 +119,7 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 					t.Errorf("%d callers were refused while %d were available", n, available)
 				}
 			}
-			if got := s.text("select concat_ws(' ', sum(available), sum(sold)) from stock_items"); got != fmt.Sprint(0, " ", units) {
+			if got := s.text("select concat_ws(' ', sum(available), sum(sold)) from stock_items"); got != fmt.Sprint(0, " ", units+16) {
 				t.Errorf("counts %s: %v", got, ends)
 			}
 		})
@@ -187,27 +198,23 @@ func TestDirectCallsUseKeysAndReportLocks(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "select from stock_items where item = 'locked' for update"); err != nil {
 		t.Fatal(err)
 	}
+	var refused sync.WaitGroup
 	for _, strategy := range allStrategies[1:] {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		w := by(strategy, deduct("locked", "a", 1))
-		w.Direct.Tries = 1
-		_, err := s.engines[0].Do(ctx, w)
-		cancel()
-		if err == nil {
-			t.Errorf("%s sold units of a locked row", strategy)
-		}
+		refused.Go(func() {
+			if got := s.do(onLocked(strategy)); got != "ROWS_LOCKED" {
+				t.Errorf("%s, on a locked row: %s", strategy, got)
+			}
+		})
 	}
+	refused.Wait()
 	if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	for _, strategy := range allStrategies[1:] {
-		key := func(c *stock.ReserveCommand) flow.Submission {
-			w := by(strategy, c)
-			w.Key = &commit.Key{Principal: "p", Operation: "stock.deduct", Key: strategy, Life: time.Hour,
-				Fingerprint: make([]byte, commit.FingerprintSize)}
-			w.Encode = func(any) ([]byte, error) { return []byte("made"), nil }
-			return w
+		if got := s.do(onLocked(strategy)); got != strategy+": 1 sold" { // the key has not recorded ROWS_LOCKED
+			t.Errorf("%s, when the row is free: %s", strategy, got)
 		}
+		key := func(c *stock.ReserveCommand) flow.Submission { return keyed(by(strategy, c), strategy) }
 		if got := s.do(key(deduct("tea", strategy, 100))); got != "OUT_OF_STOCK available=10" {
 			t.Errorf("%s: %s", strategy, got)
 		}
@@ -217,5 +224,65 @@ func TestDirectCallsUseKeysAndReportLocks(t *testing.T) {
 			t.Errorf("%s: the repeat of a refusal ended with %v, %v", strategy, out, err)
 		}
 		s.all(adjust("tea", "back "+strategy, -100, "test"))
+	}
+}
+
+// keyed gives a submission a request key.
+func keyed(w flow.Submission, key string) flow.Submission {
+	w.Key = &commit.Key{Principal: "p", Operation: "stock.deduct", Key: key, Life: time.Hour,
+		Fingerprint: make([]byte, commit.FingerprintSize)}
+	w.Encode = func(any) ([]byte, error) { return []byte("made"), nil }
+	return w
+}
+
+// onLocked sells a unit of a locked item under a key, with one try.
+func onLocked(strategy string) flow.Submission {
+	w := keyed(by(strategy, deduct("locked", strategy, 1)), "locked-"+strategy)
+	w.Direct.Tries = 1
+	return w
+}
+
+// A strategy is its statements and locks. Another session holds the row of the item, changes it while the sale waits,
+// and commits; the sale has one try.
+func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
+	t.Parallel()
+	for strategy, want := range map[string]string{
+		stock.Atomic:      "ItemTake, n: 1 sold",               // its condition is checked on the changed row
+		stock.Optimistic:  "ItemUpdate, ROWS_LOCKED",           // the row is not as it was read
+		stock.Pessimistic: "ItemLock, n: 1 sold",               // it reads after it has the row
+		stock.Advisory:    "ItemUpdate, advisory, ROWS_LOCKED", // this keeps out other calls, not psql
+	} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.all(put("tea", 1), restock("tea", "r", 5))
+			held, err := s.super.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer held.Rollback(context.Background()) //nolint:errcheck // it is committed
+			const change = "update stock_items set next_lapse_at = next_lapse_at"
+			if _, err := held.Exec(t.Context(), change); err != nil {
+				t.Fatal(err)
+			}
+			w := submission(direct(strategy, deduct("tea", "n", 1)))
+			w.Direct = &commit.Direct{Tries: 1, Pause: time.Millisecond}
+			done := make(chan string, 1)
+			go func() { done <- s.do(w) }()
+			got := ""
+			for begin := time.Now(); got == "" && time.Since(begin) < 10*time.Second; {
+				got = s.text(`select coalesce(min(substring(a.query from '-- name: (\w+)')
+						|| case when l.pid is not null then ', advisory' else '' end), '')
+					from pg_stat_activity a
+					left join pg_locks l on l.pid = a.pid and l.locktype = 'advisory' and l.granted
+					where a.datname = current_database() and a.wait_event_type = 'Lock'`)
+			}
+			if err := held.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got += ", " + <-done; got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		})
 	}
 }

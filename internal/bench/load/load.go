@@ -154,12 +154,14 @@ const (
 
 func (m *meter) loop(ctx context.Context, call func() Outcome) {
 	for lost := 0; lost < giveUpAfter && !m.stop.Load(); {
-		begin := time.Now()
+		begin, began := time.Now(), m.window.Load()
 		o := call()
 		took := time.Since(begin)
 		m.succeeded.Add(o.Succeeded)
-		if m.window.Load() && o.Succeeded > 0 {
+		if m.window.Load() {
 			m.measured.Add(o.Succeeded)
+		}
+		if began && o.Succeeded > 0 { // also if it ends later, or no latency could exceed the window
 			m.latency.Add(took)
 		}
 		if m.window.Load() && o.Refused > 0 {

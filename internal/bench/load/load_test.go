@@ -251,3 +251,23 @@ func TestBatchOutcomeCountsResults(t *testing.T) {
 		t.Errorf("truncated: %+v", o)
 	}
 }
+
+// A call that begins in the window counts, also if it ends later: otherwise no latency could exceed the window.
+func TestLatenciesExceedTheWindow(t *testing.T) {
+	t.Parallel()
+	const window, slow = 100 * time.Millisecond, 300 * time.Millisecond
+	calls := 0
+	call := func() Outcome {
+		took := 20 * time.Millisecond // warms up
+		if calls++; calls > 1 {
+			took = slow
+		}
+		<-time.After(took)
+		return Outcome{Succeeded: 1}
+	}
+	fast := func() Outcome { <-time.After(time.Millisecond); return Outcome{Succeeded: 1} }
+	r, err := Measure(t.Context(), []func() Outcome{call, fast}, window/10, window, func(string) {})
+	if err != nil || r.Max < slow || r.P50 > slow/10 {
+		t.Errorf("p50 %v, at most %v, %v", r.P50, r.Max, err)
+	}
+}
