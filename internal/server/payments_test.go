@@ -739,7 +739,7 @@ func (x *till) atGateway(no string) string {
 // expired: the trade is closed at the gateway when the order's time is over.
 func expired(x *till, no string) {
 	x.opened(no, func(r *orderv1.CreateOrderRequest) { r.PayWithin = durationpb.New(2 * time.Second) })
-	x.becomes(no, "CLOSED cancelled LAPSED 0.00")
+	x.becomes(no, "CLOSED cancelled EXPIRED 0.00")
 	if got := x.atGateway(no); got != "closed" {
 		x.T.Errorf("at the gateway it is %s", got)
 	}

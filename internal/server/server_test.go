@@ -494,7 +494,7 @@ func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
 		Life: durationpb.New(time.Second)}, new(stockv1.ReserveResponse))
 	servertest.Eventually(t, 20*time.Second, "the reservation lapses", func() bool {
 		return s.Count("select available from stock_items") == 1 &&
-			s.Count("select count(*) from stock_reservations where state = 'lapsed' and closed_at = expires_at") == 1
+			s.Count("select count(*) from stock_reservations where state = 'expired' and closed_at = expires_at") == 1
 	})
 	servertest.Eventually(t, 20*time.Second, "the hold lapses", func() bool {
 		return s.Count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
