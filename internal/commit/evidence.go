@@ -26,8 +26,8 @@ type evidence struct {
 	predecessors []*latch // batches of this process whose rows were taken over
 }
 
-// awaitEvidence waits for the predecessors of an optimistic attempt: it depends on their rows. The queued inserts run
-// while they commit.
+// awaitEvidence waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued inserts
+// run while the predecessors commit.
 func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
 	if !a.evidence.optimistic {
 		return nil
