@@ -101,8 +101,9 @@ func (e *Engine[T]) probe() {
 	}
 }
 
-// noticeEpoch records a new epoch after a restore or a failover. The next block of batch numbers records it too: an epoch
-// that is not recorded would share its number with the one after it. Cursors, fences and audit events depend on it.
+// noticeEpoch records a new epoch after a restore or a failover. The next block of batch numbers records it too: an
+// epoch that is not recorded would share its number with the one after it. Cursors, fences and audit events depend on
+// it.
 func (e *Engine[T]) noticeEpoch() {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
