@@ -16,7 +16,7 @@ const maxMore = 3
 func (a *attempt[T]) apply() {
 	for _, j := range a.jobs {
 		switch {
-		case j.err != nil, j.later:
+		case j.err != nil, j.deferred:
 			continue // Need failed, or the job is deferred
 		case j.found != nil && j.found.expiresAt.After(a.at.Now):
 			j.kept = j.found
@@ -43,17 +43,17 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 	a.undo()
 	j.out, j.kept, j.fresh = Outcome{}, nil, false
 	switch {
-	case a.full:
+	case a.idsSpent:
 		return
 	case errors.Is(j.err, ErrMoreRows), j.DryRun && errors.Is(j.err, ErrLater):
 		// A dry run has no commit to be deferred behind. Its next attempt may name the rows, or read them anew.
-		if j.more++; j.more < maxMore+j.Rows {
-			a.again = true
+		if j.incomplete++; j.incomplete < maxMore+j.Rows {
+			a.lacksRows = true
 			return
 		}
 		j.err = rowsLocked(j.err)
 	case errors.Is(j.err, ErrLater):
-		j.err, j.later = nil, true
+		j.err, j.deferred = nil, true
 		return
 	}
 	a.keepSurvivors(j, passed && keepsGuard(j.err), counted)
@@ -148,7 +148,7 @@ func (a *attempt[T]) safely(j *job[T], run func() error) {
 		case r == nil:
 		case r == any(errTooManyIDs):
 			j.err = TooManyRows.New("the call writes more rows than fit into one commit: split it")
-			a.full = len(a.jobs) > 1 // it may fit into a batch of its own
+			a.idsSpent = len(a.jobs) > 1 // it may fit into a batch of its own
 		default:
 			a.engine.metrics.panics.Inc()
 			a.engine.log.Error("panic in a command", "command", fmt.Sprintf("%T", j.Command), "panic", r,

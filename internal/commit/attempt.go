@@ -28,9 +28,9 @@ type attempt[T Tx] struct {
 	latch        latch
 	keys         keys[T]
 	at           Times
-	ids          int64 // row ids used
-	again        bool  // a command returned ErrMoreRows
-	full         bool  // a command needed more row ids than were left
+	rowIDs       int64 // used
+	lacksRows    bool  // a command returned ErrMoreRows
+	idsSpent     bool  // a command needed more row ids than were left
 	direct       bool
 
 	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
@@ -100,9 +100,9 @@ func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode)
 	e.metrics.load.Observe(loaded.Sub(start).Seconds())
 	e.metrics.apply.Observe(applied.Sub(loaded).Seconds())
 	switch {
-	case a.full:
+	case a.idsSpent:
 		return a, errTooManyIDs
-	case a.again:
+	case a.lacksRows:
 		return a, errIncomplete
 	case !jobs[0].DryRun:
 		e.latches.publish(&a.latch, a.participants)
@@ -233,7 +233,7 @@ func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 			a.at.Recorded = l
 		}
 	}
-	a.engine.health.ahead.observe(a.at)
+	a.engine.health.clockLead.observe(a.at)
 	for _, x := range a.participants {
 		x.Start(a.at, a.newID)
 	}
@@ -264,11 +264,11 @@ func (a *attempt[T]) settings(lockTimeout time.Duration) db.SettingsApplyParams 
 }
 
 func (a *attempt[T]) newID() int64 {
-	a.ids++
-	if a.ids >= maxIDs {
+	a.rowIDs++
+	if a.rowIDs >= maxIDs {
 		panic(errTooManyIDs)
 	}
-	return a.id<<idShift | a.ids
+	return a.id<<idShift | a.rowIDs
 }
 
 func (a *attempt[T]) mark() {

@@ -29,7 +29,7 @@ type blockedJobs[T any] struct {
 // timeouts for each of them.
 type search struct {
 	held    map[uint64]time.Time
-	finds   int
+	found   int
 	tenants map[int32]bool // whose jobs it has found
 	until   time.Time      // see over
 }
@@ -39,13 +39,15 @@ func newSearch() *search {
 }
 
 const (
-	// minFinds and searchTime bound the search of a writer, and a round of retries: another transaction may hold a
-	// thousand rows. The first find takes longest, and after it most jobs are known to need what is held, or run.
-	minFinds   = 4
+	// minFound and searchTime bound the search of a writer, and a round of retries, because another transaction may hold a
+	// thousand rows. After that many finds and that time, further jobs of the same tenants are set aside without a search.
+	minFound   = 4
 	searchTime = 500 * time.Millisecond
-	// heldLife is how long a row counts as held, unless a batch commits with it: callers that give up early come again.
+	// heldLife is how long a row stays marked as held after the last find, unless a batch with it commits. Callers with
+	// short deadlines retry within this time.
 	heldLife = 10 * time.Second
-	// freeLife is how long a row that a batch committed is not taken for held, when a job that also needs it is found.
+	// freeLife is the time after a batch's commit in which its rows are not marked as held, even if a blocked job needs
+	// them too.
 	freeLife = time.Second
 )
 
@@ -63,7 +65,7 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 		return e.runHalves(conn, jobs, s)
 	}
 	unclaim(jobs)
-	e.hold(jobs[0], s)
+	e.markHeld(jobs[0], s)
 	jobs[0].blocked.Store(true)
 	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
 		e.block(jobs[0])
@@ -104,10 +106,10 @@ func (e *Engine[T]) block(j *job[T]) {
 	e.startRetry(j)
 }
 
-// hold records that a job was found blocked: what it needs and is not known to be free counts as held.
-func (e *Engine[T]) hold(j *job[T], s *search) {
+// markHeld marks the rows and names of a blocked job as held, except those of batches that committed within freeLife.
+func (e *Engine[T]) markHeld(j *job[T], s *search) {
 	rows := e.rowsOf(j)
-	s.finds++
+	s.found++
 	s.tenants[j.Tenant] = true
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
@@ -127,7 +129,7 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	}
 	var aside []*job[T]
 	for _, j := range jobs {
-		if s.over() && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.holds) {
+		if s.over() && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.isHeld) {
 			aside = append(aside, j)
 		} else {
 			others = append(others, j)
@@ -142,9 +144,9 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 
 // over reports whether the search has taken so long that it sets aside all further jobs of the tenants whose jobs it
 // has found: others wait for it.
-func (s *search) over() bool { return s.finds >= minFinds && time.Now().After(s.until) }
+func (s *search) over() bool { return s.found >= minFound && time.Now().After(s.until) }
 
-func (s *search) holds(hash uint64) bool { return !s.held[hash].IsZero() }
+func (s *search) isHeld(hash uint64) bool { return !s.held[hash].IsZero() }
 
 // rowsOf returns the hashes of the rows and names that a command needs, except those that Discover finds.
 func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
@@ -158,7 +160,7 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	return slices.Concat(l.shared, l.owned)
 }
 
-// known returns a search that begins with what is known to be held, or nil if nothing is.
+// known returns a search that begins with the rows marked as held, or nil if there are none.
 func (b *blockedJobs[T]) known() *search {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -204,9 +206,9 @@ func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 	}
 }
 
-// retryBlocked tries blocked jobs again in rounds, each a search that knows nothing yet. A row that was free just now
-// is not taken for held: a job that needs both a held row and one that many share would set these aside again and
-// again.
+// retryBlocked retries blocked jobs in rounds, each with a search that begins without marked rows. The rows of batches
+// that just committed are not marked: otherwise a job that needs a held row and a popular one would set aside all jobs
+// of the popular row again and again.
 func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {

@@ -90,14 +90,14 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			err = nil
 		case end == blocked, end == raced && e.aboutRows(err):
 			j.blocked.Store(end == blocked)
-			if j.tries++; j.tries < j.Direct.Tries && !j.left.Load() && !e.queue.isClosed() {
+			if j.tries++; j.tries < j.Direct.Tries && !j.callerLeft.Load() && !e.queue.isClosed() {
 				unclaim(jobs)
 				return true
 			}
 			e.fail(j, rowsLocked(err))
 			return false
 		case end == lost:
-			e.ids.discardBlock() // the next connection may lead to another database
+			e.batchIDs.discardBlock() // the next connection may lead to another database
 		}
 		if len(jobs) == 0 {
 			return false

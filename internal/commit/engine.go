@@ -43,7 +43,7 @@ type Engine[T Tx] struct {
 	latches  *latchTable
 	inflight inflightKeys[T]
 	blocked  blockedJobs[T]
-	ids      batchIDs
+	batchIDs batchIDs
 	health   health
 	counts   counts
 	backoff  backoff
@@ -172,7 +172,7 @@ func (e *Engine[T]) resultOf(ctx context.Context, j *job[T]) Result {
 	if j.state.Load() == finished {
 		return Result{j.out, j.err}
 	}
-	j.left.Store(true)
+	j.callerLeft.Store(true)
 	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").Because(ctx.Err())}
 }
 
@@ -203,7 +203,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 		e.metrics.refused.Add(float64(len(jobs)))
 		err = fault.Busy.New("the queue is full: retry later").After(200 * time.Millisecond)
 	case refusedLarge:
-		err = TooManyRows.New("the call is larger than what one tenant may have in the queue: split it")
+		err = TooManyRows.New("the call exceeds one tenant's share of the queue: split it")
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is shutting down").After(time.Second)
 	case admitted:

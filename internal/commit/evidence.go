@@ -17,8 +17,8 @@ import (
 // evidence is the data that the commands of an attempt have read. All their answers and refusals depend on it, so a
 // caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
 //
-//	rows    locked, or (optimistic) taken over from predecessors and read without locks. Of a direct command (ADR 14)
-//	        read as its strategy says: the statement of the strategy is the proof, and fails if they have changed
+//	rows    locked; or, in an optimistic batch, taken over from predecessors or read without locks; or, in a direct
+//	        command (ADR 14), read as its strategy requires: its writing statement fails if they have changed
 //	names   looked up after the rows; a miss may be outdated
 //	time    the database's clock, read after the rows
 type evidence struct {

@@ -12,9 +12,9 @@ import (
 // health records why commits fail. A probe clears the error by committing a batch without commands: a load balancer
 // that watches Ready may have stopped sending calls.
 type health struct {
-	broken  atomic.Pointer[error] // nil: commits succeed
-	probing atomic.Bool
-	ahead   lead
+	broken    atomic.Pointer[error] // nil: commits succeed
+	probing   atomic.Bool
+	clockLead lead
 
 	mu      sync.Mutex
 	running map[int64]time.Time // running attempts, with their start
@@ -120,7 +120,7 @@ func (e *Engine[T]) probeOnce() error {
 	if err != nil {
 		return err
 	}
-	id, err := e.ids.next(conn.Conn())
+	id, err := e.batchIDs.next(conn.Conn())
 	if err != nil {
 		_ = conn.Conn().Close(ctx)
 	}
@@ -132,10 +132,11 @@ func (e *Engine[T]) probeOnce() error {
 	return err
 }
 
-// lead is by how much recorded times were recently ahead of the database's clock, which ran fast or was set back.
+// lead is how far recorded times were ahead of the database's clock within leadMemory: the clock ran fast, or was set
+// back.
 type lead struct {
-	ahead atomic.Int64 // nanoseconds
-	seen  atomic.Int64 // Unix nanoseconds
+	nanoseconds atomic.Int64
+	seen        atomic.Int64 // Unix nanoseconds
 }
 
 const (
@@ -145,7 +146,7 @@ const (
 
 func (l *lead) observe(at Times) {
 	if ahead := at.Recorded.Sub(at.Now); ahead > leadTolerated {
-		l.ahead.Store(int64(ahead))
+		l.nanoseconds.Store(int64(ahead))
 		l.seen.Store(time.Now().UnixNano())
 	}
 }
@@ -153,8 +154,8 @@ func (l *lead) observe(at Times) {
 // ClockLead returns by how much a recorded time was ahead of the database's clock in the last minute, or 0 up to one
 // second. The history of such rows continues at that time until the clock reaches it.
 func (e *Engine[T]) ClockLead() time.Duration {
-	if time.Since(time.Unix(0, e.health.ahead.seen.Load())) > leadMemory {
+	if time.Since(time.Unix(0, e.health.clockLead.seen.Load())) > leadMemory {
 		return 0
 	}
-	return time.Duration(e.health.ahead.ahead.Load())
+	return time.Duration(e.health.clockLead.nanoseconds.Load())
 }

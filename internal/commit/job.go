@@ -14,22 +14,22 @@ import (
 // job is a Submission in the engine.
 type job[T any] struct {
 	Submission[T]
-	state    atomic.Int32
-	blocked  atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
-	left     atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
-	wait     *waiter
-	lane     *lane[T]
-	deadline time.Time // its caller's deadline: no retry begins after it
+	state      atomic.Int32
+	blocked    atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
+	callerLeft atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
+	wait       *waiter
+	lane       *lane[T]
+	deadline   time.Time // its caller's deadline: no retry begins after it
 
 	// Guarded by inflight.mu.
 	parked []*job[T] // jobs with the same key, behind this one
 	gone   int       // number of abandoned jobs in parked
 
 	// Kept across attempts.
-	more  int   // number of ErrMoreRows
-	tries int   // number of tries of a direct command that failed
-	turn  int64 // among the blocked jobs; guarded by blockedJobs.mu
-	later bool  // deferred by ErrLater: runs after its batch has committed
+	incomplete int   // number of ErrMoreRows
+	tries      int   // number of tries of a direct command that failed
+	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
+	deferred   bool  // by ErrLater: runs after its batch has committed
 
 	// State of one attempt; valid once it has committed.
 	out   Outcome

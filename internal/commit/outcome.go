@@ -26,7 +26,7 @@ func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
 		for _, j := range a.jobs {
-			if j.later {
+			if j.deferred {
 				continue // undone and deferred
 			}
 			j.reset()

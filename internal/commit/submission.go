@@ -56,9 +56,10 @@ type Repeat struct{ First any }
 // attempt rolls back and is rerun.
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
-// ErrLater is returned by Apply if its rows need more updates first than a participant makes in one batch. The batch
-// commits without the command, which runs in a later batch. A dry run is rerun instead, as after ErrMoreRows.
-var ErrLater = errors.New("commit: the command's rows are not up to date")
+// ErrLater is returned by Apply if the command has to run in a later batch: its rows need more updates than one batch
+// makes, such as holds that have lapsed, or it has to see what this batch or another process commits. The batch commits
+// without it. A dry run is rerun instead, as after ErrMoreRows.
+var ErrLater = errors.New("commit: the command has to run in a later batch")
 
 // Key is a request key.
 type Key struct {

@@ -128,7 +128,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 				return conn
 			}
 		case collided:
-			e.ids.discardBlock()
+			e.batchIDs.discardBlock()
 			if collisions++; collisions > maxCollisions {
 				return e.reject(conn, jobs, err, m.search)
 			}
@@ -138,7 +138,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 				return e.runSearch(conn, jobs, err, m.search)
 			}
 		case lost:
-			e.ids.discardBlock() // the next connection may lead to another database
+			e.batchIDs.discardBlock() // the next connection may lead to another database
 			e.pool.Reset()
 			e.markUnready(err)
 			if jobs = e.pause(jobs, pause, err); len(jobs) == 0 {
@@ -180,7 +180,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		return conn, live, overfull, nil // a dry run rolls back, so it needs an attempt of its own
 	}
 	defer func() { e.metrics.countAttempt(end, err) }()
-	id, err := e.ids.next(conn.Conn())
+	id, err := e.batchIDs.next(conn.Conn())
 	if err != nil {
 		closeConn(conn)
 		return nil, live, e.classify(fmt.Errorf("%w: %w", errLost, err)), err
@@ -207,8 +207,8 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	for _, j := range jobs {
 		switch {
-		case j.later && j.err == nil:
-			j.later = false
+		case j.deferred && j.err == nil:
+			j.deferred = false
 			later = append(later, j)
 			continue
 		case !j.fresh && j.kept != nil:
