@@ -98,8 +98,8 @@ func (tx *Tx) useCoupon(row *coupon.Row, lock *lookup, e *entailed, c commit.Cal
 	return tx.moveCoupon(row, c, machine.MoveParams{To: to, Cause: cause})
 }
 
-// settleCoupon ends what an order has with its coupon: it is used, or given back. One that is given back after the end
-// of its life has expired.
+// settleCoupon ends an order's lock on its coupon: confirmed parts use it, cancelled ones give it back to its owner. If
+// its life is over by then, it expires.
 func (tx *Tx) settleCoupon(row *coupon.Row, m *machine.Moved, orderNo string) error {
 	x, i, err := tx.couponState(row, m.Caller)
 	if err != nil || i.State != machine.CouponLocked || i.Cause != orderNo {

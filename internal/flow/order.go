@@ -51,7 +51,8 @@ type CreateOrder struct {
 }
 
 // Rows is the number of rows that the command writes, without those of messages: the order, its instance and history,
-// and its parts. It also bounds the number of attempts: one that finds the order of the same purchase may need many.
+// and its parts. The engine also allows more attempts to a command of more rows: the order of the same purchase takes
+// several to find.
 func (c *CreateOrder) Rows() int {
 	rows := 3 + 2*len(c.Lines)
 	if c.Balance != nil {
@@ -213,7 +214,7 @@ func instanceOf(o *order.Order) machine.Key {
 // that is committed in between is there without its instance, and another attempt finds both.
 func (tx *Tx) instanceRead(o *order.Order) bool {
 	if tx.parts[machines.index] == nil {
-		return false // a grab without units names orders whose parts end, but no instance
+		return false // a Grab of a sold-out sale names orders whose parts may end, but no instance
 	}
 	r := tx.Machines().Known(instanceOf(o))
 	return r != nil && r.Exists
@@ -336,7 +337,7 @@ func paidAtOnce(confirms int) error {
 	if confirms == 1 {
 		return nil
 	}
-	const problem = "must have exactly one state that confirms the parts of orders and that its first state leads to, because nothing remains to be paid"
+	const problem = "must have exactly one move from its first state to a state with ORDER_PARTS_CONFIRM, because nothing remains to be paid"
 	return fault.FieldInvalid.New("machine: %s", problem).WithField("machine", problem)
 }
 

@@ -73,7 +73,8 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 	return viewOf(o, answer.(machine.Instance)), nil
 }
 
-// inOrder names what a fault of the order's instance is about as the request does: order_no, and no inputs of a Cancel.
+// inOrder rewrites a fault of the order's instance in the terms of the request: order_no, and for CancelOrder neither
+// inputs nor from.
 func (c *MoveOrder) inOrder(err error, k machine.Key) error {
 	f := fault.Of(err)
 	if f == nil || f.Metadata["machine"] != k.Machine || f.Metadata["key"] != k.Key {
@@ -112,8 +113,8 @@ func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	}
 	to := m.Targets(k, machine.CancelParts, machine.ByCaller)
 	if len(to) > 1 {
-		return fault.FieldInvalid.New("order_no: its state leads to several that cancel it, %s: use MoveOrder",
-			strings.Join(to, " and ")).WithField("order_no", "must lead to one state that cancels it")
+		return fault.FieldInvalid.New("order_no: the order can move to several states that cancel it, %s: use MoveOrder",
+			strings.Join(to, " and ")).WithField("order_no", "must have one move that cancels it")
 	}
 	if len(to) == 0 { // the move to any of them is refused, with the states that are possible
 		if to = m.Cancelled(k); len(to) == 0 {
@@ -163,7 +164,7 @@ func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v
 	return tx.viewOrder(e, row, caller)
 }
 
-// inElement names the element of a list of the request to whose command a fault belongs.
+// inElement puts the element of a list of the request before the fields of a fault.
 func inElement(err error, list string, n int) error {
 	at := fmt.Sprintf("%s[%d]", list, n)
 	return inFields(err, func(path string) string { return at + "." + path })
@@ -178,12 +179,12 @@ func inLine(err error, n int) error {
 	return err
 }
 
-// inBalance names the field of a request of which the hold or transfer of an order was made.
+// inBalance reports a fault of the order's hold or transfer as one of balance.amount.
 func inBalance(err error) error {
 	return inFields(err, func(string) string { return "balance.amount" })
 }
 
-// inMachine names the field of a request of which the instance of an order was made.
+// inMachine reports a fault of the order's instance as one of pay_within.
 func inMachine(err error) error { return inFields(err, func(string) string { return "pay_within" }) }
 
 // inFields returns err with other names of its fields.

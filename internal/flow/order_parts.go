@@ -24,7 +24,7 @@ type ends struct {
 	coupon   *coupon.Row // nil: none
 }
 
-// expectOrder lets the first attempt read the order of an instance.
+// expectOrder names the order of an instance in advance, so that the first attempt reads it.
 func (e *entailed) expectOrder(k order.Key) {
 	if e.orders == nil {
 		e.orders = map[order.Key]order.Order{}
@@ -69,8 +69,8 @@ func (tx *Tx) nameParts(o *order.Order) {
 	tx.ends[o.Key] = append(tx.ends[o.Key], e)
 }
 
-// endsOf returns the commands that end the parts of an order, or nil if they are not named. An order that a call of the
-// batch makes may have other content in every run.
+// endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the facts, since
+// a CreateOrder of the batch may have other content in each attempt.
 func (tx *Tx) endsOf(o *order.Order) *ends {
 	for _, e := range tx.ends[o.Key] {
 		if o.Same(&e.order) == nil {

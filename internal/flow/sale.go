@@ -108,7 +108,7 @@ type Grab struct {
 	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
 	found *sale.Sale
 	item  *stock.Look
-	// mayWin: the rows that a winner needs are named. While nothing is left, grabs do without them.
+	// mayWin: the rows that a winner needs are named. Grabs of an item that was last seen without units skip them.
 	mayWin  bool
 	order   *CreateOrder
 	coupon  *coupon.Row

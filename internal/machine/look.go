@@ -43,7 +43,7 @@ func (l *Look) First(tx *Tx) (f First, err error) {
 }
 
 // targets returns the states with such parts to which an instance can move from a state, by the given actors, sorted.
-// Not one to which it may go back: that does nothing anew.
+// Moves back are left out: the state that they return to has no effect again.
 func (c *compiled) targets(from string, parts Parts, by ...Actor) (states []string) {
 	for p, m := range c.moves {
 		if p.from == from && !m.back && slices.ContainsFunc(by, m.by) && c.states[p.to].Parts == parts {

@@ -54,7 +54,7 @@ func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
 }
 
 // Targets returns the states with such parts to which the batch's definition lets an instance move, by the given
-// actors, sorted. Not one to which it may go back: that does nothing anew.
+// actors, sorted. Moves back are left out: the state that they return to has no effect again.
 func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	v := &tx.Known(k).Value
 	return v.def.targets(v.State, parts, by...)

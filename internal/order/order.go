@@ -56,7 +56,7 @@ type Balance struct {
 	Amount  amount.Decimal
 }
 
-// Purchase is what makes an order the same purchase as another one.
+// Purchase identifies a purchase: within Window, an order with equal Parts is the same one.
 type Purchase struct {
 	Parts  []string
 	Window time.Duration

@@ -135,7 +135,7 @@ func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
 func (w *wanted) unsupported() error {
 	var d decoder
 	if w.mutation.dry {
-		d.bad("dry_run", "must not be set: what does nothing needs no approval")
+		d.bad("dry_run", "must not be set: a dry run needs no approval")
 	}
 	if w.mutation.standsAlone != "" {
 		return refuseShared(w.mutation.standsAlone)

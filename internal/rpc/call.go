@@ -57,8 +57,8 @@ func (c *call) caller() commit.Caller {
 // conditional reports whether the header has a submit token or a claim.
 func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
 
-// withoutConditions returns a copy for after the token and the claim were accepted. No policy applies to it: those that
-// require a key, a token or an approval were applied to the call itself, or the call is what was approved.
+// withoutConditions returns a copy for a further submission of this call: its token and claim have been accepted, and
+// its policies are met or its request was approved.
 func (c *call) withoutConditions() *call {
 	later := *c
 	later.token, later.claim, later.identity.Policies = nil, nil, nil

@@ -89,9 +89,9 @@ type step struct {
 	// mutation is the decoded request. With references it is decoded from a sample, which needs the same rows as the
 	// real request, except those that references name.
 	mutation mutation[proto.Message]
-	// last is the real operation of the last attempt, filled its request, and names what its references filled in: the
-	// next attempt is likely to need the same rows. lacks is true if it failed with ErrMoreRows; lacked are those of
-	// earlier attempts that did, with other requests.
+	// last is the operation decoded in the last attempt, filled its request, and names the rows that its references
+	// filled in: the next attempt names them first. lacks: it failed with ErrMoreRows. lacked: commands of earlier
+	// attempts, with other requests, that did.
 	last   mutation[proto.Message]
 	filled proto.Message
 	names  []string

@@ -51,7 +51,7 @@ func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 	if err != nil {
 		return err
 	}
-	if lone { // no Execute but for this server
+	if lone { // the body is one operation, so policies of batch.execute do not apply
 		in.Identity.Policies = in.Identity.Policies.Without(executeOperationName)
 	}
 	_, err = mutateIncoming(ctx, s, in, executeOperation, r)

@@ -84,8 +84,7 @@ type result[R proto.Message] struct {
 // operations has all operations that an Execute supports, by the name of their request.
 var operations = map[protoreflect.FullName]operation[proto.Message, proto.Message]{}
 
-// register adds an operation for Execute, which uses only those parts of the mutation that are copied here: the others
-// are about a lone call. Call it only to initialize package-level variables.
+// register makes an operation and adds it to those of Execute. Call it only to initialize package-level variables.
 func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mutation[R]) operation[Q, R] {
 	var request Q
 	var response R
@@ -96,7 +95,8 @@ func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mut
 	return own
 }
 
-// untyped returns the operation as one that another call runs.
+// untyped returns the operation without the types of its messages, for Execute and approvals. It copies only the parts
+// of the mutation that they use: the others are about a call by itself.
 func (o operation[Q, R]) untyped() operation[proto.Message, proto.Message] {
 	return operation[proto.Message, proto.Message]{name: o.name,
 		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {

@@ -49,7 +49,8 @@ var createOrderCall = register("order.create_order",
 		})
 	})
 
-// orderNo makes a number for an order. With an error, the number stands for one in rows that are never written.
+// orderNo makes a number for an order. With an error it returns a placeholder, so that Need can name rows; Apply then
+// fails before anything is written.
 func (c *call) orderNo() (string, error) {
 	no, err := c.gate.OrderNo()
 	return cmp.Or(no, "-"), err

@@ -54,7 +54,7 @@ var putGatewayCall = register("payment.put_gateway",
 			}
 		}
 		if g.Suspense != "" && g.Suspense == g.Payee {
-			d.bad("gateway.suspense", "must not be the payee, who would have money that paid no order")
+			d.bad("gateway.suspense", "must not be the payee: money that pays no order would be booked to the payee")
 		}
 		return newMutation(&flow.PutGateway{Caller: c.caller(), Name: x.GetGateway(), Gateway: g}, 1,
 			func(g payment.Gateway, existed bool) *pb.PutGatewayResponse {

@@ -23,7 +23,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 }
 
 // CanOverlap is true unless an item is created or described anew: everything else depends on items and numbers. Items
-// that direct transactions change are locked at once: taken over, they would most likely have changed.
+// that direct transactions change are locked at once: rows taken over would probably fail their confirmation.
 func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 
 // TakeOver copies the segments of the preceding batch.

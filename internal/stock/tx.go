@@ -20,7 +20,7 @@ type Tx struct {
 
 	items     map[ItemKey]*item
 	segments  []*segment // of all items; in lock order from Lock or Read on
-	contested bool       // the own strategy of some of the items, as last known, is direct
+	contested bool       // some item has, as last known, a direct strategy
 
 	details      commit.Rows[ItemKey, Details]
 	puts         bool // items are created or described anew
