@@ -17,11 +17,11 @@ const machines = `
 		(1, 'order', 1, 'shipped', 'refunding', false), (1, 'order', 1, 'refunding', 'paid', true),
 		(1, 'order', 1, 'refunding', 'shipped', true), (1, 'order', 2, '', 'paid', false);
 	insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, created_at,
-		changed_at) values (1, 'order', 'a', 7, 1, 'pending', '', 1, 'birth', now(), now()),
-		(1, 'order', 'b', 8, 1, 'pending', '', 1, 'birth', now(), now());
+		changed_at) values (1, 'order', 'a', 7, 1, 'pending', '', 1, 'creation', now(), now()),
+		(1, 'order', 'b', 8, 1, 'pending', '', 1, 'creation', now(), now());
 	update machine_instances set state = 'paid', came_from = 'pending', revision = 2, cause = 'p';
 	insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
-		principal, request_id, recorded_at) values (1, 7, 1, 'order', 'a', 1, '', 'pending', 'caller', 'birth', 'p', 'r', now());`
+		principal, request_id, recorded_at) values (1, 7, 1, 'order', 'a', 1, '', 'pending', 'caller', 'creation', 'p', 'r', now());`
 
 func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 	t.Parallel()
@@ -51,11 +51,11 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 		const insert = `insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from,
 			revision, cause, created_at, changed_at) values `
 		for _, values := range []string{
-			"(1, 'order', 'c', 9, 1, 'paid', '', 1, 'birth', now(), now())",
-			"(1, 'order', 'c', 9, 1, 'paid', 'pending', 2, 'birth', now(), now())",
-			"(1, 'order', 'c', 9, 3, 'pending', '', 1, 'birth', now(), now())",
-			"(2, 'order', 'c', 9, 1, 'pending', '', 1, 'birth', now(), now())",
-			"(1, 'order', 'c', 9, 1, 'pending', '', 1, 'birth', now(), now()), (1, 'order', 'd', 9, 1, 'paid', '', 1, 'birth', now(), now())",
+			"(1, 'order', 'c', 9, 1, 'paid', '', 1, 'creation', now(), now())",
+			"(1, 'order', 'c', 9, 1, 'paid', 'pending', 2, 'creation', now(), now())",
+			"(1, 'order', 'c', 9, 3, 'pending', '', 1, 'creation', now(), now())",
+			"(2, 'order', 'c', 9, 1, 'pending', '', 1, 'creation', now(), now())",
+			"(1, 'order', 'c', 9, 1, 'pending', '', 1, 'creation', now(), now()), (1, 'order', 'd', 9, 1, 'paid', '', 1, 'creation', now(), now())",
 		} {
 			refused(t, conn, insert+values, illegalMove, "")
 		}

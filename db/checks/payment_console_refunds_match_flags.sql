@@ -1,5 +1,5 @@
--- What a console refund gave back, as its gateway said last, are its flags of kind unknown_refund in its currency, less
--- those of kind refund_returned, but for withdrawn ones. In other currencies they add up to nothing.
+-- The amount of a console refund, according to its gateway's last notice, is the sum of its flags unknown_refund in its
+-- currency, less its flags refund_returned; withdrawn flags do not count. In other currencies these sums are equal.
 select r.tenant_id, r.console_id, r.gateway, r.out_trade_no, r.refund_no, r.gateway_refund_id,
     case when f.others then 'money is flagged in another currency' end as problem,
     g.given, f.given as given_expected

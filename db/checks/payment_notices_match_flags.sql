@@ -1,5 +1,4 @@
--- What a gateway gave back, or did not, and fits no refund, has a flag of the same batch: about that refund, or about a
--- console refund.
+-- A notice about a refund that was flagged has a flag of its batch, about that refund or about a console refund.
 select n.tenant_id, n.notice_id, n.gateway, n.notify_id, n.out_trade_no, n.refund_no, n.amount,
     'there is no such flag' as problem
 from payment_notices n

@@ -1,6 +1,6 @@
--- What a gateway gave back for a refund, as it said last, is what the ledger has given back for it, plus its flags of
--- kind unknown_refund, and less those of kind refund_returned, but for withdrawn ones. Only for a refund that has
--- succeeded has the ledger given back something.
+-- The amount that the gateway gave back for a refund, according to its last notice, is the amount that the ledger
+-- booked for it, plus its flags unknown_refund, less its flags refund_returned; withdrawn flags do not count. Only a
+-- refund that succeeded is booked.
 select r.tenant_id, r.refund_no, i.state, r.amount, r.booked, r.given, s.given as given_expected
 from payment_refunds r
 cross join lateral (

@@ -1,5 +1,4 @@
--- What is given back of a transaction, and what was, are the sums of its refunds that are not decided, and of those
--- that have succeeded.
+-- refunding of a transaction is the sum of its refunds that are not decided, refunded that of those that succeeded.
 select x.tenant_id, x.gateway, x.transaction_id, x.refunding, s.refunding as refunding_expected, x.refunded,
     s.refunded as refunded_expected
 from payment_transactions x

@@ -99,7 +99,7 @@ comment on column machine_instances.state is
 comment on column machine_instances.came_from is 'State before the last move; empty: it has not moved.';
 comment on column machine_instances.revision is 'Number of its moves, its creation included. Each has the next.';
 comment on column machine_instances.cause is
-    'Cause of the last move, as the caller named it; "timer": its timer; "birth": its creation.';
+    'Cause of the last move, as the caller named it; "timer": its timer; "creation": its creation.';
 comment on column machine_instances.owner is
     'Owner, as named at its creation, or by the move that gave it to one; null: none.';
 comment on column machine_instances.timer_ms is
@@ -215,7 +215,7 @@ comment on column machine_history.to_state is 'State that it entered.';
 comment on column machine_history.actor is
     'caller; timer: the timer of the state that it left; flow: a call that callers cannot make by Move, such as a '
     'payment''s.';
-comment on column machine_history.cause is 'Cause, as the caller named it; "timer"; "birth".';
+comment on column machine_history.cause is 'Cause, as the caller named it; "timer"; "creation".';
 comment on column machine_history.reason is 'Reason, for people; null: none.';
 comment on column machine_history.inputs is 'Inputs of the caller: names and values; null: none.';
 comment on column machine_history.principal is 'Principal of the caller; null: a timer.';

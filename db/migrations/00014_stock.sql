@@ -35,7 +35,7 @@ comment on column stock_items.item is 'The caller''s name of the item, such as s
 comment on column stock_items.segment is 'Segment, from 0. The counts of an item are the sums over its segments.';
 comment on column stock_items.segments is 'Number of segments of the item: the same in all of its rows.';
 comment on column stock_items.strategy is
-    'How calls deduct from the item that do not say so themselves: the same in all of its rows.';
+    'Strategy of calls that name none: the same in all rows of the item.';
 comment on column stock_items.available is 'Units that can be reserved or sold.';
 comment on column stock_items.reserved is 'Units of reservations that are reserved.';
 comment on column stock_items.sold is 'Units of reservations that are sold, without those that came back.';
@@ -48,7 +48,7 @@ comment on column stock_items.next_lapse_at is
 create table stock_item_details (
     tenant_id  integer not null,
     item       text collate "C" not null,
-    name       text not null,
+    label      text not null,
     metadata   jsonb not null default '{}',
     created_at timestamptz not null,
     changed_at timestamptz not null,
@@ -56,14 +56,14 @@ create table stock_item_details (
     request_id text collate "C" not null,
     constraint stock_item_details_pkey primary key (tenant_id, item),
     constraint stock_item_details_item_check check (octet_length(item) between 1 and 128),
-    constraint stock_item_details_name_check check (octet_length(name) <= 1024),
+    constraint stock_item_details_label_check check (octet_length(label) <= 1024),
     constraint stock_item_details_metadata_check check (octet_length(metadata::text) <= 131072)
 );
 comment on table stock_item_details is
     'Columns of items that are wide and seldom read. Guarded by the row lock of segment 0.';
 comment on column stock_item_details.tenant_id is 'Tenant.';
 comment on column stock_item_details.item is 'Item.';
-comment on column stock_item_details.name is 'Name for people; may be empty.';
+comment on column stock_item_details.label is 'Label, for people; may be empty.';
 comment on column stock_item_details.metadata is 'Metadata of the caller: names and values.';
 comment on column stock_item_details.created_at is 'When it was created.';
 comment on column stock_item_details.changed_at is 'When it was created or last described anew.';
@@ -186,13 +186,13 @@ grant select, insert on stock_items, stock_item_details, stock_reservations, sto
     to ledgerd_app;
 grant update (segments, strategy, available, reserved, sold, stocked, version, next_lapse_at)
     on stock_items to ledgerd_app;
-grant update (name, metadata, changed_at, principal, request_id) on stock_item_details to ledgerd_app;
+grant update (label, metadata, changed_at, principal, request_id) on stock_item_details to ledgerd_app;
 grant update (unsold, state, closed_at, closed_request_id) on stock_reservations to ledgerd_app;
 grant select on stock_items, stock_item_details, stock_reservations, stock_change_names, stock_changes
     to ledgerd_audit;
 
 create view audit.stock as
-select t.name as tenant, i.item, d.name, i.available, i.reserved, i.sold, i.stocked, i.segments, i.strategy,
+select t.name as tenant, i.item, d.label, i.available, i.reserved, i.sold, i.stocked, i.segments, i.strategy,
     i.changes, d.created_at, d.changed_at, d.request_id, d.metadata
 from (
     select tenant_id, item, sum(available)::bigint as available, sum(reserved)::bigint as reserved,
@@ -205,13 +205,13 @@ left join access_tenants t on t.tenant_id = i.tenant_id;
 comment on view audit.stock is 'Items with their counts.';
 comment on column audit.stock.tenant is 'Name of the tenant.';
 comment on column audit.stock.item is 'The caller''s name of the item.';
-comment on column audit.stock.name is 'Name for people; may be empty.';
+comment on column audit.stock.label is 'Label, for people; may be empty.';
 comment on column audit.stock.available is 'Units that can be reserved or sold.';
 comment on column audit.stock.reserved is 'Units of reservations that are reserved.';
 comment on column audit.stock.sold is 'Units of reservations that are sold, without those that came back.';
 comment on column audit.stock.stocked is 'Units that were ever put in: available + reserved + sold.';
 comment on column audit.stock.segments is 'Number of rows that hold its counts.';
-comment on column audit.stock.strategy is 'How calls deduct from it that do not say so themselves.';
+comment on column audit.stock.strategy is 'Strategy of calls that name none.';
 comment on column audit.stock.changes is 'Number of changes of its counts.';
 comment on column audit.stock.created_at is 'When it was created.';
 comment on column audit.stock.changed_at is 'When it was created or last described anew.';

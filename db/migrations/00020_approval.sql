@@ -51,7 +51,7 @@ comment on column approval_requests.request is
     'The request, as google.protobuf.Any. Auditors do not read it: it may hold personal data.';
 comment on column approval_requests.details is
     'The request as JSON; null: it is about messages, orders, payments or sales, and may hold personal data.';
-comment on column approval_requests.reason is 'Why it is requested, as the requester says; null: no word.';
+comment on column approval_requests.reason is 'Why it is requested, as the requester says; null: none.';
 comment on column approval_requests.principal is 'Principal that requested it: the requester.';
 comment on column approval_requests.key_id is 'API key of the requester; null: a client certificate or a token.';
 comment on column approval_requests.request_id is 'X-Request-ID of the call that requested it.';

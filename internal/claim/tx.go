@@ -39,8 +39,8 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
-// WantLast declares a key that is looked up again after all rows of the batch are locked or read. A command that reads a
-// claim and other rows needs it: otherwise it could see a part of what another process commits together.
+// WantLast declares a key that is looked up again after all rows of the batch are locked or read. A command that reads
+// a claim and other rows needs it: otherwise it could see a part of what another process commits together.
 func (tx *Tx) WantLast(k Key) *Row {
 	r := tx.Want(k)
 	if tx.last == nil {

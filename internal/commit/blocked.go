@@ -39,8 +39,9 @@ func newSearch() *search {
 }
 
 const (
-	// minFound and searchTime bound the search of a writer, and a round of retries, because another transaction may hold a
-	// thousand rows. After that many finds and that time, further jobs of the same tenants are set aside without a search.
+	// minFound and searchTime bound the search of a writer, and a round of retries, because another transaction may
+	// hold a thousand rows. After that many blocked jobs and that time, further jobs of the same tenants are set aside
+	// without a search.
 	minFound   = 4
 	searchTime = 500 * time.Millisecond
 	// heldLife is how long a row stays marked as held after the last find, unless a batch with it commits. Callers with

@@ -10,8 +10,8 @@ import (
 
 // batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
 // its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
-// Only a loss that Postgres cannot detect, such as the restore of a disk snapshot, makes it give numbers out again. Then
-// a batch collides on the primary key, and a new block is fetched.
+// Only a loss that Postgres cannot detect, such as the restore of a disk snapshot, makes it give numbers out again.
+// Then a batch collides on the primary key, and a new block is fetched.
 type batchIDs struct {
 	mu            sync.Mutex
 	unused, limit int64

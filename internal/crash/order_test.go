@@ -75,7 +75,7 @@ func (w *world) judgePurchases(all []*basket) {
 	for _, b := range all {
 		want := "nothing"
 		if b.steps[0].answer != "" { // else it was refused
-			want = "pending birth, reserved reserved, hold held"
+			want = "pending creation, reserved reserved, hold held"
 		}
 		end := "pending"
 		switch {

@@ -320,7 +320,7 @@ func (w *world) judgeBaskets(all []*basket) {
 			switch s.instance {
 			case "":
 			case "open", "pending":
-				want[b.machine+" "+b.name] = s.instance + " birth"
+				want[b.machine+" "+b.name] = s.instance + " creation"
 			case "used":
 				if first := want["voucher "+b.coupon]; first != "" {
 					w.t.Errorf("%s was told that it used %s, which is %s", b.name, b.coupon, first)

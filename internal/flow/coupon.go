@@ -121,18 +121,18 @@ type IssueCoupons struct {
 	ExpiresAt time.Time // zero: after the longest life
 	Metadata  map[string]string
 
-	rows   []*coupon.Row
-	births []machine.CreateCommand
+	rows      []*coupon.Row
+	instances []machine.CreateCommand
 }
 
 // Need names the coupons and their instances.
 func (c *IssueCoupons) Need(tx *Tx) {
-	if c.births == nil {
-		c.births = make([]machine.CreateCommand, len(c.Codes))
+	if c.instances == nil {
+		c.instances = make([]machine.CreateCommand, len(c.Codes))
 	}
 	c.rows = c.rows[:0]
 	for n, code := range c.Codes {
-		b := &c.births[n]
+		b := &c.instances[n]
 		b.Caller, b.CreateParams = c.Caller, machine.CreateParams{Machine: machine.CouponMachine, Key: code}
 		b.Need(tx.Machines())
 		c.rows = append(c.rows, tx.Coupons().Want(coupon.Key{Tenant: c.Tenant, Code: code}))
@@ -167,7 +167,7 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 		if row.Exists {
 			return nil, row.Key.IsIssued()
 		}
-		if err := tx.issueCoupon(row, &c.births[n], coupon.Coupon{Campaign: c.Campaign, ExpiresAt: expires,
+		if err := tx.issueCoupon(row, &c.instances[n], coupon.Coupon{Campaign: c.Campaign, ExpiresAt: expires,
 			Metadata: c.Metadata}); err != nil {
 			return nil, err
 		}
@@ -176,9 +176,9 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 }
 
 // issueCoupon makes a coupon and its instance.
-func (tx *Tx) issueCoupon(row *coupon.Row, birth *machine.CreateCommand, x coupon.Coupon) error {
-	birth.TimerAt = x.ExpiresAt
-	answer, err := birth.Apply(tx.Machines())
+func (tx *Tx) issueCoupon(row *coupon.Row, instance *machine.CreateCommand, x coupon.Coupon) error {
+	instance.TimerAt = x.ExpiresAt
+	answer, err := instance.Apply(tx.Machines())
 	if err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (tx *Tx) issueCoupon(row *coupon.Row, birth *machine.CreateCommand, x coupo
 	if !made {
 		return row.Key.IsIssued()
 	}
-	x.ID, x.Principal, x.RequestID = i.ID, birth.Principal, birth.RequestID
+	x.ID, x.Principal, x.RequestID = i.ID, instance.Principal, instance.RequestID
 	tx.Coupons().Issue(row, x)
 	return nil
 }

@@ -39,7 +39,7 @@ type CreateOrder struct {
 	entailed
 	sends    []*notify.SendCommand
 	row      *order.Row
-	birth    machine.CreateCommand
+	instance machine.CreateCommand
 	lines    []*stock.ReserveCommand // one a line, if they are reserved
 	hold     *ledger.HoldCommand     // nil: nothing is held
 	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
@@ -74,9 +74,9 @@ func (c *CreateOrder) Rows() int {
 func (c *CreateOrder) Need(tx *Tx) {
 	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}
 	c.row = tx.Orders().Want(k)
-	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: c.Machine, Key: c.OrderNo,
+	c.instance.Caller, c.instance.CreateParams = c.Caller, machine.CreateParams{Machine: c.Machine, Key: c.OrderNo,
 		Owner: c.Subject, Timer: c.PayWithin}
-	c.birth.Need(tx.Machines())
+	c.instance.Need(tx.Machines())
 	tx.Ledger().SeeAsset(c.Tenant, c.Asset)
 	c.needLines(tx, k)
 	c.needMoney(tx, k)
@@ -261,7 +261,7 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.run(tx, c.birth.Apply)
+	answer, err := c.run(tx, c.instance.Apply)
 	_, existed := answer.(commit.Repeat)
 	if existed || fault.Is(err, machine.InstanceExistsDifferent) {
 		return nil, order.PartTaken(c.row.Key, "instance", c.Machine+" "+c.OrderNo)

@@ -225,7 +225,7 @@ func (b *books) create(no string, w wish, refuse bool) string {
 			b.holds[no+"/hold"] = bookedHold{w.payed, ledger.Held, b.now + life, false}
 		}
 	}
-	o := bookedOrder{wish: w, state: map[string]string{"order": "awaiting_payment"}[w.machine], cause: "birth", revision: 1, until: b.now + life}
+	o := bookedOrder{wish: w, state: map[string]string{"order": "awaiting_payment"}[w.machine], cause: "creation", revision: 1, until: b.now + life}
 	if o.state == "" {
 		o.state = "pending"
 	}

@@ -69,8 +69,8 @@ func (tx *Tx) nameParts(o *order.Order) {
 	tx.ends[o.Key] = append(tx.ends[o.Key], e)
 }
 
-// endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the facts, since
-// a CreateOrder of the batch may have other content in each attempt.
+// endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the facts,
+// since a CreateOrder of the batch may have other content in each attempt.
 func (tx *Tx) endsOf(o *order.Order) *ends {
 	for _, e := range tx.ends[o.Key] {
 		if o.Same(&e.order) == nil {

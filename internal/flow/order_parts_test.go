@@ -40,12 +40,12 @@ func TestPartsThatACallerEnded(t *testing.T) {
 		cancelled, expired string
 	}{
 		{"confirm", confirm, "paid", bought, "3 tea sold, hold released", "3 tea sold, hold expired"},
-		{"cancel", cancelPart, "RESERVATION_ENDED", "order, awaiting_payment 1 birth, 3 tea cancelled, hold held",
+		{"cancel", cancelPart, "RESERVATION_ENDED", "order, awaiting_payment 1 creation, 3 tea cancelled, hold held",
 			"3 tea cancelled, hold released", "3 tea cancelled, hold expired"},
 		{"release", func(no string) flow.Command { return flow.Ledger(ledger.ReleaseOf(caller, 0, no+"/hold")) },
-			"HOLD_NOT_HELD", "order, awaiting_payment 1 birth, 3 tea reserved, hold released",
+			"HOLD_NOT_HELD", "order, awaiting_payment 1 creation, 3 tea reserved, hold released",
 			"3 tea cancelled, hold released", "3 tea expired, hold released"},
-		{"all", take("1"), "HOLD_NOT_HELD", "order, awaiting_payment 1 birth, 3 tea reserved, hold captured",
+		{"all", take("1"), "HOLD_NOT_HELD", "order, awaiting_payment 1 creation, 3 tea reserved, hold captured",
 			"3 tea cancelled, hold captured", "3 tea expired, hold captured"},
 		{"some", take("0.4"), "paid", bought, "3 tea cancelled, hold released", "3 tea expired, hold expired"},
 		{"number", func(no string) flow.Command { return flow.Ledger(transfer(no+"/pay", "world", user(3), "1")) },
@@ -283,7 +283,7 @@ func TestOrdersSendOnce(t *testing.T) {
 			"all order.cancelled, all order.paid, all order.paid, paid order.paid, paid order.paid, ann@example.com thanks")
 	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // its messages are not those of a
 	story := m.text("select string_agg(what || ' ' || name || ' ' || regexp_replace(detail, '[.]0+ ', '.00 '), ', ' order by at, what, name) from audit.order_story where order_no = 'a'")
-	m.equal("story", story, "hold a/hold 4.00 CNY held, message a/message/1 email made, move awaiting_payment birth, reservation tea a/1 3 reserved, "+
+	m.equal("story", story, "hold a/hold 4.00 CNY held, message a/message/1 email made, move awaiting_payment creation, reservation tea a/1 3 reserved, "+
 		"hold ended a/hold 4.00 CNY captured, move paid pay, reservation ended tea a/1 3 sold, transfer a/pay order")
 }
 

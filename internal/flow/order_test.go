@@ -283,7 +283,7 @@ func (m *market) define(name, timer string, change ...func(*machine.Definition))
 }
 
 const (
-	open   = "order, awaiting_payment 1 birth, 3 tea reserved, hold held"
+	open   = "order, awaiting_payment 1 creation, 3 tea reserved, hold held"
 	bought = "order, paid 2 pay, 3 tea sold, hold captured, transfer"
 	given  = "order, cancelled 2 cancel, 3 tea cancelled, hold released"
 )

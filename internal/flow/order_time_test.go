@@ -56,14 +56,14 @@ func TestOrderPastItsTime(t *testing.T) {
 	}
 	lists := []string{"awaiting_payment", "cancelled"}
 	m.clock.Set(t, 29*time.Minute)
-	m.equal("before", m.read("read", lists...), "awaiting_payment 1 birth until 30m0s; "+
+	m.equal("before", m.read("read", lists...), "awaiting_payment 1 creation until 30m0s; "+
 		"awaiting_payment: fired cancelled paid again read; cancelled:")
 	m.clock.Set(t, 31*time.Minute)
 	m.equal("after", m.read("read", lists...), "cancelled 2 timer; awaiting_payment:; cancelled: fired cancelled paid again read")
 	m.wants(pay("paid"), "MOVE_NOT_ALLOWED")
 	m.wants(cancelOrder("cancelled"), "STATE_TAKEN")
 	for _, no := range []string{"read", "paid", "cancelled"} { // refused, so nothing was written
-		if got := m.rowsOfOrder(no); !strings.HasPrefix(got, "order, awaiting_payment 1 birth") {
+		if got := m.rowsOfOrder(no); !strings.HasPrefix(got, "order, awaiting_payment 1 creation") {
 			t.Errorf("%s: %s", no, got)
 		}
 	}
@@ -165,6 +165,6 @@ func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	m.clock.Set(t, 0)
 	m.wants(fire("c", "order"), "false")
 	m.wants(pay("c"), "RESERVATION_ENDED")
-	m.wantRows("c", "order, awaiting_payment 1 birth, 3 tea expired, hold expired")
+	m.wantRows("c", "order, awaiting_payment 1 creation, 3 tea expired, hold expired")
 	m.wantLeft("tea 0, milk 100, ann 50 held 0")
 }

@@ -109,14 +109,14 @@ type Grab struct {
 	found *sale.Sale
 	item  *stock.Look
 	// mayWin: the rows that a winner needs are named. Grabs of an item that was last seen without units skip them.
-	mayWin  bool
-	order   *CreateOrder
-	coupon  *coupon.Row
-	birth   machine.CreateCommand
-	deduct  *stock.ReserveCommand
-	claimed claim.Params
-	owned   *claim.Row // the claim of this buyer on this unit, or on a coupon of the campaign
-	same    lookup     // the order that the buyer has won before
+	mayWin   bool
+	order    *CreateOrder
+	coupon   *coupon.Row
+	instance machine.CreateCommand
+	deduct   *stock.ReserveCommand
+	claimed  claim.Params
+	owned    *claim.Row // the claim of this buyer on this unit, or on a coupon of the campaign
+	same     lookup     // the order that the buyer has won before
 }
 
 // Grabbed is the outcome of a grab.
@@ -181,8 +181,9 @@ func (c *Grab) needOrder(tx *Tx, f order.Facts) {
 
 func (c *Grab) needCoupon(tx *Tx) {
 	c.coupon = tx.Coupons().Want(coupon.Key{Tenant: c.Tenant, Code: c.Code})
-	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.CouponMachine, Key: c.Code}
-	c.birth.Need(tx.Machines())
+	c.instance.Caller = c.Caller
+	c.instance.CreateParams = machine.CreateParams{Machine: machine.CouponMachine, Key: c.Code}
+	c.instance.Need(tx.Machines())
 	c.deduct = &stock.ReserveCommand{Caller: c.Caller, Item: c.sale.Item, ReservationNo: c.Code, Quantity: 1,
 		Ref: c.Sale}
 	c.deduct.Need(tx.Stock())
@@ -270,7 +271,7 @@ func (c *Grab) winCoupon(tx *Tx) (any, error) {
 		life = coupon.MaxLife
 	}
 	x := coupon.Coupon{Campaign: gives.Campaign, ExpiresAt: tx.Machines().Now.Add(life), Metadata: gives.Metadata}
-	if err := tx.issueCoupon(c.coupon, &c.birth, x); err != nil {
+	if err := tx.issueCoupon(c.coupon, &c.instance, x); err != nil {
 		return nil, err
 	}
 	if _, err := tx.giveCoupon(c.coupon, c.owned, c.Caller, c.claimed); err != nil {

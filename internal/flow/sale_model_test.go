@@ -191,7 +191,7 @@ func (f *fair) grab(name, buyer string, unit int32, no, code string) string {
 
 // order makes an order, of which the unit is reserved and the coupon locked.
 func (f *fair) order(no string, o fairOrder) {
-	o.state, o.cause, o.until = map[string]string{"order": "awaiting_payment", "simple_order": "pending"}[o.machine], "birth", f.now+30
+	o.state, o.cause, o.until = map[string]string{"order": "awaiting_payment", "simple_order": "pending"}[o.machine], "creation", f.now+30
 	if o.within > 0 {
 		o.until = f.now + o.within
 	}
@@ -273,7 +273,7 @@ func (f *fair) issue(campaign string, codes []string, expires int, worth string)
 		return "COUPON_EXISTS_DIFFERENT"
 	}
 	for _, code := range codes {
-		f.coupons[code] = fairCoupon{campaign: campaign, state: "unclaimed", cause: "birth", worth: worth, expires: expires}
+		f.coupons[code] = fairCoupon{campaign: campaign, state: "unclaimed", cause: "creation", worth: worth, expires: expires}
 	}
 	return "issued " + strings.Join(codes, ",")
 }

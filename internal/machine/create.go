@@ -71,7 +71,7 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	v.Instance = Instance{Key: c.row.Key, ID: tx.ID(), Version: m.Number, Owner: c.Owner, OwnTimer: c.Timer,
 		CreatedAt: tx.Now}
 	v.def = def
-	tx.enter(c.row, step{to: def.initial.Name, actor: ByCaller, cause: CauseBirth, caller: c.Caller,
+	tx.enter(c.row, step{to: def.initial.Name, actor: ByCaller, cause: CauseCreation, caller: c.Caller,
 		timerAt: c.TimerAt})
 	return v.Instance, nil
 }

@@ -47,8 +47,8 @@ type Instance struct {
 
 // Causes that the service writes. Callers may not use them.
 const (
-	CauseBirth = "birth"
-	CauseTimer = "timer"
+	CauseCreation = "creation"
+	CauseTimer    = "timer"
 )
 
 // Limits of texts, in bytes.

@@ -55,7 +55,7 @@ func TestARefusedCommandLeavesNothing(t *testing.T) {
 	if got := d.text("select string_agg(key || version, ',' order by key) from machine_instances"); got != "11,31" {
 		t.Errorf("instances %s", got)
 	}
-	if got := d.history("1"); got != "1 >pending caller:birth, 2 pending>paid caller:q" {
+	if got := d.history("1"); got != "1 >pending caller:creation, 2 pending>paid caller:q" {
 		t.Errorf("history %s", got)
 	}
 }
@@ -74,7 +74,7 @@ func TestMovesOfOneBatchAreAllRecorded(t *testing.T) {
 		"version 1", "pending 1", "paid 2", "refunding 3", "paid 4", "pending 1", "cancelled 2", "refunding 5")
 	// One command, which cannot be split.
 	d.want(d.all(together{create("3"), move("3", "paid", "p"), move("3", "refunding", "r"), move("3", "paid", "s", from("refunding"))}), "paid 4")
-	if got := d.history("1"); got != "1 >pending caller:birth, 2 pending>paid caller:p, 3 paid>refunding caller:r, "+
+	if got := d.history("1"); got != "1 >pending caller:creation, 2 pending>paid caller:p, 3 paid>refunding caller:r, "+
 		"4 refunding>paid caller:s, 5 paid>refunding caller:t" {
 		t.Errorf("history %s", got)
 	}

@@ -95,7 +95,7 @@ func (m *model) create(key, owner string, own int) string {
 	if own > 0 && m.state(t, "a").Timer == nil {
 		return "FIELD_INVALID"
 	}
-	m.enter(t, "a", "caller", "birth")
+	m.enter(t, "a", "caller", "creation")
 	m.things[key] = t
 	return fmt.Sprintf("%s %d", t.state, t.revision)
 }

@@ -95,7 +95,7 @@ var kinds = map[string]func(machine, key string) commit.Command[*machine.Tx]{
 	},
 }
 
-// load inserts 4 times 20,000 instances of version 1 of 50 machines, of which 400 are due, with their births, and more
+// load inserts 4 times 20,000 instances of version 1 of 50 machines, of which 400 are due, with the moves that created them, and more
 // versions of machines, without ANALYZE.
 func (p *plans) load() {
 	p.Helper()
@@ -106,13 +106,13 @@ func (p *plans) load() {
 			from machine_moves d, generate_series(1, 20) t, generate_series(1, 200) g where d.machine = 'warm'`,
 		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
 				timer_to, created_at, changed_at)
-			select 1, 'm' || i % 50 + 1, k || i, (1000000000::bigint << 14) + i * 4 + n, 1, 'pending', '', 1, 'birth', 'ann',
+			select 1, 'm' || i % 50 + 1, k || i, (1000000000::bigint << 14) + i * 4 + n, 1, 'pending', '', 1, 'creation', 'ann',
 				case when k = 'f' and i % 50 = 0 then '2026-01-02Z' else timestamptz '2126-01-01Z' end, 'cancelled', '2026-01-01Z', '2026-01-01Z'
 			from generate_series(0, 19999) i, unnest(array['r', 'm', 'f', 'x']) with ordinality as u (k, n)`,
 		`insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
 				principal, request_id, recorded_at)
-			select tenant_id, instance_id, 1, machine, key, 1, '', 'pending', 'caller', 'birth', 'p', 'r', created_at
-			from machine_instances where cause = 'birth' and instance_id >= 1000000000::bigint << 14`,
+			select tenant_id, instance_id, 1, machine, key, 1, '', 'pending', 'caller', 'creation', 'p', 'r', created_at
+			from machine_instances where cause = 'creation' and instance_id >= 1000000000::bigint << 14`,
 	} {
 		p.exec("begin; set local session_replication_role = replica; " + sql + "; commit")
 	}

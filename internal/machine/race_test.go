@@ -79,7 +79,7 @@ func TestOneCallerWinsEachRevision(t *testing.T) {
 	if len(won) != rounds {
 		t.Errorf("%d of %d revisions were won", len(won), rounds)
 	}
-	want := []string{"1 >ping caller:birth"}
+	want := []string{"1 >ping caller:creation"}
 	for round := range rounds {
 		want = append(want, fmt.Sprintf("%d %s caller:%s", round+2, []string{"ping>pong", "pong>ping"}[round%2],
 			won[int64(round+1)]))

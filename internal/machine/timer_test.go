@@ -66,7 +66,7 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	}
 	clock.Set(t, 29*time.Minute)
 	d.want([]string{show(reader.Instance(ctx, key)), list("pending", ""), list("cancelled", ""), due()},
-		"pending from , 1, birth", "1:pending 2:pending 3:pending ", "", "")
+		"pending from , 1, creation", "1:pending 2:pending 3:pending ", "", "")
 	clock.Set(t, 31*time.Minute)
 	d.want([]string{show(reader.Instance(ctx, key)), list("pending", ""), list("cancelled", ""), list("", ""), due()},
 		"cancelled from pending, 2, timer", "", "1:cancelled 2:cancelled 3:cancelled ",
@@ -76,13 +76,13 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 		f.Metadata["revision"] != "2" || f.Metadata["cause"] != "timer" {
 		t.Errorf("%v", err)
 	}
-	d.want([]string{d.history("1")}, "1 >pending caller:birth") // refused: nothing was written
+	d.want([]string{d.history("1")}, "1 >pending caller:creation") // refused: nothing was written
 	d.want(d.all(fire("1"), fire("1"), fire("paid"), fire("none")), "true", "false", "false", "false")
 	d.want(d.all(create("2"), move("2", "cancelled", "user"), move("3", "paid", "p", func(c *machine.MoveCommand) { c.From = "pending" }),
 		fire("2")), "cancelled 2 existed", "STATE_TAKEN", "STATE_CHANGED", "false")
 	d.want([]string{d.history("1"), d.history("2"), d.history("3"), due()},
-		"1 >pending caller:birth, 2 pending>cancelled timer:timer",
-		"1 >pending caller:birth, 2 pending>cancelled timer:timer", "1 >pending caller:birth", "3 ")
+		"1 >pending caller:creation, 2 pending>cancelled timer:timer",
+		"1 >pending caller:creation, 2 pending>cancelled timer:timer", "1 >pending caller:creation", "3 ")
 	if got := d.text("select reason || coalesce(principal, '-') from machine_history where actor = 'timer' and key = '1'"); got != "timeout-" {
 		t.Errorf("recorded as %s", got)
 	}
@@ -102,10 +102,10 @@ func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 		return show(reader.Instance(context.Background(), machine.Key{Tenant: 1, Machine: "parcel", Key: key}))
 	}
 	clock.Set(t, 4*time.Hour)
-	d.want([]string{state("1"), state("own")}, "b from a, 2, timer", "a from , 1, birth")
+	d.want([]string{state("1"), state("own")}, "b from a, 2, timer", "a from , 1, creation")
 	d.want(d.all(fire("1"), fire("1"), fire("own")), "true", "false", "false")
 	clock.Set(t, 4*time.Hour+59*time.Minute)
-	d.want([]string{state("1"), state("own")}, "b from a, 2, timer", "a from , 1, birth")
+	d.want([]string{state("1"), state("own")}, "b from a, 2, timer", "a from , 1, creation")
 	clock.Set(t, 5*time.Hour+time.Minute)
 	d.want([]string{state("1"), state("own")}, "c from b, 3, timer", "b from a, 2, timer")
 	d.want(d.all(fire("1"), fire("own")), "true", "true")

@@ -64,13 +64,13 @@ func (d *desk) load() {
 			from generate_series(0, 24999) i, unnest(array['r', 'p', 'c', 'f']) with ordinality as u (k, n)`,
 		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
 				timer_to, created_at, changed_at)
-			select 1, machine, order_no, order_id, 1, case machine when 'order' then 'awaiting_payment' else 'pending' end, '', 1, 'birth', subject,
+			select 1, machine, order_no, order_id, 1, case machine when 'order' then 'awaiting_payment' else 'pending' end, '', 1, 'creation', subject,
 				case when order_no ~ '^f.*(00|[27]?50)$' then timestamptz '2026-01-03Z' else '2126-01-01Z' end,
 				case machine when 'order' then 'cancelled' else 'expired' end, created_at, created_at
 			from order_orders where order_id >= 1000000000::bigint << 14`,
 		`insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
 				principal, request_id, recorded_at)
-			select tenant_id, instance_id, 1, machine, key, 1, '', state, 'caller', 'birth', 'test', 'r', created_at
+			select tenant_id, instance_id, 1, machine, key, 1, '', state, 'caller', 'creation', 'test', 'r', created_at
 			from machine_instances where instance_id >= 1000000000::bigint << 14`,
 		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, ref, life_ms, created_at,
 				expires_at, principal, request_id)

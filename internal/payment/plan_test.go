@@ -193,7 +193,7 @@ func (d *plans) load() {
 			select 1, no, id, 'order', 'ann', 'CNY', 2, 200, false, 'test', 'r', at from numbers`,
 		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, timer_at, timer_to,
 				created_at, changed_at)
-			select 1, 'order', no, id, 1, 'awaiting_payment', '', 1, 'birth', timestamptz '2126-01-01Z', 'cancelled', at, at
+			select 1, 'order', no, id, 1, 'awaiting_payment', '', 1, 'creation', timestamptz '2126-01-01Z', 'cancelled', at, at
 			from numbers where k not in ('b', 'f')
 			union all
 			select 1, 'order', no, id, 1, 'paid', 'awaiting_payment', 2, no, null, null, at, at from numbers where k in ('b', 'f')

@@ -56,7 +56,7 @@ var freeTexts = map[string]string{
 	"metadata": "the caller's own data", "inputs": "the caller's own data", "fields": "values of variables",
 	"string_value": "values of variables", "error": "text of any program, in lines", "result": "a note of the caller",
 	"reason": "prose, in lines", "cause": "prose", "label": "prose", "description": "prose",
-	"PutItemRequest.name":   "prose: a name for people, in any script",
+	"PutItemRequest.label":  "prose: a label for people, in any script",
 	"MessageKey.message_id": "the sender's, who cannot change it", "MessageKey.part": "as message_id",
 	"CreatePaymentRequest.payer": "an id of the gateway", "HandleCallbackRequest.headers": "the gateway's",
 	"Content.subject": "content: each channel checks what it sends", "Content.headers": "content, as the subject",

@@ -57,7 +57,7 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		{&salev1.GrabRequest{}, "sale", name},
 		{&orderv1.ListOrdersRequest{Machine: "A"}, "machine", name},
 		{&orderv1.MoveOrderRequest{To: "A"}, "to", "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z"},
-		{&orderv1.CancelOrderRequest{Cause: "birth"}, "cause", "must not be timer or birth: reserved"},
+		{&orderv1.CancelOrderRequest{Cause: "creation"}, "cause", "must not be timer or creation: reserved"},
 		{&salev1.IssueCouponsRequest{Codes: []string{"A", "A"}}, "codes", "must not have an element twice"},
 		{&salev1.PutSaleRequest{Sale: new(salev1.Sale)}, "sale.order", "must be set, or coupon"},
 		{&orderv1.CreateOrderRequest{Messages: []*notifyv1.SendRequest{{}}}, "messages[0].content", "must be set, or template"},

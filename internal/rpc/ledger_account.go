@@ -54,7 +54,7 @@ var createAccountsCall = register("ledger.create_accounts",
 		return newMutation(flow.Ledger(cmd), len(cmd.Accounts),
 			func(made ledger.CreatedAccounts, _ bool) *pb.CreateAccountsResponse {
 				return &pb.CreateAccountsResponse{Accounts: eachOf(made.Accounts, renderAccount),
-					Existed: int32(made.Existed)}
+					ExistedCount: int32(made.Existed)}
 			})
 	})
 

@@ -211,7 +211,7 @@ func TestInstancesAreListedAndTheirMovesToo(t *testing.T) {
 			break
 		}
 	}
-	if got := strings.Join(moves, "; "); got != "1 >open ACTOR_CALLER birth  map[]; "+
+	if got := strings.Join(moves, "; "); got != "1 >open ACTOR_CALLER creation  map[]; "+
 		"2 open>closed ACTOR_CALLER c why map[]; 3 closed>open ACTOR_CALLER again why map[by:phone]" {
 		t.Errorf("%s", got)
 	}

@@ -88,7 +88,7 @@ func grabCommand(c *call, d *decoder, name, path string, g *pb.Grab) *flow.Grab 
 
 func renderGrab(g flow.Grabbed, _ bool) *pb.GrabResponse {
 	return &pb.GrabResponse{Outcome: outcomes[g.Outcome], OrderNo: g.OrderNo, OrderState: g.State,
-		ExpireTime: timestamp(g.PayBefore), Coupon: g.Coupon}
+		PayBeforeTime: timestamp(g.PayBefore), Coupon: g.Coupon}
 }
 
 var outcomes = map[sale.Outcome]pb.Outcome{sale.Won: pb.Outcome_OUTCOME_WON, sale.Already: pb.Outcome_OUTCOME_ALREADY,

@@ -173,11 +173,11 @@ func TestFirstBuyersWin(t *testing.T) {
 	c.wantGrab("tv", "late", soldOut)
 	for buyer, no := range orders {
 		g := c.wantGrab("tv", buyer, already)
-		if g.GetOrderNo() != no || g.GetOrderState() != "awaiting_payment" || g.GetExpireTime() == nil {
+		if g.GetOrderNo() != no || g.GetOrderState() != "awaiting_payment" || g.GetPayBeforeTime() == nil {
 			t.Errorf("%s: %v", buyer, g)
 		}
 		ok(c, "Order.MoveOrder", moveOrder(no, "paid", "p"), new(orderv1.MoveOrderResponse))
-		if g := c.wantGrab("tv", buyer, already); g.GetOrderState() != "paid" || g.GetExpireTime() != nil {
+		if g := c.wantGrab("tv", buyer, already); g.GetOrderState() != "paid" || g.GetPayBeforeTime() != nil {
 			t.Errorf("%s: %v", buyer, g)
 		}
 		if o := c.order(no); o.GetSale() != "tv" || o.GetAmount() != "9.90" || o.GetSubject() != buyer {

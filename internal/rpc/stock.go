@@ -21,7 +21,7 @@ func (s *Stock) PutItem(ctx context.Context, r *pb.PutItemRequest) (*pb.PutItemR
 var putItemCall = register("stock.put_item",
 	func(c *call, d *decoder, r *pb.PutItemRequest) mutation[*pb.PutItemResponse] {
 		cmd := &stock.PutItemCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
-			Name:     d.printable("name", r.GetName()),
+			Label:    d.printable("label", r.GetLabel()),
 			Segments: int(r.GetSegments()), Strategy: strategyNames[r.GetStrategy()],
 			Metadata: d.metadata("metadata", r.GetMetadata())}
 		return newMutation(flow.Stock(cmd), 1+max(1, cmd.Segments),
@@ -106,7 +106,7 @@ func (s *Stock) ListItems(ctx context.Context, r *pb.ListItemsRequest) (*pb.List
 }
 
 func renderItem(i *stock.Item) *pb.Item {
-	return &pb.Item{Item: i.Item, Name: i.Name, Available: i.Available, Reserved: i.Reserved, Sold: i.Sold,
+	return &pb.Item{Item: i.Item, Label: i.Label, Available: i.Available, Reserved: i.Reserved, Sold: i.Sold,
 		Stocked: i.Stocked, Segments: int32(i.Segments), Strategy: strategies[i.Strategy],
 		Metadata: i.Metadata, CreateTime: timestamp(i.CreatedAt),
 		UpdateTime: timestamp(i.ChangedAt)}

@@ -17,8 +17,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
-func putItem(item, name string) *stockv1.PutItemRequest {
-	return &stockv1.PutItemRequest{Item: item, Name: name, Metadata: manyNames}
+func putItem(item, label string) *stockv1.PutItemRequest {
+	return &stockv1.PutItemRequest{Item: item, Label: label, Metadata: manyNames}
 }
 
 func restock(item, no string, n int64) *stockv1.RestockRequest {
@@ -127,7 +127,7 @@ func TestStockIsReservedAndSold(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	if i := ok(c, "Stock.PutItem", putItem("tea", "Tea"), new(stockv1.PutItemResponse)); i.GetExisted() ||
-		i.GetItem().GetName() != "Tea" || i.GetItem().GetSegments() != 1 || i.GetItem().GetCreateTime() == nil {
+		i.GetItem().GetLabel() != "Tea" || i.GetItem().GetSegments() != 1 || i.GetItem().GetCreateTime() == nil {
 		t.Errorf("put: %v", i)
 	}
 	if i := ok(c, "Stock.PutItem", putItem("tea", "Tea"), new(stockv1.PutItemResponse)); !i.GetExisted() {
@@ -236,13 +236,13 @@ func TestStockIsSoldInAnExecute(t *testing.T) {
 		operation("back", unsell("tea", "back", "open", 0), "quantity=sold:reservation.quantity"),
 		operation("", reserve("tea", "early", 2)), operation("", cancel("tea", "early")),
 		operation("", adjust("tea", "lost", -1)), operation("", restock("tea", "more", 1)),
-		operation("", &stockv1.PutItemRequest{Item: "tea", Name: "Green tea", Segments: 4}),
+		operation("", &stockv1.PutItemRequest{Item: "tea", Label: "Green tea", Segments: 4}),
 		operation("", deduct("tea", "big", 90))))
 	if x := got[1].(*stockv1.UnsellResponse).GetChange(); x.GetQuantity() != 5 {
 		t.Errorf("unsold %v", x)
 	}
 	c.wantItem("tea", "2/0/98/100")
-	if i := c.item("tea"); i.GetName() != "Green tea" || i.GetSegments() != 4 {
+	if i := c.item("tea"); i.GetLabel() != "Green tea" || i.GetSegments() != 4 {
 		t.Errorf("item %v", i)
 	}
 	if a := c.call(connectJSON, "Stock.PutItem", &stockv1.PutItemRequest{Item: "tea",

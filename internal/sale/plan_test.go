@@ -161,7 +161,7 @@ func (p *plans) load() {
 				'test', 'r', ` + made + ` from generate_series(0, 24999) i, (values (5)) u (n)`,
 		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
 				timer_to, created_at, changed_at)
-			select 1, 'order', order_no, order_id, 1, 'awaiting_payment', '', 1, 'birth', subject, '2126-01-01Z', 'cancelled', created_at, created_at
+			select 1, 'order', order_no, order_id, 1, 'awaiting_payment', '', 1, 'creation', subject, '2126-01-01Z', 'cancelled', created_at, created_at
 			from order_orders where order_no ~ '^w[0-9]'`,
 		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, principal, request_id, claimed_at)
 			select 1, 'sale.unit', format('3:hot,%s:%s,1:1,', length(subject), subject), order_id, 1, order_no, order_no, 'test', 'r', created_at

@@ -89,8 +89,8 @@ const (
 	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next. dueTry bounds the wait
 	// for those of one query, so that the run comes to others when another transaction holds the first.
 	dueRun, dueTry = 10 * time.Second, 5 * time.Second
-	// duePause is how long a tenant is left out after more than 50, and more than half, of its commands of one query have
-	// failed, such as when a limit refuses the events of its timers. Otherwise it would use up every run.
+	// duePause is how long a tenant is left out after more than 50, and more than half, of its commands of one query
+	// have failed, such as when a limit refuses the events of its timers. Otherwise it would use up every run.
 	duePause = 30 * time.Second
 )
 

@@ -57,7 +57,7 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 		for _, r := range rows {
 			arg.Tenants = append(arg.Tenants, r.Key.Tenant)
 			arg.Items = append(arg.Items, r.Key.Item)
-			arg.Names = append(arg.Names, r.Value.Name)
+			arg.Labels = append(arg.Labels, r.Value.Label)
 			arg.Metadata = append(arg.Metadata, writeMetadata(r.Value.Metadata))
 			arg.Principals = append(arg.Principals, r.Value.caller.Principal)
 			arg.RequestIds = append(arg.RequestIds, r.Value.caller.RequestID)
@@ -70,7 +70,7 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 	if arg := columns(tx.details.Changed(ItemKey.compare)); len(arg.Items) > 0 {
 		p.Queue(func(d commit.DB) error {
 			_, err := q.DetailUpdate(p.Context(), d, db.DetailUpdateParams{Items: arg.Items, Now: arg.Now,
-				Tenants: arg.Tenants, Names: arg.Names, Metadata: arg.Metadata, Principals: arg.Principals,
+				Tenants: arg.Tenants, Labels: arg.Labels, Metadata: arg.Metadata, Principals: arg.Principals,
 				RequestIds: arg.RequestIds})
 			return err
 		})

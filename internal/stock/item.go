@@ -12,7 +12,7 @@ import (
 type PutItemCommand struct {
 	commit.Caller
 	Item     string
-	Name     string
+	Label    string
 	Metadata map[string]string
 	Segments int    // 0: as they are, or 1
 	Strategy string // empty: as it is, or Batched
@@ -44,7 +44,7 @@ func (c *PutItemCommand) Apply(tx *Tx) (any, error) {
 	}
 	strategy := cmp.Or(c.Strategy, first.strategy, Batched)
 	old := c.row.Value
-	if had == segments && strategy == first.strategy && c.Name == old.Name && maps.Equal(c.Metadata, old.Metadata) {
+	if had == segments && strategy == first.strategy && c.Label == old.Label && maps.Equal(c.Metadata, old.Metadata) {
 		return commit.Repeat{First: c.answer()}, nil
 	}
 	if had != segments || strategy != first.strategy {
@@ -57,7 +57,7 @@ func (c *PutItemCommand) Apply(tx *Tx) (any, error) {
 		tx.level(c.item)
 	}
 	d := tx.details.Change(c.row)
-	*d = Details{Name: c.Name, Metadata: c.Metadata, CreatedAt: old.CreatedAt, ChangedAt: tx.now, caller: c.Caller}
+	*d = Details{Label: c.Label, Metadata: c.Metadata, CreatedAt: old.CreatedAt, ChangedAt: tx.now, caller: c.Caller}
 	if had == 0 {
 		d.CreatedAt = tx.now
 	}

@@ -92,7 +92,7 @@ func (tx *Tx) lookupDetails(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.DetailLookup(p.Context(), d, arg)
 		for _, r := range rows {
-			tx.details.Load(wanted[r.N-1], Details{Name: r.Name, Metadata: readMetadata(r.Metadata),
+			tx.details.Load(wanted[r.N-1], Details{Label: r.Label, Metadata: readMetadata(r.Metadata),
 				CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()})
 		}
 		return err

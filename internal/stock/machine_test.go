@@ -62,7 +62,7 @@ func (m *model) lapse() {
 func (m *model) put(c *stock.PutItemCommand) string {
 	i := m.items[c.Item]
 	if i == nil {
-		i = &modelItem{name: c.Name, segments: max(1, c.Segments), reservations: map[string]*modelReservation{},
+		i = &modelItem{name: c.Label, segments: max(1, c.Segments), reservations: map[string]*modelReservation{},
 			changes: map[string]*stock.ChangeCommand{}, after: map[string]int64{}}
 		m.items[c.Item] = i
 		return fmt.Sprintf("%s (%s): %s in %d", c.Item, i.name, line(i.Counts), i.segments)
@@ -70,8 +70,8 @@ func (m *model) put(c *stock.PutItemCommand) string {
 	if c.Segments > 0 && c.Segments < i.segments {
 		return fmt.Sprintf("SEGMENTS_TOO_FEW segments=%d", i.segments)
 	}
-	same := c.Name == i.name && c.Segments <= i.segments
-	i.name, i.segments = c.Name, max(i.segments, c.Segments)
+	same := c.Label == i.name && c.Segments <= i.segments
+	i.name, i.segments = c.Label, max(i.segments, c.Segments)
 	end := fmt.Sprintf("%s (%s): %s in %d", c.Item, i.name, line(i.Counts), i.segments)
 	if same {
 		end += ", existed"
@@ -275,7 +275,7 @@ var (
 
 func (p *play) put(r *rapid.T) {
 	c := &stock.PutItemCommand{Caller: p.caller, Item: someItems.Draw(r, "item"),
-		Name:     rapid.SampledFrom([]string{"x", "y"}).Draw(r, "name"),
+		Label:    rapid.SampledFrom([]string{"x", "y"}).Draw(r, "name"),
 		Segments: rapid.SampledFrom([]int{0, 0, 1, 2, 3}).Draw(r, "segments")}
 	p.add(c, func() string { return p.model.put(c) })
 }

@@ -140,7 +140,7 @@ func ended(r commit.Result) string {
 	case stock.Change:
 		end = strings.TrimSpace(fmt.Sprintf("%s: %s %d of %d %s", a.ChangeNo, a.Kind, a.Quantity, a.StockedAfter, a.Reason))
 	case stock.Item:
-		end = fmt.Sprintf("%s (%s): %s in %d", a.Item, a.Name, line(a.Counts), a.Segments)
+		end = fmt.Sprintf("%s (%s): %s in %d", a.Item, a.Label, line(a.Counts), a.Segments)
 	default:
 		end = fmt.Sprint(a)
 	}

@@ -31,7 +31,7 @@ type plans struct {
 func (p *plans) kinds(item func(i int) string) map[string]func(i int) command {
 	return map[string]func(i int) command{
 		"put":      func(i int) command { return put("new "+item(i), 2) },
-		"describe": func(i int) command { c := put(item(i), 0); c.Name = "tea"; return c },
+		"describe": func(i int) command { c := put(item(i), 0); c.Label = "tea"; return c },
 		"restock":  func(i int) command { return restock(item(i), "more", 1) },
 		"repeat":   func(i int) command { return restock(item(i), "first", 100) },
 		"unsell":   func(i int) command { return unsell(item(i), "back", "sold", 1) },

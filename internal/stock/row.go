@@ -60,7 +60,7 @@ type Item struct {
 
 // Details are the columns of an item that seldom change.
 type Details struct {
-	Name      string
+	Label     string
 	Metadata  map[string]string
 	CreatedAt time.Time
 	ChangedAt time.Time

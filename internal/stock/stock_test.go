@@ -12,7 +12,7 @@ func TestItemsArePutAndRestocked(t *testing.T) {
 	s := newShop(t)
 	s.wants(restock("tea", "r1", 5), "ITEM_NOT_FOUND")
 	c := put("tea", 0)
-	c.Name, c.Metadata = "Tea", map[string]string{"leaf": "green"}
+	c.Label, c.Metadata = "Tea", map[string]string{"leaf": "green"}
 	s.wants(c, "tea (Tea): 0/0/0/0 in 1")
 	s.wants(c, "tea (Tea): 0/0/0/0 in 1, existed")
 	s.wants(restock("tea", "r1", 5), "r1: restock 5 of 5")
@@ -20,11 +20,11 @@ func TestItemsArePutAndRestocked(t *testing.T) {
 	s.wants(restock("tea", "r1", 6), "CHANGE_EXISTS_DIFFERENT differs=quantity")
 	s.wants(adjust("tea", "r1", 5, ""), "CHANGE_EXISTS_DIFFERENT differs=kind")
 	s.wants(restock("tea", "r2", 1), "r2: restock 1 of 6")
-	c.Name = "Green tea"
+	c.Label = "Green tea"
 	s.wants(c, "tea (Green tea): 6/0/0/6 in 1")
 	s.wants(restock("tea", "r3", 1_000_000_000_000_000), "STOCK_TOO_LARGE")
 	s.wantCounts("tea", "6/0/0/6")
-	if got := s.text("select name || metadata || (created_at < changed_at) from stock_item_details"); got != `Green tea{"leaf": "green"}true` {
+	if got := s.text("select label || metadata || (created_at < changed_at) from stock_item_details"); got != `Green tea{"leaf": "green"}true` {
 		t.Error(got)
 	}
 }

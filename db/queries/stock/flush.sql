@@ -68,10 +68,10 @@ with updated as (
 select commit_expect(count(*), 1)::text from updated;
 
 -- name: DetailInsert :exec
-insert into stock_item_details (tenant_id, item, name, metadata, created_at, changed_at, principal, request_id)
-select u.tenant_id, u.item, u.name, u.metadata, @now::timestamptz, @now::timestamptz, u.principal, u.request_id
+insert into stock_item_details (tenant_id, item, label, metadata, created_at, changed_at, principal, request_id)
+select u.tenant_id, u.item, u.label, u.metadata, @now::timestamptz, @now::timestamptz, u.principal, u.request_id
 from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item, unnest(@names::text[]) as name,
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item, unnest(@labels::text[]) as label,
         unnest(@metadata::jsonb[]) as metadata, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id
 ) u
@@ -80,11 +80,11 @@ order by u.tenant_id, u.item collate "C";
 -- name: DetailUpdate :one
 with updated as (
     update stock_item_details d
-    set name = u.name, metadata = u.metadata, changed_at = @now::timestamptz, principal = u.principal,
+    set label = u.label, metadata = u.metadata, changed_at = @now::timestamptz, principal = u.principal,
         request_id = u.request_id
     from (
         select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
-            unnest(@names::text[]) as name, unnest(@metadata::jsonb[]) as metadata,
+            unnest(@labels::text[]) as label, unnest(@metadata::jsonb[]) as metadata,
             unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
     ) u
     where d.tenant_id = u.tenant_id and d.item = u.item

@@ -56,13 +56,13 @@ cross join lateral (
 ) i;
 
 -- name: DetailLookup :many
-select u.n::integer as n, d.name, d.metadata, d.created_at, d.changed_at, d.principal, d.request_id
+select u.n::integer as n, d.label, d.metadata, d.created_at, d.changed_at, d.principal, d.request_id
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item
 ) u
 cross join lateral (
-    select l.name, l.metadata, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.label, l.metadata, l.created_at, l.changed_at, l.principal, l.request_id
     from stock_item_details l where l.tenant_id = u.tenant_id and l.item = u.item offset 0
 ) d;
 

@@ -2,7 +2,7 @@
 
 -- name: ItemRead :one
 -- An item with its counts over all segments.
-select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
     i.sold, i.stocked
 from stock_item_details d
 cross join lateral (
@@ -15,10 +15,10 @@ where d.tenant_id = @tenant_id::integer and d.item = @item::text;
 
 -- name: ItemPage :many
 -- Items after a given one whose names begin with a prefix. No item sorts after 128 times the last character.
-select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
     i.sold, i.stocked
 from (
-    select l.tenant_id, l.item, l.name, l.metadata, l.created_at, l.changed_at from stock_item_details l
+    select l.tenant_id, l.item, l.label, l.metadata, l.created_at, l.changed_at from stock_item_details l
     where l.tenant_id = @tenant_id::integer and l.item > @after::text and l.item >= @prefix::text
         and l.item <= @prefix::text || repeat(chr(1114111), 32)
     order by l.item

@@ -41,16 +41,16 @@ begin
 end
 $$;
 
-create function bench.birth(tenant integer, of text, no text, id bigint, state text, owner text, at timestamptz,
+create function bench.make_instance(tenant integer, of text, no text, id bigint, state text, owner text, at timestamptz,
     ends_at timestamptz) returns void language plpgsql set search_path = bench, pg_catalog as $$
 begin
     insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause,
         owner, timer_ms, timer_at, timer_to, created_at, changed_at)
-    values (tenant, of, no, id, 1, state, '', 1, 'birth', owner, case when ends_at is not null then 1800000 end,
+    values (tenant, of, no, id, 1, state, '', 1, 'creation', owner, case when ends_at is not null then 1800000 end,
         ends_at, case when ends_at is not null then 'cancelled' end, at, at);
     insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
         cause, principal, request_id, recorded_at)
-    values (tenant, id, 1, of, no, 1, '', state, 'caller', 'birth', 'bench', no, at);
+    values (tenant, id, 1, of, no, 1, '', state, 'caller', 'creation', 'bench', no, at);
 end
 $$;
 
@@ -65,7 +65,7 @@ begin
         life_ms, reserve, principal, request_id, created_at)
     values (tenant, no, id, 'order', 'buyer', 'CNY', 2, 200,
         jsonb_build_array(jsonb_build_object('item', of_item, 'quantity', 1)), seller, 1800000, true, 'bench', no, at);
-    perform birth(tenant, 'order', no, id, 'awaiting_payment', 'buyer', at, ends_at);
+    perform make_instance(tenant, 'order', no, id, 'awaiting_payment', 'buyer', at, ends_at);
     insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state,
         ref, life_ms, created_at, expires_at, principal, request_id)
     values (tenant, of_item, no || '/1', nextval('ids'), 1, 0, 0, 'reserved', no, 1800000, at, ends_at, 'bench', no);
@@ -94,7 +94,7 @@ begin
     select tenant_id, no, id, no, 'standard', '', 1, asset, scale, amount, payee,
         created_at + life_ms * interval '1 millisecond', 'bench', no, at
     from order_orders where tenant_id = tenant and order_no = no;
-    perform birth(tenant, 'payment', no, id, 'created', no, at, null);
+    perform make_instance(tenant, 'payment', no, id, 'created', no, at, null);
     insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
     values (tenant, 'payment', no, 'standard', 'submit', at);
 end

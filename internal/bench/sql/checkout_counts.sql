@@ -1,4 +1,4 @@
--- What a run left behind: orders that are paid, payments that succeeded, units that were sold, and transfers with two
+-- Counts after a run: orders that are paid, payments that succeeded, units that were sold, and transfers with two
 -- entries. The last is -1 if the sums of all runs differ: units of items from reservations, money from transactions.
 with paid as (
     select key from machine_instances

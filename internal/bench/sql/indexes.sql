@@ -1,5 +1,4 @@
--- What can be dropped for a bulk load of the journal and made again behind it, as the schema has it:
--- keys first. Drop and make are whole statements.
+-- Statements that drop keys and indexes of the journal before a bulk load and make them again after it, keys first.
 select format('alter table public.%I drop constraint %I', c.relname, k.conname) as drop,
     format('alter table public.%I add constraint %I %s', c.relname, k.conname, pg_get_constraintdef(k.oid)) as make
 from pg_constraint k

@@ -1,4 +1,4 @@
--- What the operations of the benchmark of keys left: claims, tokens spent, works done, and locks that
+-- Counts after the benchmark of keys: claims, tokens spent, works done, and locks that
 -- are held.
 select (select count(*) from claim_keys where uses = 1),
     (select count(*) from token_submit_tokens where state = 'spent'),

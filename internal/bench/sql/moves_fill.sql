@@ -4,7 +4,7 @@ insert into machine_moves select 1, 'm' || g, 1, f, t, false
 from generate_series(0, 4) g, (values ('', 'ping'), ('ping', 'pong'), ('pong', 'ping')) v (f, t);
 insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause,
     created_at, changed_at)
-select 1, 'm' || g % 5, 'order-' || g, g, 1, 'ping', '', 1, 'birth', now(), now() from generate_series(0, 9999) g;
+select 1, 'm' || g % 5, 'order-' || g, g, 1, 'ping', '', 1, 'creation', now(), now() from generate_series(0, 9999) g;
 analyze machine_instances, machine_moves;
 set synchronous_commit = off;
 set plan_cache_mode = force_generic_plan;

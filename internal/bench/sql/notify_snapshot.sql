@@ -1,2 +1,2 @@
--- What takes the snapshot that is held open.
+-- Takes the snapshot that is held open.
 select count(*) from notify_queue;

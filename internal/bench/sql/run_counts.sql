@@ -1,4 +1,4 @@
--- What a run left behind: transfers newer than the newest before it, those that bear its name, the
+-- Counts after a run: transfers newer than the newest before it, those that bear its name, the
 -- sum of their entries.
 select (select count(*) from ledger_transfers where tenant_id = $1 and transfer_id > $2) as newer,
     (select count(*) from ledger_transfers where tenant_id = $1 and biz_no >= $3 and biz_no < $3 || '~') as named,

@@ -31,7 +31,7 @@ func (b *Books) stock() {
 		})
 	}
 	run("req-item", func(c commit.Caller) commit.Command[*stock.Tx] {
-		return &stock.PutItemCommand{Caller: c, Item: "sku-1", Name: "Green tea", Segments: 3}
+		return &stock.PutItemCommand{Caller: c, Item: "sku-1", Label: "Green tea", Segments: 3}
 	})
 	change("req-restock", "delivery-1", stock.Restock, 30, "", "")
 	change("req-adjust", "count-1", stock.Adjust, -3, "", "broken")

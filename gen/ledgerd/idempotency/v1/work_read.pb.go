@@ -885,7 +885,7 @@ const file_ledgerd_idempotency_v1_work_read_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x10R\tpageToken\"o\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"o\n" +
 	"\x11ListWorksResponse\x122\n" +
 	"\x05works\x18\x01 \x03(\v2\x1c.ledgerd.idempotency.v1.WorkR\x05works\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x87\x02\n" +

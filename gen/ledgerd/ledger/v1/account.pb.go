@@ -713,7 +713,7 @@ type CreateAccountsResponse struct {
 	// In the order of the request.
 	Accounts []*Account `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
 	// Number of accounts that existed before.
-	Existed       int32 `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	ExistedCount  int32 `protobuf:"varint,2,opt,name=existed_count,json=existedCount,proto3" json:"existed_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -755,9 +755,9 @@ func (x *CreateAccountsResponse) GetAccounts() []*Account {
 	return nil
 }
 
-func (x *CreateAccountsResponse) GetExisted() int32 {
+func (x *CreateAccountsResponse) GetExistedCount() int32 {
 	if x != nil {
-		return x.Existed
+		return x.ExistedCount
 	}
 	return 0
 }
@@ -1434,10 +1434,10 @@ const file_ledgerd_ledger_v1_account_proto_rawDesc = "" +
 	"\x12ListAssetsResponse\x120\n" +
 	"\x06assets\x18\x01 \x03(\v2\x18.ledgerd.ledger.v1.AssetR\x06assets\"_\n" +
 	"\x15CreateAccountsRequest\x12F\n" +
-	"\baccounts\x18\x01 \x03(\v2\x1d.ledgerd.ledger.v1.NewAccountB\v\xbaH\b\x92\x01\x05\b\x01\x10\x90NR\baccounts\"j\n" +
+	"\baccounts\x18\x01 \x03(\v2\x1d.ledgerd.ledger.v1.NewAccountB\v\xbaH\b\x92\x01\x05\b\x01\x10\x90NR\baccounts\"u\n" +
 	"\x16CreateAccountsResponse\x126\n" +
-	"\baccounts\x18\x01 \x03(\v2\x1a.ledgerd.ledger.v1.AccountR\baccounts\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\x05R\aexisted\"T\n" +
+	"\baccounts\x18\x01 \x03(\v2\x1a.ledgerd.ledger.v1.AccountR\baccounts\x12#\n" +
+	"\rexisted_count\x18\x02 \x01(\x05R\fexistedCount\"T\n" +
 	"\x11GetAccountRequest\x12?\n" +
 	"\aaccount\x18\x01 \x01(\v2\x1d.ledgerd.ledger.v1.AccountRefB\x06\xbaH\x03\xc8\x01\x01R\aaccount\"J\n" +
 	"\x12GetAccountResponse\x124\n" +
@@ -1448,7 +1448,7 @@ const file_ledgerd_ledger_v1_account_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"v\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"v\n" +
 	"\x14ListAccountsResponse\x126\n" +
 	"\baccounts\x18\x01 \x03(\v2\x1a.ledgerd.ledger.v1.AccountR\baccounts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb9\x03\n" +

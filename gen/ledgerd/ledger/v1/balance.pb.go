@@ -1242,7 +1242,7 @@ const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\tpage_size\x18\x05 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\x1a;\n" +
+	"page_token\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
@@ -1259,7 +1259,7 @@ const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\tpage_size\x18\x06 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"u\n" +
+	"page_token\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"u\n" +
 	"\x13ListEntriesResponse\x126\n" +
 	"\x05lines\x18\x01 \x03(\v2 .ledgerd.ledger.v1.StatementLineR\x05lines\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf3\x01\n" +
@@ -1299,7 +1299,7 @@ const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xb7\x01\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xb7\x01\n" +
 	"\x14TrialBalanceResponse\x129\n" +
 	"\x05lines\x18\x01 \x03(\v2#.ledgerd.ledger.v1.TrialBalanceLineR\x05lines\x12<\n" +
 	"\x06totals\x18\x02 \x03(\v2$.ledgerd.ledger.v1.TrialBalanceTotalR\x06totals\x12&\n" +

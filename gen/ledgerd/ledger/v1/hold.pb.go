@@ -1086,7 +1086,7 @@ const file_ledgerd_ledger_v1_hold_proto_rawDesc = "" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"j\n" +
+	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"j\n" +
 	"\x11ListHoldsResponse\x12-\n" +
 	"\x05holds\x18\x01 \x03(\v2\x17.ledgerd.ledger.v1.HoldR\x05holds\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x86\x01\n" +

@@ -342,7 +342,7 @@ func (x *Timer) GetReason() string {
 	return ""
 }
 
-// AllowedMove allows moves to one state, with conditions. All conditions but by are for callers only.
+// AllowedMove allows moves to one state, with conditions. Except by, they apply to callers only.
 type AllowedMove struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// States that the move leaves.

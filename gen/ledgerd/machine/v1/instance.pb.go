@@ -41,7 +41,7 @@ type Instance struct {
 	CameFrom string `protobuf:"bytes,6,opt,name=came_from,json=cameFrom,proto3" json:"came_from,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Cause of the last move, as its caller named it; "timer" for a timer, "birth" for the creation.
+	// Cause of the last move, as its caller named it; "timer" for a timer, "creation" for the creation.
 	Cause string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Owner, as named at its creation.
 	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -450,8 +450,8 @@ type MoveRequest struct {
 	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the instance has to have. 0: any.
 	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and "birth" are
-	// reserved.
+	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and
+	// "creation" are reserved.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1016,15 +1016,15 @@ const file_ledgerd_machine_v1_instance_proto_rawDesc = "" +
 	"\x05timer\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x05timer\"l\n" +
 	"\x16CreateInstanceResponse\x128\n" +
 	"\binstance\x18\x01 \x01(\v2\x1c.ledgerd.machine.v1.InstanceR\binstance\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xcf\x03\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xd2\x03\n" +
 	"\vMoveRequest\x12<\n" +
 	"\amachine\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\amachine\x12\x1c\n" +
 	"\x03key\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x03key\x12-\n" +
 	"\x02to\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\x02to\x124\n" +
 	"\x04from\x18\x04 \x01(\tB \xbaH\x1dr\x1b2\x19^([a-z][a-z0-9_]{0,63})?$R\x04from\x12#\n" +
-	"\brevision\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\brevision\x12.\n" +
-	"\x05cause\x18\x06 \x01(\tB\x18\xbaH\x15r\x13\x10\x01(\x80\x01Z\x05timerZ\x05birthR\x05cause\x12 \n" +
+	"\brevision\x18\x05 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\brevision\x121\n" +
+	"\x05cause\x18\x06 \x01(\tB\x1b\xbaH\x18r\x16\x10\x01(\x80\x01Z\x05timerZ\bcreationR\x05cause\x12 \n" +
 	"\x06reason\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\x12M\n" +
 	"\x06inputs\x18\b \x03(\v2+.ledgerd.machine.v1.MoveRequest.InputsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\x06inputs\x1a9\n" +
 	"\vInputsEntry\x12\x10\n" +

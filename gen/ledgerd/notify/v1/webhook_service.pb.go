@@ -1322,7 +1322,7 @@ const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x10R\tpageToken\"z\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"z\n" +
 	"\x15ListEndpointsResponse\x129\n" +
 	"\tendpoints\x18\x01 \x03(\v2\x1b.ledgerd.notify.v1.EndpointR\tendpoints\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc7\x02\n" +

@@ -40,7 +40,7 @@ type Order struct {
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Cause of the last move; "timer" for a timer, "birth" for the creation.
+	// Cause of the last move; "timer" for a timer, "creation" for the creation.
 	Cause string `protobuf:"bytes,7,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,8,opt,name=asset,proto3" json:"asset,omitempty"`
@@ -713,8 +713,8 @@ type MoveOrderRequest struct {
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the order has to have. 0: any.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and "birth" are
-	// reserved.
+	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and
+	// "creation" are reserved.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -872,7 +872,7 @@ type CancelOrderRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the order.
 	OrderNo string `protobuf:"bytes,1,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Name of the cause. Empty: "cancel". "timer" and "birth" are reserved.
+	// Name of the cause. Empty: "cancel". "timer" and "creation" are reserved.
 	Cause string `protobuf:"bytes,2,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1320,13 +1320,13 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +
 	"\x13CreateOrderResponse\x12-\n" +
 	"\x05order\x18\x01 \x01(\v2\x17.ledgerd.order.v1.OrderR\x05order\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xe7\x03\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xea\x03\n" +
 	"\x10MoveOrderRequest\x12$\n" +
 	"\border_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\aorderNo\x12-\n" +
 	"\x02to\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\x02to\x124\n" +
 	"\x04from\x18\x03 \x01(\tB \xbaH\x1dr\x1b2\x19^([a-z][a-z0-9_]{0,63})?$R\x04from\x12#\n" +
-	"\brevision\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\brevision\x12.\n" +
-	"\x05cause\x18\x05 \x01(\tB\x18\xbaH\x15r\x13\x10\x01(\x80\x01Z\x05timerZ\x05birthR\x05cause\x12 \n" +
+	"\brevision\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\brevision\x121\n" +
+	"\x05cause\x18\x05 \x01(\tB\x1b\xbaH\x18r\x16\x10\x01(\x80\x01Z\x05timerZ\bcreationR\x05cause\x12 \n" +
 	"\x06reason\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\x12P\n" +
 	"\x06inputs\x18\a \x03(\v2..ledgerd.order.v1.MoveOrderRequest.InputsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\x06inputs\x12D\n" +
 	"\bmessages\x18\b \x03(\v2\x1e.ledgerd.notify.v1.SendRequestB\b\xbaH\x05\x92\x01\x02\x10\n" +
@@ -1336,10 +1336,10 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\x11MoveOrderResponse\x12-\n" +
 	"\x05order\x18\x01 \x01(\v2\x17.ledgerd.order.v1.OrderR\x05order\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xd0\x01\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xd3\x01\n" +
 	"\x12CancelOrderRequest\x12$\n" +
-	"\border_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\aorderNo\x12,\n" +
-	"\x05cause\x18\x02 \x01(\tB\x16\xbaH\x13r\x11(\x80\x01Z\x05timerZ\x05birthR\x05cause\x12 \n" +
+	"\border_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\aorderNo\x12/\n" +
+	"\x05cause\x18\x02 \x01(\tB\x19\xbaH\x16r\x14(\x80\x01Z\x05timerZ\bcreationR\x05cause\x12 \n" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\x12D\n" +
 	"\bmessages\x18\x04 \x03(\v2\x1e.ledgerd.notify.v1.SendRequestB\b\xbaH\x05\x92\x01\x02\x10\n" +
 	"R\bmessages\"^\n" +

@@ -215,14 +215,14 @@ func (Resolution) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_flag_proto_rawDescGZIP(), []int{2}
 }
 
-// Flag says that money came, or went, that fits no order.
+// Flag is about money that came, or was given back, and fits no order or refund.
 type Flag struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why.
+	// Reason why it was flagged.
 	Kind FlagKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ledgerd.payment.v1.FlagKind" json:"kind,omitempty"`
-	// Why, for people.
+	// Explanation, for people: its wording may change.
 	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Gateway.
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`

@@ -168,8 +168,7 @@ func (NoticeVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_gateway_proto_rawDescGZIP(), []int{1}
 }
 
-// Gateway says where the money of a payment gateway stands in the ledger. All accounts are those of the asset that is
-// paid.
+// Gateway has the accounts of the ledger for the money of a payment gateway: those of the asset that is paid.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, as in the settings of the server: a-z, 0-9, dots, - and _.
@@ -610,7 +609,7 @@ type Notice struct {
 	OccurTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=occur_time,json=occurTime,proto3" json:"occur_time,omitempty"`
 	// Effect of the notice.
 	Verdict NoticeVerdict `protobuf:"varint,12,opt,name=verdict,proto3,enum=ledgerd.payment.v1.NoticeVerdict" json:"verdict,omitempty"`
-	// Why, for people.
+	// Explanation of the verdict, for people: its wording may change.
 	Detail string `protobuf:"bytes,13,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Headers as they came, without those that carry secrets.
 	Headers map[string]string `protobuf:"bytes,14,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

@@ -487,7 +487,7 @@ type RedeemCouponRequest struct {
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Owner.
 	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Name of the cause, such as the number of a purchase: a repeat has the same. "timer" and "birth" are reserved.
+	// Name of the cause, such as the number of a purchase: a repeat has the same. "timer" and "creation" are reserved.
 	Cause         string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,12 +874,12 @@ const file_ledgerd_sale_v1_coupon_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x05owner\"`\n" +
 	"\x13ClaimCouponResponse\x12/\n" +
 	"\x06coupon\x18\x01 \x01(\v2\x17.ledgerd.sale.v1.CouponR\x06coupon\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x86\x01\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x89\x01\n" +
 	"\x13RedeemCouponRequest\x12\x1d\n" +
 	"\x04code\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\x04code\x12 \n" +
 	"\x05owner\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x01R\x05owner\x12.\n" +
-	"\x05cause\x18\x03 \x01(\tB\x18\xbaH\x15r\x13\x10\x01(\x80\x01Z\x05timerZ\x05birthR\x05cause\"a\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x05owner\x121\n" +
+	"\x05cause\x18\x03 \x01(\tB\x1b\xbaH\x18r\x16\x10\x01(\x80\x01Z\x05timerZ\bcreationR\x05cause\"a\n" +
 	"\x14RedeemCouponResponse\x12/\n" +
 	"\x06coupon\x18\x01 \x01(\v2\x17.ledgerd.sale.v1.CouponR\x06coupon\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"1\n" +

@@ -105,7 +105,8 @@ type Sale struct {
 	Gives isSale_Gives `protobuf_oneof:"gives"`
 	// Largest number of units for each buyer. 0 is 1.
 	PerBuyer int32 `protobuf:"varint,5,opt,name=per_buyer,json=perBuyer,proto3" json:"per_buyer,omitempty"`
-	// A buyer whose order was cancelled, also by time, cannot grab again. Its unit goes back to the sale in any case.
+	// If true, a buyer whose order was cancelled, also by its timer, cannot grab again. The unit of such an order goes
+	// back to the sale in any case.
 	Once bool `protobuf:"varint,6,opt,name=once,proto3" json:"once,omitempty"`
 	// Time from which units can be grabbed. Not set: at once.
 	OpenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=open_time,json=openTime,proto3" json:"open_time,omitempty"`
@@ -832,8 +833,8 @@ type GrabResponse struct {
 	Outcome Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=ledgerd.sale.v1.Outcome" json:"outcome,omitempty"`
 	// Number of the order that was won.
 	OrderNo string `protobuf:"bytes,2,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Time until which the order has to be paid. Not set: it is not awaiting payment, or has no such time.
-	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Time before which the order has to be paid. Not set: it is not awaiting payment, or has no such time.
+	PayBeforeTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=pay_before_time,json=payBeforeTime,proto3" json:"pay_before_time,omitempty"`
 	// State of the order.
 	OrderState string `protobuf:"bytes,4,opt,name=order_state,json=orderState,proto3" json:"order_state,omitempty"`
 	// Code of the coupon that was won.
@@ -886,9 +887,9 @@ func (x *GrabResponse) GetOrderNo() string {
 	return ""
 }
 
-func (x *GrabResponse) GetExpireTime() *timestamppb.Timestamp {
+func (x *GrabResponse) GetPayBeforeTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ExpireTime
+		return x.PayBeforeTime
 	}
 	return nil
 }
@@ -1122,12 +1123,11 @@ const file_ledgerd_sale_v1_sale_proto_rawDesc = "" +
 	"\x04unit\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x10(\x00R\x04unit\"x\n" +
 	"\vGrabRequest\x126\n" +
 	"\x04sale\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\x04sale\x121\n" +
-	"\x04grab\x18\x02 \x01(\v2\x15.ledgerd.sale.v1.GrabB\x06\xbaH\x03\xc8\x01\x01R\x04grab\"\xd3\x01\n" +
+	"\x04grab\x18\x02 \x01(\v2\x15.ledgerd.sale.v1.GrabB\x06\xbaH\x03\xc8\x01\x01R\x04grab\"\xda\x01\n" +
 	"\fGrabResponse\x122\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x18.ledgerd.sale.v1.OutcomeR\aoutcome\x12\x19\n" +
-	"\border_no\x18\x02 \x01(\tR\aorderNo\x12;\n" +
-	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x12\x1f\n" +
+	"\border_no\x18\x02 \x01(\tR\aorderNo\x12B\n" +
+	"\x0fpay_before_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rpayBeforeTime\x12\x1f\n" +
 	"\vorder_state\x18\x04 \x01(\tR\n" +
 	"orderState\x12\x16\n" +
 	"\x06coupon\x18\x05 \x01(\tR\x06coupon\"\x83\x01\n" +
@@ -1198,7 +1198,7 @@ var file_ledgerd_sale_v1_sale_proto_depIdxs = []int32{
 	1,  // 10: ledgerd.sale.v1.ListSalesResponse.sales:type_name -> ledgerd.sale.v1.Sale
 	10, // 11: ledgerd.sale.v1.GrabRequest.grab:type_name -> ledgerd.sale.v1.Grab
 	0,  // 12: ledgerd.sale.v1.GrabResponse.outcome:type_name -> ledgerd.sale.v1.Outcome
-	17, // 13: ledgerd.sale.v1.GrabResponse.expire_time:type_name -> google.protobuf.Timestamp
+	17, // 13: ledgerd.sale.v1.GrabResponse.pay_before_time:type_name -> google.protobuf.Timestamp
 	10, // 14: ledgerd.sale.v1.GrabManyRequest.grabs:type_name -> ledgerd.sale.v1.Grab
 	15, // 15: ledgerd.sale.v1.GrabManyResponse.results:type_name -> ledgerd.sale.v1.GrabResult
 	12, // 16: ledgerd.sale.v1.GrabResult.grab:type_name -> ledgerd.sale.v1.GrabResponse

@@ -149,8 +149,8 @@ type Item struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the item, chosen by the caller.
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// Name for people.
-	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Label, for people.
+	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Units that can be reserved or sold.
 	Available int64 `protobuf:"varint,3,opt,name=available,proto3" json:"available,omitempty"`
 	// Units of open reservations.
@@ -208,9 +208,9 @@ func (x *Item) GetItem() string {
 	return ""
 }
 
-func (x *Item) GetName() string {
+func (x *Item) GetLabel() string {
 	if x != nil {
-		return x.Name
+		return x.Label
 	}
 	return ""
 }
@@ -402,8 +402,8 @@ type PutItemRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the item: 1 to 128 printable ASCII characters, such as "sku-1001", unique in the tenant.
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// Name for people.
-	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Label, for people.
+	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
 	// Number of rows that hold the counts, 1 to 64. It can grow, but not shrink. Default: as it is, or 1. More rows help
 	// only strategies other than BATCHED: each call works with one of them as long as that one has enough units.
 	Segments int32 `protobuf:"varint,3,opt,name=segments,proto3" json:"segments,omitempty"`
@@ -453,9 +453,9 @@ func (x *PutItemRequest) GetItem() string {
 	return ""
 }
 
-func (x *PutItemRequest) GetName() string {
+func (x *PutItemRequest) GetLabel() string {
 	if x != nil {
-		return x.Name
+		return x.Label
 	}
 	return ""
 }
@@ -1110,10 +1110,10 @@ var File_ledgerd_stock_v1_item_proto protoreflect.FileDescriptor
 
 const file_ledgerd_stock_v1_item_proto_rawDesc = "" +
 	"\n" +
-	"\x1bledgerd/stock/v1/item.proto\x12\x10ledgerd.stock.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\x03\n" +
+	"\x1bledgerd/stock/v1/item.proto\x12\x10ledgerd.stock.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe5\x03\n" +
 	"\x04Item\x12\x12\n" +
-	"\x04item\x18\x01 \x01(\tR\x04item\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\x04item\x18\x01 \x01(\tR\x04item\x12\x14\n" +
+	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1c\n" +
 	"\tavailable\x18\x03 \x01(\x03R\tavailable\x12\x1a\n" +
 	"\breserved\x18\x04 \x01(\x03R\breserved\x12\x12\n" +
 	"\x04sold\x18\x05 \x01(\x03R\x04sold\x12\x18\n" +
@@ -1142,11 +1142,11 @@ const file_ledgerd_stock_v1_item_proto_rawDesc = "" +
 	"createTime\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\n" +
-	" \x01(\tR\trequestId\"\xca\x02\n" +
+	" \x01(\tR\trequestId\"\xcc\x02\n" +
 	"\x0ePutItemRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x12\x1c\n" +
-	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x04name\x12%\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x04item\x12\x1e\n" +
+	"\x05label\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x05label\x12%\n" +
 	"\bsegments\x18\x03 \x01(\x05B\t\xbaH\x06\x1a\x04\x18@(\x00R\bsegments\x12T\n" +
 	"\bmetadata\x18\x04 \x03(\v2..ledgerd.stock.v1.PutItemRequest.MetadataEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\bmetadata\x12@\n" +
 	"\bstrategy\x18\x05 \x01(\x0e2\x1a.ledgerd.stock.v1.StrategyB\b\xbaH\x05\x82\x01\x02\x10\x01R\bstrategy\x1a;\n" +
@@ -1158,32 +1158,32 @@ const file_ledgerd_stock_v1_item_proto_rawDesc = "" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"0\n" +
 	"\x0eGetItemRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\"=\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x04item\"=\n" +
 	"\x0fGetItemResponse\x12*\n" +
 	"\x04item\x18\x01 \x01(\v2\x16.ledgerd.stock.v1.ItemR\x04item\"\x86\x01\n" +
 	"\x10ListItemsRequest\x12 \n" +
-	"\x06prefix\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06prefix\x12'\n" +
+	"\x06prefix\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06prefix\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"i\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"i\n" +
 	"\x11ListItemsResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.ledgerd.stock.v1.ItemR\x05items\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x85\x01\n" +
 	"\x0eRestockRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x12'\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x04item\x12'\n" +
 	"\tchange_no\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bchangeNo\x12*\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\bchangeNo\x12*\n" +
 	"\bquantity\x18\x03 \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\xa0\x94\xa5\x8d\x1d(\x01R\bquantity\"b\n" +
 	"\x0fRestockResponse\x125\n" +
 	"\x06change\x18\x01 \x01(\v2\x1d.ledgerd.stock.v1.StockChangeR\x06change\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xb6\x01\n" +
 	"\x12AdjustStockRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x12'\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x04item\x12'\n" +
 	"\tchange_no\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bchangeNo\x123\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\bchangeNo\x123\n" +
 	"\bquantity\x18\x03 \x01(\x03B\x17\xbaH\x14\"\x12\x18\x80\xa0\x94\xa5\x8d\x1d(\x80\xe0\xeb\xda\xf2\xe2\xff\xff\xff\x01R\bquantity\x12\"\n" +
 	"\x06reason\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x10R\x06reason\"f\n" +
@@ -1192,11 +1192,11 @@ const file_ledgerd_stock_v1_item_proto_rawDesc = "" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xd9\x01\n" +
 	"\rUnsellRequest\x12\x1e\n" +
 	"\x04item\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04item\x12'\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\x04item\x12'\n" +
 	"\tchange_no\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\bchangeNo\x121\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\bchangeNo\x121\n" +
 	"\x0ereservation_no\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\rreservationNo\x12*\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01R\rreservationNo\x12*\n" +
 	"\bquantity\x18\x04 \x01(\x03B\x0e\xbaH\v\"\t\x18\x80\xa0\x94\xa5\x8d\x1d(\x01R\bquantity\x12 \n" +
 	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\x06reason\"a\n" +
 	"\x0eUnsellResponse\x125\n" +

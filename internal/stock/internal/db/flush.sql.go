@@ -87,10 +87,10 @@ func (q *Queries) ChangeNameInsert(ctx context.Context, db DBTX, arg ChangeNameI
 }
 
 const detailInsert = `-- name: DetailInsert :exec
-insert into stock_item_details (tenant_id, item, name, metadata, created_at, changed_at, principal, request_id)
-select u.tenant_id, u.item, u.name, u.metadata, $1::timestamptz, $1::timestamptz, u.principal, u.request_id
+insert into stock_item_details (tenant_id, item, label, metadata, created_at, changed_at, principal, request_id)
+select u.tenant_id, u.item, u.label, u.metadata, $1::timestamptz, $1::timestamptz, u.principal, u.request_id
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as item, unnest($4::text[]) as name,
+    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as item, unnest($4::text[]) as label,
         unnest($5::jsonb[]) as metadata, unnest($6::text[]) as principal,
         unnest($7::text[]) as request_id
 ) u
@@ -101,7 +101,7 @@ type DetailInsertParams struct {
 	Now        time.Time
 	Tenants    []int32
 	Items      []string
-	Names      []string
+	Labels     []string
 	Metadata   [][]byte
 	Principals []string
 	RequestIds []string
@@ -112,7 +112,7 @@ func (q *Queries) DetailInsert(ctx context.Context, db DBTX, arg DetailInsertPar
 		arg.Now,
 		arg.Tenants,
 		arg.Items,
-		arg.Names,
+		arg.Labels,
 		arg.Metadata,
 		arg.Principals,
 		arg.RequestIds,
@@ -123,11 +123,11 @@ func (q *Queries) DetailInsert(ctx context.Context, db DBTX, arg DetailInsertPar
 const detailUpdate = `-- name: DetailUpdate :one
 with updated as (
     update stock_item_details d
-    set name = u.name, metadata = u.metadata, changed_at = $2::timestamptz, principal = u.principal,
+    set label = u.label, metadata = u.metadata, changed_at = $2::timestamptz, principal = u.principal,
         request_id = u.request_id
     from (
         select unnest($3::integer[]) as tenant_id, unnest($1::text[]) as item,
-            unnest($4::text[]) as name, unnest($5::jsonb[]) as metadata,
+            unnest($4::text[]) as label, unnest($5::jsonb[]) as metadata,
             unnest($6::text[]) as principal, unnest($7::text[]) as request_id
     ) u
     where d.tenant_id = u.tenant_id and d.item = u.item
@@ -140,7 +140,7 @@ type DetailUpdateParams struct {
 	Items      []string
 	Now        time.Time
 	Tenants    []int32
-	Names      []string
+	Labels     []string
 	Metadata   [][]byte
 	Principals []string
 	RequestIds []string
@@ -151,7 +151,7 @@ func (q *Queries) DetailUpdate(ctx context.Context, db DBTX, arg DetailUpdatePar
 		arg.Items,
 		arg.Now,
 		arg.Tenants,
-		arg.Names,
+		arg.Labels,
 		arg.Metadata,
 		arg.Principals,
 		arg.RequestIds,

@@ -78,13 +78,13 @@ func (q *Queries) ChangeLookup(ctx context.Context, db DBTX, arg ChangeLookupPar
 }
 
 const detailLookup = `-- name: DetailLookup :many
-select u.n::integer as n, d.name, d.metadata, d.created_at, d.changed_at, d.principal, d.request_id
+select u.n::integer as n, d.label, d.metadata, d.created_at, d.changed_at, d.principal, d.request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item
 ) u
 cross join lateral (
-    select l.name, l.metadata, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.label, l.metadata, l.created_at, l.changed_at, l.principal, l.request_id
     from stock_item_details l where l.tenant_id = u.tenant_id and l.item = u.item offset 0
 ) d
 `
@@ -96,7 +96,7 @@ type DetailLookupParams struct {
 
 type DetailLookupRow struct {
 	N         int32
-	Name      string
+	Label     string
 	Metadata  []byte
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -115,7 +115,7 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 		var i DetailLookupRow
 		if err := rows.Scan(
 			&i.N,
-			&i.Name,
+			&i.Label,
 			&i.Metadata,
 			&i.CreatedAt,
 			&i.ChangedAt,

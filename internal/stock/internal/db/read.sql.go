@@ -11,10 +11,10 @@ import (
 )
 
 const itemPage = `-- name: ItemPage :many
-select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
     i.sold, i.stocked
 from (
-    select l.tenant_id, l.item, l.name, l.metadata, l.created_at, l.changed_at from stock_item_details l
+    select l.tenant_id, l.item, l.label, l.metadata, l.created_at, l.changed_at from stock_item_details l
     where l.tenant_id = $1::integer and l.item > $2::text and l.item >= $3::text
         and l.item <= $3::text || repeat(chr(1114111), 32)
     order by l.item
@@ -38,7 +38,7 @@ type ItemPageParams struct {
 
 type ItemPageRow struct {
 	Item      string
-	Name      string
+	Label     string
 	Metadata  []byte
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -67,7 +67,7 @@ func (q *Queries) ItemPage(ctx context.Context, db DBTX, arg ItemPageParams) ([]
 		var i ItemPageRow
 		if err := rows.Scan(
 			&i.Item,
-			&i.Name,
+			&i.Label,
 			&i.Metadata,
 			&i.CreatedAt,
 			&i.ChangedAt,
@@ -90,7 +90,7 @@ func (q *Queries) ItemPage(ctx context.Context, db DBTX, arg ItemPageParams) ([]
 
 const itemRead = `-- name: ItemRead :one
 
-select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
     i.sold, i.stocked
 from stock_item_details d
 cross join lateral (
@@ -109,7 +109,7 @@ type ItemReadParams struct {
 
 type ItemReadRow struct {
 	Item      string
-	Name      string
+	Label     string
 	Metadata  []byte
 	CreatedAt time.Time
 	ChangedAt time.Time
@@ -128,7 +128,7 @@ func (q *Queries) ItemRead(ctx context.Context, db DBTX, arg ItemReadParams) (It
 	var i ItemReadRow
 	err := row.Scan(
 		&i.Item,
-		&i.Name,
+		&i.Label,
 		&i.Metadata,
 		&i.CreatedAt,
 		&i.ChangedAt,

@@ -68,7 +68,7 @@ const (
 type AdminServiceClient interface {
 	// Creates a tenant, for operators. Errors: FIELD_INVALID.
 	CreateTenant(context.Context, *v1.CreateTenantRequest) (*v1.CreateTenantResponse, error)
-	// Lists tenants by name, for operators.
+	// Lists tenants by name, for operators. Errors: PAGE_TOKEN_INVALID.
 	ListTenants(context.Context, *v1.ListTenantsRequest) (*v1.ListTenantsResponse, error)
 	// Creates an API key. A call whose answer was lost may have created one: ListKeys shows it. Errors: TENANT_NOT_FOUND,
 	// PERMISSION_DENIED.
@@ -78,7 +78,7 @@ type AdminServiceClient interface {
 	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
 	// API_KEY_NOT_FOUND.
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
-	// Lists API keys by time of creation, without their secrets.
+	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
 	// Creates or replaces the policy of an operation as a whole: what is absent is
 	// not required any more, nor what "*" requires. Servers apply it within 5 s.
@@ -313,7 +313,7 @@ func (c *adminServiceClient) DeleteLimit(ctx context.Context, req *v1.DeleteLimi
 type AdminServiceHandler interface {
 	// Creates a tenant, for operators. Errors: FIELD_INVALID.
 	CreateTenant(context.Context, *v1.CreateTenantRequest) (*v1.CreateTenantResponse, error)
-	// Lists tenants by name, for operators.
+	// Lists tenants by name, for operators. Errors: PAGE_TOKEN_INVALID.
 	ListTenants(context.Context, *v1.ListTenantsRequest) (*v1.ListTenantsResponse, error)
 	// Creates an API key. A call whose answer was lost may have created one: ListKeys shows it. Errors: TENANT_NOT_FOUND,
 	// PERMISSION_DENIED.
@@ -323,7 +323,7 @@ type AdminServiceHandler interface {
 	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
 	// API_KEY_NOT_FOUND.
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
-	// Lists API keys by time of creation, without their secrets.
+	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
 	// Creates or replaces the policy of an operation as a whole: what is absent is
 	// not required any more, nor what "*" requires. Servers apply it within 5 s.

@@ -80,7 +80,7 @@ type InboxServiceClient interface {
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
 	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
-	// Lists messages, newest first.
+	// Lists messages, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 }
 
@@ -259,7 +259,7 @@ type InboxServiceHandler interface {
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
 	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
-	// Lists messages, newest first.
+	// Lists messages, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 }
 

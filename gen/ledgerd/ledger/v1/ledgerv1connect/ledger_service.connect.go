@@ -110,7 +110,7 @@ type LedgerServiceClient interface {
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
-	// Lists accounts by code and asset.
+	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
@@ -141,11 +141,11 @@ type LedgerServiceClient interface {
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns a hold. Errors: HOLD_NOT_FOUND.
 	GetHold(context.Context, *v1.GetHoldRequest) (*v1.GetHoldResponse, error)
-	// Lists holds, newest first.
+	// Lists holds, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
 	// Returns a transfer with its entries. Errors: TRANSFER_NOT_FOUND.
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
-	// Lists transfers, roughly newest first.
+	// Lists transfers, roughly newest first. Errors: PAGE_TOKEN_INVALID.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
 	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
@@ -153,7 +153,7 @@ type LedgerServiceClient interface {
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)
 	// Returns sums over accounts that match a pattern.
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
-	// Returns every account's debit or credit balance, and the totals.
+	// Returns every account's debit or credit balance, and the totals. Errors: PAGE_TOKEN_INVALID.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
 	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
 	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.
@@ -580,7 +580,7 @@ type LedgerServiceHandler interface {
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
-	// Lists accounts by code and asset.
+	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
@@ -611,11 +611,11 @@ type LedgerServiceHandler interface {
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns a hold. Errors: HOLD_NOT_FOUND.
 	GetHold(context.Context, *v1.GetHoldRequest) (*v1.GetHoldResponse, error)
-	// Lists holds, newest first.
+	// Lists holds, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
 	// Returns a transfer with its entries. Errors: TRANSFER_NOT_FOUND.
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
-	// Lists transfers, roughly newest first.
+	// Lists transfers, roughly newest first. Errors: PAGE_TOKEN_INVALID.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
 	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
@@ -623,7 +623,7 @@ type LedgerServiceHandler interface {
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)
 	// Returns sums over accounts that match a pattern.
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
-	// Returns every account's debit or credit balance, and the totals.
+	// Returns every account's debit or credit balance, and the totals. Errors: PAGE_TOKEN_INVALID.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
 	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
 	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.

@@ -60,7 +60,7 @@ type LockServiceClient interface {
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
 	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
-	// Lists the held locks, by name.
+	// Lists the held locks, by name. Errors: PAGE_TOKEN_INVALID.
 	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
 	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
@@ -196,7 +196,7 @@ type LockServiceHandler interface {
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
 	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
 	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
-	// Lists the held locks, by name.
+	// Lists the held locks, by name. Errors: PAGE_TOKEN_INVALID.
 	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
 	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection

@@ -68,7 +68,7 @@ type MachineServiceClient interface {
 	DefineMachine(context.Context, *v1.DefineMachineRequest) (*v1.DefineMachineResponse, error)
 	// Reads a version of a machine. Errors: MACHINE_NOT_FOUND.
 	GetMachine(context.Context, *v1.GetMachineRequest) (*v1.GetMachineResponse, error)
-	// Lists machines, each in its newest version, by name.
+	// Lists machines, each in its newest version, by name. Errors: PAGE_TOKEN_INVALID.
 	ListMachines(context.Context, *v1.ListMachinesRequest) (*v1.ListMachinesResponse, error)
 	// Draws a version of a machine as a Mermaid diagram. Errors: MACHINE_NOT_FOUND.
 	GetDiagram(context.Context, *v1.GetDiagramRequest) (*v1.GetDiagramResponse, error)
@@ -263,7 +263,7 @@ type MachineServiceHandler interface {
 	DefineMachine(context.Context, *v1.DefineMachineRequest) (*v1.DefineMachineResponse, error)
 	// Reads a version of a machine. Errors: MACHINE_NOT_FOUND.
 	GetMachine(context.Context, *v1.GetMachineRequest) (*v1.GetMachineResponse, error)
-	// Lists machines, each in its newest version, by name.
+	// Lists machines, each in its newest version, by name. Errors: PAGE_TOKEN_INVALID.
 	ListMachines(context.Context, *v1.ListMachinesRequest) (*v1.ListMachinesResponse, error)
 	// Draws a version of a machine as a Mermaid diagram. Errors: MACHINE_NOT_FOUND.
 	GetDiagram(context.Context, *v1.GetDiagramRequest) (*v1.GetDiagramResponse, error)

@@ -84,8 +84,8 @@ type NotifyServiceClient interface {
 	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
 	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as
-	// a whole, such as BUSY, no message was accepted.
+	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
+	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
@@ -98,7 +98,7 @@ type NotifyServiceClient interface {
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
 	// Returns a message and its events. Errors: NOTIFY_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
-	// Lists messages, newest first.
+	// Lists messages, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
@@ -110,7 +110,7 @@ type NotifyServiceClient interface {
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
 	// Returns a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
-	// Lists templates.
+	// Lists templates. Errors: PAGE_TOKEN_INVALID.
 	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
 	// Renders a template, stored or not, and returns the result, or all problems of the template and its values. Sends
 	// nothing. Errors: TEMPLATE_NOT_FOUND.
@@ -399,8 +399,8 @@ type NotifyServiceHandler interface {
 	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
 	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as
-	// a whole, such as BUSY, no message was accepted.
+	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
+	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
@@ -413,7 +413,7 @@ type NotifyServiceHandler interface {
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
 	// Returns a message and its events. Errors: NOTIFY_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
-	// Lists messages, newest first.
+	// Lists messages, newest first. Errors: PAGE_TOKEN_INVALID.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
@@ -425,7 +425,7 @@ type NotifyServiceHandler interface {
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
 	// Returns a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
-	// Lists templates.
+	// Lists templates. Errors: PAGE_TOKEN_INVALID.
 	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
 	// Renders a template, stored or not, and returns the result, or all problems of the template and its values. Sends
 	// nothing. Errors: TEMPLATE_NOT_FOUND.

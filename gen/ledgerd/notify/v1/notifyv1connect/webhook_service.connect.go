@@ -80,7 +80,7 @@ type WebhookServiceClient interface {
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
 	// Returns an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
-	// Lists endpoints by name.
+	// Lists endpoints by name. Errors: PAGE_TOKEN_INVALID.
 	ListEndpoints(context.Context, *v1.ListEndpointsRequest) (*v1.ListEndpointsResponse, error)
 }
 
@@ -255,7 +255,7 @@ type WebhookServiceHandler interface {
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
 	// Returns an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
-	// Lists endpoints by name.
+	// Lists endpoints by name. Errors: PAGE_TOKEN_INVALID.
 	ListEndpoints(context.Context, *v1.ListEndpointsRequest) (*v1.ListEndpointsResponse, error)
 }
 

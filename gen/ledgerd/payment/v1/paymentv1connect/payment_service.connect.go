@@ -88,7 +88,7 @@ type PaymentServiceClient interface {
 	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
 	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
 	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
-	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
+	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
@@ -98,8 +98,8 @@ type PaymentServiceClient interface {
 	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
-	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does: for those
-	// who do not want that route in public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
+	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
+	// deployments in which that route is not public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
 	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
@@ -120,7 +120,8 @@ type PaymentServiceClient interface {
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
 	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
-	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
+	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
+	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
 }
 
@@ -385,7 +386,7 @@ type PaymentServiceHandler interface {
 	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
 	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
 	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
-	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND.
+	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
@@ -395,8 +396,8 @@ type PaymentServiceHandler interface {
 	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
-	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does: for those
-	// who do not want that route in public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
+	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
+	// deployments in which that route is not public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
 	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
@@ -417,7 +418,8 @@ type PaymentServiceHandler interface {
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
 	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
-	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, REFUND_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS.
+	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
+	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
 }
 

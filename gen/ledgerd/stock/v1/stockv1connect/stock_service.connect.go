@@ -68,7 +68,7 @@ type StockServiceClient interface {
 	PutItem(context.Context, *v1.PutItemRequest) (*v1.PutItemResponse, error)
 	// Returns an item with its counts. Errors: ITEM_NOT_FOUND.
 	GetItem(context.Context, *v1.GetItemRequest) (*v1.GetItemResponse, error)
-	// Lists items by name.
+	// Lists items by name. Errors: PAGE_TOKEN_INVALID.
 	ListItems(context.Context, *v1.ListItemsRequest) (*v1.ListItemsResponse, error)
 	// Puts units in. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
 	Restock(context.Context, *v1.RestockRequest) (*v1.RestockResponse, error)
@@ -91,6 +91,7 @@ type StockServiceClient interface {
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)
 	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they lapse.
+	// Errors: PAGE_TOKEN_INVALID.
 	ListReservations(context.Context, *v1.ListReservationsRequest) (*v1.ListReservationsResponse, error)
 }
 
@@ -314,7 +315,7 @@ type StockServiceHandler interface {
 	PutItem(context.Context, *v1.PutItemRequest) (*v1.PutItemResponse, error)
 	// Returns an item with its counts. Errors: ITEM_NOT_FOUND.
 	GetItem(context.Context, *v1.GetItemRequest) (*v1.GetItemResponse, error)
-	// Lists items by name.
+	// Lists items by name. Errors: PAGE_TOKEN_INVALID.
 	ListItems(context.Context, *v1.ListItemsRequest) (*v1.ListItemsResponse, error)
 	// Puts units in. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
 	Restock(context.Context, *v1.RestockRequest) (*v1.RestockResponse, error)
@@ -337,6 +338,7 @@ type StockServiceHandler interface {
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)
 	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they lapse.
+	// Errors: PAGE_TOKEN_INVALID.
 	ListReservations(context.Context, *v1.ListReservationsRequest) (*v1.ListReservationsResponse, error)
 }
 
