@@ -41,9 +41,9 @@ func (c *ClaimCondition) Guard(tx *Tx) (err error) {
 func (c *ClaimCondition) Apply(*Tx) error { return nil }
 
 // Done records the name of the resource that the first use made: the caller's own name for it, or its business number.
-func (c *ClaimCondition) Done(tx *Tx, a Answer) error {
+func (c *ClaimCondition) Done(tx *Tx, r Result) error {
 	if !c.use.Existed {
-		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(a.Answer)))
+		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(r.Value)))
 	}
 	return nil
 }

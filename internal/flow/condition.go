@@ -6,8 +6,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Condition guards the command of a Call, such as a submit token to spend or a page id to claim. It commits with the
-// command. The effect of Guard survives a business refusal of the command.
+// Condition guards a command: a submit token to spend, for example, or a page id to claim. It commits with the command.
+// The effect of Guard survives a business refusal of the command.
 type Condition interface {
 	// Need names the rows of the condition.
 	Need(tx *Tx)
@@ -16,7 +16,7 @@ type Condition interface {
 	// Apply runs after all guards, just before the command, and is undone with it.
 	Apply(tx *Tx) error
 	// Done receives the answer of a successful command.
-	Done(tx *Tx, answer Answer) error
+	Done(tx *Tx, r Result) error
 }
 
 // Denial is a Condition that refuses its call, after the lookup of the request key: a repeat of a call that succeeded
@@ -26,7 +26,7 @@ type Denial struct{ Err error }
 func (d Denial) Need(*Tx)               {}
 func (d Denial) Guard(*Tx) error        { return nil }
 func (d Denial) Apply(*Tx) error        { return d.Err }
-func (d Denial) Done(*Tx, Answer) error { return nil }
+func (d Denial) Done(*Tx, Result) error { return nil }
 
 // RefusalNoter is a guard that adds state to the refusal of its command, such as whether the token is spent.
 type RefusalNoter interface{ NoteRefusal(f *fault.Fault) }

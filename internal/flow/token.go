@@ -8,7 +8,7 @@ import (
 type SubmitToken struct {
 	token.Spend
 	// Made returns the names of the resource in an answer. Later calls with the token get these names.
-	Made func(Answer) map[string]string
+	Made func(Result) map[string]string
 }
 
 var (
@@ -26,7 +26,7 @@ func (s *SubmitToken) Guard(tx *Tx) error { return s.Spend.Guard(tx.Tokens()) }
 func (s *SubmitToken) Apply(tx *Tx) error { return s.Spend.Apply(tx.Tokens()) }
 
 // Done records the resource that the command made or found.
-func (s *SubmitToken) Done(tx *Tx, a Answer) error {
-	s.Spend.Done(tx.Tokens(), s.Made(a))
+func (s *SubmitToken) Done(tx *Tx, r Result) error {
+	s.Spend.Done(tx.Tokens(), s.Made(r))
 	return nil
 }

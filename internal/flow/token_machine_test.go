@@ -110,8 +110,8 @@ func (a attempt) submission() flow.Submission {
 	from := map[string]string{"well": "world", "refused": "user:0", "bad": "nobody"}[a.kind]
 	c := &flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: a.token, Subject: a.subject, Operation: "o",
 		Next: a.next},
-		Made: func(a flow.Answer) map[string]string {
-			return map[string]string{"biz_no": a.Answer.(*ledger.Transfer).BizNo}
+		Made: func(a flow.Result) map[string]string {
+			return map[string]string{"biz_no": a.Value.(*ledger.Transfer).BizNo}
 		}}
 	return submission(flow.Submission{Command: behind(flow.Ledger(transfer(a.bizNo, from, "user:1", "0.01")), c)})
 }

@@ -18,8 +18,8 @@ func submitted(t, bizNo, from, n string) flow.Submission {
 	return submission(flow.Submission{Command: behind(flow.Ledger(transfer(bizNo, from, "user:1", n)),
 		&flow.SubmitToken{
 			Spend: token.Spend{Caller: caller, Token: t, Operation: "o"},
-			Made: func(a flow.Answer) map[string]string {
-				return map[string]string{"biz_no": a.Answer.(*ledger.Transfer).BizNo}
+			Made: func(a flow.Result) map[string]string {
+				return map[string]string{"biz_no": a.Value.(*ledger.Transfer).BizNo}
 			}})})
 }
 

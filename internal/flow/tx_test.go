@@ -61,17 +61,17 @@ func must[T any](t *testing.T, e *flow.Engine, w flow.Submission) T {
 	return answered(out.Answer).(T)
 }
 
-// answered returns the answer of the command, also if answer is that of a Call.
+// answered returns the answer of the command, also if answer is that of a Guarded.
 func answered(answer any) any {
-	if a, ok := answer.(flow.Answer); ok {
-		return a.Answer
+	if a, ok := answer.(flow.Result); ok {
+		return a.Value
 	}
 	return answer
 }
 
-// behind returns a Call of a command with conditions.
+// behind returns a Guarded of a command with conditions.
 func behind(c flow.Command, conditions ...flow.Condition) flow.Command {
-	return &flow.Call{Command: c, Conditions: conditions}
+	return &flow.Guarded{Command: c, Conditions: conditions}
 }
 
 func submission(w flow.Submission) flow.Submission {

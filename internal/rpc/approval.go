@@ -29,11 +29,11 @@ type Approvals struct {
 
 func (s *Approvals) RequestApproval(ctx context.Context, r *pb.RequestApprovalRequest) (*pb.RequestApprovalResponse,
 	error) {
-	return run(ctx, s.Mutations, requestApprovalCall, r)
+	return run(ctx, s.Mutations, requestApprovalOperation, r)
 }
 
-// requestApprovalCall is not registered for Execute: neither are the other calls.
-var requestApprovalCall = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{
+// requestApprovalOperation is not registered for Execute: neither are the other calls.
+var requestApprovalOperation = operation[*pb.RequestApprovalRequest, *pb.RequestApprovalResponse]{
 	name: "approval.request_approval",
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
 		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),

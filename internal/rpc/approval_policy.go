@@ -55,14 +55,14 @@ func approvalOf(policies *access.Policies, m protoreflect.Message) (err error) {
 // operationOf returns the operation that a message is the request of, or an item of GrabMany, or empty.
 func operationOf(name protoreflect.FullName) string {
 	if name == "ledgerd.sale.v1.Grab" {
-		return grabOperation
+		return grabName
 	}
 	return byRequest[name].operation
 }
 
 // withAmount are the operations whose amount can be told: a policy may have approval_above for them.
-var withAmount = []string{"ledger.create_accounts", holdOperation, reverseOperation, transferOperation,
-	updateAccountOperation}
+var withAmount = []string{"ledger.create_accounts", holdName, reverseName, transferName,
+	updateAccountName}
 
 // isAbove reports whether the amount of a request is greater than n. That of a reversal is known only when it runs: see
 // allowReversal.
@@ -90,7 +90,7 @@ func isAbove(m proto.Message, n amount.Decimal) bool {
 
 // allowReversal returns the check of a reversal's amount, or nil.
 func (c *call) allowReversal() func(greatest amount.Decimal) error {
-	p := c.identity.Policies.For(reverseOperation)
+	p := c.identity.Policies.For(reverseName)
 	if p.ApprovalAbove == nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_cod
 
 // approvable reports whether an operation can be requested, and policies can require its approval.
 func approvable(operation string) bool {
-	return operation == executeOperationName ||
+	return operation == executeName ||
 		slices.ContainsFunc(executable(), func(name string) bool { return name == operation }) &&
 			!slices.ContainsFunc(neverApproved, func(p string) bool { return strings.HasPrefix(operation, p) })
 }

@@ -11,10 +11,10 @@ import (
 )
 
 func (s *Idempotency) ClaimKey(ctx context.Context, r *pb.ClaimKeyRequest) (*pb.ClaimKeyResponse, error) {
-	return run(ctx, s.Mutations, claimKeyCall, r)
+	return run(ctx, s.Mutations, claimKeyOperation, r)
 }
 
-var claimKeyCall = register("idempotency.claim_key",
+var claimKeyOperation = register("idempotency.claim_key",
 	func(c *call, d *decoder, r *pb.ClaimKeyRequest) mutation[*pb.ClaimKeyResponse] {
 		p := d.claim("", r)
 		return newMutation(flow.Claim(&claim.Command{Caller: c.caller(), Params: p}), 1,
@@ -25,10 +25,10 @@ var claimKeyCall = register("idempotency.claim_key",
 	})
 
 func (s *Idempotency) ClaimKeys(ctx context.Context, r *pb.ClaimKeysRequest) (*pb.ClaimKeysResponse, error) {
-	return run(ctx, s.Mutations, claimKeysCall, r)
+	return run(ctx, s.Mutations, claimKeysOperation, r)
 }
 
-var claimKeysCall = register("idempotency.claim_keys",
+var claimKeysOperation = register("idempotency.claim_keys",
 	func(c *call, d *decoder, r *pb.ClaimKeysRequest) mutation[*pb.ClaimKeysResponse] {
 		cmd := &claim.EachCommand{Caller: c.caller(), Params: make([]claim.Params, len(r.GetClaims()))}
 		for i, x := range r.GetClaims() {
@@ -54,10 +54,10 @@ func (s *Idempotency) GetClaim(ctx context.Context, r *pb.GetClaimRequest) (*pb.
 }
 
 func (s *Idempotency) DropClaim(ctx context.Context, r *pb.DropClaimRequest) (*pb.DropClaimResponse, error) {
-	return run(ctx, s.Mutations, dropClaimCall, r)
+	return run(ctx, s.Mutations, dropClaimOperation, r)
 }
 
-var dropClaimCall = register("idempotency.drop_claim",
+var dropClaimOperation = register("idempotency.drop_claim",
 	func(c *call, d *decoder, r *pb.DropClaimRequest) mutation[*pb.DropClaimResponse] {
 		p := claim.DropParams{Fence: r.GetFence(), Owner: r.GetOwner()}
 		if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {

@@ -14,10 +14,10 @@ import (
 const couponRows = 3
 
 func (s *Sales) IssueCoupons(ctx context.Context, r *pb.IssueCouponsRequest) (*pb.IssueCouponsResponse, error) {
-	return run(ctx, s.Mutations, issueCouponsCall, r)
+	return run(ctx, s.Mutations, issueCouponsOperation, r)
 }
 
-var issueCouponsCall = register("sale.issue_coupons",
+var issueCouponsOperation = register("sale.issue_coupons",
 	func(c *call, d *decoder, r *pb.IssueCouponsRequest) mutation[*pb.IssueCouponsResponse] {
 		cmd := &flow.IssueCoupons{Caller: c.caller(), Campaign: r.GetCampaign(), Codes: r.GetCodes(),
 			ExpiresAt: d.time("expire_time", r.GetExpireTime()), Metadata: d.metadata("metadata", r.GetMetadata())}
@@ -36,10 +36,10 @@ var issueCouponsCall = register("sale.issue_coupons",
 	})
 
 func (s *Sales) ClaimCoupon(ctx context.Context, r *pb.ClaimCouponRequest) (*pb.ClaimCouponResponse, error) {
-	return run(ctx, s.Mutations, claimCouponCall, r)
+	return run(ctx, s.Mutations, claimCouponOperation, r)
 }
 
-var claimCouponCall = register("sale.claim_coupon",
+var claimCouponOperation = register("sale.claim_coupon",
 	func(c *call, d *decoder, r *pb.ClaimCouponRequest) mutation[*pb.ClaimCouponResponse] {
 		cmd := &flow.ClaimCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
 			Owner: d.name("owner", r.GetOwner())}
@@ -49,10 +49,10 @@ var claimCouponCall = register("sale.claim_coupon",
 	})
 
 func (s *Sales) RedeemCoupon(ctx context.Context, r *pb.RedeemCouponRequest) (*pb.RedeemCouponResponse, error) {
-	return run(ctx, s.Mutations, redeemCouponCall, r)
+	return run(ctx, s.Mutations, redeemCouponOperation, r)
 }
 
-var redeemCouponCall = register("sale.redeem_coupon",
+var redeemCouponOperation = register("sale.redeem_coupon",
 	func(c *call, d *decoder, r *pb.RedeemCouponRequest) mutation[*pb.RedeemCouponResponse] {
 		cmd := &flow.RedeemCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
 			Owner: d.name("owner", r.GetOwner()), Cause: d.printable("cause", r.GetCause())}

@@ -26,9 +26,9 @@ func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv
 	return run(ctx, s.Mutations, executeOperation, r)
 }
 
-const executeOperationName = "batch.execute"
+const executeName = "batch.execute"
 
-var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: executeOperationName,
+var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: executeName,
 	read: readExecute}
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
@@ -68,7 +68,7 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 	}
 	m := newMutation(e, rows, func(answer *batchv1.ExecuteResponse, _ bool) *batchv1.ExecuteResponse { return answer })
 	m.standsAlone = standsAlone
-	m.inner, m.spends = inner, slices.Contains(inner, spendTokenOperation)
+	m.inner, m.spends = inner, slices.Contains(inner, spendTokenName)
 	return m
 }
 

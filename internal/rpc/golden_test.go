@@ -40,7 +40,7 @@ func TestRecordedAnswersAreStable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := encodeIDs(flow.Answer{Answer: []ledger.TransferResult{{Transfer: sampleTransfer()},
+	ids, err := encodeIDs(flow.Result{Value: []ledger.TransferResult{{Transfer: sampleTransfer()},
 		{Transfer: sampleTransfer(), Existed: true}}})
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ type Inbox struct {
 }
 
 func (s *Inbox) Receive(ctx context.Context, r *pb.ReceiveRequest) (*pb.ReceiveResponse, error) {
-	res, err := mutate(ctx, s.Mutations, receiveCall, r)
+	res, err := mutate(ctx, s.Mutations, receiveOperation, r)
 	s.count(callOf(ctx), err == nil && !res.replayed, fault.Is(err, inbox.Duplicate), err)
 	return res.reply(ctx, err)
 }
@@ -36,12 +36,12 @@ func (s *Inbox) count(c *call, first, again bool, err error) {
 	}
 }
 
-var receiveCall = register("inbox.receive",
+var receiveOperation = register("inbox.receive",
 	func(c *call, d *decoder, r *pb.ReceiveRequest) mutation[*pb.ReceiveResponse] {
 		cmd := &inbox.ReceiveCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()),
 			Delivery: d.delivery(r.GetDelivery()), Result: r.GetResult()}
 		return newMutation(flow.Inbox(cmd), 1, func(m inbox.Message, _ bool) *pb.ReceiveResponse {
-			return &pb.ReceiveResponse{Message: renderMessage(&m)}
+			return &pb.ReceiveResponse{Message: renderInboxMessage(&m)}
 		})
 	})
 
@@ -70,7 +70,7 @@ func (s *Inbox) begin(ctx context.Context, r *pb.BeginRequest) (result[*pb.Begin
 // standaloneBeginMessage is Begin outside an Execute. With a token or a claim, a message that cannot be begun now is a
 // conflict, so that neither is spent.
 func standaloneBeginMessage(held int64) operation[*pb.BeginRequest, *pb.BeginResponse] {
-	return operation[*pb.BeginRequest, *pb.BeginResponse]{name: beginMessageCall.name,
+	return operation[*pb.BeginRequest, *pb.BeginResponse]{name: beginMessageOperation.name,
 		read: func(c *call, d *decoder, r *pb.BeginRequest) mutation[*pb.BeginResponse] {
 			return beginMessage(c, d, r, held, c.conditional())
 		}}
@@ -81,7 +81,7 @@ var verdicts = map[inbox.Verdict]pb.Verdict{inbox.Run: pb.Verdict_VERDICT_RUN,
 	inbox.BusyUntil: pb.Verdict_VERDICT_BUSY, inbox.Buried: pb.Verdict_VERDICT_DEAD,
 	inbox.LaterThan: pb.Verdict_VERDICT_LATER}
 
-var beginMessageCall = register("inbox.begin",
+var beginMessageOperation = register("inbox.begin",
 	func(c *call, d *decoder, r *pb.BeginRequest) mutation[*pb.BeginResponse] {
 		return beginMessage(c, d, r, 0, false)
 	})
@@ -92,7 +92,7 @@ func beginMessage(c *call, d *decoder, r *pb.BeginRequest, held int64, orFail bo
 		Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
 	return newMutation(flow.Inbox(cmd), 1, func(b inbox.Begun, _ bool) *pb.BeginResponse {
 		res := &pb.BeginResponse{Verdict: verdicts[b.Verdict], RetryTime: timestamp(b.Until),
-			Message: renderMessage(&b.Message)}
+			Message: renderInboxMessage(&b.Message)}
 		if b.Verdict == inbox.Run {
 			res.Fence = b.Message.Fence
 		}
@@ -101,55 +101,58 @@ func beginMessage(c *call, d *decoder, r *pb.BeginRequest, held int64, orFail bo
 }
 
 func (s *Inbox) Complete(ctx context.Context, r *pb.CompleteRequest) (*pb.CompleteResponse, error) {
-	return run(ctx, s.Mutations, completeMessageCall, r)
+	return run(ctx, s.Mutations, completeMessageOperation, r)
 }
 
-var completeMessageCall = register("inbox.complete",
+var completeMessageOperation = register("inbox.complete",
 	func(c *call, _ *decoder, r *pb.CompleteRequest) mutation[*pb.CompleteResponse] {
 		cmd := &inbox.CompleteCommand{Caller: c.caller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(),
 			Result: r.GetResult()}
 		return newMutation(flow.Inbox(cmd), 1, func(m inbox.Message, _ bool) *pb.CompleteResponse {
-			return &pb.CompleteResponse{Message: renderMessage(&m)}
+			return &pb.CompleteResponse{Message: renderInboxMessage(&m)}
 		})
 	})
 
 func (s *Inbox) Fail(ctx context.Context, r *pb.FailRequest) (*pb.FailResponse, error) {
-	return run(ctx, s.Mutations, failMessageCall, r)
+	return run(ctx, s.Mutations, failMessageOperation, r)
 }
 
-var failMessageCall = register("inbox.fail", func(c *call, d *decoder, r *pb.FailRequest) mutation[*pb.FailResponse] {
-	if r.GetFence() != 0 && r.GetDelivery() != nil {
-		d.bad("delivery", "must not be set together with fence: it describes a message that was not begun")
-	}
-	cmd := &inbox.FailCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()), Fence: r.GetFence(),
-		Error: r.GetError(), Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
-	return newMutation(flow.Inbox(cmd), 1,
-		func(m inbox.Message, _ bool) *pb.FailResponse { return &pb.FailResponse{Message: renderMessage(&m)} })
-})
+var failMessageOperation = register("inbox.fail",
+	func(c *call, d *decoder, r *pb.FailRequest) mutation[*pb.FailResponse] {
+		if r.GetFence() != 0 && r.GetDelivery() != nil {
+			d.bad("delivery", "must not be set together with fence: it describes a message that was not begun")
+		}
+		cmd := &inbox.FailCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()), Fence: r.GetFence(),
+			Error: r.GetError(), Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
+		return newMutation(flow.Inbox(cmd), 1,
+			func(m inbox.Message, _ bool) *pb.FailResponse {
+				return &pb.FailResponse{Message: renderInboxMessage(&m)}
+			})
+	})
 
 func (s *Inbox) Extend(ctx context.Context, r *pb.ExtendRequest) (*pb.ExtendResponse, error) {
-	return run(ctx, s.Mutations, extendMessageCall, r)
+	return run(ctx, s.Mutations, extendMessageOperation, r)
 }
 
-var extendMessageCall = register("inbox.extend",
+var extendMessageOperation = register("inbox.extend",
 	func(c *call, _ *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
 		cmd := &inbox.ExtendCommand{Caller: c.caller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(),
 			Lease: lifeOr(r.GetLease(), inbox.DefaultLease)}
 		return newMutation(flow.Inbox(cmd), 1,
 			func(m inbox.Message, _ bool) *pb.ExtendResponse {
-				return &pb.ExtendResponse{Message: renderMessage(&m)}
+				return &pb.ExtendResponse{Message: renderInboxMessage(&m)}
 			})
 	})
 
 func (s *Inbox) RequeueMessages(ctx context.Context, r *pb.RequeueMessagesRequest) (*pb.RequeueMessagesResponse,
 	error) {
-	return run(ctx, s.Mutations, requeueCall, r)
+	return run(ctx, s.Mutations, requeueOperation, r)
 }
 
 // requeueRows is the estimated number of rows of a filter. The actual number is known only when it runs.
 const requeueRows = 500
 
-var requeueCall = register("inbox.requeue_messages",
+var requeueOperation = register("inbox.requeue_messages",
 	func(c *call, _ *decoder, r *pb.RequeueMessagesRequest) mutation[*pb.RequeueMessagesResponse] {
 		cmd, rows := flow.Inbox(&inbox.RequeueCommand{Caller: c.caller(), Key: messageKey(c, r.GetKey())}), 1
 		if f := r.GetFilter(); f != nil {
@@ -167,13 +170,13 @@ func (s *Inbox) GetMessage(ctx context.Context, r *pb.GetMessageRequest) (*pb.Ge
 	if err != nil {
 		return nil, err
 	}
-	return &pb.GetMessageResponse{Message: renderMessage(m)}, nil
+	return &pb.GetMessageResponse{Message: renderInboxMessage(m)}, nil
 }
 
 func (s *Inbox) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*pb.ListMessagesResponse, error) {
 	f := inbox.Filter{Group: r.GetConsumerGroup(), Topic: r.GetTopic(), State: messageStateNames[r.GetState()]}
 	messages, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()), r.GetPageToken())
-	return &pb.ListMessagesResponse{Messages: each(messages, renderMessage), NextPageToken: next}, err
+	return &pb.ListMessagesResponse{Messages: each(messages, renderInboxMessage), NextPageToken: next}, err
 }
 
 func messageKey(c *call, k *pb.MessageKey) inbox.Key {
@@ -223,7 +226,7 @@ var messageStates = map[string]pb.MessageState{
 
 var messageStateNames = inverse(messageStates)
 
-func renderMessage(m *inbox.Message) *pb.Message {
+func renderInboxMessage(m *inbox.Message) *pb.Message {
 	r := &pb.Message{Key: &pb.MessageKey{ConsumerGroup: m.Group, MessageId: m.ID, Part: m.Part}, Topic: m.Topic,
 		State: messageStates[m.State], Holder: m.Holder, LeaseExpireTime: timestamp(m.LeaseUntil), Attempts: m.Attempts,
 		MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), Error: m.Error, Result: m.Result,

@@ -52,7 +52,7 @@ func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 		return err
 	}
 	if lone { // the body is one operation, so policies of batch.execute do not apply
-		in.Identity.Policies = in.Identity.Policies.Without(executeOperationName)
+		in.Identity.Policies = in.Identity.Policies.Without(executeName)
 	}
 	_, err = mutateIncoming(ctx, s, in, executeOperation, r)
 	return err
@@ -70,14 +70,14 @@ func mutateIncoming[Q, R proto.Message](ctx context.Context, s *Messages, in *In
 // Finish marks a message without a request as done.
 func (s *Messages) Finish(ctx context.Context, in *Incoming, result string) error {
 	r := &inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery(), Result: result}
-	_, err := mutateIncoming(ctx, s, in, receiveCall, r)
+	_, err := mutateIncoming(ctx, s, in, receiveOperation, r)
 	return err
 }
 
 // Fail counts a failed attempt of a message, and returns the message in its new state.
 func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent bool) (inbox.Message, error) {
 	r := &inboxv1.FailRequest{Key: in.key(), Error: why, Permanent: permanent, Delivery: in.delivery()}
-	res, err := mutateIncoming(ctx, s, in, failMessageCall, r)
+	res, err := mutateIncoming(ctx, s, in, failMessageOperation, r)
 	failed, _ := res.answer.(inbox.Message)
 	return failed, err
 }

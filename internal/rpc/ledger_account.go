@@ -14,10 +14,10 @@ import (
 )
 
 func (s *Ledger) CreateAssets(ctx context.Context, r *pb.CreateAssetsRequest) (*pb.CreateAssetsResponse, error) {
-	return run(ctx, s.Mutations, createAssetsCall, r)
+	return run(ctx, s.Mutations, createAssetsOperation, r)
 }
 
-var createAssetsCall = register("ledger.create_assets",
+var createAssetsOperation = register("ledger.create_assets",
 	func(c *call, d *decoder, r *pb.CreateAssetsRequest) mutation[*pb.CreateAssetsResponse] {
 		cmd := &ledger.CreateAssetsCommand{Caller: c.caller(),
 			Assets: each(r.GetAssets(), func(a *pb.Asset) ledger.NewAsset {
@@ -30,10 +30,10 @@ var createAssetsCall = register("ledger.create_assets",
 	})
 
 func (s *Ledger) CreateAccounts(ctx context.Context, r *pb.CreateAccountsRequest) (*pb.CreateAccountsResponse, error) {
-	return run(ctx, s.Mutations, createAccountsCall, r)
+	return run(ctx, s.Mutations, createAccountsOperation, r)
 }
 
-var createAccountsCall = register("ledger.create_accounts",
+var createAccountsOperation = register("ledger.create_accounts",
 	func(c *call, d *decoder, r *pb.CreateAccountsRequest) mutation[*pb.CreateAccountsResponse] {
 		cmd := &ledger.CreateAccountsCommand{Caller: c.caller()}
 		for i, a := range r.GetAccounts() {
@@ -59,12 +59,12 @@ var createAccountsCall = register("ledger.create_accounts",
 	})
 
 func (s *Ledger) UpdateAccount(ctx context.Context, r *pb.UpdateAccountRequest) (*pb.UpdateAccountResponse, error) {
-	return run(ctx, s.Mutations, updateAccountCall, r)
+	return run(ctx, s.Mutations, updateAccountOperation, r)
 }
 
-const updateAccountOperation = "ledger.update_account"
+const updateAccountName = "ledger.update_account"
 
-var updateAccountCall = register(updateAccountOperation,
+var updateAccountOperation = register(updateAccountName,
 	func(c *call, d *decoder, r *pb.UpdateAccountRequest) mutation[*pb.UpdateAccountResponse] {
 		d.ref("account", r.GetAccount())
 		d.metadata("metadata", r.GetMetadata())
@@ -82,10 +82,10 @@ var updateAccountCall = register(updateAccountOperation,
 	})
 
 func (s *Ledger) FreezeAccount(ctx context.Context, r *pb.FreezeAccountRequest) (*pb.FreezeAccountResponse, error) {
-	return run(ctx, s.Mutations, freezeAccountCall, r)
+	return run(ctx, s.Mutations, freezeAccountOperation, r)
 }
 
-var freezeAccountCall = register("ledger.freeze_account",
+var freezeAccountOperation = register("ledger.freeze_account",
 	func(c *call, d *decoder, r *pb.FreezeAccountRequest) mutation[*pb.FreezeAccountResponse] {
 		return updateAccount(c, r.GetAccount(), ledger.AccountChange{State: ledger.Frozen},
 			func(a *pb.Account) *pb.FreezeAccountResponse { return &pb.FreezeAccountResponse{Account: a} })
@@ -93,20 +93,20 @@ var freezeAccountCall = register("ledger.freeze_account",
 
 func (s *Ledger) UnfreezeAccount(ctx context.Context,
 	r *pb.UnfreezeAccountRequest) (*pb.UnfreezeAccountResponse, error) {
-	return run(ctx, s.Mutations, unfreezeAccountCall, r)
+	return run(ctx, s.Mutations, unfreezeAccountOperation, r)
 }
 
-var unfreezeAccountCall = register("ledger.unfreeze_account",
+var unfreezeAccountOperation = register("ledger.unfreeze_account",
 	func(c *call, d *decoder, r *pb.UnfreezeAccountRequest) mutation[*pb.UnfreezeAccountResponse] {
 		return updateAccount(c, r.GetAccount(), ledger.AccountChange{State: ledger.Open},
 			func(a *pb.Account) *pb.UnfreezeAccountResponse { return &pb.UnfreezeAccountResponse{Account: a} })
 	})
 
 func (s *Ledger) CloseAccount(ctx context.Context, r *pb.CloseAccountRequest) (*pb.CloseAccountResponse, error) {
-	return run(ctx, s.Mutations, closeAccountCall, r)
+	return run(ctx, s.Mutations, closeAccountOperation, r)
 }
 
-var closeAccountCall = register("ledger.close_account",
+var closeAccountOperation = register("ledger.close_account",
 	func(c *call, d *decoder, r *pb.CloseAccountRequest) mutation[*pb.CloseAccountResponse] {
 		return updateAccount(c, r.GetAccount(), ledger.AccountChange{State: ledger.Closed},
 			func(a *pb.Account) *pb.CloseAccountResponse { return &pb.CloseAccountResponse{Account: a} })

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	batchOperation     = "ledger.transfer_batch"
-	batchItemOperation = "ledger.transfer_batch_item"
+	batchName     = "ledger.transfer_batch"
+	batchItemName = "ledger.transfer_batch_item"
 )
 
 func (s *Ledger) TransferBatch(ctx context.Context, r *pb.TransferBatchRequest) (*pb.TransferBatchResponse, error) {
@@ -26,7 +26,7 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *pb.TransferBatchRequest) 
 	if r.GetDryRun() {
 		d.bad("dry_run", "requires all_or_nothing")
 	}
-	d.notConditional(c, c.policy(batchOperation, transferOperation))
+	d.notConditional(c, c.policy(batchName, transferName))
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -97,30 +97,30 @@ func (d *decoder) item(item *pb.TransferBatchItem, path string) ledger.TransferP
 
 // itemKey returns the request key of an item, or nil.
 func (s *Ledger) itemKey(c *call, item *pb.TransferBatchItem, i int, batchFingerprint []byte) (*commit.Key, error) {
-	policy := c.policy(transferOperation, batchOperation)
+	policy := c.policy(transferName, batchName)
 	if item.GetIdempotencyKey() != "" {
 		key, err := ParseKey(item.GetIdempotencyKey())
 		if err != nil {
 			return nil, err
 		}
-		return &commit.Key{Principal: c.identity.Principal, Operation: transferOperation, Key: key,
+		return &commit.Key{Principal: c.identity.Principal, Operation: transferName, Key: key,
 			Fingerprint: fingerprint(item.GetTransfer()), Life: s.life(c, policy)}, nil
 	}
 	switch {
 	case c.key == "" && policy.KeyRequired:
-		return nil, keyMissing(transferOperation)
+		return nil, keyMissing(transferName)
 	case c.key == "":
 		return nil, nil
 	}
 	// Every item has the fingerprint of the batch: the same key with another batch matches no item.
-	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation,
+	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemName,
 		Key: fmt.Sprintf("%s#%d", c.key, i), Fingerprint: batchFingerprint, Life: s.life(c, policy)}, nil
 }
 
 // transferAll makes the batch one mutation. The request key records only the ids of its transfers: transfers never
 // change.
 func (s *Ledger) transferAll() operation[*pb.TransferBatchRequest, *pb.TransferBatchResponse] {
-	return operation[*pb.TransferBatchRequest, *pb.TransferBatchResponse]{name: batchOperation,
+	return operation[*pb.TransferBatchRequest, *pb.TransferBatchResponse]{name: batchName,
 		read: func(c *call, d *decoder, r *pb.TransferBatchRequest) mutation[*pb.TransferBatchResponse] {
 			cmd := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, len(r.GetItems()))}
 			rows := 0
@@ -134,7 +134,7 @@ func (s *Ledger) transferAll() operation[*pb.TransferBatchRequest, *pb.TransferB
 				cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
 			}
 			m := newMutation(flow.Ledger(cmd), rows, renderAll)
-			m.inner, m.encode = []string{transferOperation}, encodeIDs
+			m.inner, m.encode = []string{transferName}, encodeIDs
 			m.decode = func(ctx context.Context, b []byte) (*pb.TransferBatchResponse, error) {
 				made, err := s.decodeIDs(ctx, c.identity.Tenant, b)
 				return renderAll(made, false), err
@@ -150,9 +150,9 @@ func renderAll(made []ledger.TransferResult, _ bool) *pb.TransferBatchResponse {
 }
 
 // encodeIDs encodes the transfers of an answer, each as 2*id, plus 1 if the transfer existed.
-func encodeIDs(a flow.Answer) ([]byte, error) {
+func encodeIDs(a flow.Result) ([]byte, error) {
 	var b []byte
-	for _, m := range a.Answer.([]ledger.TransferResult) {
+	for _, m := range a.Value.([]ledger.TransferResult) {
 		n := uint64(m.Transfer.ID) << 1
 		if m.Existed {
 			n |= 1

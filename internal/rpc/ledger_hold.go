@@ -13,12 +13,12 @@ import (
 const defaultHoldLife = 7 * 24 * time.Hour
 
 func (s *Ledger) Hold(ctx context.Context, r *pb.HoldRequest) (*pb.HoldResponse, error) {
-	return run(ctx, s.Mutations, holdCall, r)
+	return run(ctx, s.Mutations, holdOperation, r)
 }
 
-const holdOperation = "ledger.hold"
+const holdName = "ledger.hold"
 
-var holdCall = register(holdOperation, func(c *call, d *decoder, r *pb.HoldRequest) mutation[*pb.HoldResponse] {
+var holdOperation = register(holdName, func(c *call, d *decoder, r *pb.HoldRequest) mutation[*pb.HoldResponse] {
 	form := forms[r.GetForm()]
 	p := ledger.HoldParams{BizNo: d.bizNo("biz_no", r.GetBizNo()), From: r.GetFrom(), To: r.GetTo(),
 		Asset: r.GetAsset(), Amount: d.positive("amount", r.GetAmount(), form), Form: form,
@@ -33,10 +33,10 @@ var holdCall = register(holdOperation, func(c *call, d *decoder, r *pb.HoldReque
 })
 
 func (s *Ledger) Capture(ctx context.Context, r *pb.CaptureRequest) (*pb.CaptureResponse, error) {
-	return run(ctx, s.Mutations, captureCall, r)
+	return run(ctx, s.Mutations, captureOperation, r)
 }
 
-var captureCall = register("ledger.capture",
+var captureOperation = register("ledger.capture",
 	func(c *call, d *decoder, r *pb.CaptureRequest) mutation[*pb.CaptureResponse] {
 		p := ledger.CaptureOf(r.GetHoldId(), r.GetHoldBizNo())
 		d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
@@ -61,10 +61,10 @@ func (d *decoder) holdTarget(id int64, bizNo string) {
 }
 
 func (s *Ledger) Release(ctx context.Context, r *pb.ReleaseRequest) (*pb.ReleaseResponse, error) {
-	return run(ctx, s.Mutations, releaseCall, r)
+	return run(ctx, s.Mutations, releaseOperation, r)
 }
 
-var releaseCall = register("ledger.release",
+var releaseOperation = register("ledger.release",
 	func(c *call, d *decoder, r *pb.ReleaseRequest) mutation[*pb.ReleaseResponse] {
 		d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
 		return newMutation(flow.Ledger(ledger.ReleaseOf(c.caller(), r.GetHoldId(), r.GetHoldBizNo())), 1,

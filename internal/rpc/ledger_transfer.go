@@ -11,16 +11,16 @@ import (
 )
 
 func (s *Ledger) Transfer(ctx context.Context, r *pb.TransferRequest) (*pb.TransferResponse, error) {
-	return run(ctx, s.Mutations, transferCall, r)
+	return run(ctx, s.Mutations, transferOperation, r)
 }
 
-var transferCall = register(transferOperation,
+var transferOperation = register(transferName,
 	func(c *call, d *decoder, r *pb.TransferRequest) mutation[*pb.TransferResponse] {
 		return transfer(c.caller(), r, d.transfer(r, ""))
 	})
 
-// transferOperation scopes the keys of single transfers and those of items of independent batches.
-const transferOperation = "ledger.transfer"
+// transferName scopes the keys of single transfers and those of items of independent batches.
+const transferName = "ledger.transfer"
 
 func transfer(c ledger.Caller, r *pb.TransferRequest, p ledger.TransferParams) mutation[*pb.TransferResponse] {
 	return newMutation(flow.Ledger(&ledger.TransferCommand{Caller: c, TransferParams: p}), len(p.Postings),
@@ -30,12 +30,12 @@ func transfer(c ledger.Caller, r *pb.TransferRequest, p ledger.TransferParams) m
 }
 
 func (s *Ledger) Reverse(ctx context.Context, r *pb.ReverseRequest) (*pb.ReverseResponse, error) {
-	return run(ctx, s.Mutations, reverseCall, r)
+	return run(ctx, s.Mutations, reverseOperation, r)
 }
 
-const reverseOperation = "ledger.reverse"
+const reverseName = "ledger.reverse"
 
-var reverseCall = register(reverseOperation,
+var reverseOperation = register(reverseName,
 	func(c *call, d *decoder, r *pb.ReverseRequest) mutation[*pb.ReverseResponse] {
 		p := ledger.ReverseParams{TransferID: r.GetTransferId(), TransferBizNo: r.GetTransferBizNo(),
 			BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata("metadata", r.GetMetadata()),

@@ -33,14 +33,14 @@ const lockLife = time.Hour
 
 // Acquire acquires a lock, and waits for it if the caller asks for that.
 func (s *Lock) Acquire(ctx context.Context, r *pb.AcquireRequest) (*pb.AcquireResponse, error) {
-	res, err := s.acquire(ctx, r, acquireCall, func(ctx context.Context) context.Context { return ctx })
+	res, err := s.acquire(ctx, r, acquireOperation, func(ctx context.Context) context.Context { return ctx })
 	return res.reply(ctx, err)
 }
 
-type acquireOperation = operation[*pb.AcquireRequest, *pb.AcquireResponse]
+type acquirer = operation[*pb.AcquireRequest, *pb.AcquireResponse]
 
 // acquire acquires a lock, and waits for it. tryContext derives the context of each attempt.
-func (s *Lock) acquire(ctx context.Context, r *pb.AcquireRequest, o acquireOperation,
+func (s *Lock) acquire(ctx context.Context, r *pb.AcquireRequest, o acquirer,
 	tryContext func(context.Context) context.Context) (none result[*pb.AcquireResponse], err error) {
 	c := callOf(ctx)
 	var d decoder
@@ -62,7 +62,7 @@ func (s *Lock) acquire(ctx context.Context, r *pb.AcquireRequest, o acquireOpera
 
 // acquireQueued makes attempts until one acquires the lock or the wait is over. Only the successful attempt is recorded
 // under the request key, spends the token, and uses the claim.
-func (s *Lock) acquireQueued(ctx context.Context, r *pb.AcquireRequest, o acquireOperation, p lock.AcquireParams,
+func (s *Lock) acquireQueued(ctx context.Context, r *pb.AcquireRequest, o acquirer, p lock.AcquireParams,
 	wait time.Duration, tryContext func(context.Context) context.Context) (res result[*pb.AcquireResponse],
 	err error) {
 	c := callOf(ctx)
@@ -73,15 +73,15 @@ func (s *Lock) acquireQueued(ctx context.Context, r *pb.AcquireRequest, o acquir
 			res, err = submit(tryContext(ctx), s.Mutations, o, m, r)
 			if a, ok := res.answer.(lock.Acquired); ok && a.Lapsed {
 				s.Metrics.Lapsed(1)
-				s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
+				s.Engine.Count(c.identity.Tenant, acquireOperation.name, takenOver)
 			}
 			return res.replayed, err
 		})
 	return res, err
 }
 
-// acquireCall is Acquire in an Execute, which must not wait.
-var acquireCall = register("lock.acquire",
+// acquireOperation is Acquire in an Execute, which must not wait.
+var acquireOperation = register("lock.acquire",
 	func(c *call, d *decoder, r *pb.AcquireRequest) mutation[*pb.AcquireResponse] {
 		d.noWait(r)
 		return acquireMutation(c, d.acquire(c, r), 0)
@@ -112,7 +112,7 @@ func (d *decoder) noWait(r *pb.AcquireRequest) {
 }
 
 func (s *Lock) Renew(ctx context.Context, r *pb.RenewRequest) (*pb.RenewResponse, error) {
-	res, err := run(ctx, s.Mutations, renewCall, r)
+	res, err := run(ctx, s.Mutations, renewOperation, r)
 	s.count("renew", err)
 	return res, err
 }
@@ -124,7 +124,7 @@ func (s *Lock) count(call string, err error) {
 	}
 }
 
-var renewCall = register("lock.renew", func(c *call, _ *decoder, r *pb.RenewRequest) mutation[*pb.RenewResponse] {
+var renewOperation = register("lock.renew", func(c *call, _ *decoder, r *pb.RenewRequest) mutation[*pb.RenewResponse] {
 	cmd := &lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(),
 		Lease: lifeOr(r.GetLease(), 0)}
 	return newMutation(flow.Lock(cmd), 1,
@@ -133,7 +133,7 @@ var renewCall = register("lock.renew", func(c *call, _ *decoder, r *pb.RenewRequ
 
 // Release releases a lock and wakes the next waiter.
 func (s *Lock) Release(ctx context.Context, r *pb.ReleaseRequest) (*pb.ReleaseResponse, error) {
-	res, err := mutate(ctx, s.Mutations, releaseLockCall, r)
+	res, err := mutate(ctx, s.Mutations, releaseLockOperation, r)
 	if a, ok := res.answer.(lock.Released); ok {
 		s.Waiting.Wake(a.Next)
 	}
@@ -141,7 +141,7 @@ func (s *Lock) Release(ctx context.Context, r *pb.ReleaseRequest) (*pb.ReleaseRe
 	return res.reply(ctx, err)
 }
 
-var releaseLockCall = register("lock.release",
+var releaseLockOperation = register("lock.release",
 	func(c *call, _ *decoder, r *pb.ReleaseRequest) mutation[*pb.ReleaseResponse] {
 		cmd := &lock.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}
 		return newMutation(flow.Lock(cmd), 1, func(r lock.Released, existed bool) *pb.ReleaseResponse {

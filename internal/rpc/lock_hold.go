@@ -19,7 +19,7 @@ func (s *Lock) Hold(ctx context.Context, r *pb.HoldRequest, stream *connect.Serv
 	c := *callOf(ctx)
 	c.key = "" // a stream cannot be replayed, and each renewal is a separate mutation
 	ctx = c.within(ctx)
-	o := acquireCall
+	o := acquireOperation
 	o.unrecorded = true
 	acquire := &pb.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(),
 		GuardsPage: r.GetGuardsPage()}

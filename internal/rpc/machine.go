@@ -15,10 +15,10 @@ type Machines struct {
 }
 
 func (s *Machines) DefineMachine(ctx context.Context, r *pb.DefineMachineRequest) (*pb.DefineMachineResponse, error) {
-	return run(ctx, s.Mutations, defineMachineCall, r)
+	return run(ctx, s.Mutations, defineMachineOperation, r)
 }
 
-var defineMachineCall = register("machine.define_machine",
+var defineMachineOperation = register("machine.define_machine",
 	func(c *call, d *decoder, r *pb.DefineMachineRequest) mutation[*pb.DefineMachineResponse] {
 		d.ownMachine("machine", r.GetMachine())
 		cmd := machine.NewDefine(c.caller(), r.GetMachine(), d.definition("definition.", r.GetDefinition()))
@@ -39,10 +39,10 @@ func (d *decoder) ownMachine(field, name string) string {
 
 func (s *Machines) CreateInstance(ctx context.Context, r *pb.CreateInstanceRequest) (*pb.CreateInstanceResponse,
 	error) {
-	return run(ctx, s.Mutations, createInstanceCall, r)
+	return run(ctx, s.Mutations, createInstanceOperation, r)
 }
 
-var createInstanceCall = register("machine.create_instance",
+var createInstanceOperation = register("machine.create_instance",
 	func(c *call, d *decoder, r *pb.CreateInstanceRequest) mutation[*pb.CreateInstanceResponse] {
 		d.ownMachine("machine", r.GetMachine())
 		cmd := &machine.CreateCommand{Caller: c.caller(), CreateParams: machine.CreateParams{Machine: r.GetMachine(),
@@ -54,10 +54,10 @@ var createInstanceCall = register("machine.create_instance",
 	})
 
 func (s *Machines) Move(ctx context.Context, r *pb.MoveRequest) (*pb.MoveResponse, error) {
-	return run(ctx, s.Mutations, moveCall, r)
+	return run(ctx, s.Mutations, moveOperation, r)
 }
 
-var moveCall = register("machine.move",
+var moveOperation = register("machine.move",
 	func(c *call, d *decoder, r *pb.MoveRequest) mutation[*pb.MoveResponse] {
 		cmd := &machine.MoveCommand{Caller: c.caller(), MoveParams: machine.MoveParams{Machine: r.GetMachine(),
 			Key: d.name("key", r.GetKey()), To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),

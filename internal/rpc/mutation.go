@@ -58,7 +58,7 @@ type mutation[R proto.Message] struct {
 	direct      func() *commit.Direct
 	standsAlone string
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
-	encode func(flow.Answer) ([]byte, error)
+	encode func(flow.Result) ([]byte, error)
 	decode func(context.Context, []byte) (R, error)
 	// storedBytes is the size of a stored request that the call runs besides its own.
 	storedBytes int
@@ -119,8 +119,8 @@ func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
 
 // Operations returns the names of all operations, sorted.
 func Operations() []string {
-	names := append(executable(), executeOperationName, batchOperation, sendBatchOperation, grabManyOperation,
-		requestApprovalCall.name, approveOperation.name, rejectOperation.name)
+	names := append(executable(), executeName, batchName, sendBatchName, grabManyName,
+		requestApprovalOperation.name, approveOperation.name, rejectOperation.name)
 	slices.Sort(names)
 	return names
 }
@@ -193,20 +193,20 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Call{Conditions: when, Command: m.command,
-			Render: func(answer any, existed bool) (any, error) { return m.render(answer, existed), nil }}}
+		Command: &flow.Guarded{Conditions: when, Command: m.command,
+			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
 	if m.direct != nil && len(when) == 0 {
 		w.Direct = m.direct()
 	}
 	if m.encode != nil {
-		w.Encode = func(answer any) ([]byte, error) { return m.encode(answer.(flow.Answer)) }
+		w.Encode = func(answer any) ([]byte, error) { return m.encode(answer.(flow.Result)) }
 	}
 	return w
 }
 
 // encodeResponse returns the recorded form of an answer.
 func encodeResponse(answer any) ([]byte, error) {
-	b, err := marshal.Marshal(answer.(flow.Answer).Response.(proto.Message))
+	b, err := marshal.Marshal(answer.(flow.Result).Response.(proto.Message))
 	if err != nil {
 		return nil, err
 	}
@@ -218,8 +218,8 @@ func (m *mutation[R]) result(ctx context.Context, out commit.Outcome) (res resul
 	res.replayed = out.Replayed || out.Existed
 	switch {
 	case out.Recorded == nil:
-		a := out.Answer.(flow.Answer)
-		res.response, res.answer = a.Response.(R), a.Answer
+		a := out.Answer.(flow.Result)
+		res.response, res.answer = a.Response.(R), a.Value
 	case m.decode != nil:
 		res.response, err = m.decode(ctx, out.Recorded)
 	default:
@@ -308,7 +308,7 @@ func (c *call) conditions(operation string, tokenRequired bool) (spent *flow.Sub
 }
 
 // resourceMade names the resource in a response.
-func resourceMade(a flow.Answer) map[string]string {
+func resourceMade(a flow.Result) map[string]string {
 	return resourceOf(a.Response.(proto.Message).ProtoReflect())
 }
 

@@ -19,19 +19,19 @@ type Notify struct {
 	Templates *template.Reader
 }
 
-const sendOperation = "notify.send"
+const sendName = "notify.send"
 
 // sendRows is the number of rows that a message writes.
 const sendRows = 4
 
 func (s *Notify) Send(ctx context.Context, r *pb.SendRequest) (*pb.SendResponse, error) {
-	return run(ctx, s.Mutations, sendCall, r)
+	return run(ctx, s.Mutations, sendOperation, r)
 }
 
-var sendCall = register(sendOperation, func(c *call, d *decoder, r *pb.SendRequest) mutation[*pb.SendResponse] {
+var sendOperation = register(sendName, func(c *call, d *decoder, r *pb.SendRequest) mutation[*pb.SendResponse] {
 	return newMutation(flow.Notify(sendCommand(c.caller(), d, r)), sendRows,
 		func(m *notify.Message, existed bool) *pb.SendResponse {
-			return &pb.SendResponse{Message: renderNotice(m), Existed: existed}
+			return &pb.SendResponse{Message: renderOutboxMessage(m), Existed: existed}
 		})
 })
 
@@ -63,23 +63,23 @@ func sendCommand(c commit.Caller, d *decoder, r *pb.SendRequest) *notify.SendCom
 }
 
 func (s *Notify) CancelMessage(ctx context.Context, r *pb.CancelMessageRequest) (*pb.CancelMessageResponse, error) {
-	return run(ctx, s.Mutations, cancelMessageCall, r)
+	return run(ctx, s.Mutations, cancelMessageOperation, r)
 }
 
-var cancelMessageCall = register("notify.cancel_message",
+var cancelMessageOperation = register("notify.cancel_message",
 	func(c *call, _ *decoder, r *pb.CancelMessageRequest) mutation[*pb.CancelMessageResponse] {
 		cmd := &notify.CancelCommand{Caller: c.caller(), ID: r.GetMessageId()}
 		return newMutation(flow.Notify(cmd), 1, func(m *notify.Message, _ bool) *pb.CancelMessageResponse {
-			return &pb.CancelMessageResponse{Message: renderNotice(m)}
+			return &pb.CancelMessageResponse{Message: renderOutboxMessage(m)}
 		})
 	})
 
 func (s *Notify) RequeueMessages(ctx context.Context,
 	r *pb.RequeueMessagesRequest) (*pb.RequeueMessagesResponse, error) {
-	return run(ctx, s.Mutations, requeueMessagesCall, r)
+	return run(ctx, s.Mutations, requeueMessagesOperation, r)
 }
 
-var requeueMessagesCall = register("notify.requeue_messages",
+var requeueMessagesOperation = register("notify.requeue_messages",
 	func(c *call, _ *decoder, r *pb.RequeueMessagesRequest) mutation[*pb.RequeueMessagesResponse] {
 		after, rows := r.GetGiveUpAfter().AsDuration(), 1
 		cmd := flow.Notify(&notify.RequeueCommand{Caller: c.caller(), ID: r.GetMessageId(), GiveUpAfter: after})
@@ -94,10 +94,10 @@ var requeueMessagesCall = register("notify.requeue_messages",
 	})
 
 func (s *Notify) ReportDelivery(ctx context.Context, r *pb.ReportDeliveryRequest) (*pb.ReportDeliveryResponse, error) {
-	return run(ctx, s.Mutations, reportDeliveryCall, r)
+	return run(ctx, s.Mutations, reportDeliveryOperation, r)
 }
 
-var reportDeliveryCall = register("notify.report_delivery",
+var reportDeliveryOperation = register("notify.report_delivery",
 	func(c *call, d *decoder, r *pb.ReportDeliveryRequest) mutation[*pb.ReportDeliveryResponse] {
 		cmd := &notify.ReportCommand{Caller: c.caller(), ID: r.GetMessageId(),
 			Provider:          r.GetProviderMessage().GetProvider(),
@@ -107,7 +107,7 @@ var reportDeliveryCall = register("notify.report_delivery",
 			d.bad("code", "must be empty, and error too, when delivered is true")
 		}
 		return newMutation(flow.Notify(cmd), 1, func(m *notify.Message, _ bool) *pb.ReportDeliveryResponse {
-			return &pb.ReportDeliveryResponse{Message: renderNotice(m)}
+			return &pb.ReportDeliveryResponse{Message: renderOutboxMessage(m)}
 		})
 	})
 
@@ -130,7 +130,7 @@ func (s *Notify) GetMessage(ctx context.Context, r *pb.GetMessageRequest) (*pb.G
 func (s *Notify) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*pb.ListMessagesResponse, error) {
 	var d decoder
 	f := notify.Filter{Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(), Code: r.GetCode()}
-	f.State = noticeStateNames[r.GetState()]
+	f.State = outboxStateNames[r.GetState()]
 	switch f.State {
 	case "", notify.Queued, notify.Sending, notify.Failed, notify.Unknown, notify.Dead:
 	default:
@@ -149,7 +149,7 @@ func (s *Notify) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return &pb.ListMessagesResponse{Messages: each(messages, renderNotice), NextPageToken: next}, nil
+	return &pb.ListMessagesResponse{Messages: each(messages, renderOutboxMessage), NextPageToken: next}, nil
 }
 
 func (s *Notify) ListDeadLetters(ctx context.Context,

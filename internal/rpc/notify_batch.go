@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	sendBatchOperation     = "notify.send_batch"
-	sendBatchItemOperation = "notify.send_batch_item"
+	sendBatchName     = "notify.send_batch"
+	sendBatchItemName = "notify.send_batch_item"
 )
 
 func (s *Notify) SendBatch(ctx context.Context, r *pb.SendBatchRequest) (*pb.SendBatchResponse, error) {
 	if r.GetAllOrNothing() {
-		return run(ctx, s.Mutations, sendAllCall, r)
+		return run(ctx, s.Mutations, sendAllOperation, r)
 	}
 	c := callOf(ctx)
-	policy := c.policy(sendBatchOperation, sendOperation)
+	policy := c.policy(sendBatchName, sendName)
 	var d decoder
 	if d.notConditional(c, policy); c.key == "" && policy.KeyRequired {
-		return nil, keyMissing(sendBatchOperation)
+		return nil, keyMissing(sendBatchName)
 	}
 	if err := d.err(); err != nil {
 		return nil, err
@@ -33,8 +33,8 @@ func (s *Notify) SendBatch(ctx context.Context, r *pb.SendBatchRequest) (*pb.Sen
 	return res.reply(ctx, err)
 }
 
-// sendAllCall is not registered for Execute, which can have many sends itself.
-var sendAllCall = operation[*pb.SendBatchRequest, *pb.SendBatchResponse]{name: sendBatchOperation,
+// sendAllOperation is not registered for Execute, which can have many sends itself.
+var sendAllOperation = operation[*pb.SendBatchRequest, *pb.SendBatchResponse]{name: sendBatchName,
 	read: func(c *call, d *decoder, r *pb.SendBatchRequest) mutation[*pb.SendBatchResponse] {
 		cmd := &notify.SendAllCommand{Sends: make([]*notify.SendCommand, len(r.GetItems()))}
 		for i, item := range r.GetItems() {
@@ -50,7 +50,7 @@ var sendAllCall = operation[*pb.SendBatchRequest, *pb.SendBatchResponse]{name: s
 				return &pb.SendBatchResult{MessageId: m.Message.ID, Existed: m.Existed}
 			})}
 		})
-		m.inner = []string{sendOperation}
+		m.inner = []string{sendName}
 		return m
 	}}
 
@@ -64,14 +64,14 @@ func (s *Notify) sendEach(ctx context.Context, c *call, policy access.Policy,
 		batchFingerprint = s.fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
-		m, err := sendCall.decode(c, item)
+		m, err := sendOperation.decode(c, item)
 		if err != nil {
 			b.fail(i, err)
 			continue
 		}
 		var key *commit.Key
 		if c.key != "" {
-			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemOperation,
+			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemName,
 				Key: fmt.Sprintf("%s#%d", c.key, i), Fingerprint: batchFingerprint, Life: s.life(c, policy)}
 		}
 		b.add(c, i, key, item, m)

@@ -15,10 +15,10 @@ import (
 )
 
 func (s *Notify) SendCode(ctx context.Context, r *pb.SendCodeRequest) (*pb.SendCodeResponse, error) {
-	return run(ctx, s.Mutations, sendCodeCall, r)
+	return run(ctx, s.Mutations, sendCodeOperation, r)
 }
 
-var sendCodeCall = register("notify.send_code",
+var sendCodeOperation = register("notify.send_code",
 	func(c *call, _ *decoder, r *pb.SendCodeRequest) mutation[*pb.SendCodeResponse] {
 		or := func(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 			return cmp.Or(d.AsDuration().Truncate(time.Millisecond), otherwise)
@@ -39,10 +39,10 @@ var sendCodeCall = register("notify.send_code",
 	})
 
 func (s *Notify) VerifyCode(ctx context.Context, r *pb.VerifyCodeRequest) (*pb.VerifyCodeResponse, error) {
-	return run(ctx, s.Mutations, verifyCodeCall, r)
+	return run(ctx, s.Mutations, verifyCodeOperation, r)
 }
 
-var verifyCodeCall = register("notify.verify_code",
+var verifyCodeOperation = register("notify.verify_code",
 	func(c *call, _ *decoder, r *pb.VerifyCodeRequest) mutation[*pb.VerifyCodeResponse] {
 		cmd := &code.VerifyCommand{Caller: c.caller(), Type: r.GetType(), Channel: channels[r.GetChannel()],
 			Recipient: r.GetRecipient(), Code: r.GetCode(), Required: r.GetRequired(), MissNonce: code.NewNonce()}

@@ -26,7 +26,7 @@ var onUnknowns = map[pb.OnUnknown]string{pb.OnUnknown_ON_UNKNOWN_PARK: notify.Pa
 	pb.OnUnknown_ON_UNKNOWN_RESEND: notify.Resend,
 	pb.OnUnknown_ON_UNKNOWN_NEVER:  notify.Never}
 
-var noticeStateNames = map[pb.MessageState]string{
+var outboxStateNames = map[pb.MessageState]string{
 	pb.MessageState_MESSAGE_STATE_QUEUED:  notify.Queued,
 	pb.MessageState_MESSAGE_STATE_SENDING: notify.Sending,
 	pb.MessageState_MESSAGE_STATE_FAILED:  notify.Failed,
@@ -38,14 +38,14 @@ var noticeStateNames = map[pb.MessageState]string{
 }
 
 var (
-	noticeStates = inverse(noticeStateNames)
+	outboxStates = inverse(outboxStateNames)
 	channelNames = inverse(channels)
 	unknownNames = inverse(onUnknowns)
 )
 
-// renderNotice renders a message of the outbox. renderMessage renders one of the inbox.
-func renderNotice(m *notify.Message) *pb.Message {
-	return &pb.Message{Id: m.ID, State: noticeStates[m.State], Channel: channelNames[m.Channel],
+// renderOutboxMessage renders a message to send.
+func renderOutboxMessage(m *notify.Message) *pb.Message {
+	return &pb.Message{Id: m.ID, State: outboxStates[m.State], Channel: channelNames[m.Channel],
 		RecipientHint: m.RecipientHint, BusinessType: m.BusinessType, BizNo: m.BizNo, Template: m.Template,
 		Locale: m.Locale, Priority: priorityNames[m.Priority], OnUnknown: unknownNames[m.OnUnknown],
 		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, NextAttemptTime: timestamp(m.DueAt), Code: m.Code,
@@ -56,11 +56,11 @@ func renderNotice(m *notify.Message) *pb.Message {
 
 func renderGroup(g notify.DeadGroup) *pb.DeadLetterGroup {
 	return &pb.DeadLetterGroup{Channel: channelNames[g.Channel], Code: g.Code, Count: g.Count,
-		Example: renderNotice(g.Example), Error: g.Error}
+		Example: renderOutboxMessage(g.Example), Error: g.Error}
 }
 
 func renderDetail(t *notify.Detail) *pb.GetMessageResponse {
-	res := &pb.GetMessageResponse{Message: renderNotice(t.Message), Recipient: t.Recipient}
+	res := &pb.GetMessageResponse{Message: renderOutboxMessage(t.Message), Recipient: t.Recipient}
 	for _, e := range t.Events {
 		res.Events = append(res.Events, &pb.Event{Kind: e.Kind, Time: timestamp(e.At), Attempt: e.Attempt,
 			Provider: e.Provider, ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error,

@@ -22,10 +22,10 @@ func templated(r *pb.TemplateUse) *notify.Templated {
 }
 
 func (s *Notify) PutTemplate(ctx context.Context, r *pb.PutTemplateRequest) (*pb.PutTemplateResponse, error) {
-	return run(ctx, s.Mutations, putTemplateCall, r)
+	return run(ctx, s.Mutations, putTemplateOperation, r)
 }
 
-var putTemplateCall = register("notify.put_template",
+var putTemplateOperation = register("notify.put_template",
 	func(c *call, d *decoder, r *pb.PutTemplateRequest) mutation[*pb.PutTemplateResponse] {
 		cmd, err := template.NewPut(c.caller(), channels[r.GetChannel()], r.GetName(), r.GetLocale(),
 			definitionOf(r.GetDefinition()))
@@ -41,10 +41,10 @@ var putTemplateCall = register("notify.put_template",
 	})
 
 func (s *Notify) DeleteTemplate(ctx context.Context, r *pb.DeleteTemplateRequest) (*pb.DeleteTemplateResponse, error) {
-	return run(ctx, s.Mutations, deleteTemplateCall, r)
+	return run(ctx, s.Mutations, deleteTemplateOperation, r)
 }
 
-var deleteTemplateCall = register("notify.delete_template",
+var deleteTemplateOperation = register("notify.delete_template",
 	func(c *call, d *decoder, r *pb.DeleteTemplateRequest) mutation[*pb.DeleteTemplateResponse] {
 		cmd := &template.DeleteCommand{Caller: c.caller(), Channel: channels[r.GetChannel()], Name: r.GetName()}
 		if r.GetLocale() != "" {

@@ -28,13 +28,13 @@ type Orders struct {
 }
 
 func (s *Orders) CreateOrder(ctx context.Context, r *pb.CreateOrderRequest) (*pb.CreateOrderResponse, error) {
-	return run(ctx, s.Mutations, createOrderCall, r)
+	return run(ctx, s.Mutations, createOrderOperation, r)
 }
 
 // orderRows is the number of rows that a move of an order writes: the instance, the history, and what ends with it.
 const orderRows = 3
 
-var createOrderCall = register("order.create_order",
+var createOrderOperation = register("order.create_order",
 	func(c *call, d *decoder, r *pb.CreateOrderRequest) mutation[*pb.CreateOrderResponse] {
 		cmd := &flow.CreateOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Messages: d.messages(c, r.GetMessages())}
@@ -169,10 +169,10 @@ func (d *decoder) messages(c *call, list []*notifyv1.SendRequest) []notify.SendC
 }
 
 func (s *Orders) MoveOrder(ctx context.Context, r *pb.MoveOrderRequest) (*pb.MoveOrderResponse, error) {
-	return run(ctx, s.Mutations, moveOrderCall, r)
+	return run(ctx, s.Mutations, moveOrderOperation, r)
 }
 
-var moveOrderCall = register("order.move_order",
+var moveOrderOperation = register("order.move_order",
 	func(c *call, d *decoder, r *pb.MoveOrderRequest) mutation[*pb.MoveOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Messages: d.messages(c, r.GetMessages()),
@@ -186,10 +186,10 @@ var moveOrderCall = register("order.move_order",
 	})
 
 func (s *Orders) CancelOrder(ctx context.Context, r *pb.CancelOrderRequest) (*pb.CancelOrderResponse, error) {
-	return run(ctx, s.Mutations, cancelOrderCall, r)
+	return run(ctx, s.Mutations, cancelOrderOperation, r)
 }
 
-var cancelOrderCall = register("order.cancel_order",
+var cancelOrderOperation = register("order.cancel_order",
 	func(c *call, d *decoder, r *pb.CancelOrderRequest) mutation[*pb.CancelOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()), Cancel: true,
 			Messages: d.messages(c, r.GetMessages()),

@@ -37,10 +37,10 @@ type Payments struct {
 }
 
 func (s *Payments) PutGateway(ctx context.Context, r *pb.PutGatewayRequest) (*pb.PutGatewayResponse, error) {
-	return run(ctx, s.Mutations, putGatewayCall, r)
+	return run(ctx, s.Mutations, putGatewayOperation, r)
 }
 
-var putGatewayCall = register("payment.put_gateway",
+var putGatewayOperation = register("payment.put_gateway",
 	func(c *call, d *decoder, r *pb.PutGatewayRequest) mutation[*pb.PutGatewayResponse] {
 		x := r.GetGateway()
 		g := payment.Gateway{Clearing: d.code("gateway.clearing", x.GetClearing()), Suspense: x.GetSuspense(),
@@ -72,7 +72,7 @@ func (s *Payments) ListGateways(ctx context.Context, r *pb.ListGatewaysRequest) 
 func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest) (*pb.CreatePaymentResponse, error) {
 	noStore(ctx)
 	ctx = submitting(ctx)
-	made, err := mutate(ctx, s.Mutations, createPaymentCall, r)
+	made, err := mutate(ctx, s.Mutations, createPaymentOperation, r)
 	res, err := made.reply(ctx, err)
 	if err != nil || res.GetPayment().GetState() != pb.PaymentState_PAYMENT_STATE_CREATED {
 		return res, err
@@ -145,7 +145,7 @@ func (c *call) firstLease() func(name string) time.Duration {
 // paymentRows is what a payment writes: itself, its instance with its history, and the call.
 const paymentRows = 4
 
-var createPaymentCall = register("payment.create_payment",
+var createPaymentOperation = register("payment.create_payment",
 	func(c *call, d *decoder, r *pb.CreatePaymentRequest) mutation[*pb.CreatePaymentResponse] {
 		cmd := &flow.CreatePayment{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Gateway: r.GetGateway(), PayType: r.GetPayType(), OutTradeNo: r.GetOutTradeNo(),
@@ -311,13 +311,13 @@ func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackReque
 func (s *Payments) ListNotices(ctx context.Context, r *pb.ListNoticesRequest) (*pb.ListNoticesResponse, error) {
 	list, next, err := s.Reader.Notices(ctx, callOf(ctx).identity.Tenant, r.GetOutTradeNo(), int(r.GetPageSize()),
 		r.GetPageToken())
-	return &pb.ListNoticesResponse{Notices: eachOf(list, renderGatewayNotice), NextPageToken: next}, err
+	return &pb.ListNoticesResponse{Notices: eachOf(list, renderNotice), NextPageToken: next}, err
 }
 
 // RefundPayment asks for the refund, and waits for the gateway as CreatePayment does.
 func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest) (*pb.RefundPaymentResponse, error) {
 	ctx = submitting(ctx)
-	made, err := mutate(ctx, s.Mutations, refundPaymentCall, r)
+	made, err := mutate(ctx, s.Mutations, refundPaymentOperation, r)
 	res, err := made.reply(ctx, err)
 	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_ASKED {
 		return res, err
@@ -339,7 +339,7 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 	return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: res.GetExisted()}, nil
 }
 
-var refundPaymentCall = register("payment.refund_payment",
+var refundPaymentOperation = register("payment.refund_payment",
 	func(c *call, d *decoder, r *pb.RefundPaymentRequest) mutation[*pb.RefundPaymentResponse] {
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
 			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),
@@ -380,10 +380,10 @@ func (s *Payments) ListFlags(ctx context.Context, r *pb.ListFlagsRequest) (*pb.L
 }
 
 func (s *Payments) ResolveFlag(ctx context.Context, r *pb.ResolveFlagRequest) (*pb.ResolveFlagResponse, error) {
-	return run(ctx, s.Mutations, resolveFlagCall, r)
+	return run(ctx, s.Mutations, resolveFlagOperation, r)
 }
 
-var resolveFlagCall = register("payment.resolve_flag",
+var resolveFlagOperation = register("payment.resolve_flag",
 	func(c *call, d *decoder, r *pb.ResolveFlagRequest) mutation[*pb.ResolveFlagResponse] {
 		cmd := &flow.ResolveFlag{Caller: c.caller(), ID: r.GetFlagId(), Resolution: flagResolutions[r.GetResolution()],
 			Target: r.GetAccount(), RefundNo: r.GetRefundNo(), Note: d.printable("note", r.GetNote())}
@@ -436,7 +436,7 @@ func renderRefund(v *payment.RefundView) *pb.Refund {
 		RequestId: v.RequestID}
 }
 
-func renderGatewayNotice(n *payment.NoticeView) *pb.Notice {
+func renderNotice(n *payment.NoticeView) *pb.Notice {
 	return &pb.Notice{Id: n.ID, Gateway: n.Gateway, NotifyId: n.Received.ID, Callback: n.Callback,
 		Kind:       pb.NoticeKind(enum(pb.NoticeKind_value, "NOTICE_KIND_", string(n.Kind))),
 		OutTradeNo: n.OutTradeNo, TransactionId: n.TransactionID, RefundNo: n.RefundNo, Amount: n.Amount,

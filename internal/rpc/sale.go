@@ -23,10 +23,10 @@ type Sales struct {
 }
 
 func (s *Sales) PutSale(ctx context.Context, r *pb.PutSaleRequest) (*pb.PutSaleResponse, error) {
-	return run(ctx, s.Mutations, putSaleCall, r)
+	return run(ctx, s.Mutations, putSaleOperation, r)
 }
 
-var putSaleCall = register("sale.put_sale",
+var putSaleOperation = register("sale.put_sale",
 	func(c *call, d *decoder, r *pb.PutSaleRequest) mutation[*pb.PutSaleResponse] {
 		cmd := &flow.PutSale{Caller: c.caller(), Named: sale.Named{
 			Key:  sale.Key{Tenant: c.identity.Tenant, Sale: r.GetSale().GetSale()},
@@ -70,12 +70,12 @@ func (c *call) grabRows(name string) int {
 }
 
 func (s *Sales) Grab(ctx context.Context, r *pb.GrabRequest) (*pb.GrabResponse, error) {
-	return run(ctx, s.Mutations, grabCall, r)
+	return run(ctx, s.Mutations, grabOperation, r)
 }
 
-const grabOperation = "sale.grab"
+const grabName = "sale.grab"
 
-var grabCall = register(grabOperation, func(c *call, d *decoder, r *pb.GrabRequest) mutation[*pb.GrabResponse] {
+var grabOperation = register(grabName, func(c *call, d *decoder, r *pb.GrabRequest) mutation[*pb.GrabResponse] {
 	return newMutation(grabCommand(c, d, r.GetSale(), "grab.", r.GetGrab()), c.grabRows(r.GetSale()), renderGrab)
 })
 
@@ -96,21 +96,21 @@ var outcomes = map[sale.Outcome]pb.Outcome{sale.Won: pb.Outcome_OUTCOME_WON, sal
 	sale.Over: pb.Outcome_OUTCOME_OVER}
 
 const (
-	grabManyOperation     = "sale.grab_many"
-	grabManyItemOperation = "sale.grab_many_item"
+	grabManyName     = "sale.grab_many"
+	grabManyItemName = "sale.grab_many_item"
 )
 
 // GrabMany submits each grab independently. Its key is derived from the call's key and the index of the grab, so that a
 // retry of an interrupted call continues where it ended.
 func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabManyResponse, error) {
 	c := callOf(ctx)
-	policy := c.policy(grabManyOperation, grabOperation)
+	policy := c.policy(grabManyName, grabName)
 	var d decoder
 	if c.conditional() || policy.TokenRequired {
 		d.bad("grabs", "must be calls of Grab in a call with a submit token or a claim, which guard one mutation")
 	}
 	if c.key == "" && policy.KeyRequired {
-		return nil, keyMissing(grabManyOperation)
+		return nil, keyMissing(grabManyName)
 	}
 	if err := d.err(); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 		}
 		var key *commit.Key
 		if c.key != "" {
-			key = &commit.Key{Principal: c.identity.Principal, Operation: grabManyItemOperation,
+			key = &commit.Key{Principal: c.identity.Principal, Operation: grabManyItemName,
 				Key: fmt.Sprintf("%s#%d", c.key, i), Fingerprint: fingerprint, Life: s.life(c, policy)}
 		}
 		b.add(c, i, key, g, newMutation(cmd, c.grabRows(r.GetSale()), renderGrab))

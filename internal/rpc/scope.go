@@ -30,7 +30,7 @@ func (c *call) permit(m proto.Message) error {
 		return nil
 	}
 	if c.claim != nil {
-		if err := scopes.Check(claimKeyCall.name, claimValues(c.claim)); err != nil {
+		if err := scopes.Check(claimKeyOperation.name, claimValues(c.claim)); err != nil {
 			return err
 		}
 	}
@@ -42,7 +42,7 @@ func (c *call) permit(m proto.Message) error {
 	found.collect(m.ProtoReflect(), "")
 	switch x := m.(type) {
 	case *salev1.GrabManyRequest:
-		p.operation = grabOperation
+		p.operation = grabName
 	case *batchv1.ExecuteRequest:
 		if len(x.GetLockKeys()) == 0 {
 			return nil
@@ -127,7 +127,7 @@ func scopeField(f protoreflect.FieldDescriptor) string {
 }
 
 // containers are operations that do nothing but those within them.
-var containers = []string{batchOperation, sendBatchOperation, "idempotency.claim_keys"}
+var containers = []string{batchName, sendBatchName, "idempotency.claim_keys"}
 
 // permitRole refuses an operation of an Execute that needs a greater role.
 func (c *call) permitRole(m proto.Message) error {

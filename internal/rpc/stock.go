@@ -15,10 +15,10 @@ type Stock struct {
 }
 
 func (s *Stock) PutItem(ctx context.Context, r *pb.PutItemRequest) (*pb.PutItemResponse, error) {
-	return run(ctx, s.Mutations, putItemCall, r)
+	return run(ctx, s.Mutations, putItemOperation, r)
 }
 
-var putItemCall = register("stock.put_item",
+var putItemOperation = register("stock.put_item",
 	func(c *call, d *decoder, r *pb.PutItemRequest) mutation[*pb.PutItemResponse] {
 		cmd := &stock.PutItemCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
 			Label:    d.printable("label", r.GetLabel()),
@@ -31,10 +31,10 @@ var putItemCall = register("stock.put_item",
 	})
 
 func (s *Stock) Restock(ctx context.Context, r *pb.RestockRequest) (*pb.RestockResponse, error) {
-	return run(ctx, s.Mutations, restockCall, r)
+	return run(ctx, s.Mutations, restockOperation, r)
 }
 
-var restockCall = register("stock.restock",
+var restockOperation = register("stock.restock",
 	func(c *call, d *decoder, r *pb.RestockRequest) mutation[*pb.RestockResponse] {
 		cmd := changeOf(c, d, r, stock.Restock)
 		return newMutation(flow.Stock(cmd), stockRows,
@@ -44,10 +44,10 @@ var restockCall = register("stock.restock",
 	})
 
 func (s *Stock) AdjustStock(ctx context.Context, r *pb.AdjustStockRequest) (*pb.AdjustStockResponse, error) {
-	return run(ctx, s.Mutations, adjustStockCall, r)
+	return run(ctx, s.Mutations, adjustStockOperation, r)
 }
 
-var adjustStockCall = register("stock.adjust_stock",
+var adjustStockOperation = register("stock.adjust_stock",
 	func(c *call, d *decoder, r *pb.AdjustStockRequest) mutation[*pb.AdjustStockResponse] {
 		if r.GetQuantity() == 0 {
 			d.bad("quantity", "must not be 0")
@@ -61,10 +61,10 @@ var adjustStockCall = register("stock.adjust_stock",
 	})
 
 func (s *Stock) Unsell(ctx context.Context, r *pb.UnsellRequest) (*pb.UnsellResponse, error) {
-	return run(ctx, s.Mutations, unsellCall, r)
+	return run(ctx, s.Mutations, unsellOperation, r)
 }
 
-var unsellCall = register("stock.unsell",
+var unsellOperation = register("stock.unsell",
 	func(c *call, d *decoder, r *pb.UnsellRequest) mutation[*pb.UnsellResponse] {
 		cmd := changeOf(c, d, r, stock.Unsell)
 		cmd.ReservationNo, cmd.Reason = d.bizNo("reservation_no", r.GetReservationNo()), r.GetReason()

@@ -12,10 +12,10 @@ import (
 const defaultReservationLife = 15 * time.Minute
 
 func (s *Stock) Reserve(ctx context.Context, r *pb.ReserveRequest) (*pb.ReserveResponse, error) {
-	return run(ctx, s.Mutations, reserveCall, r)
+	return run(ctx, s.Mutations, reserveOperation, r)
 }
 
-var reserveCall = register("stock.reserve",
+var reserveOperation = register("stock.reserve",
 	func(c *call, d *decoder, r *pb.ReserveRequest) mutation[*pb.ReserveResponse] {
 		cmd := reserveCommand(c, d, r)
 		cmd.Life = lifeOr(r.GetLife(), defaultReservationLife)
@@ -28,10 +28,10 @@ var reserveCall = register("stock.reserve",
 	})
 
 func (s *Stock) Deduct(ctx context.Context, r *pb.DeductRequest) (*pb.DeductResponse, error) {
-	return run(ctx, s.Mutations, deductCall, r)
+	return run(ctx, s.Mutations, deductOperation, r)
 }
 
-var deductCall = register("stock.deduct",
+var deductOperation = register("stock.deduct",
 	func(c *call, d *decoder, r *pb.DeductRequest) mutation[*pb.DeductResponse] {
 		cmd := reserveCommand(c, d, r)
 		m := newMutation(flow.Stock(cmd), stockRows,
@@ -55,10 +55,10 @@ func reserveCommand(c *call, d *decoder, r interface {
 }
 
 func (s *Stock) Confirm(ctx context.Context, r *pb.ConfirmRequest) (*pb.ConfirmResponse, error) {
-	return run(ctx, s.Mutations, confirmCall, r)
+	return run(ctx, s.Mutations, confirmOperation, r)
 }
 
-var confirmCall = register("stock.confirm",
+var confirmOperation = register("stock.confirm",
 	func(c *call, d *decoder, r *pb.ConfirmRequest) mutation[*pb.ConfirmResponse] {
 		cmd := &stock.ConfirmCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
 			ReservationNo: d.bizNo("reservation_no", r.GetReservationNo())}
@@ -69,10 +69,10 @@ var confirmCall = register("stock.confirm",
 	})
 
 func (s *Stock) Cancel(ctx context.Context, r *pb.CancelRequest) (*pb.CancelResponse, error) {
-	return run(ctx, s.Mutations, cancelCall, r)
+	return run(ctx, s.Mutations, cancelOperation, r)
 }
 
-var cancelCall = register("stock.cancel",
+var cancelOperation = register("stock.cancel",
 	func(c *call, d *decoder, r *pb.CancelRequest) mutation[*pb.CancelResponse] {
 		cmd := &stock.CancelCommand{Caller: c.caller(), Item: d.bizNo("item", r.GetItem()),
 			ReservationNo: d.bizNo("reservation_no", r.GetReservationNo())}

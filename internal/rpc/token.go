@@ -14,10 +14,10 @@ func (s *Idempotency) IssueTokens(ctx context.Context, r *pb.IssueTokensRequest)
 		return nil, err
 	}
 	noStore(ctx)
-	return run(ctx, s.Mutations, issueTokensCall, r)
+	return run(ctx, s.Mutations, issueTokensOperation, r)
 }
 
-var issueTokensCall = operation[*pb.IssueTokensRequest,
+var issueTokensOperation = operation[*pb.IssueTokensRequest,
 	*pb.IssueTokensResponse]{name: "idempotency.issue_tokens", unrecorded: true,
 	read: func(c *call, d *decoder, r *pb.IssueTokensRequest) mutation[*pb.IssueTokensResponse] {
 		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())),
@@ -32,14 +32,14 @@ var issueTokensCall = operation[*pb.IssueTokensRequest,
 	}}
 
 func (s *Idempotency) SpendToken(ctx context.Context, r *pb.SpendTokenRequest) (*pb.SpendTokenResponse, error) {
-	return run(ctx, s.Mutations, spendTokenCall, r)
+	return run(ctx, s.Mutations, spendTokenOperation, r)
 }
 
-var spendTokenCall = register(spendTokenOperation,
+var spendTokenOperation = register(spendTokenName,
 	func(c *call, d *decoder, r *pb.SpendTokenRequest) mutation[*pb.SpendTokenResponse] {
 		cmd := &token.SpendCommand{Spend: token.Spend{Caller: c.caller(), Token: r.GetToken(),
 			Subject: d.label("subject", r.GetSubject()), Purpose: d.label("purpose", r.GetPurpose()),
-			Operation: spendTokenOperation}, Result: d.label("result", r.GetResult())}
+			Operation: spendTokenName}, Result: d.label("result", r.GetResult())}
 		m := newMutation(flow.Token(cmd), 1, func(used token.Used, _ bool) *pb.SpendTokenResponse {
 			return &pb.SpendTokenResponse{SpendTime: timestamp(used.SpentAt)}
 		})
@@ -47,7 +47,7 @@ var spendTokenCall = register(spendTokenOperation,
 		return m
 	})
 
-const spendTokenOperation = "idempotency.spend_token"
+const spendTokenName = "idempotency.spend_token"
 
 // label decodes a name that people see: at most 255 bytes, without control characters.
 func (d *decoder) label(path, s string) string {

@@ -23,10 +23,10 @@ type Webhooks struct {
 
 func (s *Webhooks) CreateEndpoint(ctx context.Context,
 	r *pb.CreateEndpointRequest) (*pb.CreateEndpointResponse, error) {
-	return run(ctx, s.Mutations, createEndpointCall, r)
+	return run(ctx, s.Mutations, createEndpointOperation, r)
 }
 
-var createEndpointCall = register("notify.create_endpoint",
+var createEndpointOperation = register("notify.create_endpoint",
 	func(c *call, d *decoder, r *pb.CreateEndpointRequest) mutation[*pb.CreateEndpointResponse] {
 		cmd := &webhook.CreateCommand{Caller: c.caller(), Name: r.GetName(), URL: d.endpointURL(c, r.GetUrl()),
 			Types: eventTypes(r.GetTypes()), Description: d.printable("description", r.GetDescription())}
@@ -37,10 +37,10 @@ var createEndpointCall = register("notify.create_endpoint",
 
 func (s *Webhooks) UpdateEndpoint(ctx context.Context,
 	r *pb.UpdateEndpointRequest) (*pb.UpdateEndpointResponse, error) {
-	return run(ctx, s.Mutations, updateEndpointCall, r)
+	return run(ctx, s.Mutations, updateEndpointOperation, r)
 }
 
-var updateEndpointCall = register("notify.update_endpoint",
+var updateEndpointOperation = register("notify.update_endpoint",
 	func(c *call, d *decoder, r *pb.UpdateEndpointRequest) mutation[*pb.UpdateEndpointResponse] {
 		cmd := &webhook.UpdateCommand{Caller: c.caller(), Name: r.GetName(), URL: r.Url, Description: r.Description,
 			Enabled: r.Enabled}
@@ -58,10 +58,10 @@ var updateEndpointCall = register("notify.update_endpoint",
 	})
 
 func (s *Webhooks) RotateSecret(ctx context.Context, r *pb.RotateSecretRequest) (*pb.RotateSecretResponse, error) {
-	return run(ctx, s.Mutations, rotateSecretCall, r)
+	return run(ctx, s.Mutations, rotateSecretOperation, r)
 }
 
-var rotateSecretCall = register("notify.rotate_secret",
+var rotateSecretOperation = register("notify.rotate_secret",
 	func(c *call, _ *decoder, r *pb.RotateSecretRequest) mutation[*pb.RotateSecretResponse] {
 		cmd := &webhook.RotateCommand{Caller: c.caller(), Name: r.GetName(), Version: r.GetSecretVersion(),
 			Overlap: lifeOr(r.GetOverlap(), webhook.DefaultOverlap)}
@@ -72,10 +72,10 @@ var rotateSecretCall = register("notify.rotate_secret",
 
 func (s *Webhooks) DeleteEndpoint(ctx context.Context,
 	r *pb.DeleteEndpointRequest) (*pb.DeleteEndpointResponse, error) {
-	return run(ctx, s.Mutations, deleteEndpointCall, r)
+	return run(ctx, s.Mutations, deleteEndpointOperation, r)
 }
 
-var deleteEndpointCall = register("notify.delete_endpoint",
+var deleteEndpointOperation = register("notify.delete_endpoint",
 	func(c *call, _ *decoder, r *pb.DeleteEndpointRequest) mutation[*pb.DeleteEndpointResponse] {
 		cmd := &webhook.DeleteCommand{Caller: c.caller(), Name: r.GetName()}
 		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.DeleteEndpointResponse {
@@ -84,10 +84,10 @@ var deleteEndpointCall = register("notify.delete_endpoint",
 	})
 
 func (s *Webhooks) Publish(ctx context.Context, r *pb.PublishRequest) (*pb.PublishResponse, error) {
-	return run(ctx, s.Mutations, publishCall, r)
+	return run(ctx, s.Mutations, publishOperation, r)
 }
 
-var publishCall = register("notify.publish",
+var publishOperation = register("notify.publish",
 	func(c *call, d *decoder, r *pb.PublishRequest) mutation[*pb.PublishResponse] {
 		if !json.Valid(r.GetData()) {
 			d.bad("data", "is not JSON")

@@ -192,10 +192,10 @@ func (r *Works) fill(ctx context.Context, k work.Key, replay *pb.WorkReplay) (go
 }
 
 func (s *Idempotency) Extend(ctx context.Context, r *pb.ExtendRequest) (*pb.ExtendResponse, error) {
-	return report(ctx, s, extendCall, r)
+	return report(ctx, s, extendOperation, r)
 }
 
-var extendCall = register("idempotency.extend",
+var extendOperation = register("idempotency.extend",
 	func(c *call, d *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
 		cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: lifeOr(r.GetLease(), 0)}
 		return newMutation(flow.Work(cmd), 1, func(b work.Begun, _ bool) *pb.ExtendResponse {
@@ -204,10 +204,10 @@ var extendCall = register("idempotency.extend",
 	})
 
 func (s *Idempotency) Complete(ctx context.Context, r *pb.CompleteRequest) (*pb.CompleteResponse, error) {
-	return report(ctx, s, completeCall, r)
+	return report(ctx, s, completeOperation, r)
 }
 
-var completeCall = register("idempotency.complete",
+var completeOperation = register("idempotency.complete",
 	func(c *call, d *decoder, r *pb.CompleteRequest) mutation[*pb.CompleteResponse] {
 		cmd := &work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: endStates[r.GetOutcome()],
 			Answer: d.answer("answer", r.GetAnswer())}
@@ -217,10 +217,10 @@ var completeCall = register("idempotency.complete",
 	})
 
 func (s *Idempotency) Abandon(ctx context.Context, r *pb.AbandonRequest) (*pb.AbandonResponse, error) {
-	return report(ctx, s, abandonCall, r)
+	return report(ctx, s, abandonOperation, r)
 }
 
-var abandonCall = register("idempotency.abandon",
+var abandonOperation = register("idempotency.abandon",
 	func(c *call, d *decoder, r *pb.AbandonRequest) mutation[*pb.AbandonResponse] {
 		cmd := &work.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}
 		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.AbandonResponse {

@@ -51,10 +51,10 @@ func (s *Idempotency) ListWorks(ctx context.Context, r *pb.ListWorksRequest) (*p
 
 func (s *Idempotency) ResolveWork(ctx context.Context,
 	r *pb.ResolveWorkRequest) (*pb.ResolveWorkResponse, error) {
-	return report(ctx, s, resolveCall, r)
+	return report(ctx, s, resolveOperation, r)
 }
 
-var resolveCall = register("idempotency.resolve_work",
+var resolveOperation = register("idempotency.resolve_work",
 	func(c *call, d *decoder, r *pb.ResolveWorkRequest) mutation[*pb.ResolveWorkResponse] {
 		cmd := &work.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
 		switch {

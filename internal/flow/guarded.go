@@ -2,25 +2,25 @@ package flow
 
 import "github.com/ledgerd/ledgerd/internal/commit"
 
-// Call is the Command of one call: its conditions, the command that they guard, and the rendering of the response. Its
-// answer is an Answer, or a commit.Repeat of one.
-type Call struct {
+// Guarded is a command with the conditions that guard it, such as a submit token, and the rendering of its response.
+// Its answer is a Result, or a commit.Repeat of one.
+type Guarded struct {
 	Conditions []Condition
 	Command    Command
-	// Render makes the response from the command's answer. existed: an earlier call made the resource. Render runs in
-	// the batch, which records the response under the request key. Nil: no response.
-	Render func(answer any, existed bool) (response any, err error)
+	// Render makes the response from the command's answer. existed: an earlier call made the resource. It runs in the
+	// batch, which records the response under the request key. Nil: no response.
+	Render func(answer any, existed bool) (response any)
 }
 
-// Answer is the answer of a Call.
-type Answer struct {
+// Result is the answer of a Guarded.
+type Result struct {
 	Response any // rendered; nil without Render
-	Answer   any // of the command
+	Value    any // the command's answer
 	Existed  bool
 }
 
 // Need names the rows of the conditions and of the command.
-func (c *Call) Need(tx *Tx) {
+func (c *Guarded) Need(tx *Tx) {
 	for _, x := range c.Conditions {
 		x.Need(tx)
 	}
@@ -28,13 +28,13 @@ func (c *Call) Need(tx *Tx) {
 }
 
 // Count runs the command's Count, if it has one.
-func (c *Call) Count(tx *Tx) bool {
+func (c *Guarded) Count(tx *Tx) bool {
 	x, ok := c.Command.(commit.Counted[*Tx])
 	return ok && x.Count(tx)
 }
 
 // Guard runs the guards of the conditions in order, then the command's own.
-func (c *Call) Guard(tx *Tx) error {
+func (c *Guarded) Guard(tx *Tx) error {
 	for _, x := range c.Conditions {
 		if err := x.Guard(tx); err != nil {
 			return err
@@ -47,7 +47,7 @@ func (c *Call) Guard(tx *Tx) error {
 }
 
 // Apply runs the command, renders its answer, and passes it to the conditions.
-func (c *Call) Apply(tx *Tx) (any, error) {
+func (c *Guarded) Apply(tx *Tx) (any, error) {
 	for _, x := range c.Conditions {
 		if err := x.Apply(tx); err != nil {
 			return nil, err
@@ -60,14 +60,12 @@ func (c *Call) Apply(tx *Tx) (any, error) {
 		}
 		return nil, err
 	}
-	a := Answer{Answer: answer}
+	a := Result{Value: answer}
 	if r, ok := answer.(commit.Repeat); ok {
-		a = Answer{Answer: r.First, Existed: true}
+		a = Result{Value: r.First, Existed: true}
 	}
 	if c.Render != nil {
-		if a.Response, err = c.Render(a.Answer, a.Existed); err != nil {
-			return nil, err
-		}
+		a.Response = c.Render(a.Value, a.Existed)
 	}
 	for _, x := range c.Conditions {
 		if err := x.Done(tx, a); err != nil {
