@@ -255,7 +255,7 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			s.all(put("tea", 1), restock("tea", "r", 5))
+			s.all(put(t.Name(), 1), restock(t.Name(), "r", 5)) // a name of its own: this process remembers items by name
 			held, err := s.super.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -265,7 +265,7 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 			if _, err := held.Exec(t.Context(), change); err != nil {
 				t.Fatal(err)
 			}
-			w := submission(direct(strategy, deduct("tea", "n", 1)))
+			w := submission(direct(strategy, deduct(t.Name(), "n", 1)))
 			w.Direct = &commit.Direct{Tries: 1, Pause: time.Millisecond}
 			done := make(chan string, 1)
 			go func() { done <- s.do(w) }()
