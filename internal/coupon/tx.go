@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -104,12 +103,8 @@ func (c *Coupon) CheckSame(campaign string, expiresAt time.Time, metadata map[st
 	if len(differs) == 0 {
 		return nil
 	}
-	x := ExistsDifferent.New("coupon %s is issued already, with another %s", c.Code, strings.Join(differs, " and ")).
-		With("code", c.Code).With("first_id", c.ID).With("differs", strings.Join(differs, ","))
-	for _, name := range differs {
-		x = x.WithField(name, "differs from that of coupon "+c.Code)
-	}
-	return x
+	return ExistsDifferent.New("coupon %s is already issued", c.Code).Differing(differs, "code").
+		With("code", c.Code).With("first_id", c.ID)
 }
 
 // Flush inserts the new coupons.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 )
 
@@ -135,6 +136,16 @@ func (f *Fault) With(name string, value any) *Fault {
 func (f *Fault) WithField(path, description string) *Fault {
 	f.Fields = append(f.Fields, Field{path, description})
 	return f
+}
+
+// Differing adds the fields in which a request differs from the first one with the same number: to the message, to the
+// metadata as differs, and as invalid fields. number is the name of the number.
+func (f *Fault) Differing(fields []string, number string) *Fault {
+	f.Message += ", with other content: " + strings.Join(fields, ", ")
+	for _, name := range fields {
+		f.WithField(name, "differs from the first request with this "+number)
+	}
+	return f.With("differs", strings.Join(fields, ","))
 }
 
 // After sets the delay before a retry.

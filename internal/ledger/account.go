@@ -180,8 +180,7 @@ func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	return AccountExistsDifferent.New("account %s exists with other content: %s differ", a.Code,
-		strings.Join(fields, ", ")).
+	return AccountExistsDifferent.New("account %s exists with other content: %s", a.Code, strings.Join(fields, ", ")).
 		With("account", a.Code).With("asset", a.Asset).With("differs", strings.Join(fields, ","))
 }
 

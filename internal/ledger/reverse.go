@@ -2,9 +2,7 @@ package ledger
 
 import (
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -139,19 +137,13 @@ func nameField(object string, id int64) string {
 func (tx *Tx) bizNoTaken(what, bizNo string, id int64, fields []string) error {
 	slices.Sort(fields)
 	fields = slices.Compact(fields)
-	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s: %s differ", bizNo, what,
-		strings.Join(fields, ", ")).
-		With("biz_no", bizNo).With("differs", strings.Join(fields, ","))
+	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s", bizNo, what)
 	if tx.madeByCommand(id) {
-		f.Message = fmt.Sprintf("the biz_no %s is used by another %s of the same call: %s differ", bizNo, what,
-			strings.Join(fields, ", "))
+		f = BizNoExistsDifferent.New("the biz_no %s is used by another %s of the same call", bizNo, what)
 	} else {
 		f = f.With("first_id", id)
 	}
-	for _, name := range fields {
-		f = f.WithField(name, "differs from the first request with this biz_no")
-	}
-	return f
+	return f.Differing(fields, "biz_no").With("biz_no", bizNo)
 }
 
 func transferNotFound(name string, value any) error {

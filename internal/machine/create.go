@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -91,8 +90,8 @@ func (c *CreateCommand) repeat(tx *Tx) (any, error) {
 	if len(differs) == 0 {
 		return commit.Repeat{First: v.Instance}, nil
 	}
-	f := v.fault(InstanceExistsDifferent, "machine %s has an instance %s already, created with another %s", c.Machine,
-		c.Key, strings.Join(differs, " and ")).With("differs", strings.Join(differs, ","))
+	f := v.fault(InstanceExistsDifferent, "machine %s already has an instance %s", c.Machine, c.Key).
+		Differing(differs, "key")
 	if !tx.made(c.row) { // else this call made it, and its error unmakes it
 		f = f.With("first_id", v.ID)
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -44,13 +43,8 @@ func (o *Order) Same(f *Facts) error {
 	if len(differs) == 0 {
 		return nil
 	}
-	x := ExistsDifferent.New("the order_no %s is already used, with another %s", o.OrderNo,
-		strings.Join(differs, " and ")).With("order_no", o.OrderNo).
-		With("first_id", o.ID).With("differs", strings.Join(differs, ","))
-	for _, name := range differs {
-		x.WithField(name, "differs from the first request with this order_no")
-	}
-	return x
+	return ExistsDifferent.New("the order_no %s is already used", o.OrderNo).Differing(differs, "order_no").
+		With("order_no", o.OrderNo).With("first_id", o.ID)
 }
 
 // Repeated is the fault for an order of the same purchase as this one.

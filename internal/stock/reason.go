@@ -2,7 +2,6 @@ package stock
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -67,13 +66,9 @@ func (r *Reservation) ended() error {
 // numberTaken refuses a number that is used for other content. It names the first object if its commit does not depend
 // on this command.
 func (tx *Tx) numberTaken(reason *fault.Reason, field, no string, first int64, differs []string) error {
-	f := reason.New("the %s %s is already used, with another %s", field, no, strings.Join(differs, " and ")).
-		With(field, no).With("differs", strings.Join(differs, ","))
+	f := reason.New("the %s %s is already used", field, no).Differing(differs, field).With(field, no)
 	if !slices.Contains(tx.made, first) {
 		f.With("first_id", first)
-	}
-	for _, name := range differs {
-		f.WithField(name, "differs from the first request with this "+field)
 	}
 	return f
 }

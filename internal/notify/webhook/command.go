@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/audit"
@@ -68,8 +67,8 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		}
 		if len(differs) > 0 {
 			slices.Sort(differs)
-			return nil, ExistsDifferent.New("webhook endpoint %s exists with other content", c.Name).With("name",
-				c.Name).With("differs", strings.Join(differs, ","))
+			return nil, ExistsDifferent.New("there is already a webhook endpoint %s", c.Name).Differing(differs, "name").
+				With("name", c.Name)
 		}
 		return commit.Repeat{First: *e}, nil
 	}
