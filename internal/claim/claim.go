@@ -1,6 +1,8 @@
 package claim
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
 	"strings"
 	"time"
@@ -92,8 +94,11 @@ func DefaultLife(scope string) time.Duration {
 	return 0
 }
 
-// Compose joins parts into one key, each prefixed by its length in bytes and a colon, separated by commas.
-// Different lists give different keys.
+// maxKey is the largest size of a key, in bytes.
+const maxKey = 1024
+
+// Compose joins parts into one key, each prefixed by its length in bytes and a colon, separated by commas. A key that
+// would be longer than maxKey is its SHA-256 instead. Different lists give different keys.
 func Compose(parts []string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -102,7 +107,11 @@ func Compose(parts []string) string {
 		b.WriteString(p)
 		b.WriteByte(',')
 	}
-	return b.String()
+	if b.Len() <= maxKey {
+		return b.String()
+	}
+	sum := sha256.Sum256([]byte(b.String()))
+	return "sha256:" + hex.EncodeToString(sum[:]) // no composed key begins like this
 }
 
 // Use uses a key declared with Want; Name sets the result of a first use. Faults leave the claim unchanged:

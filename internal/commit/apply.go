@@ -113,12 +113,12 @@ func (a *attempt[T]) applyCommand(j *job[T]) error {
 	if err != nil {
 		return err
 	}
+	record := j.keyed()
 	if r, ok := answer.(Repeat); ok {
-		j.out = Outcome{Answer: r.First, Existed: true}
-		return nil
+		j.out.Existed, answer, record = true, r.First, record && r.Record
 	}
 	j.out.Answer = answer
-	if !j.keyed() {
+	if !record {
 		return nil
 	}
 	bytes, err := j.Encode(answer)

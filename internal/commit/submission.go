@@ -49,8 +49,12 @@ type Counted[T any] interface {
 }
 
 // Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. A Repeat
-// is not recorded under the key.
-type Repeat struct{ First any }
+// is recorded under the key only with Record: the call has changed something else, such as a token that it has spent,
+// so that another attempt would end differently.
+type Repeat struct {
+	First  any
+	Record bool
+}
 
 // ErrMoreRows is returned by Apply if it needs rows that Need did not name. The next call of Need must name them. The
 // attempt rolls back and is rerun.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/order"
 )
@@ -65,6 +66,10 @@ func resultName(answer any) string {
 		return a.Code
 	case order.View:
 		return a.OrderNo
+	case coupon.View:
+		return a.Code
+	case Grabbed:
+		return cmp.Or(a.OrderNo, a.Coupon)
 	}
 	return ""
 }

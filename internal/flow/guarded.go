@@ -73,7 +73,7 @@ func (c *Guarded) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if a.Existed {
-		return commit.Repeat{First: a}, nil
+		return commit.Repeat{First: a, Record: len(c.Conditions) > 0}, nil
 	}
 	return a, nil
 }

@@ -274,7 +274,7 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if !i.TimerAt.IsZero() {
 		o.Life = i.TimerAt.Sub(i.CreatedAt)
 	}
-	if (c.Reserve || c.hold != nil) && c.pay == nil {
+	if (c.Reserve || c.hold != nil || c.coupon != nil) && c.pay == nil {
 		if err := c.mayReserve(tx, i, &o); err != nil {
 			return nil, err
 		}
@@ -282,22 +282,22 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	return tx.Orders().Create(c.row, o), nil
 }
 
-// mayReserve checks that the machine gives back what the order reserves and holds.
+// mayReserve checks that the machine gives back what the order reserves, holds and locks.
 func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
 	return reservable(o.Life, o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo))
 }
 
-// reservable checks the timer of the first state of a machine whose orders reserve or hold: its length, 0 for none, and
+// reservable checks the timer of the first state of a machine whose orders have parts: its length, 0 for none, and
 // whether it cancels their parts.
 func reservable(life time.Duration, cancels bool) error {
 	field, problem := "machine", ""
 	switch {
 	case life == 0:
-		problem = "has no timer on its first state, so it would never give back what the order reserves or holds"
+		problem = "has no timer on its first state, so it would never give back what the order reserves, holds or locks"
 	case !cancels:
-		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would lapse all the same"
+		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would lapse all the same, and its coupon stay locked"
 	case life > order.MaxLife:
-		field, problem = "pay_within", "must be at most 400 days for an order that reserves or holds"
+		field, problem = "pay_within", "must be at most 400 days for an order that reserves, holds or locks a coupon"
 	default:
 		return nil
 	}

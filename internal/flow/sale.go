@@ -56,6 +56,13 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		if err != nil {
 			return nil, inFields(err, func(path string) string { return "sale.order." + path })
 		}
+		if o.Amount, err = atScale(f.Amount, scale); err != nil {
+			return nil, err
+		}
+	}
+	if c.row.Exists && (c.Order == nil) != (c.row.Value.Order == nil) {
+		const problem = "must give what it gave before, orders or coupons: put another sale"
+		return nil, fault.FieldInvalid.New("sale: %s", problem).WithField("sale.sale", problem)
 	}
 	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
 	if c.row.Exists {
@@ -65,6 +72,12 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: c.Named}, nil
 	}
 	return c.Named, audits.of(tx).Add(c.Caller, change)
+}
+
+// atScale writes an amount with the decimals of its asset.
+func atScale(d amount.Decimal, scale uint8) (string, error) {
+	minor, err := d.Minor(scale)
+	return amount.Format(minor, scale), err
 }
 
 // checkMachine checks that orders of the sale can be created, as the machine is now.

@@ -307,9 +307,14 @@ func (c *call) conditions(operation string, tokenRequired bool) (spent *flow.Sub
 	return spent, claimed
 }
 
-// resourceMade names the resource in a response.
+// resourceMade names the resource in a response, or the response itself: that of Grab has the number of the order.
 func resourceMade(a flow.Result) map[string]string {
-	return resourceOf(a.Response.(proto.Message).ProtoReflect())
+	m := a.Response.(proto.Message).ProtoReflect()
+	names := named(m)
+	if names["resource"] == snake(string(m.Descriptor().Name())) {
+		names["resource"] = strings.TrimSuffix(names["resource"], "_response")
+	}
+	return names
 }
 
 // requestKey returns the call's request key, or nil. Returns fault IDEMPOTENCY_KEY_MISSING if the policy requires one.

@@ -16,13 +16,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// everything is the example of docs/api/order.md: two items, a coupon, money and points, and a text message.
-func everything(no, code string) *batchv1.ExecuteRequest {
+// everything is the example of docs/api/order.md: two items, a coupon, money and points, and a text message. The account
+// pays an amount; if that is empty, it pays all, and the order is paid at once.
+func everything(no, code, pays string) *batchv1.ExecuteRequest {
 	text := sms(no)
 	text.BizNo = ""
 	return execute(operation("order", &orderv1.CreateOrderRequest{OrderNo: no, Subject: "user:1", Asset: "COIN",
 		Amount: "2", Reserve: true, Coupon: code, Payee: "world", Messages: []*notifyv1.SendRequest{text},
-		Balance: &orderv1.BalancePart{Account: "u:a", Amount: "1"},
+		Balance: &orderv1.BalancePart{Account: "u:a", Amount: pays},
 		Lines:   []*orderv1.OrderLine{{Item: "tea", Quantity: 1}, {Item: "a", Quantity: 1}}}),
 		operation("points", &ledgerv1.TransferRequest{BizNo: no + "/points", Postings: posting("world", "u:a", "COIN", "0.5")}))
 }
@@ -31,6 +32,24 @@ func everything(no, code string) *batchv1.ExecuteRequest {
 // whole of it, once.
 func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 	t.Parallel()
+	t.Run("unpaid", func(t *testing.T) {
+		t.Parallel()
+		cutAnywhere(t, "1", lockedCoupon, map[string]string{
+			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' and state = 'reserved'",
+			"holds":        "select count(*) from ledger_holds where biz_no like 'cut-%' and state = 'held'",
+			"transfers":    "select count(*) from ledger_transfers where biz_no like 'cut-%'"})
+	})
+	t.Run("paid", func(t *testing.T) {
+		t.Parallel()
+		cutAnywhere(t, "", usedCoupon, map[string]string{
+			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' and state = 'sold'",
+			"paid orders":  "select count(*) from machine_instances where key like 'cut-%' and state = 'paid'",
+			"transfers":    "select count(*) / 2 from ledger_transfers where biz_no like 'cut-%'"})
+	})
+}
+
+// cutAnywhere cuts the connection of orders at each message, and counts what is there in the end.
+func cutAnywhere(t *testing.T, pays string, coupon salev1.CouponState, counts map[string]string) {
 	c := orderSite(t)
 	p := pgtest.NewProxy(t, c.DB.AppDSN)
 	c.Server.Stop()
@@ -63,7 +82,7 @@ func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 		p.Tap(pgtest.Requests, tap)
 		p.Tap(pgtest.Answers, tap)
 		eventually(t, time.Minute, "it is done", func() bool {
-			a := c.call(connectJSON, "Batch.Execute", everything(no, codes[step]), "Idempotency-Key", no)
+			a := c.call(connectJSON, "Batch.Execute", everything(no, codes[step], pays), "Idempotency-Key", no)
 			return a.Code == ""
 		})
 		p.Tap(pgtest.Requests, nil)
@@ -71,21 +90,17 @@ func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 		if cut {
 			cuts++
 		}
-		if _, existed := c.executed(everything(no, codes[step])); !slices.Equal(existed, []bool{true, true}) {
+		if _, existed := c.executed(everything(no, codes[step], pays)); !slices.Equal(existed, []bool{true, true}) {
 			t.Errorf("step %d: %v", step, existed)
 		}
-		c.wantCoupon(codes[step], lockedCoupon)
+		c.wantCoupon(codes[step], coupon)
 	}
 	if cuts < 4 {
 		t.Errorf("only %d connections were cut", cuts)
 	}
-	for what, query := range map[string]string{
-		"orders":       "select count(*) from order_orders where order_no like 'cut-%'",
-		"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' and state = 'reserved'",
-		"holds":        "select count(*) from ledger_holds where biz_no like 'cut-%' and state = 'held'",
-		"points":       "select count(*) from ledger_transfers where biz_no like 'cut-%'",
-		"messages":     "select count(*) from notify_messages where biz_no like 'cut-%'",
-	} {
+	counts["orders"] = "select count(*) from order_orders where order_no like 'cut-%'"
+	counts["messages"] = "select count(*) from notify_messages where biz_no like 'cut-%'"
+	for what, query := range counts {
 		if n := c.Count(query); n != steps {
 			t.Errorf("%d %s, want %d", n, what, steps)
 		}

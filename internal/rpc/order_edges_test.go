@@ -15,6 +15,7 @@ import (
 	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
@@ -155,6 +156,10 @@ func TestMachinesThatGiveNothingBackAreRefused(t *testing.T) {
 		c.refused("Order.CreateOrder", r, "FIELD_INVALID")
 		r.Reserve, r.Balance = false, nil
 		c.createOrder(r)
+		ok(c, "Sale.IssueCoupons", issue("c", m.GetMachine()), new(salev1.IssueCouponsResponse))
+		ok(c, "Sale.ClaimCoupon", claimCoupon(m.GetMachine(), secretNote+m.GetMachine()), new(salev1.ClaimCouponResponse))
+		r.OrderNo, r.Purchase, r.Coupon, r.Subject = r.GetOrderNo()+"c", nil, m.GetMachine(), secretNote+m.GetMachine()
+		c.refused("Order.CreateOrder", r, "FIELD_INVALID")
 	}
 	c.refused("Machine.DefineMachine", ownMachine("confirms", machinev1.OrderParts_ORDER_PARTS_CONFIRM), "MACHINE_INVALID")
 	r := anOrder("o-1", 3)

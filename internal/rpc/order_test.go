@@ -254,6 +254,8 @@ func TestOtherContentNamesTheFields(t *testing.T) {
 		"balance":  func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "5" },
 		"purchase": func(r *orderv1.CreateOrderRequest) { r.Purchase = nil },
 		"metadata": func(r *orderv1.CreateOrderRequest) { r.Metadata = nil },
+		"asset":    func(r *orderv1.CreateOrderRequest) { r.Asset = "none" },
+		"coupon":   func(r *orderv1.CreateOrderRequest) { r.Coupon = "none" },
 		"pay_within": func(r *orderv1.CreateOrderRequest) {
 			r.PayWithin = durationpb.New(time.Hour)
 		},
@@ -340,6 +342,64 @@ func TestOrderNumberIsMadeOnce(t *testing.T) {
 	if s := got[2].(*orderv1.CancelOrderResponse).GetOrder(); s.GetOrderNo() != o.GetOrderNo() || s.GetState() != "cancelled" {
 		t.Errorf("%v, then %v", o, s)
 	}
+}
+
+func TestPurchaseKeysMayBeLong(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	parts := make([]string, 16)
+	for i := range parts {
+		parts[i] = strings.Repeat("é", 63) + fmt.Sprintf("%02d", i)
+	}
+	buy := func(no string) *orderv1.CreateOrderRequest {
+		return &orderv1.CreateOrderRequest{OrderNo: no, Subject: "u", Asset: "COIN", Amount: "1",
+			Purchase: &orderv1.PurchaseKey{Parts: parts}}
+	}
+	c.createOrder(buy("o-1"))
+	if o := c.createOrder(buy("o-2")); o.GetOrder().GetOrderNo() != "o-1" {
+		t.Errorf("%v", o)
+	}
+	parts[15] = "other"
+	if o := c.createOrder(buy("o-3")); o.GetExisted() {
+		t.Errorf("%v", o)
+	}
+	all := buy("o-4")
+	for i := range 100 {
+		all.Lines = append(all.Lines, &orderv1.OrderLine{Item: strings.Repeat("x", 120) + fmt.Sprint(i), Quantity: 1})
+	}
+	all.Purchase.Parts = nil
+	c.createOrder(all)
+	all.OrderNo = "o-5"
+	if o := c.createOrder(all); o.GetOrder().GetOrderNo() != "o-4" {
+		t.Errorf("%v", o)
+	}
+}
+
+// A retry finds the answer under the key, though the token is spent: also if the order had existed before.
+func TestAnAnswerThatSpentATokenIsRecorded(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	c.createOrder(anOrder("o-1", 3))
+	issued := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{Count: 2},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()
+	for range 2 {
+		o := ok(c, "Order.CreateOrder", anOrder("o-1", 3), new(orderv1.CreateOrderResponse), "Idempotency-Key", "k",
+			"Submit-Token", issued[0])
+		if !o.GetExisted() {
+			t.Errorf("%v", o)
+		}
+	}
+	claim := []string{"Idempotency-Key", "l", "Claim-Key", `"page-1"`}
+	for range 2 {
+		ok(c, "Order.CreateOrder", anOrder("o-1", 3), new(orderv1.CreateOrderResponse), claim...)
+	}
+	claimed := ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Key: "page-1"},
+		new(idempotencyv1.GetClaimResponse)).GetClaim()
+	if claimed.GetUses() != 1 {
+		t.Errorf("%v", claimed)
+	}
+	ok(c, "Order.CreateOrder", anOrder("o-1", 3), new(orderv1.CreateOrderResponse), "Idempotency-Key", "free")
+	ok(c, "Order.CreateOrder", anOrder("o-2", 3), new(orderv1.CreateOrderResponse), "Idempotency-Key", "free") // not recorded
 }
 
 func TestOrderSpendsItsSubmitToken(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
@@ -290,6 +291,42 @@ func TestASaleNeedsAMachineForItsOrders(t *testing.T) {
 		} else if a.Reason(t) != x.reason || !strings.Contains(string(a.Raw), `"sale.order.`+x.field+`"`) {
 			t.Errorf("%+v: %s", x, a.Raw)
 		}
+	}
+}
+
+func TestAGrabIsTheResultOfItsToken(t *testing.T) {
+	t.Parallel()
+	c := saleSite(t)
+	c.putSale(saleOf("tv", "tv", "COIN"))
+	issued := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	g := ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Submit-Token", issued, "Claim-Key", `"page"`)
+	a := c.call(connectJSON, "Sale.Grab", grab("tv", "ada"), "Submit-Token", issued)
+	if a.Reason(t) != "TOKEN_SPENT" || a.State("first_resource") != "grab" || a.State("first_order_no") != g.GetOrderNo() {
+		t.Errorf("%s", a.Raw)
+	}
+	claimed := ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Key: "page"},
+		new(idempotencyv1.GetClaimResponse)).GetClaim()
+	if claimed.GetResult() != g.GetOrderNo() {
+		t.Errorf("%v", claimed)
+	}
+}
+
+func TestASaleKeepsWhatItGives(t *testing.T) {
+	t.Parallel()
+	c := saleSite(t)
+	s := saleOf("tv", "tv", "COIN")
+	s.GetOrder().Amount = "19"
+	for _, existed := range []bool{false, true} {
+		r := ok(c, "Sale.PutSale", putSale(s), new(salev1.PutSaleResponse))
+		if r.GetExisted() != existed || r.GetSale().GetOrder().GetAmount() != "19.00" {
+			t.Errorf("%v", r)
+		}
+		s.GetOrder().Amount = "19.0"
+	}
+	s.Gives = &salev1.Sale_Coupon{Coupon: &salev1.SaleCoupon{Campaign: "spring"}}
+	if a := c.refused("Sale.PutSale", putSale(s), "FIELD_INVALID"); !strings.Contains(string(a.Raw), "sale.sale") {
+		t.Errorf("%s", a.Raw)
 	}
 }
 

@@ -380,7 +380,8 @@ func (x *SaleCoupon) GetMetadata() map[string]string {
 // PutSaleRequest has a sale.
 type PutSaleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale. One of this name is replaced; what was won before stays as it is.
+	// Sale. One of this name is replaced; what was won before stays as it is. It must give orders if the old one does,
+	// and coupons if that does.
 	Sale          *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -908,7 +909,7 @@ func (x *GrabResponse) GetCoupon() string {
 	return ""
 }
 
-// GrabManyRequest asks for units for several buyers, each for itself, in this order.
+// GrabManyRequest asks for units for several buyers, each for itself, as if all asked at the same moment.
 type GrabManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sale.
