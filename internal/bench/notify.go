@@ -94,7 +94,7 @@ func notifyCases() []notifyCase {
 	return []notifyCase{
 		{"enqueue", "Send, while no worker delivers", enqueue},
 		{"burn-down", "the backlog, by one process", burnDown},
-		{"steady", "Send and delivery in one process, as fast as they go, at the end of as long a time as below",
+		{"steady", "Send and delivery in one process at full speed, at the end of a run as long as held-steady",
 			steady},
 		{"pickup", "from the call of Send to the provider, 300/s, in one process", pickup},
 		{"pickup-other", "the same, delivered by another process", pickupOther},
