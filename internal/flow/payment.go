@@ -215,7 +215,7 @@ func (tx *Tx) instanceOfRow(k machine.Key, c commit.Caller) (i machine.Instance,
 // inScale converts an amount of a transaction, which may be in another asset, to the decimals of its payment, rounded
 // up.
 func inScale(t *payment.Transaction, n amount.Int, p *payment.Payment) amount.Int {
-	return decimalOf(n, t.Scale).MinorUp(p.Scale)
+	return amount.NewDecimal(n, t.Scale).MinorUp(p.Scale)
 }
 
 // create makes the payment. If the gateway has told of it before, it is asked at once.
@@ -341,6 +341,3 @@ func movePayment(c commit.Caller, k machine.Key, to, cause string) *machine.Move
 	return &machine.MoveCommand{Caller: c, MoveParams: machine.MoveParams{Machine: k.Machine, Key: k.Key, To: to,
 		Cause: cause, Flow: true}}
 }
-
-// decimalOf returns an amount in major units.
-func decimalOf(n amount.Int, scale uint8) amount.Decimal { return amount.NewDecimal(n, scale) }

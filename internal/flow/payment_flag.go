@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -96,7 +97,7 @@ func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 	}
 	c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{
 		BizNo: "flag/" + strconv.FormatInt(c.ID, 10), Type: paymentTransfer, Postings: []ledger.Posting{{From: from,
-			To: to, Asset: f.Asset, Amount: decimalOf(f.Amount, f.Scale)}}}}
+			To: to, Asset: f.Asset, Amount: amount.NewDecimal(f.Amount, f.Scale)}}}}
 	c.transfer.Need(tx.Ledger())
 }
 

@@ -142,7 +142,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	}
 	i := answer.(machine.Instance)
 	if t.Account != "" {
-		c.hold.Amount = decimalOf(n, t.Scale)
+		c.hold.Amount = amount.NewDecimal(n, t.Scale)
 		if err := makePart(order.Key{Tenant: p.Tenant, OrderNo: p.OrderNo}, "hold", c.hold.BizNo, c.hold,
 			tx.Ledger()); err != nil {
 			return nil, inFields(err, func(string) string { return "amount" })

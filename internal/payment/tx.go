@@ -251,9 +251,6 @@ func (tx *Tx) KnownFlag(k FlagKey) *FlagRow { return tx.flags.Known(k) }
 // WantGateway names a gateway to read.
 func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.gateways.Want(k) }
 
-// KnownGateway returns a gateway that is named, or nil.
-func (tx *Tx) KnownGateway(k GatewayKey) *GatewayRow { return tx.gateways.Known(k) }
-
 // WantPut names a gateway to change.
 func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
 	tx.puts[k] = true
