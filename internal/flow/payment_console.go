@@ -29,7 +29,7 @@ func (c *ApplyNotice) needsQuery(tx *Tx) bool {
 func (c *ApplyNotice) unknownRefund(tx *Tx) (any, error) {
 	failed := c.Kind == gateway.RefundFailed
 	if !failed && c.Kind != gateway.Refunded {
-		s := c.record(tx, payment.Known, "there is no such refund")
+		s := c.record(tx, payment.VerdictKnown, "there is no such refund")
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
@@ -38,13 +38,13 @@ func (c *ApplyNotice) unknownRefund(tx *Tx) (any, error) {
 	case err != nil:
 		return nil, err
 	case failed && c.Foreign != "":
-		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
+		return c.record(tx, payment.VerdictKnown, "the notice names another "+c.Foreign), nil
 	case r != nil:
 		return c.updateConsoleRefund(tx, r)
 	case c.RefundNo == "" && c.alias != nil && c.alias.Exists: // it is the gateway's id of a refund of ours
-		return c.record(tx, payment.Known, "the refund is known"), nil
+		return c.record(tx, payment.VerdictKnown, "the refund is known"), nil
 	case failed && c.alias == nil:
-		return c.record(tx, payment.Known, "there is no such refund"), nil
+		return c.record(tx, payment.VerdictKnown, "there is no such refund"), nil
 	}
 	return c.addConsoleRefund(tx)
 }
@@ -86,10 +86,10 @@ func (c *ApplyNotice) addConsoleRefund(tx *Tx) (any, error) {
 	x.NoticedAt = c.latestTime(tx, time.Time{})
 	var s Settled
 	if x.Failed {
-		s = c.record(tx, payment.Known, "there is no such refund")
+		s = c.record(tx, payment.VerdictKnown, "there is no such refund")
 	} else {
 		detail := c.describeConsoleRefund()
-		s = c.record(tx, payment.Flagged, detail)
+		s = c.record(tx, payment.VerdictFlagged, detail)
 		x.FlagID = c.flagConsole(tx, c.notice.Value.ID, &x, x.Amount, detail)
 	}
 	tx.Payments().AddConsole(c.notice, x)
@@ -133,7 +133,7 @@ func (c *ApplyNotice) latestTime(tx *Tx, before time.Time) time.Time {
 func (c *ApplyNotice) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		s := c.record(tx, payment.Known, "the gateway has said something later")
+		s := c.record(tx, payment.VerdictKnown, "the gateway has said something later")
 		c.nameConsole(tx, r.Key.ID)
 		return s, nil
 	}
@@ -150,7 +150,7 @@ func (c *ApplyNotice) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, e
 		if !next.NoticedAt.Equal(x.NoticedAt) {
 			tx.Payments().ChangeConsole(r).NoticedAt = next.NoticedAt
 		}
-		s := c.record(tx, payment.Known, "the refund is known")
+		s := c.record(tx, payment.VerdictKnown, "the refund is known")
 		c.nameConsole(tx, r.Key.ID)
 		return s, nil
 	}
@@ -191,9 +191,9 @@ func (c *ApplyNotice) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next pa
 	}
 	next.Reflagged = true
 	*tx.Payments().ChangeConsole(r) = next
-	verdict := payment.Applied
+	verdict := payment.VerdictApplied
 	if flagged {
-		verdict = payment.Flagged
+		verdict = payment.VerdictFlagged
 	}
 	s := c.record(tx, verdict, detail)
 	c.nameConsole(tx, r.Key.ID)

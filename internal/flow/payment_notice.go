@@ -194,7 +194,7 @@ func (c *ApplyNotice) needTransfer(tx *Tx, payee string) {
 // Apply applies the notice, also if PutGateway has not been called yet: the gateway has no accounts then. Returns
 // faults of the order and the ledger, for which the caller runs the command again with Refused, and then with Unposted.
 func (c *ApplyNotice) Apply(tx *Tx) (any, error) {
-	if c.notice.Exists && c.notice.Value.Verdict != payment.Unknown {
+	if c.notice.Exists && c.notice.Value.Verdict != payment.VerdictUnknown {
 		return c.repeated(tx)
 	}
 	if !c.row.Exists {
@@ -210,7 +210,7 @@ func (c *ApplyNotice) Apply(tx *Tx) (any, error) {
 		return nil, commit.ErrMoreRows // another server has just made it
 	}
 	if who := c.foreign(); who != "" && c.Kind != gateway.Paid && !c.Kind.Refund() {
-		return c.record(tx, payment.Known, "the notice names another "+who), nil
+		return c.record(tx, payment.VerdictKnown, "the notice names another "+who), nil
 	}
 	c.keepCredential(tx)
 	switch c.Kind {
@@ -272,7 +272,7 @@ func (c *ApplyNotice) record(tx *Tx, v payment.Verdict, detail string) Settled {
 	if !c.notice.Exists {
 		tx.Payments().Record(c.notice, &c.Received, v, detail, c.RequestID)
 	}
-	return Settled{Done: v != payment.Unknown, Verdict: v}
+	return Settled{Done: v != payment.VerdictUnknown, Verdict: v}
 }
 
 // state returns the state of the payment.
@@ -311,7 +311,7 @@ func (c *ApplyNotice) paid(tx *Tx) (any, error) {
 		if err := c.paidElsewhere(tx); err != nil {
 			return nil, err
 		}
-		return c.record(tx, payment.Known, "the transaction is known"), nil
+		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
 	}
 	if !c.seesAccounts() {
 		return nil, commit.ErrMoreRows
@@ -337,7 +337,7 @@ func (c *ApplyNotice) paid(tx *Tx) (any, error) {
 	if err := c.send(tx); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.Applied, c.unsent)
+	s := c.record(tx, payment.VerdictApplied, c.unsent)
 	tx.Payments().RecordTransaction(c.money, c.transaction(tx, p.Payee))
 	return s, nil
 }

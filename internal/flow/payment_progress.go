@@ -15,7 +15,7 @@ func (c *ApplyNotice) declined(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if state == machine.PaymentDeclined || !payment.IsOpen(state) {
-		return c.record(tx, payment.Known, "the payment is "+state), nil
+		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
 	}
 	if hash := c.row.Value.TokenHash; hash != nil && c.token == nil {
 		c.spent = hash
@@ -29,7 +29,7 @@ func (c *ApplyNotice) declined(tx *Tx) (any, error) {
 	}
 	c.failure(tx)
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Query, 4*pollAfter)
-	return c.record(tx, payment.Applied, ""), nil
+	return c.record(tx, payment.VerdictApplied, ""), nil
 }
 
 func (c *ApplyNotice) failure(tx *Tx) {
@@ -48,7 +48,7 @@ func (c *ApplyNotice) closed(tx *Tx) (any, error) {
 			c.failure(tx)
 		}
 		c.endCalls(tx) // the gateway may have been asked to close it again
-		return c.record(tx, payment.Known, "the payment is "+state), nil
+		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
 	}
 	if err := c.move(tx, machine.PaymentClosed); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (c *ApplyNotice) closed(tx *Tx) (any, error) {
 	}
 	tx.Payments().Change(c.row).Decided = true
 	c.endCalls(tx)
-	return c.record(tx, payment.Applied, ""), nil
+	return c.record(tx, payment.VerdictApplied, ""), nil
 }
 
 // paidElsewhere ends the calls about a payment of which its gateway says that a known transaction has paid it: it would
@@ -91,7 +91,7 @@ func (c *ApplyNotice) pending(tx *Tx) (any, error) {
 		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.Close, 0)
 	}
 	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
-		return c.record(tx, payment.Known, "the payment is "+state), nil
+		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
 	}
 	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (c *ApplyNotice) pending(tx *Tx) (any, error) {
 		call, after = payment.Close, 0 // the order has ended meanwhile
 	}
 	tx.Payments().CallPayment(c.row.Key, c.Gateway, call, after)
-	s := c.record(tx, payment.Applied, "")
+	s := c.record(tx, payment.VerdictApplied, "")
 	if c.Credential != nil {
 		v, err := tx.viewPayment(c.row.Key)
 		if err != nil {

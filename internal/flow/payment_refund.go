@@ -344,12 +344,12 @@ func (c *ApplyNotice) refunded(tx *Tx) (any, error) {
 	}
 	switch {
 	case foreign && c.Kind != gateway.Refunded:
-		return c.record(tx, payment.Known, "the notice names another "+c.Foreign), nil
+		return c.record(tx, payment.VerdictKnown, "the notice names another "+c.Foreign), nil
 	case foreign, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
 		return c.changeOutcome(tx, x, i.State, foreign)
 	}
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
-		return c.record(tx, payment.Known, "the refund is "+i.State), nil
+		return c.record(tx, payment.VerdictKnown, "the refund is "+i.State), nil
 	}
 	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Received))
 	m.Need(tx.Machines())
@@ -375,7 +375,7 @@ func (c *ApplyNotice) refunded(tx *Tx) (any, error) {
 	if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed {
 		s = c.recordOutcome(tx, x)
 	} else {
-		s = c.record(tx, payment.Applied, "")
+		s = c.record(tx, payment.VerdictApplied, "")
 	}
 	c.nameRefund(tx)
 	return s, nil

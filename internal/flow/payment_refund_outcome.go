@@ -60,13 +60,13 @@ func (c *ApplyNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, for
 		g.given = x.GivenBack
 	}
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		return c.record(tx, payment.Known, "the gateway has said something later"), nil
+		return c.record(tx, payment.VerdictKnown, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
 		if ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed; ends && !foreign {
 			c.recordTime(tx, x)
 		}
-		s := c.record(tx, payment.Known, "the refund is "+state)
+		s := c.record(tx, payment.VerdictKnown, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
@@ -130,9 +130,9 @@ func (c *ApplyNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settled
 	case !n.IsZero() || nothing:
 		return c.flagRefund(tx, x, n, g.detail)
 	case withdrawn:
-		return c.record(tx, payment.Applied, g.detail)
+		return c.record(tx, payment.VerdictApplied, g.detail)
 	}
-	return c.record(tx, payment.Applied, "")
+	return c.record(tx, payment.VerdictApplied, "")
 }
 
 // maxAhead is the most by which the clock of a gateway may be ahead of the database's. Later times are cut to it:
@@ -166,7 +166,7 @@ func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()
 	}
-	s := c.record(tx, payment.Flagged, detail)
+	s := c.record(tx, payment.VerdictFlagged, detail)
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.OutcomeFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
 		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,

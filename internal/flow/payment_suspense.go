@@ -31,7 +31,7 @@ func (c *ApplyNotice) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (
 	if err := c.moveUnpaid(tx, kind); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.Flagged, detail)
+	s := c.record(tx, payment.VerdictFlagged, detail)
 	t := c.transaction(tx, account)
 	tx.Payments().RecordTransaction(c.money, t)
 	c.flagMoney(tx, kind, detail, c.TransactionID, &t)
@@ -74,10 +74,10 @@ func (c *ApplyNotice) unknownPayment(tx *Tx) (any, error) {
 		return c.unknownRefund(tx)
 	}
 	if c.Kind != gateway.Paid || c.money == nil {
-		return c.record(tx, payment.Known, "there is no such payment"), nil
+		return c.record(tx, payment.VerdictKnown, "there is no such payment"), nil
 	}
 	if c.money.Exists {
-		return c.record(tx, payment.Known, "the transaction is known"), nil
+		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
 	}
 	k := paymentInstance(c.row.Key)
 	if !tx.Machines().Known(k).Exists {
@@ -88,16 +88,16 @@ func (c *ApplyNotice) unknownPayment(tx *Tx) (any, error) {
 			return nil, err
 		}
 		tx.Payments().CallPayment(c.row.Key, c.Gateway, payment.FlagUnknown, unknownTTL)
-		return c.record(tx, payment.Unknown, "there is no such payment"), nil
+		return c.record(tx, payment.VerdictUnknown, "there is no such payment"), nil
 	}
 	state, err := c.state(tx)
 	switch {
 	case err != nil:
 		return nil, err
 	case state == machine.PaymentUnexpected && c.notice.Exists:
-		return Settled{Verdict: payment.Unknown, Existed: true}, nil
+		return Settled{Verdict: payment.VerdictUnknown, Existed: true}, nil
 	case state == machine.PaymentUnexpected:
-		return c.record(tx, payment.Unknown, "there is no such payment"), nil
+		return c.record(tx, payment.VerdictUnknown, "there is no such payment"), nil
 	}
 	return c.toSuspense(tx, payment.UnknownNumber, "there is no such payment") // its time is over
 }

@@ -110,7 +110,7 @@ func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {
 		v := &r.Value
-		return r.Key.Tenant == k.Tenant && v.Verdict == Unknown && v.received != nil &&
+		return r.Key.Tenant == k.Tenant && v.Verdict == VerdictUnknown && v.received != nil &&
 			v.received.OutTradeNo == k.OutTradeNo
 	})
 	if !more && !slices.ContainsFunc(tx.calls, c.sameSubject) {

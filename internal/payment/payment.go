@@ -252,10 +252,10 @@ type Verdict string
 
 // Verdicts.
 const (
-	Applied Verdict = "applied" // it took effect
-	Known   Verdict = "known"   // it changed nothing
-	Flagged Verdict = "flagged"
-	Unknown Verdict = "unknown" // no payment is known by it yet
+	VerdictApplied Verdict = "applied" // it took effect
+	VerdictKnown   Verdict = "known"   // it changed nothing
+	VerdictFlagged Verdict = "flagged"
+	VerdictUnknown Verdict = "unknown" // no payment is known by it yet
 )
 
 // MaxUnknown is the number of notices of a payment that a batch reads, of those that came before the payment.

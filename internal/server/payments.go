@@ -53,7 +53,8 @@ func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset st
 func (s *Server) settle(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 	requestID string) (dispatch.Settled, error) {
 	out, err := s.settled(ctx, k, n, c, requestID)
-	return dispatch.Settled{Advanced: out.Verdict == payment.Applied && !out.Existed, Payment: out.Submitted}, err
+	return dispatch.Settled{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
+		Payment: out.Submitted}, err
 }
 
 // number finds the number of the payment of a notice that does not say it, from those of the refund and the
@@ -74,12 +75,12 @@ func (s *Server) settled(ctx context.Context, k payment.GatewayKey, n payment.Re
 	var err error
 	switch {
 	case n.Kind == gateway.Other:
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.Known, "ledgerd does not follow it", requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictKnown, "ledgerd does not follow it", requestID)
 	case n.Kind == gateway.Unreadable:
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.Unknown, n.Text, requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
 		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it comes again and applies, it is recorded under its own
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.Unknown, "no payment is known by it", requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment is known by it", requestID)
 		// But one of ours may have been given back before the notice of its transaction: this one comes again.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
