@@ -40,15 +40,11 @@ type Payment struct {
 // Details are what the gateway is told about a payment.
 type Details struct{ Description, Payer, PayerIP, ReturnURL string }
 
-// States of payments that are not decided. All states are those of the shipped machine.
-const (
-	Created   = "created"
-	Submitted = "submitted"
-	Declined  = "declined"
-)
+// IsNew reports whether the gateway has not answered yet about a payment in a state of the shipped machine.
+func IsNew(state string) bool { return state == "created" }
 
-// IsOpen reports whether a payment in a state is not decided.
-func IsOpen(state string) bool { return state == Created || state == Submitted || state == Declined }
+// IsOpen reports whether a payment in a state of the shipped machine is not decided.
+func IsOpen(state string) bool { return IsNew(state) || state == "submitted" || state == "declined" }
 
 // Progress is what changes of a payment, besides its state.
 type Progress struct {

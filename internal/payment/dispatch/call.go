@@ -93,7 +93,7 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 		v = &found
 	}
 	p, err := requestOf(g, v)
-	if err != nil && (v.State.State != payment.Created || l.Kind != payment.Submit) {
+	if err != nil && (!payment.IsNew(v.State.State) || l.Kind != payment.Submit) {
 		// The gateway may know the payment, and the settings have changed since.
 		return gateway.Notice{}, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "currency", Text: err.Error()}
 	}
@@ -118,7 +118,7 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 		if !errors.Is(err, gateway.ErrNoTrade) {
 			return n, nil, err
 		}
-		if v.State.State != payment.Created {
+		if !payment.IsNew(v.State.State) {
 			return n, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "no_trade",
 				Text: "the payer has not gone to the gateway yet"}
 		}

@@ -177,7 +177,7 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	if g == nil {
 		return ErrNotConfigured
 	}
-	if v.State.State == payment.Created {
+	if payment.IsNew(v.State.State) {
 		c, err := d.ClaimAndRun(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo, true)
 		if err != nil || c == Ran {
 			return err
