@@ -50,8 +50,8 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 
 // couponNow is couponState, but first cancels an order that locks the coupon and whose time is over: that gives the
 // coupon back.
-func (tx *Tx) couponNow(row *coupon.Row, lock *lookup, e *entailed, c commit.Caller) (*coupon.Coupon, machine.Instance,
-	error) {
+func (tx *Tx) couponNow(row *coupon.Row, lock *lookup, e *consequences, c commit.Caller) (*coupon.Coupon,
+	machine.Instance, error) {
 	x, i, err := tx.couponState(row, c)
 	if err != nil || i.State != machine.CouponLocked {
 		return x, i, err
@@ -78,7 +78,7 @@ func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams)
 
 // useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
 // COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if an order has locked it, or another cause has used it.
-func (tx *Tx) useCoupon(row *coupon.Row, lock *lookup, e *entailed, c commit.Caller, owner, to, cause string) (any,
+func (tx *Tx) useCoupon(row *coupon.Row, lock *lookup, e *consequences, c commit.Caller, owner, to, cause string) (any,
 	error) {
 	x, i, err := tx.couponNow(row, lock, e, c)
 	if err != nil {
@@ -197,7 +197,7 @@ type ClaimCoupon struct {
 	commit.Caller
 	Code, Owner string
 
-	entailed
+	consequences
 	row      *coupon.Row
 	lock     lookup // the order that locks it
 	campaign string // of the coupon, as an earlier attempt found it
@@ -217,7 +217,7 @@ func (c *ClaimCoupon) Need(tx *Tx) {
 
 // Apply claims the coupon. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_OWNED, COUPON_EXPIRED.
 func (c *ClaimCoupon) Apply(tx *Tx) (any, error) {
-	x, i, err := tx.couponNow(c.row, &c.lock, &c.entailed, c.Caller)
+	x, i, err := tx.couponNow(c.row, &c.lock, &c.consequences, c.Caller)
 	switch {
 	case err != nil:
 		return nil, err
@@ -260,7 +260,7 @@ type RedeemCoupon struct {
 	commit.Caller
 	Code, Owner, Cause string
 
-	entailed
+	consequences
 	row  *coupon.Row
 	lock lookup // the order that locks it
 }
@@ -274,7 +274,7 @@ func (c *RedeemCoupon) Need(tx *Tx) {
 
 // Apply uses the coupon. Returns the faults of useCoupon.
 func (c *RedeemCoupon) Apply(tx *Tx) (any, error) {
-	answer, err := tx.useCoupon(c.row, &c.lock, &c.entailed, c.Caller, c.Owner, machine.CouponUsed, c.Cause)
+	answer, err := tx.useCoupon(c.row, &c.lock, &c.consequences, c.Caller, c.Owner, machine.CouponUsed, c.Cause)
 	if err != nil {
 		return nil, err
 	}

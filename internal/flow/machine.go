@@ -19,7 +19,7 @@ func Machine(c commit.Command[*machine.Tx]) Command { return &moves{command: c} 
 
 type moves struct {
 	command commit.Command[*machine.Tx]
-	entailed
+	consequences
 }
 
 // Fire returns the command that records the move of a timer. The instance may be that of an order.
@@ -36,16 +36,15 @@ func (c *moves) Need(tx *Tx) {
 	c.need(tx)
 }
 
-// Apply runs the command, and does what its moves entail.
+// Apply runs the command, with the consequences of its moves.
 func (c *moves) Apply(tx *Tx) (any, error) {
 	return recorded(tx, c.command, func() (any, error) { return c.run(tx, c.command.Apply) })
 }
 
-// entailed is what moves of instances entail: events, and ends of the parts of orders. Which these are is only known
-// when a move is made, and which rows they need only after the batch has read others: the endpoints that receive an
-// event, and the order that has the parts. So such a command asks for a rerun, up to twice, and names more rows each
-// time.
-type entailed struct {
+// consequences are the events and the ends of order parts that moves trigger, in the same commit. Only the move
+// determines them, and the rows that they need depend on rows that the batch reads: the endpoints that receive an
+// event, and the order that has the parts. So the command returns ErrMoreRows up to twice, naming more rows each time.
+type consequences struct {
 	events map[eventKey][]string     // types of events, with their endpoints
 	orders map[order.Key]order.Order // orders of instances; without a machine: not read yet
 }
@@ -56,16 +55,16 @@ type eventKey struct {
 	kind   string
 }
 
-// announced is an event whose rows commands of the batch have named.
-type announced struct{ names []string } // endpoints to which it may be sent
+// namedEvent is a type of event whose rows the batch has named.
+type namedEvent struct{ endpoints []string } // to which it may be sent
 
 // need names the rows that earlier attempts found.
-func (e *entailed) need(tx *Tx) {
+func (e *consequences) need(tx *Tx) {
 	if tx.loaded {
 		return // an operation of an Execute whose references are resolved: its rows were named before
 	}
 	for key, names := range e.events {
-		tx.announce(key, names)
+		tx.nameEvent(key, names)
 	}
 	for key := range e.orders {
 		tx.Orders().Want(key)
@@ -75,8 +74,8 @@ func (e *entailed) need(tx *Tx) {
 	}
 }
 
-// run makes moves, and does what they entail.
-func (e *entailed) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, error) {
+// run makes moves, and applies their consequences.
+func (e *consequences) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, error) {
 	m := tx.Machines()
 	before := m.Steps()
 	answer, err := move(m)
@@ -86,10 +85,10 @@ func (e *entailed) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, error)
 	moved, missing := m.MovedSince(before), false
 	for i := range moved {
 		if moved[i].Publish != "" {
-			missing = !e.announced(tx, &moved[i]) || missing
+			missing = !e.eventNamed(tx, &moved[i]) || missing
 		}
 		if moved[i].Parts != machine.KeepParts {
-			missing = !e.endable(tx, &moved[i]) || missing
+			missing = !e.partsNamed(tx, &moved[i]) || missing
 		}
 	}
 	if missing {
@@ -106,33 +105,33 @@ func (e *entailed) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, error)
 	return answer, nil
 }
 
-// announce names the rows of an event.
-func (tx *Tx) announce(key eventKey, names []string) {
+// nameEvent names the rows of an event.
+func (tx *Tx) nameEvent(key eventKey, names []string) {
 	a := tx.events[key]
 	if a == nil {
 		if tx.events == nil {
-			tx.events, tx.hooks = map[eventKey]*announced{}, map[int32]*webhook.All{}
+			tx.events, tx.hooks = map[eventKey]*namedEvent{}, map[int32]*webhook.All{}
 		}
-		a = &announced{}
+		a = &namedEvent{}
 		tx.events[key], tx.hooks[key.tenant] = a, tx.Webhooks().All(key.tenant)
 	}
 	for _, name := range names {
-		if !slices.Contains(a.names, name) {
-			a.names = append(a.names, name)
+		if !slices.Contains(a.endpoints, name) {
+			a.endpoints = append(a.endpoints, name)
 			event(commit.Caller{Tenant: key.tenant}, key.kind, name, nil).Need(tx.Messages())
 		}
 	}
 }
 
-// announced reports whether the rows of a move's event are named. If they are not, the next attempt names them, as far
+// eventNamed reports whether the rows of a move's event are named. If they are not, the next attempt names them, as far
 // as this one knows the endpoints of the tenant.
-func (e *entailed) announced(tx *Tx, m *machine.Moved) bool {
+func (e *consequences) eventNamed(tx *Tx, m *machine.Moved) bool {
 	key := eventKey{m.Caller.Tenant, m.Publish}
 	var names []string
 	if all := tx.hooks[key.tenant]; all != nil {
 		names, _ = all.Wanting(m.Publish)
 	}
-	missing := func(name string) bool { return !slices.Contains(tx.events[key].names, name) }
+	missing := func(name string) bool { return !slices.Contains(tx.events[key].endpoints, name) }
 	if tx.events[key] != nil && !slices.ContainsFunc(names, missing) {
 		return true
 	}
@@ -158,7 +157,7 @@ func publish(tx *Tx, m *machine.Moved) error {
 	}
 	for _, name := range names {
 		s := event(m.Caller, m.Publish, name, data)
-		s.Need(tx.Messages()) // finds the rows that announce has named
+		s.Need(tx.Messages()) // finds the rows that nameEvent has named
 		if _, err := s.Apply(tx.Messages()); err != nil {
 			return err
 		}

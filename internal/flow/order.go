@@ -36,7 +36,7 @@ type CreateOrder struct {
 	// Messages are sent in the same commit. One without a BizNo gets one of the order.
 	Messages []notify.SendCommand
 
-	entailed
+	consequences
 	sends    []*notify.SendCommand
 	row      *order.Row
 	instance machine.CreateCommand
@@ -156,7 +156,7 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.coupon != nil {
-		if _, err := tx.useCoupon(c.coupon, &c.lock, &c.entailed, c.Caller, c.Subject, machine.CouponLocked,
+		if _, err := tx.useCoupon(c.coupon, &c.lock, &c.consequences, c.Caller, c.Subject, machine.CouponLocked,
 			c.OrderNo); err != nil {
 			return nil, err
 		}
@@ -188,11 +188,11 @@ func (c *CreateOrder) repeat(tx *Tx) (any, error) {
 
 // view returns the order as it is now.
 func (c *CreateOrder) view(tx *Tx) (order.View, error) {
-	return tx.viewOrder(&c.entailed, c.row, c.Caller)
+	return tx.viewOrder(&c.consequences, c.row, c.Caller)
 }
 
 // viewOrder returns a named order as it is now: moved by its timer, if that has fired.
-func (tx *Tx) viewOrder(e *entailed, row *order.Row, caller commit.Caller) (order.View, error) {
+func (tx *Tx) viewOrder(e *consequences, row *order.Row, caller commit.Caller) (order.View, error) {
 	o := &row.Value
 	if !tx.instanceRead(o) {
 		return order.View{}, commit.ErrMoreRows
@@ -233,7 +233,8 @@ func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 	}
 	if claims.Live(c.purchase) {
 		// The order may have been cancelled by its timer: then that frees the purchase now.
-		v, err := c.same.view(tx, &c.entailed, order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}, c.Caller)
+		k := order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}
+		v, err := c.same.view(tx, &c.consequences, k, c.Caller)
 		if err != nil {
 			return nil, err
 		}

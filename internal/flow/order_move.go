@@ -23,7 +23,7 @@ type MoveOrder struct {
 	Cancel   bool
 	Messages []notify.SendCommand
 
-	entailed
+	consequences
 	sends  []*notify.SendCommand
 	row    *order.Row
 	follow string // machine of the order, as an earlier attempt found it
@@ -144,7 +144,7 @@ func (l *lookup) need(tx *Tx) {
 }
 
 // view returns the order as it is now: moved by its timer, if that has fired.
-func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v order.View, err error) {
+func (l *lookup) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
 	var row *order.Row
 	if tx.parts[orders.index] != nil {
 		row = tx.Orders().Known(k)

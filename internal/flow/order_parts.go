@@ -25,7 +25,7 @@ type ends struct {
 }
 
 // expectOrder names the order of an instance in advance, so that the first attempt reads it.
-func (e *entailed) expectOrder(k order.Key) {
+func (e *consequences) expectOrder(k order.Key) {
 	if e.orders == nil {
 		e.orders = map[order.Key]order.Order{}
 	}
@@ -95,9 +95,9 @@ func (tx *Tx) orderOf(i *machine.Instance) (o *order.Order, known bool) {
 	return &row.Value, true
 }
 
-// endable reports whether the rows that end the parts of a moved order are named. If they are not, the next attempt
+// partsNamed reports whether the rows that end the parts of a moved order are named. If they are not, the next attempt
 // names them, as far as this one knows the order.
-func (e *entailed) endable(tx *Tx, m *machine.Moved) bool {
+func (e *consequences) partsNamed(tx *Tx, m *machine.Moved) bool {
 	o, known := tx.orderOf(&m.Instance)
 	if !known {
 		e.expectOrder(order.Key{Tenant: m.Instance.Tenant, OrderNo: m.Instance.Key.Key})

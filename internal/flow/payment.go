@@ -78,7 +78,7 @@ type CreatePayment struct {
 	// Check checks the payment by the rules of the gateway. Nil: this server does not know them.
 	Check func(*payment.Payment) error
 
-	entailed
+	consequences
 	order   *order.Row
 	row     *payment.Row
 	gateway *payment.GatewayRow
@@ -128,7 +128,7 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
 	if err != nil {
 		return nil, err
 	}

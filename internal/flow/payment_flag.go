@@ -23,7 +23,7 @@ type ResolveFlag struct {
 	RefundNo   string // of GiveBack
 	Note       string
 
-	entailed
+	consequences
 	row      *payment.FlagRow
 	flag     *payment.Flag // as an earlier attempt found it
 	payment  *payment.Row
@@ -208,7 +208,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 			With("state", "")
 	}
 	o, p := &c.order.Value, &c.payment.Value
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type ApplyNotice struct {
 	// Unposted: the suspense account cannot take the money either, so it is flagged only.
 	Unposted bool
 
-	entailed
+	consequences
 	notice   *payment.NoticeRow
 	row      *payment.Row
 	gateway  *payment.GatewayRow
@@ -408,7 +408,7 @@ func (c *ApplyNotice) problem(tx *Tx) (payment.FlagKind, string, error) {
 		return payment.WrongAmount, fmt.Sprintf("%s was paid, and %s is due", amount.Format(n, scale),
 			amount.Format(p.Amount, p.Scale)), nil
 	}
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
 	switch {
 	case err != nil:
 		return "", "", err

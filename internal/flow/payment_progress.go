@@ -93,7 +93,7 @@ func (c *ApplyNotice) pending(tx *Tx) (any, error) {
 	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
 		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
 	}
-	if _, err := tx.viewOrder(&c.entailed, c.order, c.Caller); err != nil {
+	if _, err := tx.viewOrder(&c.consequences, c.order, c.Caller); err != nil {
 		return nil, err
 	}
 	if err := c.move(tx, machine.PaymentSubmitted); err != nil {

@@ -36,7 +36,7 @@ type RefundPayment struct {
 	Transaction, Gateway string
 	FlagID               int64
 
-	entailed
+	consequences
 	row     *payment.Row
 	refund  *payment.RefundRow
 	birth   machine.CreateCommand
@@ -223,7 +223,7 @@ func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.Tra
 		return false, nil
 	}
 	k := instanceOf(&o.Value)
-	if _, err := tx.viewOrder(&c.entailed, o, c.Caller); err != nil {
+	if _, err := tx.viewOrder(&c.consequences, o, c.Caller); err != nil {
 		return false, err
 	}
 	if !tx.Machines().Allows(k, orderRefunding, machine.ByCaller, machine.ByFlow) {
@@ -429,7 +429,7 @@ func (c *ApplyNotice) endRefund(tx *Tx, x *payment.Refund) error {
 // back, since a part of it has not.
 func (c *ApplyNotice) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
 	o := &c.order.Value
-	v, err := tx.viewOrder(&c.entailed, c.order, c.Caller)
+	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
 	if err != nil || o.Machine != machine.OrderMachine || v.State.State != orderRefunding || v.Cause == "" {
 		return err
 	}

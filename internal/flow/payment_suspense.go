@@ -111,7 +111,7 @@ type FlagUnknown struct {
 	commit.Caller
 	Key payment.Key
 
-	entailed
+	consequences
 	row   *payment.Row
 	parts []*ApplyNotice // of its notices, as an earlier attempt found them
 	// unposted: the suspense account cannot take the money, as an earlier attempt found, so that it is only flagged.

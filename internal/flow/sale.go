@@ -115,7 +115,7 @@ type Grab struct {
 	Unnumbered error  // why no number could be made; nil: one was
 	Code       string // for the coupon
 
-	entailed
+	consequences
 	row  *sale.Row
 	sale sale.Sale // as Need presumed it
 	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
@@ -259,7 +259,7 @@ func (c *Grab) already(tx *Tx) (any, error) {
 	if c.same.machine == "" {
 		c.same.machine = c.sale.Order.Machine
 	}
-	v, err := c.same.view(tx, &c.entailed, k, c.Caller)
+	v, err := c.same.view(tx, &c.consequences, k, c.Caller)
 	if errors.Is(err, commit.ErrMoreRows) {
 		return nil, commit.ErrLater // the others of the batch need not run again for it
 	}

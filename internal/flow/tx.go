@@ -104,7 +104,7 @@ func (d *domain[P]) of(tx *Tx) P {
 type Tx struct {
 	parts  []commit.Participant // in lock order; nil: not needed
 	outbox *notify.Outbox
-	events map[eventKey]*announced
+	events map[eventKey]*namedEvent
 	ends   map[order.Key][]*ends  // of parts of orders
 	hooks  map[int32]*webhook.All // endpoints of the tenants with events
 	loaded bool
