@@ -93,9 +93,9 @@ func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Disp
 		configured[name] = &gateway.Configured{Gateway: b, Name: name, Tenant: tenant, Timeout: 10 * time.Second}
 	}
 	return dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: m.app}, Reader: payment.NewReader(m.app), Gateways: configured,
-		Settle: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential, r string) (dispatch.Settled, error) {
-			out, err := flow.Settle(ctx, m.engines[1], k, said, c, r)
-			return dispatch.Settled{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed, Payment: out.Submitted}, err
+		ApplyNotice: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential, r string) (dispatch.Result, error) {
+			out, err := flow.CommitNotice(ctx, m.engines[1], k, said, c, r)
+			return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed, Payment: out.Submitted}, err
 		},
 		AccountExists: func(context.Context, int32, string, string) (bool, error) { return true, nil },
 		Log:           slog.New(slog.DiscardHandler)})

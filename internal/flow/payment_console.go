@@ -84,7 +84,7 @@ func (c *ApplyNotice) addConsoleRefund(tx *Tx) (any, error) {
 		OutTradeNo: c.OutTradeNo, TransactionID: id, Failed: c.Kind == gateway.RefundFailed}
 	x.Unit, x.Amount = c.unit(tx)
 	x.NoticedAt = c.latestTime(tx, time.Time{})
-	var s Settled
+	var s NoticeResult
 	if x.Failed {
 		s = c.record(tx, payment.VerdictKnown, "there is no such refund")
 	} else {
@@ -171,7 +171,7 @@ func (c *ApplyNotice) updateConsoleRefund(tx *Tx, r *payment.ConsoleRow) (any, e
 // changeConsoleRefund records a new outcome or amount of a console refund. The sum of its flags is the amount given
 // back: an open flag is withdrawn, and a new flag has the difference to the flags that a person has resolved.
 func (c *ApplyNotice) changeConsoleRefund(tx *Tx, r *payment.ConsoleRow, next payment.ConsoleRefund,
-	money []*payment.TransactionRow) Settled {
+	money []*payment.TransactionRow) NoticeResult {
 	was, detail := r.Value, c.describeChange(&r.Value, &next)
 	resolved := was.GivenBack()
 	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})

@@ -115,7 +115,7 @@ func TestAnswersLikeEarlierOnesCount(t *testing.T) {
 		t.Helper()
 		s := notice("create/pending/p1", kind(gateway.Pending), amountOf("10", "CNY"))
 		s.Callback, s.Foreign = false, foreign
-		if _, err := flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, c, "r"); err != nil {
+		if _, err := flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, c, "r"); err != nil {
 			t.Fatal(err)
 		}
 	}

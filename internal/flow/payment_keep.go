@@ -7,7 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// KeepNotice stores a notice of a gateway that is about no known payment. It moves no money. Its answer is a Settled.
+// KeepNotice stores a notice of a gateway that is about no known payment. It moves no money. Its answer is a
+// NoticeResult.
 type KeepNotice struct {
 	commit.Caller
 	Gateway string
@@ -26,20 +27,20 @@ func (c *KeepNotice) Need(tx *Tx) {
 // Apply stores the notice, once.
 func (c *KeepNotice) Apply(tx *Tx) (any, error) {
 	if c.notice.Exists {
-		return Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true}, nil
+		return NoticeResult{Done: true, Verdict: c.notice.Value.Verdict, Existed: true}, nil
 	}
 	tx.Payments().Record(c.notice, &c.Received, c.Verdict, c.Detail, c.RequestID)
-	return Settled{Done: true, Verdict: c.Verdict}, nil
+	return NoticeResult{Done: true, Verdict: c.Verdict}, nil
 }
 
 // Keep commits a notice of a gateway that is about no known payment.
 func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, v payment.Verdict, detail,
-	requestID string) (Settled, error) {
+	requestID string) (NoticeResult, error) {
 	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(n.Body),
 		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Received: storable(n), Verdict: v,
 			Detail: detail}})
 	if err != nil {
-		return Settled{}, err
+		return NoticeResult{}, err
 	}
-	return out.Answer.(Settled), nil
+	return out.Answer.(NoticeResult), nil
 }

@@ -14,7 +14,7 @@ func TestANoticeIsKeptOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	for _, want := range []string{"known", "known existed"} {
-		got := settledText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, notice("n1", kind(gateway.Other), of("", "")),
+		got := resultText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, notice("n1", kind(gateway.Other), of("", "")),
 			payment.VerdictKnown, "not followed", "r"))
 		if got != want {
 			t.Errorf("%s, want %s", got, want)

@@ -17,9 +17,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// ApplyNotice applies a notice of a gateway, whether it came in a callback, or in the answer to a question or another
-// call. Its answer is a Settled. The ids of the gateway name everything that it does, so that repeats, and notices that
-// come several ways at the same time, take effect once.
+// ApplyNotice applies a notice of a gateway, whether it came in a callback, or in the answer to a query or another
+// call. Its answer is a NoticeResult. The ids of the gateway name everything that it does, so that repeats, and notices
+// that come several ways at the same time, take effect once.
 type ApplyNotice struct {
 	commit.Caller
 	Gateway string
@@ -54,8 +54,8 @@ type ApplyNotice struct {
 	accounts *payment.Gateway // as Need knows them: from an earlier attempt, or else from this process; nil: unknown
 }
 
-// Settled is the effect of a notice.
-type Settled struct {
+// NoticeResult is the effect of a notice.
+type NoticeResult struct {
 	// Done: the gateway need not send the notice again.
 	Done    bool
 	Verdict payment.Verdict
@@ -228,7 +228,7 @@ func (c *ApplyNotice) Apply(tx *Tx) (any, error) {
 
 // repeated applies a notice that was recorded before. Most change nothing.
 func (c *ApplyNotice) repeated(tx *Tx) (any, error) {
-	s := Settled{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
+	s := NoticeResult{Done: true, Verdict: c.notice.Value.Verdict, Existed: true, NeedsQuery: c.needsQuery(tx)}
 	answer, ours := !c.Callback, c.foreign() == ""
 	switch {
 	case c.Kind.Refund() && answer && c.RefundNo+c.GatewayRefundID != "":
@@ -268,11 +268,11 @@ func (c *ApplyNotice) foreign() string {
 }
 
 // record stores the notice with its verdict.
-func (c *ApplyNotice) record(tx *Tx, v payment.Verdict, detail string) Settled {
+func (c *ApplyNotice) record(tx *Tx, v payment.Verdict, detail string) NoticeResult {
 	if !c.notice.Exists {
 		tx.Payments().Record(c.notice, &c.Received, v, detail, c.RequestID)
 	}
-	return Settled{Done: v != payment.VerdictUnknown, Verdict: v}
+	return NoticeResult{Done: v != payment.VerdictUnknown, Verdict: v}
 }
 
 // state returns the state of the payment.

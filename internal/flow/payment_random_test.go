@@ -267,7 +267,8 @@ func (p *payPlay) commit(together bool) {
 	for i, c := range p.waiting {
 		p.log = append(p.log, fmt.Sprintf("%T: %s", c, ends[i]))
 		if s, ok := c.(*flow.ApplyNotice); ok && strings.ToUpper(ends[i]) == ends[i] { // refused: the money goes to suspense
-			end := settledText(flow.Settle(ctx, p.market.engines[i%2], payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}, s.Received, nil, "r"))
+			k := payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}
+			end := resultText(flow.CommitNotice(ctx, p.market.engines[i%2], k, s.Received, nil, "r"))
 			if strings.ToUpper(end) == end {
 				p.Fatalf("notice %+v: %s", s.Received, end)
 			}

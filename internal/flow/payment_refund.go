@@ -371,7 +371,7 @@ func (c *ApplyNotice) refunded(tx *Tx) (any, error) {
 			return nil, err
 		}
 	}
-	s := Settled{}
+	s := NoticeResult{}
 	if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed {
 		s = c.recordOutcome(tx, x)
 	} else {

@@ -33,7 +33,7 @@ func (c *ApplyNotice) needRefundRows(tx *Tx, x *payment.Refund) error {
 }
 
 // recordOutcome records the amount that was given back by a refund that this notice has ended.
-func (c *ApplyNotice) recordOutcome(tx *Tx, x *payment.Refund) Settled {
+func (c *ApplyNotice) recordOutcome(tx *Tx, x *payment.Refund) NoticeResult {
 	c.recordTime(tx, x)
 	if c.Kind == gateway.RefundFailed {
 		return c.applyOutcome(tx, x, outcome{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
@@ -109,7 +109,7 @@ type outcome struct {
 // applyOutcome records the amount given back by a refund. If it differs from the amount that the ledger has given back,
 // a flag has the difference since the last flag that a person has resolved; an open flag is withdrawn. If a refund has
 // succeeded and nothing was given back, a flag of 0 says that the payer has not got the money.
-func (c *ApplyNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Settled {
+func (c *ApplyNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) NoticeResult {
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
@@ -161,7 +161,7 @@ func excess(a, b amount.Int) amount.Int {
 }
 
 // flagRefund raises a flag about a refund. n is the surplus that the gateway gave back or, if negative, the shortfall.
-func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) Settled {
+func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) NoticeResult {
 	kind := payment.UnknownRefund
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()

@@ -35,7 +35,7 @@ func hears(s payment.Received) flow.Command {
 }
 
 func (m *till) hearFrom(name string, s payment.Received) string {
-	return settledText(flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
+	return resultText(flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
 }
 
 func creates(number, payType string) *flow.CreatePayment {
@@ -544,7 +544,7 @@ func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 	m.gets(refund("r1", "4"), "r1 asked")
 	for no, want := range map[string]bool{"hand": true, "r1": false, "": false} {
 		for range 2 {
-			out, err := flow.Settle(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
+			out, err := flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
 				notice("m"+no, ofRefund(no, gateway.RefundPending)), nil, "r")
 			if err != nil || out.NeedsQuery != want || !out.Done {
 				t.Errorf("refund %q: %+v, %v", no, out, err)

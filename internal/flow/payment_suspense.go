@@ -95,7 +95,7 @@ func (c *ApplyNotice) unknownPayment(tx *Tx) (any, error) {
 	case err != nil:
 		return nil, err
 	case state == machine.PaymentUnexpected && c.notice.Exists:
-		return Settled{Verdict: payment.VerdictUnknown, Existed: true}, nil
+		return NoticeResult{Verdict: payment.VerdictUnknown, Existed: true}, nil
 	case state == machine.PaymentUnexpected:
 		return c.record(tx, payment.VerdictUnknown, "there is no such payment"), nil
 	}

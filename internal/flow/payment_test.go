@@ -77,8 +77,8 @@ func describePay(out commit.Outcome, err error) string {
 		return fmt.Sprint(a.RefundNo, " ", a.State.State, existed)
 	case payment.FlagView:
 		return fmt.Sprint(a.Kind, " ", a.Resolution, existed)
-	case flow.Settled:
-		return settledText(a, nil)
+	case flow.NoticeResult:
+		return resultText(a, nil)
 	}
 	return fmt.Sprint(out.Answer, existed)
 }
@@ -111,10 +111,10 @@ func (m *till) says(s payment.Received, want string) {
 }
 
 func (m *till) hear(engine int, s payment.Received) string {
-	return settledText(flow.Settle(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
+	return resultText(flow.CommitNotice(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
 }
 
-func settledText(out flow.Settled, err error) string {
+func resultText(out flow.NoticeResult, err error) string {
 	if f := fault.Of(err); f != nil {
 		return f.Reason.Name
 	} else if err != nil {

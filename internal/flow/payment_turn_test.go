@@ -351,9 +351,9 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 // recordOutcome before.
 func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	t.Parallel()
-	settle := func(m *till, s payment.Received) flow.Settled {
+	apply := func(m *till, s payment.Received) flow.NoticeResult {
 		t.Helper()
-		out, err := flow.Settle(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
+		out, err := flow.CommitNotice(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,24 +361,24 @@ func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	}
 	m := refunding(t, "4")
 	asks := notice("m1", amountOf("0", ""), ofRefund("r1", gateway.RefundPending))
-	if settle(m, asks).NeedsQuery {
+	if apply(m, asks).NeedsQuery {
 		t.Error("the poller asks about a refund that is not decided")
 	}
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
 	for range 2 { // also when the notice comes again
-		if asks.ID = "m3"; !settle(m, asks).NeedsQuery {
+		if asks.ID = "m3"; !apply(m, asks).NeedsQuery {
 			t.Error("nobody asks about a refund that failed before")
 		}
 	}
 	pending := notice("m4", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending))
-	if settle(m, pending).NeedsQuery {
+	if apply(m, pending).NeedsQuery {
 		t.Error("a notice of the time before is asked about")
 	}
 	// Of a payment that is not there yet: its money would count as not given back.
-	if !settle(m, notice("m5", amountOf("0", ""), of("p9", "t9"), ofRefund("hand", gateway.RefundPending))).NeedsQuery {
+	if !apply(m, notice("m5", amountOf("0", ""), of("p9", "t9"), ofRefund("hand", gateway.RefundPending))).NeedsQuery {
 		t.Error("nobody asks about a refund of an unknown payment")
 	}
-	if settle(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"), ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
+	if apply(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"), ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
 		t.Error("a pending refund of an unknown payment is asked about")
 	}
 }

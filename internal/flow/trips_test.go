@@ -83,7 +83,7 @@ func TestRoundTripsOfACheckout(t *testing.T) {
 		return err
 	}
 	say := func(no string, k gateway.Kind, c gateway.Credential) error {
-		_, err := flow.Settle(context.Background(), e, payment.GatewayKey{Tenant: 1, Gateway: "g"},
+		_, err := flow.CommitNotice(context.Background(), e, payment.GatewayKey{Tenant: 1, Gateway: "g"},
 			notice(string(k)+no, amountOf("10", "CNY"), of(no, "t"+no), kind(k)), c, "r")
 		return err
 	}

@@ -46,7 +46,7 @@ func (c *caller) says(number, transaction, asset string) {
 		Notice: gateway.Notice{ID: transaction, Kind: gateway.Paid, OutTradeNo: number, TransactionID: transaction,
 			Amount: amount.Decimal{Coef: amount.FromInt64(1)}, Currency: asset}}
 	k := paid.GatewayKey{Tenant: c.tenant(), Gateway: "till"}
-	if _, err := flow.Settle(c.T.Context(), c.engine(), k, said, nil, secretRequest); err != nil {
+	if _, err := flow.CommitNotice(c.T.Context(), c.engine(), k, said, nil, secretRequest); err != nil {
 		c.T.Fatal(err)
 	}
 }

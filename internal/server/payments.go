@@ -31,7 +31,7 @@ func (s *Server) openPayments(ctx context.Context) error {
 		}
 	}
 	s.dispatcher = dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: s.batches},
-		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, Settle: s.settle,
+		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, ApplyNotice: s.applyNotice,
 		AccountExists: s.accountExists, Log: s.log})
 	s.payments = newPaymentMetrics(s.registry)
 	for name, g := range s.gateways.ByName {
@@ -49,11 +49,11 @@ func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset st
 	return err == nil, err
 }
 
-// settle commits what a gateway said in answer to a call.
-func (s *Server) settle(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
-	requestID string) (dispatch.Settled, error) {
-	out, err := s.settled(ctx, k, n, c, requestID)
-	return dispatch.Settled{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
+// applyNotice applies a notice for the dispatcher.
+func (s *Server) applyNotice(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
+	requestID string) (dispatch.Result, error) {
+	out, err := s.commitNotice(ctx, k, n, c, requestID)
+	return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
 		Payment: out.Submitted}, err
 }
 
@@ -69,9 +69,10 @@ func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.No
 // numberWait is how long a notice of a refund without a number of ours is asked for again, from its time on.
 const numberWait = time.Hour
 
-func (s *Server) settled(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
-	requestID string) (flow.Settled, error) {
-	var out flow.Settled
+// commitNotice applies a notice, or only keeps one that is about no payment, and counts it.
+func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
+	requestID string) (flow.NoticeResult, error) {
+	var out flow.NoticeResult
 	var err error
 	switch {
 	case n.Kind == gateway.Other:
@@ -84,7 +85,7 @@ func (s *Server) settled(ctx context.Context, k payment.GatewayKey, n payment.Re
 		// But one of ours may have been given back before the notice of its transaction: this one comes again.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
-		out, err = flow.Settle(ctx, s.engine, k, n, c, requestID)
+		out, err = flow.CommitNotice(ctx, s.engine, k, n, c, requestID)
 	}
 	if err == nil && !out.Existed {
 		s.payments.notices.WithLabelValues(k.Gateway, string(n.Kind), string(out.Verdict)).Inc()
@@ -102,7 +103,7 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	}
 	asset, _ := g.Asset(n.Currency)
 	received := payment.Received{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
-	out, err := s.settled(ctx, k, received, nil, requestID)
+	out, err := s.commitNotice(ctx, k, received, nil, requestID)
 	if err == nil && out.NeedsQuery {
 		return s.askAboutRefund(ctx, requestID, g, n)
 	}
@@ -128,7 +129,7 @@ func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gatewa
 		return errors.Is(err, gateway.ErrNoTrade) && n.RefundNo == n.OutTradeNo, nil
 	}
 	asset, _ := g.Asset(answer.Currency)
-	out, err := s.settled(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
+	out, err := s.commitNotice(ctx, payment.GatewayKey{Tenant: g.Tenant, Gateway: g.Name},
 		payment.Received{Notice: answer, Asset: asset}, nil, requestID)
 	return err == nil && !out.NeedsQuery, err
 }

@@ -27,7 +27,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 	}
 	n, c, err := d.call(limited, g, l, v)
 	if err == nil {
-		s, err := d.settle(ctx, g, n, c)
+		s, err := d.applyAnswer(ctx, g, n, c)
 		switch {
 		case err != nil:
 			return nil, errors.Join(err,
@@ -55,7 +55,7 @@ func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l 
 	waiting, requests, err := d.Reader.Waiting(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
 	for i, s := range waiting {
 		from := payment.GatewayKey{Tenant: g.Tenant, Gateway: s.Gateway}
-		if _, err := d.Settle(ctx, from, s.Received, nil, requests[i]); err != nil {
+		if _, err := d.ApplyNotice(ctx, from, s.Received, nil, requests[i]); err != nil {
 			return false, err
 		}
 	}

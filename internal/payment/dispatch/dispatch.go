@@ -24,16 +24,16 @@ type Config struct {
 	Queue    *payment.Queue
 	Reader   *payment.Reader
 	Gateways map[string]*gateway.Configured
-	// Settle commits what a gateway said.
-	Settle func(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
-		requestID string) (Settled, error)
+	// ApplyNotice applies a notice, and commits its effect.
+	ApplyNotice func(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
+		requestID string) (Result, error)
 	// AccountExists reports whether the ledger has an account.
 	AccountExists func(ctx context.Context, tenant int32, code, asset string) (bool, error)
 	Log           *slog.Logger
 }
 
-// Settled is what has become of an answer.
-type Settled struct {
+// Result is the effect of a notice.
+type Result struct {
 	// Advanced: the payment or refund has moved, which has replaced the call that was due.
 	Advanced bool
 	// Payment that was submitted, as it is now; nil: not so.
@@ -194,17 +194,17 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.settle(ctx, g, n, nil)
+	_, err = d.applyAnswer(ctx, g, n, nil)
 	return err
 }
 
-// settle commits an answer.
-func (d *Dispatcher) settle(ctx context.Context, g *gateway.Configured, n gateway.Notice,
-	c gateway.Credential) (Settled, error) {
+// applyAnswer applies the answer to a call, and commits its effect.
+func (d *Dispatcher) applyAnswer(ctx context.Context, g *gateway.Configured, n gateway.Notice,
+	c gateway.Credential) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordWithin)
 	defer cancel()
 	asset, _ := g.Asset(n.Currency)
-	return d.Settle(ctx, keyOf(g), payment.Received{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
+	return d.ApplyNotice(ctx, keyOf(g), payment.Received{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
 }
 
 // pauses are the times between tries, and between questions.

@@ -15,7 +15,7 @@ import (
 func (b *Books) says(gatewayName string, n gateway.Notice) {
 	b.t.Helper()
 	n.Currency = "CNY"
-	_, err := flow.Settle(context.Background(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: gatewayName},
+	_, err := flow.CommitNotice(context.Background(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: gatewayName},
 		payment.Received{Notice: n, Asset: "CNY", Callback: true, Body: []byte(n.ID)}, nil, "req-notice-"+n.ID)
 	if err != nil {
 		b.t.Errorf("notice %s: %v", n.ID, err)
