@@ -32,6 +32,15 @@ func (e *consequences) expectOrder(k order.Key) {
 	e.orders[k] = order.Order{}
 }
 
+// openParts opens the participants that nameParts may need. A command whose order is found in Discover calls it in
+// Need: its nameParts runs in Discover, when no participant can be opened any more.
+func (tx *Tx) openParts() {
+	tx.Ledger()
+	tx.Stock()
+	tx.Claims()
+	tx.Coupons()
+}
+
 // nameParts names the rows that end the parts of an order.
 func (tx *Tx) nameParts(o *order.Order) {
 	if tx.endsOf(o) != nil {

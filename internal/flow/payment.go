@@ -84,7 +84,7 @@ type CreatePayment struct {
 	gateway *payment.GatewayRow
 	birth   machine.CreateCommand
 	follow  string // machine of the order, as an earlier attempt found it
-	others  siblings
+	others  orderPayments
 }
 
 // Need names the order, the payment, and what earlier attempts found.

@@ -30,7 +30,7 @@ type ResolveFlag struct {
 	money    *payment.TransactionRow
 	gateway  *payment.GatewayRow
 	order    *order.Row
-	others   siblings
+	others   orderPayments
 	payee    string // account that the transfer names, of Accept
 	clearing string // of the gateway, as an earlier attempt found it
 	transfer *ledger.TransferCommand
@@ -52,10 +52,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 			ID: f.TransactionID})
 	}
 	tx.Machines().Want(paymentInstance(k))
-	tx.Ledger()
-	tx.Stock()
-	tx.Claims()
-	tx.Coupons()
+	tx.openParts()
 	c.order, c.transfer = nil, nil
 	switch c.Resolution {
 	case payment.GiveBack:

@@ -117,7 +117,7 @@ func (p *payPlay) hear(bank string, s payment.Received) {
 		s.ID = fmt.Sprint("n", p.notices)
 	}
 	s.Callback, s.Body = true, []byte("{}")
-	p.waiting = append(p.waiting, &flow.ApplyNotice{Caller: p.caller, Gateway: bank, Received: s})
+	p.waiting = append(p.waiting, &flow.ApplyNotice{Caller: p.caller, NoticeParams: flow.NoticeParams{Gateway: bank, Received: s}})
 }
 
 // paid says that a transaction came: the same for ever, but perhaps under another id, or of another number.

@@ -8,7 +8,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
-	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
@@ -61,17 +60,14 @@ func (c *RefundPayment) Need(tx *Tx) {
 	}
 	if c.named, c.told = nil, nil; c.paid.ID != "" {
 		c.named = payments.WantTransaction(c.paid)
-		c.told = payments.WantNotice(numberName(payment.GatewayKey{Tenant: k.Tenant, Gateway: c.paid.Gateway},
+		c.told = payments.WantNotice(numberAlias(payment.GatewayKey{Tenant: k.Tenant, Gateway: c.paid.Gateway},
 			c.OutTradeNo, c.RefundNo))
 	}
 	tx.Machines().Want(paymentInstance(k))
 	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
 		Key: c.RefundNo, Owner: c.OutTradeNo}
 	c.birth.Need(tx.Machines())
-	tx.Ledger()
-	tx.Stock()
-	tx.Claims()
-	tx.Coupons()
+	tx.Ledger() // of the hold: Discover, which finds its account with the order, cannot open it
 	c.order, c.hold = nil, nil
 	if tx.loaded {
 		return
@@ -232,15 +228,15 @@ func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.Tra
 	m := movePayment(c.Caller, k, orderRefunding, c.RefundNo)
 	m.Need(tx.Machines())
 	_, err := c.run(tx, m.Apply)
-	if staysBehind(err) {
+	if callerMustMove(err) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// staysBehind reports whether the tenant's own version of a machine does not let its order move with the money, by
-// itself: a caller moves it.
-func staysBehind(err error) bool {
+// callerMustMove reports whether the tenant's own version of the machine refuses the automatic move, because of its
+// principals, its inputs or its shortest stay: a caller moves the order.
+func callerMustMove(err error) bool {
 	return fault.Is(err, machine.NotYours) || fault.Is(err, machine.InputMissing) || fault.Is(err, machine.TooEarly)
 }
 
@@ -267,215 +263,4 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 		return nil, err
 	}
 	return commit.Repeat{First: payment.RefundView{Refund: *x, State: stateOf(i)}}, nil
-}
-
-// refundRows are the rows that a notice about a refund needs.
-type refundRows struct {
-	row     *payment.RefundRow
-	capture *ledger.CaptureCommand
-	release *ledger.ReleaseCommand
-	found   *payment.Refund // as an earlier attempt found it
-	mover   string          // another refund, because of which the order is refunding, as an earlier attempt found it
-	flag    *payment.FlagRow
-}
-
-func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
-	if r.row, r.capture, r.release, r.flag = nil, nil, nil, nil; k.RefundNo == "" {
-		return
-	}
-	payments := tx.Payments()
-	r.row = payments.WantRefund(k)
-	tx.Machines().Want(refundInstance(k))
-	if x := r.found; x != nil {
-		payments.WantTransaction(x.Transaction())
-		if x.OutcomeFlagID != 0 {
-			payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.OutcomeFlagID})
-		}
-		if x.FlagID != 0 {
-			r.flag = payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
-		}
-	}
-	if r.mover != "" {
-		payments.WantRefund(payment.RefundKey{Tenant: k.Tenant, RefundNo: r.mover})
-	}
-}
-
-// needHold names the hold of a refund, and the account that gets its money. A notice that may end the refund names them
-// at once.
-func (c *ApplyNotice) needHold(tx *Tx) {
-	k := payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo}
-	g := c.accounts
-	if c.RefundNo == "" || g == nil || c.Kind != gateway.Refunded && c.Kind != gateway.RefundFailed {
-		return
-	}
-	c.heldFor = g.Clearing
-	if c.Kind == gateway.Refunded && c.Refused == nil {
-		c.refund.capture = &ledger.CaptureCommand{Caller: c.Caller, CaptureParams: ledger.CaptureOf(0, k.HoldNo())}
-		c.refund.capture.BizNo, c.refund.capture.Type, c.refund.capture.To = k.PayNo(), refundTransfer, g.Clearing
-		c.refund.capture.Need(tx.Ledger())
-		return
-	}
-	c.refund.release = ledger.ReleaseOf(c.Caller, 0, k.HoldNo())
-	c.refund.release.Need(tx.Ledger())
-}
-
-// refunded applies a notice about a refund.
-func (c *ApplyNotice) refunded(tx *Tx) (any, error) {
-	r := c.refund.row
-	if r == nil || !r.Exists {
-		return c.unknownRefund(tx)
-	}
-	if !r.Found || r.Value.Reflagged {
-		return nil, commit.ErrLater // another command of this batch makes it, or has raised a flag about it
-	}
-	x := &r.Value
-	if !c.concerns(x) {
-		return c.unknownRefund(tx)
-	}
-	i, err := tx.instanceOfRow(refundInstance(x.RefundKey), c.Caller)
-	if err != nil {
-		return nil, err
-	}
-	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
-		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
-	foreign, err := c.namesOtherMerchant(tx, x)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case foreign && c.Kind != gateway.Refunded:
-		return c.record(tx, payment.VerdictKnown, "the notice names another "+c.Foreign), nil
-	case foreign, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
-		return c.changeOutcome(tx, x, i.State, foreign)
-	}
-	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
-		return c.record(tx, payment.VerdictKnown, "the refund is "+i.State), nil
-	}
-	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, causeOf(&c.Received))
-	m.Need(tx.Machines())
-	if _, err := c.run(tx, m.Apply); err != nil {
-		return nil, err
-	}
-	changed := tx.Payments().ChangeRefund(r)
-	if c.GatewayRefundID != "" {
-		changed.GatewayRefundID = c.GatewayRefundID
-	}
-	changed.FailureCode, changed.FailureText = c.Code, c.Text
-	switch c.Kind {
-	case gateway.RefundPending:
-		tx.Payments().CallRefund(r.Key, c.Gateway, payment.Query, pollAfter)
-	case gateway.RefundAbnormal:
-		tx.Payments().CallRefund(r.Key, c.Gateway, payment.Query, time.Hour)
-	default:
-		if err := c.endRefund(tx, x); err != nil {
-			return nil, err
-		}
-	}
-	s := NoticeResult{}
-	if c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed {
-		s = c.recordOutcome(tx, x)
-	} else {
-		s = c.record(tx, payment.VerdictApplied, "")
-	}
-	c.nameRefund(tx)
-	return s, nil
-}
-
-// namesOtherMerchant reports whether the notice of a refund names another merchant than the money that is given back.
-func (c *ApplyNotice) namesOtherMerchant(tx *Tx, x *payment.Refund) (bool, error) {
-	if c.Foreign == "" || x.FlagID == 0 {
-		return c.Foreign != "", nil
-	}
-	if err := c.needRefundRows(tx, x); err != nil {
-		return false, err
-	}
-	return c.refund.flag.Value.Kind != payment.WrongMerchant, nil
-}
-
-// concerns reports whether the notice is about this refund, rather than another one with its number.
-func (c *ApplyNotice) concerns(x *payment.Refund) bool {
-	return x.OutTradeNo == c.OutTradeNo && x.Gateway == c.Gateway &&
-		(c.Kind != gateway.Refunded || c.Currency == "" || c.Currency == x.Currency)
-}
-
-// endRefund gives the held money back to the gateway, or frees it, and moves the order that waits for it.
-func (c *ApplyNotice) endRefund(tx *Tx, x *payment.Refund) error {
-	if err := c.needRefundRows(tx, x); err != nil {
-		return err
-	}
-	money := tx.Payments().KnownTransaction(x.Transaction())
-	tx.Payments().EndRefundCalls(x.RefundKey)
-	t := tx.Payments().ChangeMoney(money)
-	t.Refunding, _ = t.Refunding.Sub(x.Amount)
-	back := c.Kind == gateway.Refunded
-	if back {
-		t.Refunded, _ = t.Refunded.Add(x.Amount)
-	}
-	if x.Account != "" {
-		if err := c.endHold(tx, x, back); err != nil {
-			return err
-		}
-	}
-	if f := c.refund.flag; f != nil && !back && f.Exists && f.Value.RefundNo == x.RefundNo {
-		tx.Payments().ReopenFlag(f)
-	}
-	if c.order == nil || back && !t.Refunding.IsZero() {
-		return nil
-	}
-	return c.moveRefunding(tx, x, back && t.Remaining().IsZero())
-}
-
-// moveRefunding moves an order that waits until everything of its payment has been given back: on, since it has, or
-// back, since a part of it has not.
-func (c *ApplyNotice) moveRefunding(tx *Tx, x *payment.Refund, done bool) error {
-	o := &c.order.Value
-	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
-	if err != nil || o.Machine != machine.OrderMachine || v.State.State != orderRefunding || v.Cause == "" {
-		return err
-	}
-	if v.Cause != x.RefundNo { // another refund, or a caller, has moved it
-		if c.refund.mover != v.Cause {
-			c.refund.mover = v.Cause
-			return commit.ErrMoreRows
-		}
-		r := tx.Payments().WantRefund(payment.RefundKey{Tenant: c.Tenant, RefundNo: v.Cause})
-		if !r.Exists || r.Value.Transaction() != x.Transaction() {
-			return nil
-		}
-		x = &r.Value
-	}
-	if !x.MovesOrder {
-		return nil
-	}
-	m := movePayment(c.Caller, instanceOf(o), orderRefunded, x.RefundNo)
-	if !done {
-		k, _ := tx.Machines().StateOf(instanceOf(o), c.Caller)
-		m.To, m.From = k.CameFrom, orderRefunding
-	}
-	if !tx.Machines().Allows(instanceOf(o), m.To, machine.ByCaller, machine.ByFlow) {
-		return nil // by the tenant's own version of the machine: a caller moves it
-	}
-	m.Need(tx.Machines())
-	if _, err = c.run(tx, m.Apply); staysBehind(err) {
-		return nil // the refund has ended all the same
-	}
-	return err
-}
-
-// endHold captures the hold of a refund for the clearing account, or releases it.
-func (c *ApplyNotice) endHold(tx *Tx, x *payment.Refund, back bool) error {
-	if seen := c.seesAccounts(); !seen || c.heldFor != c.gateway.Value.Clearing {
-		return commit.ErrMoreRows
-	}
-	if back && c.Refused == nil {
-		n := x.Given()
-		c.refund.capture.Amount = &n // less may be left: a part that a caller has captured did not go to the gateway
-		_, err := c.refund.capture.Apply(tx.Ledger())
-		return err
-	}
-	_, err := c.refund.release.Apply(tx.Ledger())
-	if fault.Is(err, ledger.HoldNotHeld) || fault.Is(err, ledger.HoldExpired) {
-		return nil // it was freed before; if the money went back, that is flagged
-	}
-	return err
 }

@@ -31,7 +31,7 @@ func (m *till) together(commands ...flow.Command) string {
 
 // hears is the command that applies a notice.
 func hears(s payment.Received) flow.Command {
-	return &flow.ApplyNotice{Caller: caller, Gateway: "g", Received: s}
+	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }
 
 func (m *till) hearFrom(name string, s payment.Received) string {

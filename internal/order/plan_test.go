@@ -31,8 +31,8 @@ var kinds = map[string]func(no string) flow.Command{
 	"pay":    func(no string) flow.Command { return pay("p" + no) },
 	"cancel": func(no string) flow.Command { return cancel("c" + no) },
 	"told": func(no string) flow.Command { // of a payment
-		return &flow.ApplyNotice{Caller: caller, Gateway: "g", Received: payment.Received{Notice: gateway.Notice{ID: "n" + no,
-			Kind: gateway.Pending, OutTradeNo: "r" + no}, Body: []byte("{}")}}
+		s := payment.Received{Notice: gateway.Notice{ID: "n" + no, Kind: gateway.Pending, OutTradeNo: "r" + no}, Body: []byte("{}")}
+		return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 	},
 	"fire": func(no string) flow.Command {
 		return flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: "order", Key: "f" + no}})

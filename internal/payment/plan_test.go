@@ -115,14 +115,14 @@ func told(k gateway.Kind, no, n string) flow.Command {
 	if k.Refund() {
 		s.RefundNo = "r" + no
 	}
-	return &flow.ApplyNotice{Caller: caller, Gateway: "g", Received: s}
+	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }
 
 // console tells of a console refund.
 func console(k gateway.Kind, no string) flow.Command {
 	s := payment.Received{Asset: "CNY", Body: []byte("{}"), Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
 		TransactionID: "t" + no, GatewayRefundID: "re" + no, Currency: "CNY", Amount: yuan("0.01")}}
-	return &flow.ApplyNotice{Caller: caller, Gateway: "g", Received: s}
+	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }
 
 func gives(no string) flow.Command {

@@ -9,14 +9,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// siblings are the payments of an order that a command has to see, run by run.
-type siblings struct {
+// orderPayments are the payments of an order that a command has to see, run by run.
+type orderPayments struct {
 	listed  bool     // the numbers of all of them are named
 	numbers []string // those that earlier attempts wanted to see
 }
 
 // need names them, as far as earlier attempts know them. The command names the instance of the order too.
-func (s *siblings) need(tx *Tx, k payment.OrderKey) {
+func (s *orderPayments) need(tx *Tx, k payment.OrderKey) {
 	if s.listed {
 		tx.Payments().WantOfOrder(k)
 	}
@@ -29,7 +29,7 @@ func (s *siblings) need(tx *Tx, k payment.OrderKey) {
 }
 
 // view returns a payment of the order with its state.
-func (s *siblings) view(tx *Tx, tenant int32, number string) (v payment.View, err error) {
+func (s *orderPayments) view(tx *Tx, tenant int32, number string) (v payment.View, err error) {
 	if !slices.Contains(s.numbers, number) {
 		s.numbers = append(s.numbers, number)
 		return v, commit.ErrMoreRows
@@ -39,7 +39,7 @@ func (s *siblings) view(tx *Tx, tenant int32, number string) (v payment.View, er
 
 // paid returns the payment that has paid the order, or nil. Its machine may let an order that is paid be paid again:
 // one payment pays it all the same.
-func (s *siblings) paid(tx *Tx, k payment.OrderKey) (*payment.View, error) {
+func (s *orderPayments) paid(tx *Tx, k payment.OrderKey) (*payment.View, error) {
 	if !s.listed {
 		s.listed = true
 		return nil, commit.ErrMoreRows

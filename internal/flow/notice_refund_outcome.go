@@ -5,35 +5,22 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
-	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
 // amountGivenBack returns the amount that the gateway gave back, by the notice: if it names none, the requested one.
-func (c *ApplyNotice) amountGivenBack(x *payment.Refund) amount.Int {
-	n := c.Amount.MinorUp(x.Scale)
-	if c.Kind != gateway.Refunded || n.IsZero() {
+func (n *NoticeParams) amountGivenBack(x *payment.Refund) amount.Int {
+	given := n.Amount.MinorUp(x.Scale)
+	if n.Kind != gateway.Refunded || given.IsZero() {
 		return x.Amount
 	}
-	return n
-}
-
-// needRefundRows asks for another attempt if this one has not named the transaction and the flags of a refund.
-func (c *ApplyNotice) needRefundRows(tx *Tx, x *payment.Refund) error {
-	turn := payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}
-	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && c.refund.flag == nil ||
-		x.OutcomeFlagID != 0 && tx.Payments().KnownFlag(turn) == nil {
-		found := *x
-		c.refund.found = &found
-		return commit.ErrMoreRows
-	}
-	return nil
+	return given
 }
 
 // recordOutcome records the amount that was given back by a refund that this notice has ended.
-func (c *ApplyNotice) recordOutcome(tx *Tx, x *payment.Refund) NoticeResult {
+func (c *refundNotice) recordOutcome(tx *Tx, x *payment.Refund) NoticeResult {
 	c.recordTime(tx, x)
 	if c.Kind == gateway.RefundFailed {
 		return c.applyOutcome(tx, x, outcome{countedBefore: x.Amount, detail: "refund " + c.RefundNo + " failed"})
@@ -51,7 +38,7 @@ func (c *ApplyNotice) recordOutcome(tx *Tx, x *payment.Refund) NoticeResult {
 
 // changeOutcome applies a notice about a refund that has ended, or one that names another merchant. The latest notice
 // counts, by the gateway's clock; the state of the refund stays.
-func (c *ApplyNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
+func (c *refundNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, foreign bool) (any, error) {
 	g := outcome{given: c.amountGivenBack(x), booked: x.Booked}
 	switch {
 	case c.Kind == gateway.RefundFailed:
@@ -63,14 +50,14 @@ func (c *ApplyNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, for
 		return c.record(tx, payment.VerdictKnown, "the gateway has said something later"), nil
 	}
 	if g.given == x.GivenBack {
-		if ends := c.Kind == gateway.Refunded || c.Kind == gateway.RefundFailed; ends && !foreign {
+		if c.endsRefund() && !foreign {
 			c.recordTime(tx, x)
 		}
 		s := c.record(tx, payment.VerdictKnown, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
-	if err := c.needRefundRows(tx, x); err != nil {
+	if err := c.refund.mustBeNamed(tx, x); err != nil {
 		return nil, err
 	}
 	switch {
@@ -95,7 +82,7 @@ func (c *ApplyNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, for
 		c.recordTime(tx, x)
 	}
 	s := c.applyOutcome(tx, x, g)
-	c.nameRefund(tx)
+	c.addAlias(tx)
 	return s, nil
 }
 
@@ -109,7 +96,7 @@ type outcome struct {
 // applyOutcome records the amount given back by a refund. If it differs from the amount that the ledger has given back,
 // a flag has the difference since the last flag that a person has resolved; an open flag is withdrawn. If a refund has
 // succeeded and nothing was given back, a flag of 0 says that the payer has not got the money.
-func (c *ApplyNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) NoticeResult {
+func (c *refundNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) NoticeResult {
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
@@ -141,10 +128,20 @@ const maxAhead = time.Minute
 
 // recordTime records the time of the notice, also if the notice changes nothing: one with an earlier time that arrives
 // later does not count.
-func (c *ApplyNotice) recordTime(tx *Tx, x *payment.Refund) {
+func (c *refundNotice) recordTime(tx *Tx, x *payment.Refund) {
 	if at := c.latestTime(tx, x.NoticedAt); !at.Equal(x.NoticedAt) {
 		tx.Payments().ChangeRefund(c.refund.row).NoticedAt = at
 	}
+}
+
+// latestTime returns the later of the time of this notice and an earlier notice's. The clock of another merchant's
+// gateway account does not count.
+func (c *notice) latestTime(tx *Tx, before time.Time) time.Time {
+	at := earlier(c.At, tx.Payments().Now.Add(maxAhead)).Truncate(time.Microsecond)
+	if c.Foreign != "" || at.Before(before) {
+		return before
+	}
+	return at
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -161,7 +158,7 @@ func excess(a, b amount.Int) amount.Int {
 }
 
 // flagRefund raises a flag about a refund. n is the surplus that the gateway gave back or, if negative, the shortfall.
-func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) NoticeResult {
+func (c *refundNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail string) NoticeResult {
 	kind := payment.UnknownRefund
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()
@@ -169,8 +166,9 @@ func (c *ApplyNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detail
 	s := c.record(tx, payment.VerdictFlagged, detail)
 	changed := tx.Payments().ChangeRefund(c.refund.row)
 	changed.OutcomeFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
-		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.row.Value.OrderNo, Currency: x.Currency,
-		Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo, RequestID: c.RequestID})
+		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.payment.Value.OrderNo,
+		Currency: x.Currency, Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo,
+		RequestID: c.RequestID})
 	changed.Reflagged = true
 	return s
 }
