@@ -79,21 +79,21 @@ type CreatePayment struct {
 	Check func(*payment.Payment) error
 
 	consequences
-	order   *order.Row
-	row     *payment.Row
-	gateway *payment.GatewayRow
-	birth   machine.CreateCommand
-	follow  string // machine of the order, as an earlier attempt found it
-	others  orderPayments
+	order    *order.Row
+	row      *payment.Row
+	gateway  *payment.GatewayRow
+	creation machine.CreateCommand
+	follow   string // machine of the order, as an earlier attempt found it
+	others   orderPayments
 }
 
 // Need names the order, the payment, and what earlier attempts found.
 func (c *CreatePayment) Need(tx *Tx) {
 	k, pk := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}, payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
 	c.order = tx.Orders().Want(k)
-	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
+	c.creation.Caller, c.creation.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
 		Key: c.OutTradeNo, Owner: c.OrderNo}
-	c.birth.Need(tx.Machines())
+	c.creation.Need(tx.Machines())
 	payments := tx.Payments()
 	c.row = payments.Want(pk)
 	payments.WantOfOrder(payment.OrderKey(k))
@@ -231,7 +231,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 		return nil, c.numberTaken()
 	}
 	k := c.row.Key
-	call, move := payment.Submit, c.birth.Apply
+	call, move := payment.Submit, c.creation.Apply
 	if tx.Machines().Known(paymentInstance(k)).Exists { // the gateway has told of it before
 		i, err := tx.Machines().StateOf(paymentInstance(k), c.Caller)
 		if err != nil {
@@ -241,7 +241,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 			return nil, c.numberTaken()
 		}
 		m := movePayment(c.Caller, paymentInstance(k), machine.PaymentCreated, causeCreate)
-		m.Need(tx.Machines()) // named by the birth
+		m.Need(tx.Machines()) // named by the creation
 		call, move, p.Early = payment.Query, m.Apply, true
 	}
 	answer, err := c.run(tx, move)

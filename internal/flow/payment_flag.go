@@ -23,18 +23,33 @@ type ResolveFlag struct {
 	RefundNo   string // of GiveBack
 	Note       string
 
+	flagAttempt
+}
+
+// flagAttempt has the rows of a ResolveFlag, and what earlier attempts found.
+type flagAttempt struct {
 	consequences
 	row      *payment.FlagRow
 	flag     *payment.Flag // as an earlier attempt found it
-	payment  *payment.Row
 	money    *payment.TransactionRow
 	gateway  *payment.GatewayRow
-	order    *order.Row
-	others   orderPayments
-	payee    string // account that the transfer names, of Accept
-	clearing string // of the gateway, as an earlier attempt found it
-	transfer *ledger.TransferCommand
+	transfer flagTransfer
+	accepted acceptance
 	refund   *RefundPayment
+}
+
+// flagTransfer is the transfer that moves the flagged money.
+type flagTransfer struct {
+	clearing string // of the gateway, as an earlier attempt found it
+	command  *ledger.TransferCommand
+}
+
+// acceptance is the order that accepted money pays.
+type acceptance struct {
+	payment *payment.Row
+	order   *order.Row // nil: not found
+	others  orderPayments
+	payee   string // account that the transfer names
 }
 
 // Need names the flag, and what an earlier attempt found of it.
@@ -45,7 +60,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 		return
 	}
 	f, k := c.flag, payment.Key{Tenant: c.Tenant, OutTradeNo: c.flag.OutTradeNo}
-	c.payment = payments.Want(k)
+	c.accepted.payment = payments.Want(k)
 	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
 	if c.money = nil; f.TransactionID != "" {
 		c.money = payments.WantTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway,
@@ -53,13 +68,14 @@ func (c *ResolveFlag) Need(tx *Tx) {
 	}
 	tx.Machines().Want(paymentInstance(k))
 	tx.openParts()
-	c.order, c.transfer = nil, nil
+	c.accepted.order, c.transfer.command = nil, nil
 	switch c.Resolution {
 	case payment.GiveBack:
 		if c.refund == nil {
 			c.refund = &RefundPayment{Caller: c.Caller, RefundKey: payment.RefundKey{RefundNo: c.RefundNo},
-				OutTradeNo: f.OutTradeNo, Transaction: f.TransactionID, Gateway: f.Gateway, FlagID: c.ID,
-				Reason: c.Note, account: f.Account}
+				OutTradeNo: f.OutTradeNo, Reason: c.Note, flagged: flaggedMoney{flagID: c.ID,
+					transaction: payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway, ID: f.TransactionID}}}
+			c.refund.hold.account = f.Account
 		}
 		c.refund.Need(tx)
 		return
@@ -67,15 +83,15 @@ func (c *ResolveFlag) Need(tx *Tx) {
 		c.needTransfer(tx, c.Target)
 	case payment.Accept:
 		tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
-			c.order = tx.Orders().Known(o.Key)
+			c.accepted.order = tx.Orders().Known(o.Key)
 			tx.Machines().Want(instanceOf(o))
 			tx.nameParts(o)
-			c.others.need(tx, payment.OrderKey(o.Key))
+			c.accepted.others.need(tx, payment.OrderKey(o.Key))
 			c.expectOrder(o.Key)
-			c.orders[o.Key] = *o // as in ApplyNotice
+			c.orders[o.Key] = *o // as in paidNotice
 		})
-		if c.payee != "" {
-			c.needTransfer(tx, c.payee)
+		if c.accepted.payee != "" {
+			c.needTransfer(tx, c.accepted.payee)
 		}
 	}
 	c.need(tx)
@@ -85,17 +101,17 @@ func (c *ResolveFlag) Need(tx *Tx) {
 func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 	f, from := c.flag, c.flag.Account
 	if from == "" { // it was not posted: it comes from the gateway, or, given back, it goes there
-		if from = c.clearing; f.Kind == payment.UnknownRefund {
+		if from = c.transfer.clearing; f.Kind == payment.UnknownRefund {
 			from, to = to, from
 		}
 	}
 	if f.Asset == "" || f.Amount.IsZero() || from == "" || to == "" || from == to {
 		return
 	}
-	c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{
+	c.transfer.command = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{
 		BizNo: "flag/" + strconv.FormatInt(c.ID, 10), Type: paymentTransfer, Postings: []ledger.Posting{{From: from,
 			To: to, Asset: f.Asset, Amount: amount.NewDecimal(f.Amount, f.Scale)}}}}
-	c.transfer.Need(tx.Ledger())
+	c.transfer.command.Need(tx.Ledger())
 }
 
 // Apply resolves the flag. Returns faults FLAG_NOT_FOUND, FLAG_RESOLVED, ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND,
@@ -149,11 +165,11 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 	if err != nil {
 		return err
 	}
-	if c.flag.Account == "" && c.clearing != g.Clearing {
-		c.clearing = g.Clearing // the next attempt names the accounts
+	if c.flag.Account == "" && c.transfer.clearing != g.Clearing {
+		c.transfer.clearing = g.Clearing // the next attempt names the accounts
 		return commit.ErrMoreRows
 	}
-	if c.transfer == nil {
+	if c.transfer.command == nil {
 		if c.nothingToMove() {
 			return nil
 		}
@@ -164,7 +180,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		const problem = "must be another account than the one on which the money stands"
 		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
 	}
-	if _, err := c.transfer.Apply(tx.Ledger()); err != nil {
+	if _, err := c.transfer.command.Apply(tx.Ledger()); err != nil {
 		return inFields(err, func(string) string { return "account" })
 	}
 	if c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund() {
@@ -200,16 +216,16 @@ func (c *ResolveFlag) writeOff(tx *Tx) error {
 
 // accept pays the order of the flag.
 func (c *ResolveFlag) accept(tx *Tx) error {
-	if !c.payment.Exists || c.order == nil {
+	if !c.accepted.payment.Exists || c.accepted.order == nil {
 		return payment.NotPayable.New("the flag is of no order").With("out_trade_no", c.flag.OutTradeNo).
 			With("state", "")
 	}
-	o, p := &c.order.Value, &c.payment.Value
-	v, err := tx.viewOrder(&c.consequences, c.order, c.Caller)
+	o, p := &c.accepted.order.Value, &c.accepted.payment.Value
+	v, err := tx.viewOrder(&c.consequences, c.accepted.order, c.Caller)
 	if err != nil {
 		return err
 	}
-	paid, err := c.others.paid(tx, payment.OrderKey(o.Key))
+	paid, err := c.accepted.others.paid(tx, payment.OrderKey(o.Key))
 	if err != nil {
 		return err
 	}
@@ -222,8 +238,8 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		problem := "must not be RESOLUTION_ACCEPT: " + why
 		return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
 	}
-	if c.payee != p.Payee {
-		c.payee = p.Payee
+	if c.accepted.payee != p.Payee {
+		c.accepted.payee = p.Payee
 		return commit.ErrMoreRows
 	}
 	for _, m := range []*machine.MoveCommand{
@@ -234,7 +250,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 			return err
 		}
 	}
-	tx.Payments().Change(c.payment).TransactionID = c.flag.TransactionID
+	tx.Payments().Change(c.accepted.payment).TransactionID = c.flag.TransactionID
 	return c.move(tx, p.Payee)
 }
 

@@ -31,22 +31,39 @@ type RefundPayment struct {
 	Amount     *amount.Decimal // nil: all that remains
 	Reason     string
 	Lease      func(gateway string) time.Duration // as in CreatePayment
-	// Transaction is the one to refund, at Gateway, of the flag FlagID. Empty: the one that paid the order.
-	Transaction, Gateway string
-	FlagID               int64
 
+	flagged flaggedMoney
+	refundAttempt
+}
+
+// flaggedMoney is the transaction that a refund of ResolveFlag gives back. Its zero value: the one that paid the order.
+type flaggedMoney struct {
+	flagID      int64
+	transaction payment.TransactionKey
+}
+
+// refundAttempt has the rows of a RefundPayment, and what earlier attempts found.
+type refundAttempt struct {
 	consequences
-	row     *payment.Row
-	refund  *payment.RefundRow
-	birth   machine.CreateCommand
-	order   *order.Row
-	account string // on which the money is held, as an earlier attempt found it
-	asset   string // of the money, as an earlier attempt found it
-	hold    *ledger.HoldCommand
-	// named is the transaction to refund: that of Transaction, or the one that paid, as an earlier attempt found it.
-	named *payment.TransactionRow
-	paid  payment.TransactionKey
-	told  *payment.NoticeRow // name of a console refund with the number
+	payment      *payment.Row
+	refund       *payment.RefundRow
+	creation     machine.CreateCommand // of the instance of the refund
+	order        *order.Row            // nil: not found
+	money        refundedMoney
+	hold         moneyHold
+	consoleAlias *payment.NoticeRow // alias under which a console refund with this number is recorded
+}
+
+// refundedMoney is the transaction to refund.
+type refundedMoney struct {
+	key payment.TransactionKey  // of the flagged one, or of the one that paid, as an earlier attempt found it
+	row *payment.TransactionRow // nil: the key is not known
+}
+
+// moneyHold is the hold on the money.
+type moneyHold struct {
+	account, asset string // of the money, as an earlier attempt found it
+	command        *ledger.HoldCommand
 }
 
 // Need names the refund, the payment with its money, and its order.
@@ -54,30 +71,30 @@ func (c *RefundPayment) Need(tx *Tx) {
 	c.RefundKey.Tenant = c.Caller.Tenant
 	k := payment.Key{Tenant: c.Caller.Tenant, OutTradeNo: c.OutTradeNo}
 	payments := tx.Payments()
-	c.row, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
-	if c.Transaction != "" {
-		c.paid = payment.TransactionKey{Tenant: k.Tenant, Gateway: c.Gateway, ID: c.Transaction}
+	c.payment, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
+	if c.flagged.transaction.ID != "" {
+		c.money.key = c.flagged.transaction
 	}
-	if c.named, c.told = nil, nil; c.paid.ID != "" {
-		c.named = payments.WantTransaction(c.paid)
-		c.told = payments.WantNotice(numberAlias(payment.GatewayKey{Tenant: k.Tenant, Gateway: c.paid.Gateway},
-			c.OutTradeNo, c.RefundNo))
+	if c.money.row, c.consoleAlias = nil, nil; c.money.key.ID != "" {
+		c.money.row = payments.WantTransaction(c.money.key)
+		c.consoleAlias = payments.WantNotice(numberAlias(payment.GatewayKey{Tenant: k.Tenant,
+			Gateway: c.money.key.Gateway}, c.OutTradeNo, c.RefundNo))
 	}
 	tx.Machines().Want(paymentInstance(k))
-	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
+	c.creation.Caller, c.creation.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
 		Key: c.RefundNo, Owner: c.OutTradeNo}
-	c.birth.Need(tx.Machines())
+	c.creation.Need(tx.Machines())
 	tx.Ledger() // of the hold: Discover, which finds its account with the order, cannot open it
-	c.order, c.hold = nil, nil
+	c.order, c.hold.command = nil, nil
 	if tx.loaded {
 		return
 	}
-	c.needHold(tx, c.account, c.asset)
+	c.needHold(tx, c.hold.account, c.hold.asset)
 	tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
 		c.order = tx.Orders().Known(o.Key)
 		tx.Machines().Want(instanceOf(o))
-		if c.hold == nil {
-			c.needHold(tx, cmp.Or(c.account, o.Payee), o.Asset)
+		if c.hold.command == nil {
+			c.needHold(tx, cmp.Or(c.hold.account, o.Payee), o.Asset)
 		}
 	})
 	c.need(tx)
@@ -88,9 +105,9 @@ func (c *RefundPayment) needHold(tx *Tx, account, asset string) {
 	if account == "" || asset == "" {
 		return
 	}
-	c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: c.HoldNo(), From: account,
-		Asset: asset, Life: refundLife}}
-	c.hold.Need(tx.Ledger())
+	c.hold.command = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: c.HoldNo(),
+		From: account, Asset: asset, Life: refundLife}}
+	c.hold.command.Need(tx.Ledger())
 }
 
 // Apply asks for the refund. Returns faults PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT,
@@ -99,47 +116,40 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	if c.refund.Exists {
 		return c.repeat(tx)
 	}
-	p, err := payment.MustExist(c.row)
-	if err != nil && c.Transaction != "" { // flagged money, whose payment may be unknown
-		p, err = &payment.Payment{Key: c.row.Key}, nil
+	p, err := payment.MustExist(c.payment)
+	if err != nil && c.flagged.transaction.ID != "" { // the payment of flagged money may be unknown
+		p, err = &payment.Payment{Key: c.payment.Key}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	money, err := c.money(p)
-	if err == nil && c.Transaction == "" {
-		err = c.mustBePaid(tx, p, money)
-	}
+	money, err := c.transaction(tx, p)
 	if err != nil {
 		return nil, err
-	}
-	if money == nil {
-		return nil, payment.NotPaid.New("there is no transaction %s of payment %s", c.Transaction, c.OutTradeNo).
-			With("out_trade_no", c.OutTradeNo).With("state", "")
 	}
 	if !money.Found {
 		return nil, commit.ErrLater // another call of this batch records it, and what was given back of it before
 	}
-	if c.told.Exists {
+	if c.consoleAlias.Exists {
 		return nil, payment.IsConsoleRefund(c.RefundNo)
 	}
 	n, err := c.amount(&money.Value)
 	if err != nil {
 		return nil, err
 	}
-	t := &money.Value
-	if t.Account != "" && (c.hold == nil || c.hold.From != t.Account || c.hold.Asset != t.Asset) {
-		c.account, c.asset = t.Account, t.Asset
+	t, hold := &money.Value, c.hold.command
+	if t.Account != "" && (hold == nil || hold.From != t.Account || hold.Asset != t.Asset) {
+		c.hold.account, c.hold.asset = t.Account, t.Asset
 		return nil, commit.ErrMoreRows
 	}
-	answer, err := c.run(tx, c.birth.Apply)
+	answer, err := c.run(tx, c.creation.Apply)
 	if err != nil {
 		return nil, err
 	}
 	i := answer.(machine.Instance)
 	if t.Account != "" {
-		c.hold.Amount = amount.NewDecimal(n, t.Scale)
-		if err := makePart(order.Key{Tenant: p.Tenant, OrderNo: p.OrderNo}, "hold", c.hold.BizNo, c.hold,
+		hold.Amount = amount.NewDecimal(n, t.Scale)
+		if err := makePart(order.Key{Tenant: p.Tenant, OrderNo: p.OrderNo}, "hold", hold.BizNo, hold,
 			tx.Ledger()); err != nil {
 			return nil, inFields(err, func(string) string { return "amount" })
 		}
@@ -148,7 +158,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	changed.Refunding, _ = changed.Refunding.Add(n)
 	x := payment.Refund{ID: i.ID, OutTradeNo: c.OutTradeNo, Gateway: money.Key.Gateway,
 		TransactionID: money.Key.ID, Currency: t.Currency, Asset: t.Asset, Scale: t.Scale, Amount: n,
-		Account: t.Account, FlagID: c.FlagID, Reason: c.Reason, Principal: c.Principal, RequestID: c.RequestID}
+		Account: t.Account, FlagID: c.flagged.flagID, Reason: c.Reason, Principal: c.Principal, RequestID: c.RequestID}
 	if x.MovesOrder, err = c.moveOrder(tx, p, money); err != nil {
 		return nil, err
 	}
@@ -159,6 +169,28 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 
 func stateOf(i machine.Instance) payment.State {
 	return payment.State{State: i.State, Revision: i.Revision, ChangedAt: i.ChangedAt}
+}
+
+// transaction returns the transaction to refund. Returns fault PAYMENT_NOT_PAID if there is none.
+func (c *RefundPayment) transaction(tx *Tx, p *payment.Payment) (*payment.TransactionRow, error) {
+	k := payment.TransactionKey{Tenant: p.Tenant, Gateway: p.Gateway, ID: p.TransactionID}
+	flagged := c.flagged.transaction.ID != ""
+	if !flagged && k.ID != "" && c.money.key != k {
+		c.money.key = k // the next attempt names it
+		return nil, commit.ErrMoreRows
+	}
+	var money *payment.TransactionRow
+	if (flagged || k.ID != "") && c.money.row.Exists {
+		money = c.money.row
+	}
+	if !flagged {
+		return money, c.mustBePaid(tx, p, money)
+	}
+	if money == nil {
+		return nil, payment.NotPaid.New("there is no transaction %s of payment %s", c.flagged.transaction.ID,
+			c.OutTradeNo).With("out_trade_no", c.OutTradeNo).With("state", "")
+	}
+	return money, nil
 }
 
 // mustBePaid refuses a payment that has not paid its order. Money that is flagged is given back by ResolveFlag.
@@ -172,21 +204,6 @@ func (c *RefundPayment) mustBePaid(tx *Tx, p *payment.Payment, money *payment.Tr
 		f = payment.NotPaid.New("payment %s is %s: its money is flagged, and ResolveFlag gives it back", c.OutTradeNo, i.State)
 	}
 	return f.With("out_trade_no", c.OutTradeNo).With("state", i.State)
-}
-
-// money returns the transaction to refund, or nil if there is none.
-func (c *RefundPayment) money(p *payment.Payment) (*payment.TransactionRow, error) {
-	k := payment.TransactionKey{Tenant: p.Tenant, Gateway: p.Gateway, ID: p.TransactionID}
-	switch {
-	case c.Transaction == "" && k.ID == "":
-		return nil, nil
-	case c.Transaction == "" && c.paid != k:
-		c.paid = k // the next attempt names it
-		return nil, commit.ErrMoreRows
-	case !c.named.Exists:
-		return nil, nil
-	}
-	return c.named, nil
 }
 
 // amount returns what is given back, in the minor units of the transaction.
@@ -214,8 +231,8 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 // moveOrder moves an order of the shipped machine of which everything is given back.
 func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.TransactionRow) (bool, error) {
 	o := c.order
-	if c.FlagID != 0 || o == nil || o.Value.Machine != machine.OrderMachine || money.Key.ID != p.TransactionID ||
-		!money.Value.Remaining().IsZero() || money.Value.Account != p.Payee {
+	if c.flagged.flagID != 0 || o == nil || o.Value.Machine != machine.OrderMachine ||
+		money.Key.ID != p.TransactionID || !money.Value.Remaining().IsZero() || money.Value.Account != p.Payee {
 		return false, nil
 	}
 	k := instanceOf(&o.Value)
@@ -244,7 +261,7 @@ func callerMustMove(err error) bool {
 func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	x := &c.refund.Value
 	var differs []string
-	if x.OutTradeNo != c.OutTradeNo || x.FlagID != c.FlagID {
+	if x.OutTradeNo != c.OutTradeNo || x.FlagID != c.flagged.flagID {
 		differs = append(differs, "out_trade_no")
 	}
 	if c.Amount != nil {
