@@ -30,7 +30,7 @@ func refundInstance(k payment.RefundKey) machine.Key {
 	return machine.Key{Tenant: k.Tenant, Machine: machine.RefundMachine, Key: k.RefundNo}
 }
 
-// PutGateway says where the money of a gateway stands. Its answer is the gateway, or a commit.Repeat of it.
+// PutGateway sets the accounts of a gateway. Its answer is the gateway, or a commit.Repeat of it.
 type PutGateway struct {
 	commit.Caller
 	Name    string
@@ -87,7 +87,7 @@ type CreatePayment struct {
 	others   orderPayments
 }
 
-// Need names the order, the payment, and what earlier attempts found.
+// Need names the order, the payment, and the rows that earlier attempts found to be needed.
 func (c *CreatePayment) Need(tx *Tx) {
 	k, pk := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}, payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo}
 	c.order = tx.Orders().Want(k)
@@ -170,7 +170,7 @@ func notPayable(v *order.View) error {
 		With("order_no", v.OrderNo).With("state", v.State.State)
 }
 
-// open answers with a payment that is still open, or with nothing.
+// open returns a repeat of a payment that is still open, or nil.
 func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 	p, err := c.others.view(tx, c.Tenant, number)
 	if err != nil || !payment.IsOpen(p.State.State) {
@@ -218,7 +218,7 @@ func inScale(t *payment.Transaction, n amount.Int, p *payment.Payment) amount.In
 	return amount.NewDecimal(n, t.Scale).MinorUp(p.Scale)
 }
 
-// create makes the payment. If the gateway has told of it before, it is asked at once.
+// create makes the payment. If a notice came before it, the gateway is queried at once.
 func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment.Gateway, attempt int16) (any, error) {
 	p, err := c.describe(o, v, g, attempt)
 	if err != nil {
@@ -232,7 +232,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 	}
 	k := c.row.Key
 	call, move := payment.Submit, c.creation.Apply
-	if tx.Machines().Known(paymentInstance(k)).Exists { // the gateway has told of it before
+	if tx.Machines().Known(paymentInstance(k)).Exists { // a notice came before it
 		i, err := tx.Machines().StateOf(paymentInstance(k), c.Caller)
 		if err != nil {
 			return nil, err
@@ -256,7 +256,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 	return view, err
 }
 
-// leaseLast leases the call that was asked for last, if the caller makes it itself.
+// leaseLast leases the call that was scheduled last, if the caller makes it itself.
 func leaseLast(tx *Tx, lease func(gateway string) time.Duration, gateway string) *payment.Leased {
 	if lease == nil {
 		return nil
@@ -283,7 +283,7 @@ func (c *CreatePayment) sealed(tx *Tx) ([]byte, error) {
 // messagesPurpose is the purpose of the key that seals the messages of payments.
 const messagesPurpose = "payment.messages"
 
-// causeCreate is the cause of the move of a payment of which the gateway has told before.
+// causeCreate is the cause of the move of a payment whose notice came before it was created.
 const causeCreate = "create"
 
 // numberTaken returns the fault for a number in use, or makes another number and asks for another attempt.

@@ -52,7 +52,7 @@ type acceptance struct {
 	payee   string // account that the transfer names
 }
 
-// Need names the flag, and what an earlier attempt found of it.
+// Need names the flag, and the rows that its resolution needs, once an earlier attempt has found the flag.
 func (c *ResolveFlag) Need(tx *Tx) {
 	payments := tx.Payments()
 	c.row = payments.WantFlag(payment.FlagKey{Tenant: c.Tenant, ID: c.ID})
@@ -195,7 +195,7 @@ func (c *ResolveFlag) nothingToMove() bool {
 	return f.Amount.IsZero() || f.Asset == "" && f.Kind.OfRefund()
 }
 
-// giveBack asks for the refund of the money.
+// giveBack requests the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
 	if c.refund.refund.Exists {
 		const problem = "is the number of another refund, or of one that failed"
@@ -217,7 +217,7 @@ func (c *ResolveFlag) writeOff(tx *Tx) error {
 // accept pays the order of the flag.
 func (c *ResolveFlag) accept(tx *Tx) error {
 	if !c.accepted.payment.Exists || c.accepted.order == nil {
-		return payment.NotPayable.New("the flag is of no order").With("out_trade_no", c.flag.OutTradeNo).
+		return payment.NotPayable.New("the flag has no order to pay").With("out_trade_no", c.flag.OutTradeNo).
 			With("state", "")
 	}
 	o, p := &c.accepted.order.Value, &c.accepted.payment.Value
@@ -254,7 +254,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 	return c.move(tx, p.Payee)
 }
 
-// unacceptable is why the money cannot pay the order of the flag. Empty: it can.
+// unacceptable returns why the money cannot pay the order of the flag; empty: it can.
 func (c *ResolveFlag) unacceptable(p *payment.Payment) string {
 	switch {
 	case c.flag.Amount.IsZero():

@@ -9,10 +9,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// orderPayments are the payments of an order that a command has to see, run by run.
+// orderPayments are the payments of an order that a command reads, named over successive attempts.
 type orderPayments struct {
 	listed  bool     // the numbers of all of them are named
-	numbers []string // those that earlier attempts wanted to see
+	numbers []string // of those that earlier attempts needed
 }
 
 // need names them, as far as earlier attempts know them. The command names the instance of the order too.
@@ -37,8 +37,8 @@ func (s *orderPayments) view(tx *Tx, tenant int32, number string) (v payment.Vie
 	return tx.viewPayment(payment.Key{Tenant: tenant, OutTradeNo: number})
 }
 
-// paid returns the payment that has paid the order, or nil. Its machine may let an order that is paid be paid again:
-// one payment pays it all the same.
+// paid returns the payment that has paid the order, or nil. One payment pays an order, also if its machine allows a
+// paid order to be paid again.
 func (s *orderPayments) paid(tx *Tx, k payment.OrderKey) (*payment.View, error) {
 	if !s.listed {
 		s.listed = true

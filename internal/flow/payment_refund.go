@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// States of the shipped machine of orders that refunds of everything lead to.
+// States of the shipped machine of orders whose payment is refunded in full.
 const (
 	orderRefunding = "refunding"
 	orderRefunded  = "refunded"
@@ -23,7 +23,7 @@ const (
 // refundLife is how long the money of a refund is held: the longest life of a hold.
 const refundLife = 400 * 24 * time.Hour
 
-// RefundPayment asks for a refund. Its answer is a payment.RefundView, or a commit.Repeat of one.
+// RefundPayment requests a refund. Its answer is a payment.RefundView, or a commit.Repeat of one.
 type RefundPayment struct {
 	commit.Caller
 	payment.RefundKey
@@ -110,7 +110,7 @@ func (c *RefundPayment) needHold(tx *Tx, account, asset string) {
 	c.hold.command.Need(tx.Ledger())
 }
 
-// Apply asks for the refund. Returns faults PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT,
+// Apply requests the refund. Returns faults PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT,
 // REFUND_EXCEEDS_PAID, and those of the hold.
 func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 	if c.refund.Exists {
@@ -193,20 +193,20 @@ func (c *RefundPayment) transaction(tx *Tx, p *payment.Payment) (*payment.Transa
 	return money, nil
 }
 
-// mustBePaid refuses a payment that has not paid its order. Money that is flagged is given back by ResolveFlag.
+// mustBePaid refuses a payment that has not paid its order. ResolveFlag refunds flagged money.
 func (c *RefundPayment) mustBePaid(tx *Tx, p *payment.Payment, money *payment.TransactionRow) error {
 	i, err := tx.instanceOfRow(paymentInstance(p.Key), c.Caller)
 	if err != nil || money != nil && i.State == machine.PaymentSucceeded {
 		return err
 	}
-	f := payment.NotPaid.New("payment %s is %s: nothing can be given back", c.OutTradeNo, i.State)
+	f := payment.NotPaid.New("payment %s is %s: nothing can be refunded", c.OutTradeNo, i.State)
 	if money != nil {
-		f = payment.NotPaid.New("payment %s is %s: its money is flagged, and ResolveFlag gives it back", c.OutTradeNo, i.State)
+		f = payment.NotPaid.New("payment %s is %s: its money is flagged, refund it with ResolveFlag", c.OutTradeNo, i.State)
 	}
 	return f.With("out_trade_no", c.OutTradeNo).With("state", i.State)
 }
 
-// amount returns what is given back, in the minor units of the transaction.
+// amount returns the amount to refund, in the minor units of the transaction.
 func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 	rest := t.Remaining()
 	n := rest
@@ -215,20 +215,20 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 		if n, err = c.Amount.Minor(t.Scale); err != nil {
 			problem := "must not have more decimals than the payment"
 			if errors.Is(err, amount.ErrOverflow) {
-				problem = "must not be of so many digits"
+				problem = "must have at most 38 digits in minor units"
 			}
 			return n, fault.FieldInvalid.New("amount: %s", problem).WithField("amount", problem)
 		}
 	}
 	if n.Cmp(rest) > 0 || n.Sign() <= 0 {
-		return n, payment.RefundExceedsPaid.New("of payment %s only %s %s can still be given back", c.OutTradeNo,
+		return n, payment.RefundExceedsPaid.New("payment %s: only %s %s can still be refunded", c.OutTradeNo,
 			amount.Format(rest, t.Scale), t.Currency).With("out_trade_no", c.OutTradeNo).
 			With("remaining", amount.Format(rest, t.Scale))
 	}
 	return n, nil
 }
 
-// moveOrder moves an order of the shipped machine of which everything is given back.
+// moveOrder moves an order of the shipped machine whose payment is refunded in full. It reports whether it did.
 func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.TransactionRow) (bool, error) {
 	o := c.order
 	if c.flagged.flagID != 0 || o == nil || o.Value.Machine != machine.OrderMachine ||
@@ -257,7 +257,7 @@ func callerMustMove(err error) bool {
 	return fault.Is(err, machine.NotYours) || fault.Is(err, machine.InputMissing) || fault.Is(err, machine.TooEarly)
 }
 
-// repeat answers with the refund that there is.
+// repeat returns the existing refund, if the call asks for the same.
 func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	x := &c.refund.Value
 	var differs []string

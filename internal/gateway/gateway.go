@@ -1,5 +1,5 @@
-// Package gateway has the interface between payments and payment providers: calls, callbacks, and what both say. It
-// owns no tables and knows no domain. Each provider's dialect is a package below this one.
+// Package gateway has the interface between payments and payment providers: calls, callbacks, and the notices that both
+// bring. It owns no tables and knows no domain. Each provider's dialect is a package below this one.
 //
 // Promises: a Notice is verified: signed by the provider, or an answer to our request over TLS. Requests carry our
 // number, so that the provider deduplicates. A failed call says whether it certainly had no effect, was refused for
@@ -29,9 +29,10 @@ const (
 	RefundPending  Kind = "refund_pending"
 	RefundFailed   Kind = "refund_failed"   // the money stays with the merchant
 	RefundAbnormal Kind = "refund_abnormal" // neither side has it for sure: a person has to act at the provider
-	// Other is verified, but about nothing that ledgerd follows.
+	// Other is verified, but its subject is none that ledgerd follows.
 	Other Kind = "other"
-	// Unreadable is signed, and not in the gateway's format: with ErrFormat, and so that it can be kept as it came.
+	// Unreadable is signed by the gateway, but not in its format. It is returned with ErrFormat, so that the callback
+	// can be recorded.
 	Unreadable Kind = "unreadable"
 )
 
@@ -86,17 +87,17 @@ type Gateway interface {
 	// Notice verifies and reads a callback. It returns ErrForged or ErrFormat, possibly wrapped. Of a dialect, the
 	// notice is undefined then; a configured gateway returns an Unreadable one with ErrFormat.
 	Notice(header http.Header, body []byte, now time.Time) (Notice, error)
-	// Acknowledge returns the response to a callback in the provider's form. ok: done; else: send it again.
+	// Acknowledge returns the response to a callback in the provider's form. ok: done; else the gateway redelivers it.
 	Acknowledge(ok bool) Ack
 	// Create starts a payment. The same number again returns the same payment. Credential is what the payer's client
 	// needs. The notice is Pending, or says that the payment has ended already.
 	Create(ctx context.Context, p *Payment) (Credential, Notice, error)
 	// Query returns the state of a payment, or ErrNoTrade.
 	Query(ctx context.Context, p *Payment) (Notice, error)
-	// Close prevents that a payment is made. The notice is Closed, or the state that prevents closing, such as Paid.
-	// ErrNoTrade: there is nothing to close yet; a payer who has the credential may still pay at some gateways.
+	// Close cancels a payment that has not been paid. The notice is Closed, or the state that prevents closing, such as
+	// Paid. ErrNoTrade: there is nothing to close yet; a payer who has the credential may still pay at some gateways.
 	Close(ctx context.Context, p *Payment) (Notice, error)
-	// Refund asks for a refund. The same number again returns the same refund.
+	// Refund requests a refund. The same number again returns the same refund.
 	Refund(ctx context.Context, r *Refund) (Notice, error)
 	// QueryRefund returns the state of a refund, or ErrNoTrade.
 	QueryRefund(ctx context.Context, r *Refund) (Notice, error)

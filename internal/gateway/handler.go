@@ -21,12 +21,12 @@ const (
 
 // Handler serves POST /pay/callbacks/{gateway}. A callback needs no API key: its signature authenticates it.
 //
-// Promises: what is not verified is neither stored nor acted on, only counted and logged. A callback is acknowledged
+// Promises: an unverified callback is neither stored nor applied, only counted and logged. A callback is acknowledged
 // only after Take has committed it.
 type Handler struct {
 	Set *Set
-	// Take commits a notice with its raw callback, whatever its kind. ok: done; else the gateway is asked to send it
-	// again, as it is after an Unreadable one.
+	// Take commits a notice with its raw callback, whatever its kind. ok: done; else the gateway has to redeliver it,
+	// as after an Unreadable one.
 	Take func(ctx context.Context, requestID string, g *Configured, n *Notice, raw Raw) (ok bool, err error)
 	Log  *slog.Logger
 	Now  func() time.Time // nil: time.Now

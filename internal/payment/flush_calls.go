@@ -22,7 +22,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	var ends db.CallDeleteParams
 	for i, c := range calls {
 		if i+1 < len(calls) && c.sameSubject(calls[i+1]) {
-			continue // a later command knows better
+			continue // the last request of the batch wins
 		}
 		if c.kind == "" {
 			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))

@@ -29,7 +29,7 @@ type Payment struct {
 	Details
 	ExpiresAt time.Time // zero: the order stays unpaid for ever
 	TokenHash []byte    // of the submit token that the call spent; nil: none
-	Early     bool      // the gateway told of it before it was created
+	Early     bool      // a notice came before the payment was created
 	Messages  []byte    // to send in the commit that pays the order; not read back. Nil: none
 	Principal string
 	RequestID string
@@ -37,7 +37,7 @@ type Payment struct {
 	Progress
 }
 
-// Details are what the gateway is told about a payment.
+// Details describe a payment to its gateway.
 type Details struct{ Description, Payer, PayerIP, ReturnURL string }
 
 // IsNew reports whether the gateway has not answered yet about a payment in a state of the shipped machine.
@@ -46,7 +46,7 @@ func IsNew(state string) bool { return state == "created" }
 // IsOpen reports whether a payment in a state of the shipped machine is not decided.
 func IsOpen(state string) bool { return IsNew(state) || state == "submitted" || state == "declined" }
 
-// Progress is what changes of a payment, besides its state.
+// Progress has the fields of a payment that change, besides its state.
 type Progress struct {
 	TransactionID            string // empty: not known
 	PaidAt                   time.Time
@@ -61,7 +61,7 @@ type GatewayKey struct {
 	Gateway string
 }
 
-// Gateway says where the money of a gateway stands. It is encoded in the audit log.
+// Gateway has the accounts of a gateway. It is encoded in the audit log.
 type Gateway struct {
 	Clearing string `json:"clearing"`
 	Suspense string `json:"suspense,omitempty"` // empty: money that fits no order is flagged only
@@ -89,12 +89,12 @@ type Transaction struct {
 	Account    string // to which it was posted; empty: it was not
 	Refunding  amount.Int
 	Refunded   amount.Int // by refunds that have succeeded
-	// ExtraRefunded is what the gateway gave back beyond Refunded, as refunds and console refunds say. Nothing limits
+	// ExtraRefunded is the amount given back beyond Refunded, by refunds and console refunds. Nothing limits
 	// it. It is not stored: see the view payment_money.
 	ExtraRefunded amount.Int
 }
 
-// Remaining is what can still be given back: not negative.
+// Remaining is the amount that can still be refunded: not negative.
 func (t *Transaction) Remaining() amount.Int {
 	gone, ok := amount.Sum(t.Refunding, t.Refunded, t.ExtraRefunded)
 	n, _ := t.Amount.Sub(gone)
@@ -104,7 +104,7 @@ func (t *Transaction) Remaining() amount.Int {
 	return n
 }
 
-// GivenBack is what was given back: by refunds, and beyond them.
+// GivenBack is the amount given back: by refunds, and beyond them.
 func (t *Transaction) GivenBack() amount.Int {
 	n, ok := t.Refunded.Add(t.ExtraRefunded)
 	if !ok {
@@ -113,7 +113,7 @@ func (t *Transaction) GivenBack() amount.Int {
 	return n
 }
 
-// AddExtra adds to what was given back beyond refunds.
+// AddExtra adds to the amount given back beyond refunds.
 func (t *Transaction) AddExtra(n amount.Int) {
 	sum, ok := t.ExtraRefunded.Add(n)
 	if !ok {
@@ -186,7 +186,7 @@ const (
 // OfRefund reports whether the flag is about a refund, and not about a whole transaction.
 func (k FlagKind) OfRefund() bool { return k == UnknownRefund || k == RefundReturned }
 
-// Resolution is what became of flagged money.
+// Resolution says what was done with flagged money.
 type Resolution string
 
 // Resolutions.
@@ -243,7 +243,7 @@ type Resolved struct {
 	At         time.Time
 }
 
-// Verdict is what became of a notice.
+// Verdict classifies the effect of a notice.
 type Verdict string
 
 // Verdicts.
@@ -254,7 +254,7 @@ const (
 	VerdictUnknown Verdict = "unknown" // no payment is known by it yet
 )
 
-// MaxUnknown is the number of notices of a payment that a batch reads, of those that came before the payment.
+// MaxUnknown bounds the notices that a batch reads of a payment, of those that came before the payment.
 const MaxUnknown = 20
 
 // NoticeKey identifies a notice by the gateway's own id.
@@ -295,7 +295,8 @@ const (
 	Submit CallKind = "submit"
 	Query  CallKind = "query"
 	Close  CallKind = "close"
-	// FlagUnknown is no call: the money of a payment that was not created in time is flagged then.
+	// FlagUnknown is not a call at the gateway: the scheduler flags the money of a payment that was not created in
+	// time.
 	FlagUnknown CallKind = "flag"
 )
 

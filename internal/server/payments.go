@@ -57,8 +57,7 @@ func (s *Server) applyNotice(ctx context.Context, k payment.GatewayKey, n paymen
 		Payment: out.Submitted}, err
 }
 
-// number finds the number of the payment of a notice that does not say it, from those of the refund and the
-// transaction.
+// number finds the payment number of a notice that lacks it, by the numbers of the refund and the transaction.
 func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.Notice) (err error) {
 	if n.OutTradeNo == "" {
 		n.OutTradeNo, err = payment.NewReader(s.reads).NumberOf(ctx, k, n.RefundNo, n.GatewayRefundID, n.TransactionID)
@@ -66,7 +65,7 @@ func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.No
 	return err
 }
 
-// numberWait is how long a notice of a refund without a number of ours is asked for again, from its time on.
+// numberWait is how long the gateway must redeliver a notice of a refund without a number of ours, from its time on.
 const numberWait = time.Hour
 
 // commitNotice applies a notice, or only keeps one that is about no payment, and counts it.
@@ -80,9 +79,9 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 	case n.Kind == gateway.Unreadable:
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
-		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it comes again and applies, it is recorded under its own
+		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it is redelivered and applies, it is recorded under its own id
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment is known by it", requestID)
-		// But one of ours may have been given back before the notice of its transaction: this one comes again.
+		// But the notice of its transaction may be late: then the gateway must redeliver this one.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
 		out, err = flow.CommitNotice(ctx, s.engine, k, n, c, requestID)
@@ -93,7 +92,7 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 	return out, err
 }
 
-// takeCallback commits a verified callback. It returns false if the gateway is to send it again.
+// takeCallback commits a verified callback. It returns false if the gateway must redeliver it.
 func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
 	raw gateway.Raw) (bool, error) {
 	ctx = pg.ForTenants(ctx, g.Tenant)
@@ -111,21 +110,21 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 }
 
 // askAboutRefund queries a refund that was not created here, and whose notice does not state how it ended. It returns
-// false if the gateway is to tell of it again: it is not decided yet, or the query failed.
+// false if the gateway must redeliver the notice: the refund is undecided, or the query failed.
 func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
 	error) {
 	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})
-	if err != nil && !fault.Is(err, payment.NotFound) { // of an unknown payment the gateway tells the currency, or none
+	if err != nil && !fault.Is(err, payment.NotFound) { // without a payment, the answer may have the currency
 		return false, err
 	}
 	currency, _ := g.Currency(v.Asset)
 	answer, err := g.QueryRefund(ctx, &gateway.Refund{RefundNo: n.RefundNo, GatewayRefundID: n.GatewayRefundID,
 		OutTradeNo: n.OutTradeNo, TransactionID: n.TransactionID, Currency: currency})
 	if err != nil {
-		s.log.WarnContext(ctx, "a gateway tells of a refund that no call asked for, and could not be asked about it",
+		s.log.WarnContext(ctx, "console refund: the gateway could not be queried",
 			"gateway", g.Name, "refund_no", n.RefundNo, "error", err)
-		// A notice without a number, which then is that of the payment, may be about a refund that has one, and so a
-		// notice of its own.
+		// A notice without a number of the refund has that of the payment instead. The refund may have another number,
+		// and so another notice.
 		return errors.Is(err, gateway.ErrNoTrade) && n.RefundNo == n.OutTradeNo, nil
 	}
 	asset, _ := g.Asset(answer.Currency)
@@ -150,7 +149,7 @@ func (s *Server) callbacks(mux *http.ServeMux) {
 	}
 }
 
-// pay makes the calls at gateways that are due, until shutdown begins.
+// pay makes the due calls at gateways, until shutdown begins.
 func (s *Server) pay(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	go func() {

@@ -75,7 +75,7 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	for {
-		select { // only this loop takes places, so that one that is free stays so
+		select { // only this loop acquires slots, so a free slot stays free
 		case free <- struct{}{}:
 			<-free
 		case <-ctx.Done():
@@ -171,7 +171,7 @@ func (d *Dispatcher) ClaimAndRun(ctx context.Context, k payment.GatewayKey, s pa
 	return NotDue, err
 }
 
-// Ask asks the gateway for the state of a payment, whatever is due, and returns when the answer has taken effect.
+// Ask queries the gateway for a payment's state at once, whatever is due, and returns when the answer is committed.
 func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	g := d.Gateway(payment.GatewayKey{Tenant: v.Tenant, Gateway: v.Gateway})
 	if g == nil {
@@ -207,7 +207,7 @@ func (d *Dispatcher) applyAnswer(ctx context.Context, g *gateway.Configured, n g
 	return d.ApplyNotice(ctx, keyOf(g), payment.Received{Notice: n, Asset: asset}, c, "gateway-"+rand.Text())
 }
 
-// pauses are the times between tries, and between questions.
+// pauses are the times between attempts at a call, and between queries.
 var pauses = []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute,
 	time.Hour}
 
