@@ -143,7 +143,7 @@ func (tx *Tx) lookupOfOrders(p *commit.Pipe) {
 		found, err := q.PaymentOfOrder(p.Context(), d, arg)
 		for _, f := range found {
 			k := OrderKey{arg.Tenants[f.N-1], arg.OrderNos[f.N-1]}
-			tx.ofOrder[k] = append(tx.ofOrder[k], Sibling{f.OutTradeNo, f.Gateway, f.PayType, f.Paid,
+			tx.ofOrder[k] = append(tx.ofOrder[k], OrderPayment{f.OutTradeNo, f.Gateway, f.PayType, f.Paid,
 				f.Attempt})
 		}
 		return err

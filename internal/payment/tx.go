@@ -25,7 +25,7 @@ type Tx struct {
 	puts         map[GatewayKey]bool // gateways to change: locked
 	newID        func() int64
 
-	ofOrder  map[OrderKey][]Sibling
+	ofOrder  map[OrderKey][]OrderPayment
 	moneyOf  map[Key][]TransactionKey
 	unknown  map[Key][]Stored
 	messages []messagesOf
@@ -59,8 +59,8 @@ type OrderKey struct {
 	OrderNo string
 }
 
-// Sibling is the newest payment of an order with one gateway and pay type.
-type Sibling struct {
+// OrderPayment is the newest payment of an order with one gateway and pay type.
+type OrderPayment struct {
 	OutTradeNo, Gateway, PayType string
 	Paid                         bool // money came, for the order or for suspense
 	Attempt                      int16
@@ -115,7 +115,7 @@ func NewTx() *Tx {
 		gateways:     commit.NewRows[GatewayKey, Gateway](seeds[5]),
 		consoles:     commit.NewRows[ConsoleKey, ConsoleRefund](seeds[6]),
 		puts:         map[GatewayKey]bool{},
-		ofOrder:      map[OrderKey][]Sibling{},
+		ofOrder:      map[OrderKey][]OrderPayment{},
 		moneyOf:      map[Key][]TransactionKey{},
 		unknown:      map[Key][]Stored{},
 		writer:       map[GatewayKey]commit.Caller{},
@@ -193,19 +193,21 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 }
 
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
-func (tx *Tx) OfOrder(k OrderKey) []Sibling {
+func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 	all := slices.Clone(tx.ofOrder[k])
 	for _, r := range tx.payments.Fresh(comparePayments) { // of earlier commands of the batch
 		x := &r.Value
 		if r.Key.Tenant != k.Tenant || x.OrderNo != k.OrderNo {
 			continue
 		}
-		i := slices.IndexFunc(all, func(s Sibling) bool { return s.Gateway == x.Gateway && s.PayType == x.PayType })
+		i := slices.IndexFunc(all, func(p OrderPayment) bool {
+			return p.Gateway == x.Gateway && p.PayType == x.PayType
+		})
 		if i < 0 {
-			i, all = len(all), append(all, Sibling{})
+			i, all = len(all), append(all, OrderPayment{})
 		}
 		if x.Attempt > all[i].Attempt {
-			all[i] = Sibling{OutTradeNo: x.OutTradeNo, Gateway: x.Gateway, PayType: x.PayType, Attempt: x.Attempt}
+			all[i] = OrderPayment{OutTradeNo: x.OutTradeNo, Gateway: x.Gateway, PayType: x.PayType, Attempt: x.Attempt}
 		}
 	}
 	for i := range all {

@@ -104,14 +104,14 @@ func (s *Server) takeCallback(ctx context.Context, requestID string, g *gateway.
 	received := payment.Received{Notice: *n, Asset: asset, Callback: true, Header: flatten(raw.Header), Body: raw.Body}
 	out, err := s.commitNotice(ctx, k, received, nil, requestID)
 	if err == nil && out.NeedsQuery {
-		return s.askAboutRefund(ctx, requestID, g, n)
+		return s.queryRefund(ctx, requestID, g, n)
 	}
 	return out.Done, err
 }
 
-// askAboutRefund queries a refund that was not created here, and whose notice does not state how it ended. It returns
+// queryRefund queries a refund that was not created here, and whose notice does not state how it ended. It returns
 // false if the gateway must redeliver the notice: the refund is undecided, or the query failed.
-func (s *Server) askAboutRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
+func (s *Server) queryRefund(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice) (bool,
 	error) {
 	v, err := payment.NewReader(s.reads).Payment(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: n.OutTradeNo})
 	if err != nil && !fault.Is(err, payment.NotFound) { // without a payment, the answer may have the currency
