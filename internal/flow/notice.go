@@ -161,7 +161,7 @@ func (c *notice) repeated() NoticeResult {
 	return NoticeResult{Done: true, Verdict: c.recorded.Value.Verdict, Existed: true}
 }
 
-// mustHaveOrder asks for another attempt if the order of a payment was not found before the payment.
+// mustHaveOrder returns ErrLater or ErrMoreRows if the order of the payment has not been found.
 func (c *notice) mustHaveOrder() error {
 	switch {
 	case c.order == nil && !c.payment.Found:

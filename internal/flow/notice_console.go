@@ -307,7 +307,7 @@ func (r *consoleRows) transactionByID(tx *Tx, k payment.TransactionKey) (*paymen
 	return money, r.lockPayment(tx, payment.Key{Tenant: k.Tenant, OutTradeNo: money.Value.OutTradeNo})
 }
 
-// lockPayment asks for another attempt that locks the instance of a payment, if this one has not.
+// lockPayment returns ErrMoreRows if this attempt has not locked the instance of a payment: the next one does.
 func (r *consoleRows) lockPayment(tx *Tx, k payment.Key) error {
 	if tx.Machines().Known(paymentInstance(k)) != nil {
 		return nil

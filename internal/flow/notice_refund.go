@@ -267,7 +267,7 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 	}
 }
 
-// mustBeNamed asks for another attempt if this one has not named the transaction and the flags of a refund.
+// mustBeNamed returns ErrMoreRows if this attempt has not named the transaction and the flags of a refund.
 func (r *refundRows) mustBeNamed(tx *Tx, x *payment.Refund) error {
 	outcome := payment.FlagKey{Tenant: x.Tenant, ID: x.OutcomeFlagID}
 	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && r.flag == nil ||

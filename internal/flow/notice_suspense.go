@@ -160,7 +160,8 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	return true, nil // notices may have come since the read: the scheduler repeats until there are none
 }
 
-// findNotices asks for another attempt that flags the notices. If there are none, the waiting is over.
+// findNotices returns ErrMoreRows if there are notices: the next attempt flags their money. If there are none, it ends
+// the task.
 func (c *FlagUnknown) findNotices(tx *Tx, state string) (any, error) {
 	for _, s := range tx.Payments().Unknown(c.Key) {
 		c.notices = append(c.notices, &paidNotice{posting: posting{suspend: true}, notice: notice{Caller: c.Caller,

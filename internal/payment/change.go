@@ -29,7 +29,7 @@ func (tx *Tx) Create(r *Row, p Payment) *Payment {
 // Change returns what changes of a payment, for modification.
 func (tx *Tx) Change(r *Row) *Progress { return &tx.payments.Change(r).Progress }
 
-// Record keeps a notice with what became of it, under a new id.
+// Record stores a notice with its verdict, under a new id.
 func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
 	id = tx.newID()
 	*tx.notices.Change(r) = Recorded{id, v, s, detail, requestID}
@@ -76,19 +76,19 @@ func (tx *Tx) ResolveFlag(r *FlagRow, x Resolved) *Flag {
 // ReopenFlag opens a resolved flag again.
 func (tx *Tx) ReopenFlag(r *FlagRow) { tx.flags.Change(r).Resolved = Resolved{} }
 
-// CallPayment asks for a call about a payment, after a time.
+// CallPayment schedules a call about a payment, after a time.
 func (tx *Tx) CallPayment(k Key, gateway string, kind CallKind, after time.Duration) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, gateway: gateway,
 		kind: kind, at: tx.Now.Add(after)})
 }
 
-// CallRefund asks for a call about a refund, after a time.
+// CallRefund schedules a call about a refund, after a time.
 func (tx *Tx) CallRefund(k RefundKey, gateway string, kind CallKind, after time.Duration) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfRefund, number: k.RefundNo, gateway: gateway,
 		kind: kind, at: tx.Now.Add(after)})
 }
 
-// Lease leases the call that was asked for last to the caller of the command, who makes it after the commit. 0: a
+// Lease leases the call that was scheduled last to the caller of the command, who makes it after the commit. 0: a
 // worker makes it, and nil is returned.
 func (tx *Tx) Lease(d time.Duration) *Leased {
 	if d == 0 {

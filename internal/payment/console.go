@@ -10,30 +10,30 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// ConsoleKey identifies a console refund. Its ID is that of the notice that told of it first.
+// ConsoleKey identifies a console refund. Its ID is that of its first notice.
 type ConsoleKey struct {
 	Tenant int32
 	ID     int64
 }
 
-// ConsoleRefund is a refund that a gateway told of and no call asked for, for example of its console.
+// ConsoleRefund is a refund that no call requested, for example one made in the console of the gateway.
 type ConsoleRefund struct {
 	Gateway         string
-	RefundNo        string // empty: not told, as the next one
+	RefundNo        string // empty: not stated, as the next one
 	GatewayRefundID string
 	OutTradeNo      string
-	TransactionID   string // empty: not told, and the payment had none
+	TransactionID   string // empty: not stated, and the payment had none
 	Unit
-	Amount    amount.Int // as the gateway said last; 0: not told
+	Amount    amount.Int // by the last notice; 0: not stated
 	Failed    bool       // it gave nothing back, or the money came back
-	NoticedAt time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
+	NoticedAt time.Time  // of that notice, by the gateway's clock; zero: none stated a time
 	FlagID    int64      // last flag about it; 0: none
 	Reflagged bool       // a command of the batch has changed it
 }
 
 // Unit is what an amount is in.
 type Unit struct {
-	Currency string // empty: not told
+	Currency string // empty: not stated
 	Asset    string // empty: none for the currency
 	Scale    uint8
 }
@@ -65,7 +65,7 @@ func (tx *Tx) WantConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Want(k)
 // KnownConsole returns a console refund that is named, or nil.
 func (tx *Tx) KnownConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Known(k) }
 
-// AddConsole records a console refund of which a recorded notice is the first to tell.
+// AddConsole records a console refund with its first notice, which is recorded.
 func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
 	tx.consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
 }

@@ -79,8 +79,8 @@ func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number str
 		Number: number})
 }
 
-// Again asks for a call after a wait, unless the payment has been decided meanwhile, or another worker has it. code and
-// text say why the last try had no result; empty: it had one.
+// Again schedules a call again after a wait, unless the payment has been decided meanwhile, or another worker has it.
+// code and text say why the last try had no result; empty: it had one.
 func (u *Queue) Again(ctx context.Context, l Leased, kind CallKind, wait time.Duration, code, text string) error {
 	ctx = pg.ForTenants(ctx, l.tenant)
 	_, err := q.CallAgain(ctx, pg.Planned{DB: u.Pool}, db.CallAgainParams{TenantID: l.tenant,

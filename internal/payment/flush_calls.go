@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
 )
 
-// flushCalls closes the payments of orders that ended, and writes the last call that the batch asks for about each
+// flushCalls closes the payments of orders that ended, and writes the last call that the batch schedules about each
 // payment and refund. A payment that is to be closed keeps that call, unless the batch decides it.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	tx.flushCloses(p)

@@ -157,7 +157,7 @@ type Refund struct {
 	FailureText     string
 	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
 	Booked          amount.Int // of it, by the ledger; 0: nothing, or its hold could not be captured
-	NoticedAt       time.Time  // of the last notice that told so, by the gateway's clock; zero: none told a time
+	NoticedAt       time.Time  // of the last notice that said so, by the gateway's clock; zero: none stated a time
 	OutcomeFlagID   int64      // last flag of a difference between GivenBack and the state; 0: none
 	Reflagged       bool       // a command of the batch has raised that flag
 }
@@ -216,7 +216,7 @@ type Flag struct {
 	Asset         string // empty: none for the currency
 	Scale         uint8
 	Amount        amount.Int
-	Account       string // on which the money stands; empty: not posted
+	Account       string // to which the money was posted; empty: not posted
 	AboutRefund   string // whose GivenBack differs from its state; empty: none
 	AboutConsole  int64  // console refund; 0: none
 	RequestID     string

@@ -62,7 +62,7 @@ func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l 
 	return len(waiting) > 0, err
 }
 
-// reschedule asks for a call again, under the fence of its lease.
+// reschedule schedules a call again, under the fence of its lease.
 func (d *Dispatcher) reschedule(ctx context.Context, l payment.Leased, kind payment.CallKind, wait time.Duration,
 	code, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, recordWithin)
@@ -217,7 +217,7 @@ func (d *Dispatcher) refund(ctx context.Context, g *gateway.Configured, l paymen
 	return about(n, &v), err
 }
 
-// refused asks for a refund that the gateway has refused: it may know the number, with other content, and may have
+// refused queries a refund that the gateway has refused: it may know the number, with other content, and may have
 // given money back under it. If it does not, the refund has failed.
 func refused(ctx context.Context, g *gateway.Configured, r *gateway.Refund, why *gateway.CallError) (
 	n gateway.Notice, err error) {
@@ -229,7 +229,7 @@ func refused(ctx context.Context, g *gateway.Configured, r *gateway.Refund, why 
 	return n, err
 }
 
-// about completes the numbers of an answer: we know what we asked about.
+// about completes the numbers of an answer with those of the request.
 func about(n gateway.Notice, v *payment.RefundView) gateway.Notice {
 	n.OutTradeNo, n.RefundNo = v.OutTradeNo, v.RefundNo
 	if n.TransactionID == "" {

@@ -1,4 +1,4 @@
-// Package dispatch makes the calls at gateways that are due: it submits payments and refunds, asks for those that are
+// Package dispatch makes the calls at gateways that are due: it submits payments and refunds, queries those that are
 // not decided, and closes those whose order has ended. It owns no tables.
 //
 // Promises: a call is leased to one worker of all processes, and rescheduled under the fence of the lease. Applying an
@@ -139,7 +139,7 @@ func (d *Dispatcher) RunLeased(ctx context.Context, k payment.GatewayKey, l paym
 	return submitted
 }
 
-// Claimed is what became of the call that a caller wanted to make.
+// Claimed is the outcome of ClaimAndRun.
 type Claimed int
 
 // Outcomes of ClaimAndRun.
