@@ -50,7 +50,7 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 
 // couponNow is couponState, but first cancels an order that locks the coupon and whose time is over: that gives the
 // coupon back.
-func (tx *Tx) couponNow(row *coupon.Row, lock *lookup, e *consequences, c commit.Caller) (*coupon.Coupon,
+func (tx *Tx) couponNow(row *coupon.Row, lock *orderRef, e *consequences, c commit.Caller) (*coupon.Coupon,
 	machine.Instance, error) {
 	x, i, err := tx.couponState(row, c)
 	if err != nil || i.State != machine.CouponLocked {
@@ -78,7 +78,7 @@ func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams)
 
 // useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
 // COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if an order has locked it, or another cause has used it.
-func (tx *Tx) useCoupon(row *coupon.Row, lock *lookup, e *consequences, c commit.Caller, owner, to, cause string) (any,
+func (tx *Tx) useCoupon(row *coupon.Row, lock *orderRef, e *consequences, c commit.Caller, owner, to, cause string) (any,
 	error) {
 	x, i, err := tx.couponNow(row, lock, e, c)
 	if err != nil {
@@ -199,8 +199,8 @@ type ClaimCoupon struct {
 
 	consequences
 	row      *coupon.Row
-	lock     lookup // the order that locks it
-	campaign string // of the coupon, as an earlier attempt found it
+	lock     orderRef // the order that locks it
+	campaign string   // of the coupon, as an earlier attempt found it
 }
 
 // Need names the coupon, its instance, and the claim on its campaign.
@@ -262,7 +262,7 @@ type RedeemCoupon struct {
 
 	consequences
 	row  *coupon.Row
-	lock lookup // the order that locks it
+	lock orderRef // the order that locks it
 }
 
 // Need names the coupon, its instance, and what earlier attempts found.

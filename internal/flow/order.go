@@ -45,9 +45,9 @@ type CreateOrder struct {
 	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
 	pay      *machine.MoveCommand    // nil: something remains to be paid
 	coupon   *coupon.Row             // nil: none
-	lock     lookup                  // the order that locks it
+	lock     orderRef                // the order that locks it
 	purchase *claim.Row
-	same     lookup // the order of the same purchase
+	same     orderRef // the order of the same purchase
 }
 
 // Rows is the number of rows that the command writes, without those of messages: the order, its instance and history,

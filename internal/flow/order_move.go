@@ -126,14 +126,14 @@ func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	return nil
 }
 
-// lookup finds an order of which only the number is known, run by run.
-type lookup struct {
+// orderRef resolves an order of which only the number is known: one attempt reads the order, the next its instance.
+type orderRef struct {
 	order   order.Key
 	machine string
 }
 
 // need names the order and its instance, as far as earlier attempts know them.
-func (l *lookup) need(tx *Tx) {
+func (l *orderRef) need(tx *Tx) {
 	if l.order.OrderNo == "" || tx.loaded {
 		return
 	}
@@ -144,7 +144,7 @@ func (l *lookup) need(tx *Tx) {
 }
 
 // view returns the order as it is now: moved by its timer, if that has fired.
-func (l *lookup) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
+func (l *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
 	var row *order.Row
 	if tx.parts[orders.index] != nil {
 		row = tx.Orders().Known(k)

@@ -129,7 +129,7 @@ type Grab struct {
 	deduct   *stock.ReserveCommand
 	claimed  claim.Params
 	owned    *claim.Row // the claim of this buyer on this unit, or on a coupon of the campaign
-	same     lookup     // the order that the buyer has won before
+	same     orderRef   // the order that the buyer has won before
 }
 
 // Grabbed is the outcome of a grab.
