@@ -98,7 +98,7 @@ func (n NewKey) check() error {
 	default:
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	return fault.InvalidField(field, "%s", problem)
 }
 
 // CreateKey creates an API key of a tenant. Returns faults FIELD_INVALID, PERMISSION_DENIED.
@@ -198,8 +198,7 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 				WithField("key_name", "must be a key that is valid")
 		}
 		if expires.IsZero() && !old.Expires.IsZero() {
-			const problem = "must be set, because the key expires"
-			return fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
+			return fault.InvalidField("expire_time", "must be set, because the key expires")
 		}
 		end := now.Add(overlap)
 		if !old.Expires.IsZero() && old.Expires.Before(end) {

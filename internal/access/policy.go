@@ -176,8 +176,7 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, p Policy) 
 func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operation string,
 	by func(*Policy) error) (p Policy, err error) {
 	if !operationName.MatchString(operation) {
-		const problem = "must be an operation such as ledger.transfer, or * for all others"
-		return p, fault.FieldInvalid.New("operation: %s", problem).WithField("operation", problem)
+		return p, fault.InvalidField("operation", "must be an operation such as ledger.transfer, or * for all others")
 	}
 	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		for {
@@ -251,7 +250,7 @@ func (p Policy) check() error {
 	default:
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	return fault.InvalidField(field, "%s", problem)
 }
 
 // DeletePolicy removes the policy of an operation. Returns fault POLICY_NOT_FOUND.

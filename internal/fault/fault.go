@@ -138,6 +138,12 @@ func (f *Fault) WithField(path, description string) *Fault {
 	return f
 }
 
+// InvalidField makes a FIELD_INVALID about one field: the message says the field and its problem.
+func InvalidField(path, format string, args ...any) *Fault {
+	problem := fmt.Sprintf(format, args...)
+	return FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
+}
+
 // Differing adds the fields in which a request differs from the first one with the same number: to the message, to the
 // metadata as differs, and as invalid fields. number is the name of the number.
 func (f *Fault) Differing(fields []string, number string) *Fault {

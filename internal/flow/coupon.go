@@ -78,8 +78,8 @@ func (tx *Tx) moveCoupon(row *coupon.Row, c commit.Caller, p machine.MoveParams)
 
 // useCoupon locks or uses a coupon of an owner, for a cause. Returns faults COUPON_NOT_FOUND, COUPON_TAKEN,
 // COUPON_UNCLAIMED, COUPON_EXPIRED, and STATE_TAKEN if an order has locked it, or another cause has used it.
-func (tx *Tx) useCoupon(row *coupon.Row, lock *orderRef, e *consequences, c commit.Caller, owner, to, cause string) (any,
-	error) {
+func (tx *Tx) useCoupon(row *coupon.Row, lock *orderRef, e *consequences, c commit.Caller, owner, to, cause string) (
+	any, error) {
 	x, i, err := tx.couponNow(row, lock, e, c)
 	if err != nil {
 		return nil, err
@@ -160,8 +160,7 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 		expires = now.Add(coupon.MaxLife).Truncate(time.Microsecond)
 	}
 	if !expires.After(now) || expires.After(now.Add(coupon.MaxLife)) {
-		const problem = "must be in the future, and at most 10 years from now"
-		return nil, fault.FieldInvalid.New("expire_time: %s", problem).WithField("expire_time", problem)
+		return nil, fault.InvalidField("expire_time", "must be in the future, and at most 10 years from now")
 	}
 	for n, row := range c.rows {
 		if row.Exists {

@@ -302,7 +302,7 @@ func reservable(life time.Duration, cancels bool) error {
 	default:
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	return fault.InvalidField(field, "%s", problem)
 }
 
 // takeMoney holds or pays, and moves an order of which nothing remains to be paid.
@@ -338,8 +338,7 @@ func paidAtOnce(confirms int) error {
 	if confirms == 1 {
 		return nil
 	}
-	const problem = "must have exactly one move from its first state to a state with ORDER_PARTS_CONFIRM, because nothing remains to be paid"
-	return fault.FieldInvalid.New("machine: %s", problem).WithField("machine", problem)
+	return fault.InvalidField("machine", "must have exactly one move from its first state to a state with ORDER_PARTS_CONFIRM, because nothing remains to be paid")
 }
 
 // makePart runs the command that makes a part of an order. A part that is there already is that of another call.

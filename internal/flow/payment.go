@@ -325,8 +325,7 @@ func (c *CreatePayment) describe(o *order.Order, v *order.View, g *payment.Gatew
 		p.Payee = g.Payee
 	}
 	if p.Payee == "" {
-		const problem = "must have a payee, because the order has none"
-		return nil, fault.FieldInvalid.New("gateway: %s", problem).WithField("gateway", problem)
+		return nil, fault.InvalidField("gateway", "must have a payee, because the order has none")
 	}
 	if c.Check != nil {
 		if err := c.Check(p); err != nil {

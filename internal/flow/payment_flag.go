@@ -125,8 +125,7 @@ func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
 		return c.repeat(f)
 	}
 	if f.Kind.OfRefund() && c.Resolution != payment.WriteOff {
-		const problem = "must be RESOLUTION_WRITE_OFF: the flag is of a refund"
-		return nil, fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+		return nil, fault.InvalidField("resolution", "must be RESOLUTION_WRITE_OFF: the flag is of a refund")
 	}
 	if c.flag == nil {
 		found := *f
@@ -174,11 +173,9 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 			return nil
 		}
 		if c.flag.Asset == "" {
-			const problem = "must be RESOLUTION_REFUND: the ledger has no asset for its currency"
-			return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+			return fault.InvalidField("resolution", "must be RESOLUTION_REFUND: the ledger has no asset for its currency")
 		}
-		const problem = "must be another account than the one on which the money stands"
-		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
+		return fault.InvalidField("account", "must be another account than the one on which the money stands")
 	}
 	if _, err := c.transfer.command.Apply(tx.Ledger()); err != nil {
 		return inFields(err, func(string) string { return "account" })
@@ -198,8 +195,7 @@ func (c *ResolveFlag) nothingToMove() bool {
 // giveBack requests the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
 	if c.refund.refund.Exists {
-		const problem = "is the number of another refund, or of one that failed"
-		return fault.FieldInvalid.New("refund_no: %s", problem).WithField("refund_no", problem)
+		return fault.InvalidField("refund_no", "is the number of another refund, or of one that failed")
 	}
 	_, err := c.refund.Apply(tx)
 	return err
@@ -208,8 +204,7 @@ func (c *ResolveFlag) giveBack(tx *Tx) error {
 // writeOff moves the money to an account.
 func (c *ResolveFlag) writeOff(tx *Tx) error {
 	if c.Target == c.gateway.Value.Suspense {
-		const problem = "must not be the suspense account: the money of flags stands there"
-		return fault.FieldInvalid.New("account: %s", problem).WithField("account", problem)
+		return fault.InvalidField("account", "must not be the suspense account: the money of flags stands there")
 	}
 	return c.move(tx, c.Target)
 }
@@ -235,8 +230,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		return notPayable(&v)
 	}
 	if why := c.unacceptable(p); why != "" {
-		problem := "must not be RESOLUTION_ACCEPT: " + why
-		return fault.FieldInvalid.New("resolution: %s", problem).WithField("resolution", problem)
+		return fault.InvalidField("resolution", "must not be RESOLUTION_ACCEPT: %s", why)
 	}
 	if c.accepted.payee != p.Payee {
 		c.accepted.payee = p.Payee

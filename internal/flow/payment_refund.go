@@ -217,7 +217,7 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 			if errors.Is(err, amount.ErrOverflow) {
 				problem = "must have at most 38 digits in minor units"
 			}
-			return n, fault.FieldInvalid.New("amount: %s", problem).WithField("amount", problem)
+			return n, fault.InvalidField("amount", "%s", problem)
 		}
 	}
 	if n.Cmp(rest) > 0 || n.Sign() <= 0 {

@@ -3,7 +3,6 @@ package flow
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -61,8 +60,7 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.row.Exists && (c.Order == nil) != (c.row.Value.Order == nil) {
-		const problem = "must give what it gave before, orders or coupons: put another sale"
-		return nil, fault.FieldInvalid.New("sale: %s", problem).WithField("sale.sale", problem)
+		return nil, fault.InvalidField("sale.sale", "must give what it gave before, orders or coupons: put another sale")
 	}
 	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
 	if c.row.Exists {
@@ -89,8 +87,7 @@ func (c *PutSale) checkMachine(tx *Tx, f *order.Facts) error {
 	case err != nil:
 		return err
 	case f.PayWithin > 0 && first.Timer == 0:
-		const problem = "must not be set: the machine's first state has no timer"
-		return fault.FieldInvalid.New("pay_within: %s", problem).WithField("pay_within", problem)
+		return fault.InvalidField("pay_within", "must not be set: the machine's first state has no timer")
 	case f.PaidAtOnce():
 		return paidAtOnce(first.Confirms)
 	}
@@ -217,8 +214,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 		return won, err
 	}
 	if c.Unit > s.PerBuyer {
-		problem := fmt.Sprintf("must be at most %d, the sale's per_buyer", s.PerBuyer)
-		return nil, fault.FieldInvalid.New("grab.unit: %s", problem).WithField("grab.unit", problem)
+		return nil, fault.InvalidField("grab.unit", "must be at most %d, the sale's per_buyer", s.PerBuyer)
 	}
 	if o := s.Opening(tx.Claims().Now); o != 0 {
 		return Grabbed{Outcome: o}, nil

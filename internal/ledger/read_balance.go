@@ -40,8 +40,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	arg := db.BalanceReadAtRecordParams{At: at, TenantID: tenant, Code: code, Asset: asset}
 	row, err := q.BalanceReadAtRecord(ctx, r.one(), arg)
 	if err == nil && row.Future {
-		return Balance{}, fault.FieldInvalid.New("record_time: must not be in the future").WithField("record_time",
-			"must not be in the future")
+		return Balance{}, fault.InvalidField("record_time", "must not be in the future")
 	}
 	if err == nil && !row.Final {
 		// No later entry is recorded, so a running batch may still record an earlier one: wait.

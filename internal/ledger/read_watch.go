@@ -114,8 +114,7 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 }
 
 func badCursor() error {
-	return fault.FieldInvalid.New("cursor: was not issued by this method").WithField("cursor",
-		"was not issued by this method")
+	return fault.InvalidField("cursor", "was not issued by this method")
 }
 
 // watchedBatch is a row of commit_batches for watching.

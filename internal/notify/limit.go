@@ -68,7 +68,7 @@ func (l Limit) Check() error {
 	default:
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	return fault.InvalidField(field, "%s", problem)
 }
 
 // PutLimit inserts or replaces the limit with this channel, scope and window, and returns the event of the audit log.

@@ -150,8 +150,7 @@ func (c *SendCommand) prepare(o *Outbox) (err error) {
 	c.address = ""
 	if c.ClientIP != "" {
 		if c.address, err = addressOf(c.ClientIP); err != nil {
-			return fault.FieldInvalid.New("client_ip: must be an IP address").WithField("client_ip",
-				"must be an IP address")
+			return fault.InvalidField("client_ip", "must be an IP address")
 		}
 	}
 	identity := c.Identity

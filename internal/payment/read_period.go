@@ -71,8 +71,7 @@ func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids [
 		size = defaultPage
 	}
 	if ids != nil && p.Gateway == "" {
-		const problem = "needs gateway: numbers are unique within one"
-		return nil, "", fault.FieldInvalid.New("transaction_ids: %s", problem).WithField("transaction_ids", problem)
+		return nil, "", fault.InvalidField("transaction_ids", "needs gateway: numbers are unique within one")
 	}
 	pages := p.list("transactions", tenant, strings.Join(ids, "\x00"))
 	after, err := momentOf(pages, token)

@@ -30,8 +30,7 @@ func (s *Admin) PutLimit(ctx context.Context, r *pb.PutLimitRequest) (*pb.PutLim
 	}
 	l := messageLimit(r.GetLimit())
 	if r.GetLimit().MaxMessages == nil {
-		const problem = "must be set: 0 allows no message"
-		return nil, fault.FieldInvalid.New("limit.max_messages: %s", problem).WithField("limit.max_messages", problem)
+		return nil, fault.InvalidField("limit.max_messages", "must be set: 0 allows no message")
 	}
 	if err := l.Check(); err != nil {
 		return nil, below("limit.", err)

@@ -90,7 +90,7 @@ var executeWanted = executeOperation.untyped()
 // open finds out what a request wants. Returns fault FIELD_INVALID.
 func (w *wanted) open(packed *anypb.Any) (err error) {
 	bad := func(problem string) error {
-		return fault.FieldInvalid.New("request: %s", problem).WithField("request", problem)
+		return fault.InvalidField("request", "%s", problem)
 	}
 	if packed.GetTypeUrl() == "" {
 		return bad(typeMissing)
@@ -158,8 +158,7 @@ func (w *wanted) unsupported() error {
 // encode returns the stored forms of a request: as protobuf and, unless it may hold personal data, as JSON.
 func (w *wanted) encode(packed *anypb.Any) (bytes, details []byte, err error) {
 	if details, err = protojson.Marshal(packed); err != nil { // such as NaN in a template's variable
-		const problem = "cannot be written as JSON, so not all who approve could read it"
-		return nil, nil, fault.FieldInvalid.New("request: %s", problem).WithField("request", problem).Because(err)
+		return nil, nil, fault.InvalidField("request", "cannot be written as JSON, so not all who approve could read it").Because(err)
 	}
 	if personal(w.request) {
 		details = nil

@@ -137,5 +137,5 @@ func CheckPolicy(p access.Policy) error {
 	default:
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	return fault.InvalidField(field, "%s", problem)
 }

@@ -182,7 +182,7 @@ func readToken(spec connect.Spec, h http.Header) (*token.Spend, error) {
 		problem = parseToken(s, value)
 	}
 	if problem != "" {
-		return nil, fault.FieldInvalid.New("%s: %s", TokenHeader, problem).WithField(TokenHeader, problem)
+		return nil, fault.InvalidField(TokenHeader, "%s", problem)
 	}
 	return s, nil
 }

@@ -27,7 +27,7 @@ func check(m proto.Message) error {
 		return err
 	}
 	if path, problem := findInvalid(m.ProtoReflect()); problem != "" {
-		return fault.FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
+		return fault.InvalidField(path, "%s", problem)
 	}
 	return violationFault(m, protovalidate.Validate(m))
 }

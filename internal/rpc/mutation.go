@@ -145,8 +145,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	res result[R], err error) {
 	c := callOf(ctx)
 	if m.dry && c.token != nil {
-		const problem = "must not be set in a call with a submit token: spending a token cannot be a dry run"
-		return res, fault.FieldInvalid.New("dry_run: %s", problem).WithField("dry_run", problem)
+		return res, fault.InvalidField("dry_run", "must not be set in a call with a submit token: spending a token cannot be a dry run")
 	}
 	policy := access.Policy{}
 	if !m.dry {

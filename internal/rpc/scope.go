@@ -62,7 +62,7 @@ func (c *call) permit(m proto.Message) error {
 // the fields of the scope: a misspelt one would cover none. Returns fault FIELD_INVALID.
 func ParseScopes(role access.Role, texts []string) (*access.Scopes, error) {
 	bad := func(field string, err error) error {
-		return fault.FieldInvalid.New("%s: %v", field, err).WithField(field, err.Error())
+		return fault.InvalidField(field, "%v", err)
 	}
 	for i, text := range texts {
 		field := fmt.Sprintf("scopes[%d]", i)

@@ -171,7 +171,7 @@ func (p *wire) headerFault(r *http.Request) *fault.Fault {
 	} else {
 		return nil
 	}
-	return fault.FieldInvalid.New("%s: %s", name, problem).WithField(name, problem)
+	return fault.InvalidField(name, "%s", problem)
 }
 
 // queryFault returns a fault if a parameter of a GET is invalid.

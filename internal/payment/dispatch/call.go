@@ -178,8 +178,7 @@ func Describe(p *payment.Payment) *gateway.Payment {
 func Check(g *gateway.Configured, p *payment.Payment) error {
 	currency, ok := g.Currency(p.Asset)
 	if !ok {
-		const problem = "does not take the asset of the order"
-		return fault.FieldInvalid.New("gateway: %s", problem).WithField("gateway", problem)
+		return fault.InvalidField("gateway", "does not take the asset of the order")
 	}
 	r := Describe(p)
 	r.Currency = currency

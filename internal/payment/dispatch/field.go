@@ -17,7 +17,7 @@ func invalid(err error) error {
 	name, problem, ok := strings.Cut(err.Error(), ": ")
 	if f := fields[name]; ok && f.name != "" {
 		problem = f.what + problem
-		return fault.FieldInvalid.New("%s: %s", f.name, problem).WithField(f.name, problem)
+		return fault.InvalidField(f.name, "%s", problem)
 	}
 	return fault.FieldInvalid.New("gateway: %s", err).WithField("gateway", err.Error())
 }
