@@ -2,7 +2,6 @@ package approval
 
 import (
 	"cmp"
-	"hash/maphash"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -28,14 +27,14 @@ type row struct {
 type Row = commit.Row[Key, row]
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, row](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{commit.NewRows[Key, row](seed)} }
+func NewTx() *Tx { return &Tx{table.Rows()} }
 
 func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
@@ -68,7 +67,7 @@ func (tx *Tx) Decide(r *Row, s State, by commit.Caller, note string, response []
 
 // Lock locks and loads the named requests.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compare)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -92,7 +91,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 // Flush inserts the new requests, and updates those that were decided.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	if fresh := tx.Fresh(compare); len(fresh) > 0 {
+	if fresh := tx.Fresh(); len(fresh) > 0 {
 		arg := db.ApprovalInsertParams{Now: tx.Now}
 		for _, r := range fresh {
 			c := r.Value.made
@@ -105,7 +104,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.ApprovalInsert(p.Context(), d, arg) })
 	}
-	changed := tx.Changed(compare)
+	changed := tx.Changed()
 	if len(changed) == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package claim
 import (
 	"cmp"
 	"encoding/json"
-	"hash/maphash"
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -26,11 +25,11 @@ type claims = commit.Rows[Key, Claim]
 type Row = commit.Row[Key, Claim]
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, Claim](compare)
 )
 
-func NewTx() *Tx { return &Tx{claims: commit.NewRows[Key, Claim](seed)} }
+func NewTx() *Tx { return &Tx{claims: table.Rows()} }
 
 // NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"claim_keys_pkey"} }
@@ -54,7 +53,7 @@ func (tx *Tx) WantLast(k Key) *Row {
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	var rows []*Row
 	var arg db.ClaimSeenParams
-	for _, r := range tx.Sorted(compare) {
+	for _, r := range tx.Sorted() {
 		if _, last := tx.last[r]; last {
 			rows = append(rows, r)
 			arg.Tenants, arg.Scopes = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope)
@@ -88,7 +87,7 @@ func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the claims.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compare)
+	rows := tx.Sorted()
 	if tx.sorted = rows; len(rows) == 0 {
 		return
 	}

@@ -125,7 +125,7 @@ type Rows[K comparable, V any] struct {
 	Now time.Time // of the batch; set by Start
 	ID  func() int64
 
-	seed   maphash.Seed
+	table  *Table[K, V]
 	wanted map[K]*Row[K, V]
 	list   []*Row[K, V] // wanted and added, in order
 	mark   int
@@ -151,10 +151,25 @@ type rowSave[K comparable, V any] struct {
 	old Row[K, V]
 }
 
-// NewRows returns an empty set. Each table has one seed per process.
-func NewRows[K comparable, V any](seed maphash.Seed) Rows[K, V] {
-	return Rows[K, V]{seed: seed, wanted: make(map[K]*Row[K, V]), gen: 1}
+// Table has what the sets of rows of one table have in common: the order and the hash of keys, equal in all batches of
+// the process.
+type Table[K comparable, V any] struct {
+	compare func(a, b K) int
+	seed    maphash.Seed
 }
+
+// NewTable declares a table with the order in which all batches lock and write its rows.
+func NewTable[K comparable, V any](compare func(a, b K) int) *Table[K, V] {
+	return &Table[K, V]{compare, maphash.MakeSeed()}
+}
+
+// Rows returns an empty set.
+func (t *Table[K, V]) Rows() Rows[K, V] {
+	return Rows[K, V]{table: t, wanted: make(map[K]*Row[K, V]), gen: 1}
+}
+
+// Hash returns the hash of a key for Latches.
+func (t *Table[K, V]) Hash(k K) uint64 { return maphash.Comparable(t.seed, k) }
 
 // Want names a row to lock and load. After the load it panics for any other row, because that row would seem not to
 // exist. See Known.
@@ -195,36 +210,36 @@ func (s *Rows[K, V]) Change(r *Row[K, V]) *V {
 // Load sets the value that Lock found.
 func (s *Rows[K, V]) Load(r *Row[K, V], v V) { r.Value, r.Found, r.Exists = v, true, true }
 
-// Sorted returns all wanted rows, in the order in which all batches lock and write them.
-func (s *Rows[K, V]) Sorted(compare func(a, b K) int) []*Row[K, V] {
-	return s.sorted(compare, func(r *Row[K, V]) bool { return !r.added })
+// Sorted returns all wanted rows, in the table's order.
+func (s *Rows[K, V]) Sorted() []*Row[K, V] {
+	return s.sorted(func(r *Row[K, V]) bool { return !r.added })
 }
 
 // Fresh returns the rows to insert, in the same order.
-func (s *Rows[K, V]) Fresh(compare func(a, b K) int) []*Row[K, V] {
-	return s.sorted(compare, func(r *Row[K, V]) bool { return r.dirty && !r.Found })
+func (s *Rows[K, V]) Fresh() []*Row[K, V] {
+	return s.sorted(func(r *Row[K, V]) bool { return r.dirty && !r.Found })
 }
 
 // Changed returns the rows to update, in the same order.
-func (s *Rows[K, V]) Changed(compare func(a, b K) int) []*Row[K, V] {
-	return s.sorted(compare, func(r *Row[K, V]) bool { return r.dirty && r.Found })
+func (s *Rows[K, V]) Changed() []*Row[K, V] {
+	return s.sorted(func(r *Row[K, V]) bool { return r.dirty && r.Found })
 }
 
-func (s *Rows[K, V]) sorted(compare func(a, b K) int, want func(*Row[K, V]) bool) []*Row[K, V] {
+func (s *Rows[K, V]) sorted(want func(*Row[K, V]) bool) []*Row[K, V] {
 	var rows []*Row[K, V]
 	for _, r := range s.list {
 		if want(r) {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(rows, func(a, b *Row[K, V]) int { return compare(a.Key, b.Key) })
+	slices.SortFunc(rows, func(a, b *Row[K, V]) int { return s.table.compare(a.Key, b.Key) })
 	return rows
 }
 
 // Latch owns all wanted keys.
 func (s *Rows[K, V]) Latch(l *Latches) {
 	for k := range s.wanted {
-		l.Own(maphash.Comparable(s.seed, k))
+		l.Own(s.table.Hash(k))
 	}
 }
 

@@ -3,7 +3,6 @@ package commit
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"testing"
 
@@ -13,10 +12,10 @@ import (
 // The model is a plain map. It predicts the values after Undo and the rows to insert and to update.
 func TestRowsMatchAModel(t *testing.T) {
 	t.Parallel()
-	seed := maphash.MakeSeed()
+	table := NewTable[int, string](cmp.Compare)
 	rapid.Check(t, func(t *rapid.T) {
 		const keys = 5
-		rows := NewRows[int, string](seed)
+		rows := table.Rows()
 		stored, now, marked := map[int]string{}, map[int]string{}, map[int]string{}
 		written, markedWritten := map[int]bool{}, map[int]bool{}
 		copyOf := func(to, from map[int]string) {
@@ -63,7 +62,7 @@ func TestRowsMatchAModel(t *testing.T) {
 				}
 			}
 		}
-		fresh, changed := rows.Fresh(cmp.Compare), rows.Changed(cmp.Compare)
+		fresh, changed := rows.Fresh(), rows.Changed()
 		if n := len(fresh) + len(changed); n != len(written) {
 			t.Fatalf("%d rows to write, want %d", n, len(written))
 		}
@@ -78,7 +77,7 @@ func TestRowsMatchAModel(t *testing.T) {
 			}
 		}
 		var l Latches
-		if rows.Latch(&l); len(l.owned) != keys || len(rows.Sorted(cmp.Compare)) != keys {
+		if rows.Latch(&l); len(l.owned) != keys || len(rows.Sorted()) != keys {
 			t.Fatal("added rows are locked too")
 		}
 	})
@@ -87,7 +86,7 @@ func TestRowsMatchAModel(t *testing.T) {
 // A row named after the load would seem not to exist.
 func TestRowsMustBeNamedBeforeTheLoad(t *testing.T) {
 	t.Parallel()
-	rows := NewRows[int, string](maphash.MakeSeed())
+	rows := NewTable[int, string](cmp.Compare).Rows()
 	before := rows.Want(1)
 	rows.Start(Times{}, func() int64 { return 1 })
 	if rows.Want(1) != before {

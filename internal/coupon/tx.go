@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"time"
 
@@ -21,14 +20,14 @@ type coupons = commit.Rows[Key, Coupon]
 type Row = commit.Row[Key, Coupon]
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, Coupon](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{coupons: commit.NewRows[Key, Coupon](seed)} }
+func NewTx() *Tx { return &Tx{coupons: table.Rows()} }
 
 // NameConstraints returns the unique constraints on names that callers choose.
 func NameConstraints() []string { return []string{"coupon_coupons_pkey"} }
@@ -46,7 +45,7 @@ func (tx *Tx) Lock(*commit.Pipe) {}
 
 // Lookup reads the named coupons.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	rows := tx.Sorted(compare)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -109,7 +108,7 @@ func (c *Coupon) CheckSame(campaign string, expiresAt time.Time, metadata map[st
 
 // Flush inserts the new coupons.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	rows := tx.Fresh(compare)
+	rows := tx.Fresh()
 	if len(rows) == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package inbox
 import (
 	"bytes"
 	"encoding/hex"
-	"hash/maphash"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -15,7 +14,7 @@ var q = db.New()
 
 type (
 	row  = commit.Row[Key, Message]
-	rows = commit.Rows[Key, Message] // aliased because a field named Rows would hide the method Rows
+	rows = commit.Rows[Key, Message]
 )
 
 // Tx holds the messages of one batch's transaction. It is the inbox's commit.Participant.
@@ -24,9 +23,9 @@ type Tx struct {
 	dead []*deadSet
 }
 
-var seed = maphash.MakeSeed()
+var table = commit.NewTable[Key, Message](compareKeys)
 
-func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, Message](seed)} }
+func NewTx() *Tx { return &Tx{rows: table.Rows()} }
 
 // NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"inbox_messages_pkey"} }
@@ -70,7 +69,7 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 }
 
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compareKeys)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -130,7 +129,7 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 }
 
 func (tx *Tx) Flush(p *commit.Pipe) {
-	fresh, changed := tx.Fresh(compareKeys), tx.Changed(compareKeys)
+	fresh, changed := tx.Fresh(), tx.Changed()
 	if len(fresh) > 0 {
 		arg := columns(fresh)
 		p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, arg) })

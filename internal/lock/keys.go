@@ -1,8 +1,6 @@
 package lock
 
 import (
-	"hash/maphash"
-
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/lock/internal/db"
 )
@@ -16,18 +14,18 @@ type Keys struct {
 }
 
 var (
-	keySeed = maphash.MakeSeed()
+	keyTable = commit.NewTable[Key, struct{}](compareKeys)
 
 	_ commit.Participant = (*Keys)(nil)
 )
 
 func NewKeys() *Keys {
-	return &Keys{keyRows: commit.NewRows[Key, struct{}](keySeed)}
+	return &Keys{keyRows: keyTable.Rows()}
 }
 
 // Lock acquires the advisory locks in key order.
 func (k *Keys) Lock(p *commit.Pipe) {
-	keys := k.Sorted(compareKeys)
+	keys := k.Sorted()
 	arg := db.KeyLockParams{Tenants: make([]int32, len(keys)), Keys: make([]string, len(keys))}
 	for i, x := range keys {
 		arg.Tenants[i], arg.Keys[i] = x.Key.Tenant, x.Key.Name

@@ -2,7 +2,6 @@ package lock
 
 import (
 	"cmp"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -50,7 +49,7 @@ type waiter struct {
 
 type freshWaiter struct{ principal, holder, instance, requestID string }
 
-// lockRows is an alias because an embedded field named Rows would hide the method Rows.
+// lockRows is embedded under this name, which other packages do not see.
 type lockRows = commit.Rows[Key, row]
 
 // Tx holds the locks of one batch's transaction.
@@ -64,15 +63,15 @@ type Tx struct {
 }
 
 var (
-	q        db.Queries
-	lockSeed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, row](compareKeys)
 
 	_ commit.Participant = (*Tx)(nil)
 )
 
 // NewTx makes an empty Tx.
 func NewTx() *Tx {
-	return &Tx{lockRows: commit.NewRows[Key, row](lockSeed), locks: make(map[Key]*lock)}
+	return &Tx{lockRows: table.Rows(), locks: make(map[Key]*lock)}
 }
 
 // NameConstraints returns the unique constraints on names chosen by callers.
@@ -167,7 +166,7 @@ func (tx *Tx) Undo() {
 // Lock locks the existing rows. BatchEnter (see the queries) blocks inserts and deletes of absent ones.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.BatchEnter(p.Context(), d) })
-	rows := tx.Sorted(compareKeys)
+	rows := tx.Sorted()
 	arg := db.LockLockParams{Tenants: make([]int32, len(rows)), Names: make([]string, len(rows))}
 	for i, r := range rows {
 		arg.Tenants[i], arg.Names[i] = r.Key.Tenant, r.Key.Name
@@ -218,11 +217,11 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushLocks(p *commit.Pipe) {
-	if rows := tx.Fresh(compareKeys); len(rows) > 0 {
+	if rows := tx.Fresh(); len(rows) > 0 {
 		arg, _ := params(rows)
 		p.Queue(func(d commit.DB) error { return q.LockInsert(p.Context(), d, arg) })
 	}
-	if rows := tx.Changed(compareKeys); len(rows) > 0 {
+	if rows := tx.Changed(); len(rows) > 0 {
 		a, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
 			_, err := q.LockUpdate(p.Context(), d, db.LockUpdateParams{Tids: tids, States: a.States,

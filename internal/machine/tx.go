@@ -3,7 +3,6 @@ package machine
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -60,17 +59,16 @@ type step struct {
 }
 
 var (
-	q            db.Queries
-	instanceSeed = maphash.MakeSeed()
-	machineSeed  = maphash.MakeSeed()
+	q             db.Queries
+	instanceTable = commit.NewTable[Key, stored](compareKeys)
+	machineTable  = commit.NewTable[Name, newest](compareNames)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
 func NewTx() *Tx {
-	return &Tx{instances: commit.NewRows[Key, stored](instanceSeed),
-		machines: commit.NewRows[Name, newest](machineSeed), defines: map[Name]bool{}}
+	return &Tx{instances: instanceTable.Rows(), machines: machineTable.Rows(), defines: map[Name]bool{}}
 }
 
 // NameConstraints returns the unique constraints on names that callers choose.
@@ -91,7 +89,7 @@ func compareNames(a, b Name) int {
 func (tx *Tx) Latch(l *commit.Latches) {
 	tx.instances.Latch(l)
 	for name := range tx.defines {
-		l.Own(maphash.Comparable(machineSeed, name))
+		l.Own(machineTable.Hash(name))
 	}
 }
 
@@ -101,7 +99,7 @@ func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the instances.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compareKeys)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -128,7 +126,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 // Lookup reads the newest versions of machines.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	rows := tx.machines.Sorted(compareNames)
+	rows := tx.machines.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -169,12 +167,12 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 			arg.Versions = append(arg.Versions, version)
 		}
 	}
-	for _, r := range tx.Sorted(compareKeys) {
+	for _, r := range tx.Sorted() {
 		if v := &r.Value; r.Found {
 			find(Name{v.Tenant, v.Machine}, v.Version, v.hash, &v.def)
 		}
 	}
-	for _, r := range tx.machines.Sorted(compareNames) {
+	for _, r := range tx.machines.Sorted() {
 		if v := &r.Value; r.Found {
 			find(v.Name, v.Number, v.hash, &v.def)
 		}

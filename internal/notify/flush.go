@@ -39,7 +39,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushFingerprints(p *commit.Pipe) {
-	rows := tx.fingerprints.Changed(compareFingerprints)
+	rows := tx.fingerprints.Changed()
 	if len(rows) == 0 {
 		return
 	}
@@ -54,7 +54,7 @@ func (tx *Tx) flushFingerprints(p *commit.Pipe) {
 func (tx *Tx) flushQueue(p *commit.Pipe) {
 	var gone []pgtype.TID
 	back := db.QueueUpdateParams{Now: tx.now}
-	for _, r := range tx.queue.Changed(compareKeys) {
+	for _, r := range tx.queue.Changed() {
 		switch v := &r.Value; {
 		case v.gone:
 			gone = append(gone, v.tid)
@@ -72,7 +72,7 @@ func (tx *Tx) flushQueue(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushCounters(p *commit.Pipe) {
-	rows := tx.counters.Changed(compareCounters)
+	rows := tx.counters.Changed()
 	if len(rows) == 0 {
 		return
 	}
@@ -86,7 +86,7 @@ func (tx *Tx) flushCounters(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertNames(p *commit.Pipe) {
-	rows := tx.names.Fresh(compareNames)
+	rows := tx.names.Fresh()
 	if len(rows) == 0 {
 		return
 	}
@@ -99,7 +99,7 @@ func (tx *Tx) insertNames(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertFingerprints(p *commit.Pipe) {
-	rows := tx.fingerprints.Fresh(compareFingerprints)
+	rows := tx.fingerprints.Fresh()
 	if len(rows) == 0 {
 		return
 	}
@@ -113,7 +113,7 @@ func (tx *Tx) insertFingerprints(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertCounters(p *commit.Pipe) {
-	rows := tx.counters.Fresh(compareCounters)
+	rows := tx.counters.Fresh()
 	if len(rows) == 0 {
 		return
 	}

@@ -98,7 +98,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 }
 
 func (tx *Tx) lockFingerprints(p *commit.Pipe) {
-	rows := tx.fingerprints.Sorted(compareFingerprints)
+	rows := tx.fingerprints.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -117,7 +117,7 @@ func (tx *Tx) lockFingerprints(p *commit.Pipe) {
 }
 
 func (tx *Tx) lockQueue(p *commit.Pipe) {
-	rows := tx.queue.Sorted(compareKeys)
+	rows := tx.queue.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -140,7 +140,7 @@ func (tx *Tx) lockQueue(p *commit.Pipe) {
 }
 
 func (tx *Tx) lockCounters(p *commit.Pipe) {
-	rows := tx.counters.Sorted(compareCounters)
+	rows := tx.counters.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -164,7 +164,7 @@ func (tx *Tx) lockCounters(p *commit.Pipe) {
 
 // Lookup reads which biz_nos are taken. All locks are held.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	rows := tx.names.Sorted(compareNames)
+	rows := tx.names.Sorted()
 	if len(rows) == 0 {
 		return
 	}

@@ -3,7 +3,6 @@ package notify
 import (
 	"bytes"
 	"cmp"
-	"hash/maphash"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -135,8 +134,10 @@ func compareCounters(a, b counterKey) int {
 }
 
 var (
-	nameSeed, fingerprintSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
-		maphash.MakeSeed()
+	nameTable        = commit.NewTable[nameKey, name](compareNames)
+	fingerprintTable = commit.NewTable[fingerprintKey, fingerprint](compareFingerprints)
+	queueTable       = commit.NewTable[Key, queued](compareKeys)
+	counterTable     = commit.NewTable[counterKey, counter](compareCounters)
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)
@@ -147,11 +148,9 @@ func NewTx(o *Outbox) *Tx {
 	if o == nil {
 		o = &Outbox{}
 	}
-	return &Tx{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed),
-		fingerprints: commit.NewRows[fingerprintKey, fingerprint](fingerprintSeed),
-		queue:        commit.NewRows[Key, queued](queueSeed),
-		counters:     commit.NewRows[counterKey, counter](counterSeed),
-		limits:       map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[fingerprintKey]*fingerprintRow{}}
+	return &Tx{outbox: o, opened: time.Now(), names: nameTable.Rows(), fingerprints: fingerprintTable.Rows(),
+		queue: queueTable.Rows(), counters: counterTable.Rows(),
+		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[fingerprintKey]*fingerprintRow{}}
 }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
@@ -178,17 +177,17 @@ func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	tx.fingerprints.Start(at, newID)
 	tx.queue.Start(at, newID)
 	tx.counters.Start(at, newID)
-	for _, r := range tx.names.Sorted(compareNames) {
+	for _, r := range tx.names.Sorted() {
 		if r.Found {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
-	for _, r := range tx.fingerprints.Sorted(compareFingerprints) {
+	for _, r := range tx.fingerprints.Sorted() {
 		if r.Found && r.Value.expiresAt.After(now) {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
-	for _, r := range tx.queue.Sorted(compareKeys) {
+	for _, r := range tx.queue.Sorted() {
 		tx.wanted = append(tx.wanted, r.Key)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -33,14 +32,14 @@ type orders = commit.Rows[Key, Order]
 type Row = commit.Row[Key, Order]
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, Order](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{orders: commit.NewRows[Key, Order](seed)} }
+func NewTx() *Tx { return &Tx{orders: table.Rows()} }
 
 // NameConstraints returns the unique constraints on names that callers choose.
 func NameConstraints() []string { return []string{"order_orders_pkey"} }
@@ -96,7 +95,7 @@ func (tx *Tx) Lock(*commit.Pipe) {}
 
 // Lookup reads the named orders, but for those that Discover has found.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	rows := slices.DeleteFunc(tx.Sorted(compare), func(r *Row) bool { return r.Found })
+	rows := slices.DeleteFunc(tx.Sorted(), func(r *Row) bool { return r.Found })
 	if len(rows) == 0 {
 		return
 	}
@@ -216,7 +215,7 @@ func (tx *Tx) Create(r *Row, o Order) *Order {
 
 // Flush inserts the new orders.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	rows := tx.Fresh(compare)
+	rows := tx.Fresh()
 	if len(rows) == 0 {
 		return
 	}

@@ -108,7 +108,7 @@ func (tx *Tx) EndCalls(k Key) {
 // notice. A call that was scheduled since stays.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
-	more := slices.ContainsFunc(tx.notices.Fresh(compareNotices), func(r *NoticeRow) bool {
+	more := slices.ContainsFunc(tx.notices.Fresh(), func(r *NoticeRow) bool {
 		v := &r.Value
 		return r.Key.Tenant == k.Tenant && v.Verdict == VerdictUnknown && v.received != nil &&
 			v.received.OutTradeNo == k.OutTradeNo

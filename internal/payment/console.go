@@ -74,7 +74,7 @@ func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
 func (tx *Tx) ChangeConsole(r *ConsoleRow) *ConsoleRefund { return tx.consoles.Change(r) }
 
 func (tx *Tx) lockConsoles(p *commit.Pipe) {
-	rows := tx.consoles.Sorted(compareConsoles)
+	rows := tx.consoles.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -96,7 +96,7 @@ func (tx *Tx) lockConsoles(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushConsoles(p *commit.Pipe) {
-	if rows := tx.consoles.Fresh(compareConsoles); len(rows) > 0 {
+	if rows := tx.consoles.Fresh(); len(rows) > 0 {
 		arg := db.ConsoleInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -112,7 +112,7 @@ func (tx *Tx) flushConsoles(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.ConsoleInsert(p.Context(), d, arg) })
 	}
-	rows := tx.consoles.Changed(compareConsoles)
+	rows := tx.consoles.Changed()
 	if len(rows) == 0 {
 		return
 	}

@@ -48,7 +48,7 @@ func (tx *Tx) lockGateways(p *commit.Pipe) {
 }
 
 func (tx *Tx) gatewayRows(changed bool) (rows []*GatewayRow, arg db.GatewayLookupParams) {
-	for _, r := range tx.gateways.Sorted(compareGateways) {
+	for _, r := range tx.gateways.Sorted() {
 		if tx.puts[r.Key] == changed {
 			rows = append(rows, r)
 			arg.Tenants, arg.Gateways = append(arg.Tenants, r.Key.Tenant), append(arg.Gateways, r.Key.Gateway)
@@ -90,7 +90,7 @@ func gatewayOf(clearing string, suspense, payee *string) Gateway {
 }
 
 func (tx *Tx) lookupPayments(p *commit.Pipe) {
-	rows := tx.payments.Sorted(comparePayments)
+	rows := tx.payments.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -151,7 +151,7 @@ func (tx *Tx) lookupOfOrders(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupTransactions(p *commit.Pipe) {
-	rows := tx.transactions.Sorted(compareTransactions)
+	rows := tx.transactions.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -193,7 +193,7 @@ func (tx *Tx) lookupMoney(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupNotices(p *commit.Pipe) {
-	rows := tx.notices.Sorted(compareNotices)
+	rows := tx.notices.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -235,7 +235,7 @@ func (tx *Tx) lookupUnknown(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupRefunds(p *commit.Pipe) {
-	rows := tx.refunds.Sorted(compareRefunds)
+	rows := tx.refunds.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -262,7 +262,7 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupFlags(p *commit.Pipe) {
-	rows := tx.flags.Sorted(compareFlags)
+	rows := tx.flags.Sorted()
 	if len(rows) == 0 {
 		return
 	}

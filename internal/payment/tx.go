@@ -2,7 +2,6 @@ package payment
 
 import (
 	"cmp"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -92,28 +91,28 @@ func (c dueCall) sameSubject(d dueCall) bool {
 }
 
 var (
-	q     db.Queries
-	seeds [7]maphash.Seed
+	q                db.Queries
+	paymentTable     = commit.NewTable[Key, Payment](comparePayments)
+	refundTable      = commit.NewTable[RefundKey, Refund](compareRefunds)
+	transactionTable = commit.NewTable[TransactionKey, Transaction](compareTransactions)
+	noticeTable      = commit.NewTable[NoticeKey, Recorded](compareNotices)
+	flagTable        = commit.NewTable[FlagKey, Flag](compareFlags)
+	gatewayTable     = commit.NewTable[GatewayKey, Gateway](compareGateways)
+	consoleTable     = commit.NewTable[ConsoleKey, ConsoleRefund](compareConsoles)
 )
-
-func init() {
-	for i := range seeds {
-		seeds[i] = maphash.MakeSeed()
-	}
-}
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
 func NewTx() *Tx {
 	return &Tx{
-		payments:     commit.NewRows[Key, Payment](seeds[0]),
-		refunds:      commit.NewRows[RefundKey, Refund](seeds[1]),
-		transactions: commit.NewRows[TransactionKey, Transaction](seeds[2]),
-		notices:      commit.NewRows[NoticeKey, Recorded](seeds[3]),
-		flags:        commit.NewRows[FlagKey, Flag](seeds[4]),
-		gateways:     commit.NewRows[GatewayKey, Gateway](seeds[5]),
-		consoles:     commit.NewRows[ConsoleKey, ConsoleRefund](seeds[6]),
+		payments:     paymentTable.Rows(),
+		refunds:      refundTable.Rows(),
+		transactions: transactionTable.Rows(),
+		notices:      noticeTable.Rows(),
+		flags:        flagTable.Rows(),
+		gateways:     gatewayTable.Rows(),
+		consoles:     consoleTable.Rows(),
 		puts:         map[GatewayKey]bool{},
 		ofOrder:      map[OrderKey][]OrderPayment{},
 		moneyOf:      map[Key][]TransactionKey{},
@@ -171,7 +170,7 @@ func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
 		rows = append(rows, tx.transactions.Known(t))
 	}
-	for _, r := range tx.transactions.Fresh(compareTransactions) { // of earlier commands of the batch
+	for _, r := range tx.transactions.Fresh() { // of earlier commands of the batch
 		if r.Key.Tenant == k.Tenant && r.Value.OutTradeNo == k.OutTradeNo {
 			rows = append(rows, r)
 		}
@@ -195,7 +194,7 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
 func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 	all := slices.Clone(tx.ofOrder[k])
-	for _, r := range tx.payments.Fresh(comparePayments) { // of earlier commands of the batch
+	for _, r := range tx.payments.Fresh() { // of earlier commands of the batch
 		x := &r.Value
 		if r.Key.Tenant != k.Tenant || x.OrderNo != k.OrderNo {
 			continue
@@ -268,7 +267,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	tx.consoles.Latch(l)
 	tx.flags.Latch(l)
 	for k := range tx.puts {
-		l.Own(maphash.Comparable(seeds[5], k))
+		l.Own(gatewayTable.Hash(k))
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -24,14 +23,14 @@ type sales = commit.Rows[Key, Sale]
 type Row = commit.Row[Key, Sale]
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, Sale](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{sales: commit.NewRows[Key, Sale](seed), puts: map[Key]bool{}} }
+func NewTx() *Tx { return &Tx{sales: table.Rows(), puts: map[Key]bool{}} }
 
 // NameConstraints returns the unique constraints on names that callers choose.
 func NameConstraints() []string { return []string{"sale_sales_pkey"} }
@@ -43,7 +42,7 @@ func compare(a, b Key) int {
 // Latch owns the sales that are changed. Those of grabs are not latched: all grabs of a sale would wait for each other.
 func (tx *Tx) Latch(l *commit.Latches) {
 	for k := range tx.puts {
-		l.Own(maphash.Comparable(seed, k))
+		l.Own(table.Hash(k))
 	}
 }
 
@@ -86,7 +85,7 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 
 // chosen returns the sales that are changed, or those that are not.
 func (tx *Tx) chosen(changed bool) (rows []*Row, arg db.SaleLookupParams) {
-	for _, r := range tx.Sorted(compare) {
+	for _, r := range tx.Sorted() {
 		if tx.puts[r.Key] == changed {
 			rows = append(rows, r)
 			arg.Tenants, arg.Sales = append(arg.Tenants, r.Key.Tenant), append(arg.Sales, r.Key.Sale)
@@ -127,7 +126,7 @@ func milliseconds(n *int64) time.Duration { return time.Duration(pg.OrZero(n)) *
 
 // Flush writes the changed sales.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	for _, rows := range [][]*Row{tx.Fresh(compare), tx.Changed(compare)} {
+	for _, rows := range [][]*Row{tx.Fresh(), tx.Changed()} {
 		for _, r := range rows {
 			s := &r.Value
 			arg := db.SalePutParams{TenantID: r.Key.Tenant, Sale: r.Key.Sale, Item: s.Item, PerBuyer: int16(s.PerBuyer),

@@ -64,10 +64,10 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 		}
 		return arg
 	}
-	if arg := columns(tx.details.Fresh(ItemKey.compare)); len(arg.Items) > 0 {
+	if arg := columns(tx.details.Fresh()); len(arg.Items) > 0 {
 		p.Queue(func(d commit.DB) error { return q.DetailInsert(p.Context(), d, arg) })
 	}
-	if arg := columns(tx.details.Changed(ItemKey.compare)); len(arg.Items) > 0 {
+	if arg := columns(tx.details.Changed()); len(arg.Items) > 0 {
 		p.Queue(func(d commit.DB) error {
 			_, err := q.DetailUpdate(p.Context(), d, db.DetailUpdateParams{Items: arg.Items, Now: arg.Now,
 				Tenants: arg.Tenants, Labels: arg.Labels, Metadata: arg.Metadata, Principals: arg.Principals,
@@ -89,7 +89,7 @@ func writeMetadata(m map[string]string) []byte {
 }
 
 func (tx *Tx) insertReservations(p *commit.Pipe) {
-	rows := tx.reservations.Fresh(numbered.compare)
+	rows := tx.reservations.Fresh()
 	n := len(rows)
 	if n == 0 {
 		return
@@ -141,7 +141,7 @@ func drawsText(draws []int64) string {
 
 func (tx *Tx) updateReservations(p *commit.Pipe) {
 	all := slices.Clone(tx.lapsed)
-	for _, row := range tx.reservations.Changed(numbered.compare) {
+	for _, row := range tx.reservations.Changed() {
 		all = append(all, lapsed{row.Key, row.Value})
 	}
 	if len(all) == 0 {
@@ -168,7 +168,7 @@ func (tx *Tx) updateReservations(p *commit.Pipe) {
 
 // insertChanges inserts the facts, and their names.
 func (tx *Tx) insertChanges(p *commit.Pipe) {
-	rows := tx.changes.Fresh(numbered.compare)
+	rows := tx.changes.Fresh()
 	if len(rows) == 0 {
 		return
 	}

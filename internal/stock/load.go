@@ -17,7 +17,7 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupReservations(p *commit.Pipe) {
-	wanted := tx.reservations.Sorted(numbered.compare)
+	wanted := tx.reservations.Sorted()
 	if len(wanted) == 0 {
 		return
 	}
@@ -57,7 +57,7 @@ func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
 }
 
 func (tx *Tx) lookupChanges(p *commit.Pipe) {
-	wanted := tx.changes.Sorted(numbered.compare)
+	wanted := tx.changes.Sorted()
 	if len(wanted) == 0 {
 		return
 	}
@@ -80,7 +80,7 @@ func (tx *Tx) lookupChanges(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupDetails(p *commit.Pipe) {
-	wanted := tx.details.Sorted(ItemKey.compare)
+	wanted := tx.details.Sorted()
 	if len(wanted) == 0 {
 		return
 	}

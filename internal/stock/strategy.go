@@ -59,7 +59,7 @@ func (tx *Tx) lockAdvisory(p *commit.Pipe) {
 
 // take writes what an atomic transaction reserves or sells.
 func (tx *Tx) take(p *commit.Pipe) {
-	for _, row := range tx.reservations.Fresh(numbered.compare) {
+	for _, row := range tx.reservations.Fresh() {
 		r := &row.Value
 		arg := db.ItemTakeParams{TenantID: row.Key.Tenant, Item: row.Key.Item, Segment: r.segment}
 		if r.State == Reserved {

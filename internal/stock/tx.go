@@ -45,19 +45,20 @@ type save struct {
 	old segment
 }
 
-var q db.Queries
-
-var segmentSeed, detailSeed, reservationSeed, changeSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
-	maphash.MakeSeed()
+var (
+	q                db.Queries
+	detailTable      = commit.NewTable[ItemKey, Details](ItemKey.compare)
+	reservationTable = commit.NewTable[numbered, Reservation](numbered.compare)
+	changeTable      = commit.NewTable[numbered, Change](numbered.compare)
+	segmentSeed      = maphash.MakeSeed()
+)
 
 var _ commit.Optimistic = (*Tx)(nil)
 
 // NewTx returns the stock of an empty batch, or of a direct transaction.
 func NewTx(direct bool) *Tx {
 	return &Tx{direct: direct, strategy: Batched, items: make(map[ItemKey]*item),
-		details:      commit.NewRows[ItemKey, Details](detailSeed),
-		reservations: commit.NewRows[numbered, Reservation](reservationSeed),
-		changes:      commit.NewRows[numbered, Change](changeSeed)}
+		details: detailTable.Rows(), reservations: reservationTable.Rows(), changes: changeTable.Rows()}
 }
 
 // NameConstraints returns the unique constraints on names chosen by callers.

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -71,18 +70,18 @@ func (b binding) of(c commit.Caller, now time.Time) row {
 }
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[key, row](compareKeys)
 )
 
-func NewTx() *Tx { return &Tx{commit.NewRows[key, row](seed)} }
+func NewTx() *Tx { return &Tx{table.Rows()} }
 
 // CanOverlap is true because commands see only the tokens that they declare.
 func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks the tokens to be spent.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	wanted := tx.Sorted(compareKeys)
+	wanted := tx.Sorted()
 	if len(wanted) == 0 {
 		return
 	}
@@ -123,7 +122,7 @@ func load(l *db.TokenLockRow) (row, error) {
 
 // Flush writes issued and spent tokens.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	if issued := tx.Fresh(compareKeys); len(issued) > 0 {
+	if issued := tx.Fresh(); len(issued) > 0 {
 		arg := db.TokenInsertParams{Now: tx.Now}
 		for _, r := range issued {
 			v := &r.Value
@@ -141,7 +140,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error { return q.TokenInsert(p.Context(), d, arg) })
 	}
 	tx.flushReopened(p)
-	used := slices.DeleteFunc(tx.Changed(compareKeys), func(r *Row) bool { return r.Value.reopened })
+	used := slices.DeleteFunc(tx.Changed(), func(r *Row) bool { return r.Value.reopened })
 	if len(used) > 0 {
 		arg := db.TokenSpendParams{Now: tx.Now}
 		for _, r := range used {
@@ -164,7 +163,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 
 func (tx *Tx) flushReopened(p *commit.Pipe) {
 	var arg db.TokenReopenParams
-	for _, r := range tx.Changed(compareKeys) {
+	for _, r := range tx.Changed() {
 		if v := &r.Value; v.reopened {
 			arg.Hashes, arg.Tids = append(arg.Hashes, r.Key.hash[:]), append(arg.Tids, v.tid)
 			arg.ExpiresAt, arg.ForgetAt = append(arg.ExpiresAt, v.expiresAt), append(arg.ForgetAt, v.forgetAt)

@@ -1,7 +1,6 @@
 package work
 
 import (
-	"hash/maphash"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -17,13 +16,13 @@ type Tx struct {
 }
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[Key, work](compareKeys)
 )
 
 var _ commit.Participant = (*Tx)(nil)
 
-func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, work](seed)} }
+func NewTx() *Tx { return &Tx{rows: table.Rows()} }
 
 // NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"work_records_pkey"} }
@@ -45,7 +44,7 @@ func (tx *Tx) fence() (int64, bool) {
 
 // Lock locks and loads the rows.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compareKeys)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -93,11 +92,11 @@ func workOf(r *db.WorkLockRow) work {
 }
 
 func (tx *Tx) Flush(p *commit.Pipe) {
-	if rows := tx.Fresh(compareKeys); len(rows) > 0 {
+	if rows := tx.Fresh(); len(rows) > 0 {
 		arg, _ := params(rows)
 		p.Queue(func(d commit.DB) error { return q.WorkInsert(p.Context(), d, arg) })
 	}
-	if rows := tx.Changed(compareKeys); len(rows) > 0 {
+	if rows := tx.Changed(); len(rows) > 0 {
 		arg, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
 			_, err := q.WorkUpdate(p.Context(), d,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"hash/maphash"
 	"strings"
 	"time"
 
@@ -97,8 +96,8 @@ func (r *row) forget() time.Time {
 }
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[key, row](compareKeys)
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)
@@ -109,7 +108,7 @@ func NewTx(o *notify.Outbox) *Tx {
 	if o == nil {
 		o = &notify.Outbox{}
 	}
-	return &Tx{rows: commit.NewRows[key, row](seed), outbox: o, keys: map[int32]keys{}}
+	return &Tx{rows: table.Rows(), outbox: o, keys: map[int32]keys{}}
 }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
@@ -129,7 +128,7 @@ func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the rows, sorted by key.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	wanted := tx.Sorted(compareKeys)
+	wanted := tx.Sorted()
 	if len(wanted) == 0 {
 		return
 	}
@@ -200,11 +199,11 @@ func (tx *Tx) Undo() {
 
 // Flush writes codes.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
+	if fresh := tx.Fresh(); len(fresh) > 0 {
 		arg := insertParams(fresh)
 		p.Queue(func(d commit.DB) error { return q.CodeInsert(p.Context(), d, arg) })
 	}
-	if changed := tx.Changed(compareKeys); len(changed) > 0 {
+	if changed := tx.Changed(); len(changed) > 0 {
 		w := insertParams(changed)
 		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints,
 			States: w.States, Nonces: w.Nonces,

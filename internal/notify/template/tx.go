@@ -3,7 +3,6 @@ package template
 import (
 	"cmp"
 	"crypto/sha256"
-	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,12 +55,12 @@ type version struct {
 }
 
 var (
-	q    db.Queries
-	seed = maphash.MakeSeed()
+	q     db.Queries
+	table = commit.NewTable[key, root](compareKeys)
 )
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{roots: commit.NewRows[key, root](seed)} }
+func NewTx() *Tx { return &Tx{roots: table.Rows()} }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string {
@@ -107,7 +106,7 @@ func (tx *Tx) Want(n Name) *Use {
 
 // Lock locks the templates to be changed.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	wanted := tx.Sorted(compareKeys)
+	wanted := tx.Sorted()
 	if len(wanted) == 0 {
 		return
 	}
@@ -133,7 +132,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 // Lookup finds the versions to render from, and the content hashes of locked templates.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	if wanted := tx.Sorted(compareKeys); len(wanted) > 0 {
+	if wanted := tx.Sorted(); len(wanted) > 0 {
 		var arg db.TemplateHashesParams
 		for _, r := range wanted {
 			arg.Tenants = append(arg.Tenants, r.Key.tenant)
@@ -273,11 +272,11 @@ func (tx *Tx) Undo() {
 
 // Flush writes templates, then new versions.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
+	if fresh := tx.Fresh(); len(fresh) > 0 {
 		arg := insertParams(fresh)
 		p.Queue(func(d commit.DB) error { return q.TemplateInsert(p.Context(), d, db.TemplateInsertParams(arg)) })
 	}
-	if changed := tx.Changed(compareKeys); len(changed) > 0 {
+	if changed := tx.Changed(); len(changed) > 0 {
 		w := insertParams(changed)
 		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names,
 			DefaultLocales: w.DefaultLocales,

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"cmp"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"strings"
@@ -26,7 +25,7 @@ type stored struct {
 
 type (
 	row  = commit.Row[Key, stored]
-	rows = commit.Rows[Key, stored] // embedded under this name because Rows is also a method
+	rows = commit.Rows[Key, stored]
 )
 
 // Tx holds the endpoints of one batch and is their commit.Participant.
@@ -36,10 +35,10 @@ type Tx struct {
 	slots map[int32][]int16 // used ones, of the tenants in which endpoints are created
 }
 
-var seed = maphash.MakeSeed()
+var table = commit.NewTable[Key, stored](compareKeys)
 
 // NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, stored](seed)} }
+func NewTx() *Tx { return &Tx{rows: table.Rows()} }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string {
@@ -52,7 +51,7 @@ func compareKeys(a, b Key) int {
 
 // Lock locks and loads the endpoints.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	rows := tx.Sorted(compareKeys)
+	rows := tx.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -100,7 +99,7 @@ func (tx *Tx) freeSlot(tenant int32) (int16, error) {
 	for _, slot := range tx.slots[tenant] {
 		taken[slot] = true
 	}
-	for _, r := range tx.Sorted(compareKeys) {
+	for _, r := range tx.Sorted() {
 		if r.Key.Tenant == tenant && r.Exists {
 			taken[r.Value.slot] = true
 		}
@@ -142,12 +141,12 @@ func (tx *Tx) stamp(e *Endpoint, by commit.Caller) {
 func (tx *Tx) Flush(p *commit.Pipe) {
 	var fresh, changed []*row
 	var dropped []pgtype.TID
-	for _, r := range tx.Fresh(compareKeys) {
+	for _, r := range tx.Fresh() {
 		if !r.Value.deleted {
 			fresh = append(fresh, r)
 		}
 	}
-	for _, r := range tx.Changed(compareKeys) {
+	for _, r := range tx.Changed() {
 		if r.Value.deleted {
 			dropped = append(dropped, r.Value.tid)
 		} else {
