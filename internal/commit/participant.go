@@ -260,3 +260,51 @@ func (s *Rows[K, V]) Undo() {
 	s.saves, s.list = s.saves[:0], s.list[:s.mark]
 	s.gen++
 }
+
+// Sets is the common part of a Participant with several sets of rows: it forwards to each of them.
+type Sets struct {
+	Base
+	Now time.Time // of the batch; set by Start
+	ID  func() int64
+
+	sets []rowSet
+}
+
+type rowSet interface {
+	Latch(l *Latches)
+	Start(at Times, newID func() int64)
+	Mark()
+	Undo()
+}
+
+// SetsOf forwards to sets.
+func SetsOf(sets ...rowSet) Sets { return Sets{sets: sets} }
+
+// Latch owns all wanted keys.
+func (s *Sets) Latch(l *Latches) {
+	for _, r := range s.sets {
+		r.Latch(l)
+	}
+}
+
+// Start keeps the batch's time and its source of row ids.
+func (s *Sets) Start(at Times, newID func() int64) {
+	s.Now, s.ID = at.Now, newID
+	for _, r := range s.sets {
+		r.Start(at, newID)
+	}
+}
+
+// Mark sets the point to which the next Undo reverts.
+func (s *Sets) Mark() {
+	for _, r := range s.sets {
+		r.Mark()
+	}
+}
+
+// Undo reverts all additions and changes since Mark.
+func (s *Sets) Undo() {
+	for _, r := range s.sets {
+		r.Undo()
+	}
+}

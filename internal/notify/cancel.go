@@ -40,11 +40,11 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	case !m.open(), m.State == Unknown, v.unsure && m.State != Dead:
 		return nil, withState(NotCancellable.New("message %d is %s: it can no longer be cancelled", m.ID, m.State), m)
 	case m.State == Dead:
-	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.now) || v.onUnknown == Resend):
+	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.Now) || v.onUnknown == Resend):
 		// A message with on_unknown = resend is not marked as sending before an attempt, so its last holder may have
 		// sent it even though the lease lapsed.
 		f := withState(BeingSent.New("message %d is being sent", m.ID), m)
-		if wait := v.dueAt.Sub(tx.now); wait > 0 {
+		if wait := v.dueAt.Sub(tx.Now); wait > 0 {
 			f = f.After(wait)
 		}
 		return nil, f

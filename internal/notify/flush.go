@@ -22,7 +22,7 @@ type event struct {
 
 // note records an event, under a row id of its own.
 func (tx *Tx) note(e event) {
-	e.number = tx.newID()
+	e.number = tx.ID()
 	tx.events = append(tx.events, e)
 }
 
@@ -53,7 +53,7 @@ func (tx *Tx) flushFingerprints(p *commit.Pipe) {
 
 func (tx *Tx) flushQueue(p *commit.Pipe) {
 	var gone []pgtype.TID
-	back := db.QueueUpdateParams{Now: tx.now}
+	back := db.QueueUpdateParams{Now: tx.Now}
 	for _, r := range tx.queue.Changed() {
 		switch v := &r.Value; {
 		case v.gone:
@@ -165,9 +165,9 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 // holder, for any process to poll.
 func (tx *Tx) queueUp(o *db.QueueInsertParams, m *created) {
 	dueAt, holder, fence := m.DueAt, "", int64(0)
-	if !dueAt.After(tx.now) {
+	if !dueAt.After(tx.Now) {
 		if h := tx.outbox.Handoff; h != nil && h.Reserve(m.Tenant, m.Channel) {
-			dueAt, holder, fence = tx.now.Add(send.Lease), tx.outbox.Instance, 1
+			dueAt, holder, fence = tx.Now.Add(send.Lease), tx.outbox.Instance, 1
 			tx.jobs = append(tx.jobs, tx.job(m))
 		} else {
 			tx.announce(m.Tenant)
@@ -197,7 +197,7 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 	if len(tx.events) == 0 {
 		return
 	}
-	arg := db.EventInsertParams{Now: tx.now, Instance: tx.outbox.Instance}
+	arg := db.EventInsertParams{Now: tx.Now, Instance: tx.outbox.Instance}
 	for _, e := range tx.events {
 		arg.EventIds = append(arg.EventIds, e.number)
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID),

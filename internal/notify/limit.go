@@ -248,18 +248,18 @@ func withCodes(limits []Limit) []Limit {
 func (l *limited) count(tx *Tx) error {
 	for i, r := range l.counters {
 		w := tx.counters.Change(r)
-		if !w.expiresAt.After(tx.now) {
+		if !w.expiresAt.After(tx.Now) {
 			*w = counter{tid: w.tid}
 		}
 		seconds := r.Key.seconds
-		w.moveTo(tx.now, seconds)
+		w.moveTo(tx.Now, seconds)
 		if ok, at := w.room(l.most[i], seconds); !ok {
 			tx.limited = append(tx.limited, tally{l.channel, r.Key.scope})
 			f := Limited.New("no more than %d messages may be accepted in %v", l.most[i],
 				time.Duration(seconds)*time.Second).
 				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).
 				With("max_messages", l.most[i])
-			if wait := at.Sub(tx.now); !at.IsZero() && wait > 0 {
+			if wait := at.Sub(tx.Now); !at.IsZero() && wait > 0 {
 				f = f.After(wait).With("retry_after_seconds", int64((wait+time.Second-1)/time.Second))
 			}
 			return f

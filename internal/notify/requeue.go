@@ -39,7 +39,7 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 			"unless its on_unknown is never", m.ID, m.State)
 		return nil, withState(f, m).With("on_unknown", m.OnUnknown)
 	}
-	if !m.ContentsUntil.After(tx.now) {
+	if !m.ContentsUntil.After(tx.Now) {
 		return nil, withState(ContentGone.New("the content of message %d was deleted", m.ID), m)
 	}
 	tx.requeue(c.row, m, c.Caller, c.GiveUpAfter)
@@ -49,8 +49,8 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 // requeue requeues a message. It gives up no later than its content is deleted.
 func (tx *Tx) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter time.Duration) {
 	v := tx.queue.Change(r)
-	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, tx.now
-	v.giveUpAt = tx.now.Add(cmp.Or(min(giveUpAfter, MaxGiveUpAfter), DefaultGiveUpAfter))
+	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, tx.Now
+	v.giveUpAt = tx.Now.Add(cmp.Or(min(giveUpAfter, MaxGiveUpAfter), DefaultGiveUpAfter))
 	if v.giveUpAt.After(m.ContentsUntil) {
 		v.giveUpAt = m.ContentsUntil
 	}
@@ -89,7 +89,7 @@ func (c *RequeueAllCommand) Apply(tx *Tx) (any, error) {
 	answer := Requeued{More: len(c.found.rows) == maxDead}
 	for _, r := range c.found.rows {
 		m, err := tx.find(r)
-		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(tx.now) {
+		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(tx.Now) {
 			tx.requeue(r, m, c.Caller, c.GiveUpAfter)
 			answer.Count++
 		}

@@ -269,7 +269,7 @@ func (c *SendCommand) contentHash(o *Outbox, content *send.Content) []byte {
 
 // repeat returns the earlier message with the same fingerprint, or nil. A dead or cancelled message does not count.
 func (c *SendCommand) repeat(tx *Tx) *Message {
-	if c.fingerprint == nil || !c.fingerprint.Exists || !c.fingerprint.Value.expiresAt.After(tx.now) {
+	if c.fingerprint == nil || !c.fingerprint.Exists || !c.fingerprint.Value.expiresAt.After(tx.Now) {
 		return nil
 	}
 	v := &c.fingerprint.Value
@@ -319,7 +319,7 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 	}
 	h := tx.outbox.tenantKeys(c.Tenant)
 	m := &created{recipient: c.to, content: r.Content, text: text}
-	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.recorded), Channel: c.Channel,
+	m.Message = Message{Key: Key{c.Tenant, tx.ID()}, Month: monthOf(tx.recorded), Channel: c.Channel,
 		BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale,
 		RecipientHash: keyedHash(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
@@ -327,7 +327,7 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 		Priority:    c.Priority,
 		OnUnknown:   cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]),
 		MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
-		AcceptedAt: tx.recorded, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
+		AcceptedAt: tx.recorded, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.Now}
 	if c.Code {
 		// Include the id in the hash of a code's content. Otherwise a caller could find the code by sending guesses and
 		// comparing hashes.
@@ -337,15 +337,15 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
 	}
-	if c.NotBefore.After(tx.now) {
+	if c.NotBefore.After(tx.Now) {
 		m.DueAt = m.NotBefore
 	}
-	if m.DueAt.Sub(tx.now) > MaxAhead {
+	if m.DueAt.Sub(tx.Now) > MaxAhead {
 		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future",
 			MaxAhead).WithField("not_before", "must be at most 30 days in the future")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MaxGiveUpAfter), DefaultGiveUpAfter))
-	until := tx.now.Add(cmp.Or(min(c.ContentLife, MaxContentLife), DefaultContentLife))
+	until := tx.Now.Add(cmp.Or(min(c.ContentLife, MaxContentLife), DefaultContentLife))
 	if m.GiveUpAt.After(until) {
 		until = m.GiveUpAt
 	}
@@ -355,7 +355,7 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 	}
 	if window := c.window(); window > 0 {
 		m.fingerprint = c.key.hash[:]
-		c.setFingerprint(tx, fingerprint{id: m.ID, expiresAt: tx.now.Add(window), created: &m.Message})
+		c.setFingerprint(tx, fingerprint{id: m.ID, expiresAt: tx.Now.Add(window), created: &m.Message})
 	}
 	tx.created = append(tx.created, m)
 	return m, nil

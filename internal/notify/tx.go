@@ -19,17 +19,15 @@ var q db.Queries
 // batches of this process with a row in common run one after the other. Batches of other processes lock the rows in the
 // same order, before any rows that many batches share.
 type Tx struct {
-	commit.Base
+	sets
 
 	// Templates returns the templates of the same batch. May be nil.
 	Templates func() *template.Tx
 
 	outbox *Outbox
 	opened time.Time // by this process's clock, before the database clock was read
-	now    time.Time
 	// recorded is the batch's recorded time, in whose month messages are stored.
 	recorded time.Time
-	newID    func() int64
 
 	names        commit.Rows[nameKey, name]
 	fingerprints commit.Rows[fingerprintKey, fingerprint]
@@ -54,6 +52,8 @@ type Tx struct {
 	due              map[int32]bool
 	repeats, limited []tally
 }
+
+type sets = commit.Sets
 
 type nameKey struct {
 	tenant int32
@@ -148,9 +148,11 @@ func NewTx(o *Outbox) *Tx {
 	if o == nil {
 		o = &Outbox{}
 	}
-	return &Tx{outbox: o, opened: time.Now(), names: nameTable.Rows(), fingerprints: fingerprintTable.Rows(),
+	tx := &Tx{outbox: o, opened: time.Now(), names: nameTable.Rows(), fingerprints: fingerprintTable.Rows(),
 		queue: queueTable.Rows(), counters: counterTable.Rows(),
 		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[fingerprintKey]*fingerprintRow{}}
+	tx.sets = commit.SetsOf(&tx.names, &tx.fingerprints, &tx.queue, &tx.counters)
+	return tx
 }
 
 // NameConstraints returns the unique constraints whose violation means that the batch has to run again.
@@ -158,32 +160,20 @@ func NameConstraints() []string {
 	return []string{"notify_names_pkey", "notify_fingerprints_pkey", "notify_counters_pkey"}
 }
 
-// Latch latches biz_nos, fingerprints, queue rows and counters.
-func (tx *Tx) Latch(l *commit.Latches) {
-	tx.names.Latch(l)
-	tx.fingerprints.Latch(l)
-	tx.queue.Latch(l)
-	tx.counters.Latch(l)
-}
-
 // CanOverlap returns true: commands see only latched rows.
 func (tx *Tx) CanOverlap() bool { return true }
 
 // Start implements commit.Participant. It also requests the messages that the locked rows refer to.
 func (tx *Tx) Start(at commit.Times, newID func() int64) {
-	now := at.Now
-	tx.now, tx.recorded, tx.newID = now, at.Recorded, newID
-	tx.names.Start(at, newID)
-	tx.fingerprints.Start(at, newID)
-	tx.queue.Start(at, newID)
-	tx.counters.Start(at, newID)
+	tx.sets.Start(at, newID)
+	tx.recorded = at.Recorded
 	for _, r := range tx.names.Sorted() {
 		if r.Found {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
 	for _, r := range tx.fingerprints.Sorted() {
-		if r.Found && r.Value.expiresAt.After(now) {
+		if r.Found && r.Value.expiresAt.After(tx.Now) {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
@@ -193,21 +183,15 @@ func (tx *Tx) Start(at commit.Times, newID func() int64) {
 }
 
 // started reports whether it is too late to request rows.
-func (tx *Tx) started() bool { return tx.newID != nil }
+func (tx *Tx) started() bool { return tx.ID != nil }
 
 func (tx *Tx) Mark() {
-	tx.names.Mark()
-	tx.fingerprints.Mark()
-	tx.queue.Mark()
-	tx.counters.Mark()
+	tx.sets.Mark()
 	tx.marks.created, tx.marks.events, tx.marks.lates = len(tx.created), len(tx.events), len(tx.lates)
 }
 
 func (tx *Tx) Undo() {
-	tx.names.Undo()
-	tx.fingerprints.Undo()
-	tx.queue.Undo()
-	tx.counters.Undo()
+	tx.sets.Undo()
 	for _, k := range tx.lates[tx.marks.lates:] {
 		delete(tx.late, k)
 	}

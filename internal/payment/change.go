@@ -31,7 +31,7 @@ func (tx *Tx) Change(r *Row) *Progress { return &tx.payments.Change(r).Progress 
 
 // Record stores a notice with its verdict, under a new id.
 func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
-	id = tx.newID()
+	id = tx.ID()
 	*tx.notices.Change(r) = Recorded{id, v, s, detail, requestID}
 	return id
 }
@@ -59,7 +59,7 @@ func (tx *Tx) ChangeRefund(r *RefundRow) *Refund { return tx.refunds.Change(r) }
 
 // Raise raises a flag, and returns its id.
 func (tx *Tx) Raise(tenant int32, f Flag) int64 {
-	id := tx.newID()
+	id := tx.ID()
 	f.CreatedAt = tx.Now
 	tx.flags.Add(FlagKey{tenant, id}, f)
 	return id

@@ -11,9 +11,7 @@ import (
 
 // Tx holds the payments of one batch's transaction, with all that belongs to them.
 type Tx struct {
-	commit.Base
-	Now time.Time // of the batch
-
+	sets
 	payments     commit.Rows[Key, Payment]
 	refunds      commit.Rows[RefundKey, Refund]
 	transactions commit.Rows[TransactionKey, Transaction]
@@ -22,7 +20,6 @@ type Tx struct {
 	flags        commit.Rows[FlagKey, Flag]
 	gateways     commit.Rows[GatewayKey, Gateway]
 	puts         map[GatewayKey]bool // gateways to change: locked
-	newID        func() int64
 
 	ofOrder  map[OrderKey][]OrderPayment
 	moneyOf  map[Key][]TransactionKey
@@ -34,6 +31,8 @@ type Tx struct {
 	born     map[Key]int // closes that the batch had asked for when it created a payment
 	marks    struct{ calls, closes int }
 }
+
+type sets = commit.Sets
 
 // Rows of a batch, and handles of commands.
 type (
@@ -105,7 +104,7 @@ var _ commit.Participant = (*Tx)(nil)
 
 // NewTx returns an empty transaction.
 func NewTx() *Tx {
-	return &Tx{
+	tx := &Tx{
 		payments:     paymentTable.Rows(),
 		refunds:      refundTable.Rows(),
 		transactions: transactionTable.Rows(),
@@ -120,6 +119,9 @@ func NewTx() *Tx {
 		writer:       map[GatewayKey]commit.Caller{},
 		born:         map[Key]int{},
 	}
+	tx.sets = commit.SetsOf(&tx.payments, &tx.refunds, &tx.transactions, &tx.notices, &tx.consoles, &tx.flags,
+		&tx.gateways)
+	return tx
 }
 
 // NameConstraints returns the unique constraints on names that callers and gateways choose.
@@ -160,7 +162,7 @@ func (tx *Tx) Known(k Key) *Row { return tx.payments.Known(k) }
 
 // WantMoney names a payment's transactions too.
 func (tx *Tx) WantMoney(k Key) {
-	if tx.newID == nil {
+	if tx.ID == nil {
 		tx.moneyOf[k] = nil
 	}
 }
@@ -186,7 +188,7 @@ func (tx *Tx) Unknown(k Key) []Stored { return tx.unknown[k] }
 
 // WantOfOrder names the payments of an order. The command must name the instance of the order too.
 func (tx *Tx) WantOfOrder(k OrderKey) {
-	if tx.newID == nil {
+	if tx.ID == nil {
 		tx.ofOrder[k] = nil
 	}
 }
@@ -275,38 +277,14 @@ func (tx *Tx) Latch(l *commit.Latches) {
 // locked, or a name.
 func (tx *Tx) CanOverlap() bool { return len(tx.puts) == 0 }
 
-// Start keeps the times of the batch and its source of row ids.
-func (tx *Tx) Start(at commit.Times, newID func() int64) {
-	tx.Now, tx.newID = at.Now, newID
-	tx.payments.Start(at, newID)
-	tx.refunds.Start(at, newID)
-	tx.transactions.Start(at, newID)
-	tx.notices.Start(at, newID)
-	tx.consoles.Start(at, newID)
-	tx.flags.Start(at, newID)
-	tx.gateways.Start(at, newID)
-}
-
 // Mark sets the point to which Undo reverts.
 func (tx *Tx) Mark() {
-	tx.payments.Mark()
-	tx.refunds.Mark()
-	tx.transactions.Mark()
-	tx.notices.Mark()
-	tx.consoles.Mark()
-	tx.flags.Mark()
-	tx.gateways.Mark()
+	tx.sets.Mark()
 	tx.marks.calls, tx.marks.closes = len(tx.calls), len(tx.closes)
 }
 
 // Undo reverts all changes since Mark.
 func (tx *Tx) Undo() {
-	tx.payments.Undo()
-	tx.refunds.Undo()
-	tx.transactions.Undo()
-	tx.notices.Undo()
-	tx.consoles.Undo()
-	tx.flags.Undo()
-	tx.gateways.Undo()
+	tx.sets.Undo()
 	tx.calls, tx.closes = tx.calls[:tx.marks.calls], tx.closes[:tx.marks.closes]
 }

@@ -53,7 +53,7 @@ func (c *ChangeCommand) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	made := Change{ID: tx.makeID(), Item: c.Item, ChangeNo: c.ChangeNo, Kind: c.Kind, Quantity: c.Quantity,
-		StockedAfter: c.item.counts().Stocked, ReservationNo: c.ReservationNo, Reason: c.Reason, ChangedAt: tx.now,
+		StockedAfter: c.item.counts().Stocked, ReservationNo: c.ReservationNo, Reason: c.Reason, ChangedAt: tx.Now,
 		Principal: c.Principal, RequestID: c.RequestID}
 	*tx.changes.Change(c.name) = made
 	return made, nil
@@ -101,7 +101,7 @@ func (c *ChangeCommand) unsell(tx *Tx) error {
 	if !c.sale.Exists {
 		return reservationNotFound(c.Item, c.ReservationNo)
 	}
-	old := c.sale.Value.at(tx.now)
+	old := c.sale.Value.at(tx.Now)
 	if old.State != Sold {
 		return ReservationNotSold.New("reservation %s of item %s is %s", c.ReservationNo, c.Item, old.State).
 			With("reservation_no", c.ReservationNo).With("state", old.State)

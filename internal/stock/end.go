@@ -27,7 +27,7 @@ func (c *ConfirmCommand) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists {
 		return nil, reservationNotFound(c.Item, c.ReservationNo)
 	}
-	switch r := c.row.Value.at(tx.now); r.State {
+	switch r := c.row.Value.at(tx.Now); r.State {
 	case Sold:
 		return commit.Repeat{First: r}, nil
 	case Reserved:
@@ -61,11 +61,11 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	}
 	if !c.row.Exists {
 		r := Reservation{ID: tx.makeID(), Item: c.Item, ReservationNo: c.ReservationNo, State: Cancelled,
-			CreatedAt: tx.now, ClosedAt: tx.now, Principal: c.Principal, RequestID: c.RequestID}
+			CreatedAt: tx.Now, ClosedAt: tx.Now, Principal: c.Principal, RequestID: c.RequestID}
 		*tx.reservations.Change(c.row) = r
 		return r, nil
 	}
-	switch r := c.row.Value.at(tx.now); r.State {
+	switch r := c.row.Value.at(tx.Now); r.State {
 	case Reserved:
 		return tx.end(c.item, c.row, Cancelled, c.RequestID), nil
 	case Sold:
@@ -78,7 +78,7 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 // end ends an open reservation: its units are sold, or available again.
 func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state, requestID string) Reservation {
 	r := tx.reservations.Change(row)
-	r.State, r.ClosedAt = state, tx.now
+	r.State, r.ClosedAt = state, tx.Now
 	if requestID != r.RequestID {
 		r.ClosedRequestID = requestID
 	}

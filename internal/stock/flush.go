@@ -53,7 +53,7 @@ func (tx *Tx) insertSegments(p *commit.Pipe) {
 
 func (tx *Tx) flushDetails(p *commit.Pipe) {
 	columns := func(rows []*commit.Row[ItemKey, Details]) (arg db.DetailInsertParams) {
-		arg.Now = tx.now
+		arg.Now = tx.Now
 		for _, r := range rows {
 			arg.Tenants = append(arg.Tenants, r.Key.Tenant)
 			arg.Items = append(arg.Items, r.Key.Item)
@@ -94,7 +94,7 @@ func (tx *Tx) insertReservations(p *commit.Pipe) {
 	if n == 0 {
 		return
 	}
-	arg := db.ReservationInsertParams{Now: tx.now}
+	arg := db.ReservationInsertParams{Now: tx.Now}
 	pg.Grow(n, &arg.Tenants)
 	pg.Grow(n, &arg.Items, &arg.ReservationNos, &arg.Draws, &arg.States, &arg.Refs, &arg.Principals, &arg.RequestIds,
 		&arg.ClosedRequestIds)
@@ -172,7 +172,7 @@ func (tx *Tx) insertChanges(p *commit.Pipe) {
 	if len(rows) == 0 {
 		return
 	}
-	facts := db.ChangeInsertParams{Now: tx.now}
+	facts := db.ChangeInsertParams{Now: tx.Now}
 	for _, row := range rows {
 		c := &row.Value
 		facts.Tenants = append(facts.Tenants, row.Key.Tenant)

@@ -57,9 +57,9 @@ func (c *PutItemCommand) Apply(tx *Tx) (any, error) {
 		tx.level(c.item)
 	}
 	d := tx.details.Change(c.row)
-	*d = Details{Label: c.Label, Metadata: c.Metadata, CreatedAt: old.CreatedAt, ChangedAt: tx.now, caller: c.Caller}
+	*d = Details{Label: c.Label, Metadata: c.Metadata, CreatedAt: old.CreatedAt, ChangedAt: tx.Now, caller: c.Caller}
 	if had == 0 {
-		d.CreatedAt = tx.now
+		d.CreatedAt = tx.Now
 	}
 	return c.answer(), nil
 }

@@ -37,7 +37,7 @@ func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 		for n, s := range i.rows[:min(len(i.rows), len(o.rows))] {
 			if r := o.rows[n]; r.found {
 				s.takeOver(r, writer)
-				s.asOf = other.now
+				s.asOf = other.Now
 			}
 		}
 	}

@@ -124,9 +124,9 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 	var due []*item
 	for _, i := range tx.items {
 		// Without all segments the batch runs again.
-		isDue := i.due(tx.now) && !i.oneSegment && int(i.rows[0].segments) <= len(i.rows)
+		isDue := i.due(tx.Now) && !i.oneSegment && int(i.rows[0].segments) <= len(i.rows)
 		for _, s := range i.rows {
-			if s.asOf.After(tx.now) || isDue && s.writer != nil {
+			if s.asOf.After(tx.Now) || isDue && s.writer != nil {
 				p.Refuse(commit.ErrConflict)
 				return
 			}
@@ -142,7 +142,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 
 func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 	most := max(1, maxLapses/len(due))
-	arg := db.ReservationDueParams{Now: tx.now, Most: int64(most) + 1}
+	arg := db.ReservationDueParams{Now: tx.Now, Most: int64(most) + 1}
 	for _, i := range due {
 		arg.Tenants = append(arg.Tenants, i.Tenant)
 		arg.Items = append(arg.Items, i.Item)
@@ -166,7 +166,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 				tx.expectLapse(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
 				continue
 			}
-			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.now) {
+			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.Now) {
 				tx.change(i.rows[0]).nextLapseAt, i.lapsing = expiresAt, true
 				continue
 			}
@@ -179,7 +179,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 
 // lapseIfDue makes an open reservation lapse if it is due, and otherwise notes its expiry.
 func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
-	if r.ExpiresAt.After(tx.now) {
+	if r.ExpiresAt.After(tx.Now) {
 		tx.expectLapse(i, r)
 		return
 	}
@@ -191,10 +191,10 @@ func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
 	k := numbered{i.ItemKey, no}
 	if named := tx.reservations.Known(k); named != nil {
 		v := tx.reservations.Change(named)
-		*v = v.at(tx.now)
+		*v = v.at(tx.Now)
 		return
 	}
-	tx.lapsed = append(tx.lapsed, lapsed{k, r.at(tx.now)})
+	tx.lapsed = append(tx.lapsed, lapsed{k, r.at(tx.Now)})
 }
 
 // expectLapse lowers the next expiry of the reservation's segment to that of the reservation.

@@ -40,7 +40,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if c.row.Exists {
-		first := c.row.Value.at(tx.now)
+		first := c.row.Value.at(tx.Now)
 		if first.Quantity == 0 {
 			return nil, first.ended()
 		}
@@ -50,7 +50,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: first}, nil
 	}
 	available := c.item.counts().Available
-	if c.item.oneSegment && (c.item.due(tx.now) || available < c.Quantity && c.item.rows[0].segments > 1) {
+	if c.item.oneSegment && (c.item.due(tx.Now) || available < c.Quantity && c.item.rows[0].segments > 1) {
 		c.all = int(c.item.rows[0].segments)
 		return nil, commit.ErrMoreRows
 	}
@@ -59,9 +59,9 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 			With("available", available)
 	}
 	r := Reservation{ID: tx.makeID(), Item: c.Item, ReservationNo: c.ReservationNo, Quantity: c.Quantity, State: Sold,
-		Ref: c.Ref, Life: c.Life, CreatedAt: tx.now, ClosedAt: tx.now, Principal: c.Principal, RequestID: c.RequestID}
+		Ref: c.Ref, Life: c.Life, CreatedAt: tx.Now, ClosedAt: tx.Now, Principal: c.Principal, RequestID: c.RequestID}
 	if c.Life > 0 {
-		r.State, r.ExpiresAt, r.ClosedAt = Reserved, tx.now.Add(c.Life), time.Time{}
+		r.State, r.ExpiresAt, r.ClosedAt = Reserved, tx.Now.Add(c.Life), time.Time{}
 	}
 	if c.all > 1 {
 		tx.level(c.item)

@@ -3,7 +3,6 @@ package stock
 import (
 	"hash/maphash"
 	"slices"
-	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
@@ -12,9 +11,7 @@ import (
 // Tx holds the stock of one batch's transaction. Commands declare rows and get handles, which the load fills in. It is
 // not safe for concurrent use.
 type Tx struct {
-	commit.Base
-	now      time.Time
-	newID    func() int64
+	sets
 	direct   bool
 	strategy string // of a direct transaction over one segment; else Batched
 
@@ -33,6 +30,8 @@ type Tx struct {
 	saves    []save
 	gen      uint64
 }
+
+type sets = commit.Sets
 
 type lapsed struct {
 	key numbered
@@ -57,8 +56,10 @@ var _ commit.Optimistic = (*Tx)(nil)
 
 // NewTx returns the stock of an empty batch, or of a direct transaction.
 func NewTx(direct bool) *Tx {
-	return &Tx{direct: direct, strategy: Batched, items: make(map[ItemKey]*item),
+	tx := &Tx{direct: direct, strategy: Batched, items: make(map[ItemKey]*item),
 		details: detailTable.Rows(), reservations: reservationTable.Rows(), changes: changeTable.Rows()}
+	tx.sets = commit.SetsOf(&tx.details, &tx.reservations, &tx.changes)
+	return tx
 }
 
 // NameConstraints returns the unique constraints on names chosen by callers.
@@ -104,25 +105,15 @@ func (tx *Tx) change(s *segment) *segment {
 
 // makeID returns the id of a new row.
 func (tx *Tx) makeID() int64 {
-	tx.made = append(tx.made, tx.newID())
+	tx.made = append(tx.made, tx.ID())
 	return tx.made[len(tx.made)-1]
-}
-
-// Start sets the batch's time and id source.
-func (tx *Tx) Start(at commit.Times, newID func() int64) {
-	tx.now, tx.newID = at.Now, newID
-	tx.details.Start(at, newID)
-	tx.reservations.Start(at, newID)
-	tx.changes.Start(at, newID)
 }
 
 // Mark sets the savepoint for Undo.
 func (tx *Tx) Mark() {
 	tx.gen++
 	tx.made, tx.saves = tx.made[:0], tx.saves[:0]
-	tx.details.Mark()
-	tx.reservations.Mark()
-	tx.changes.Mark()
+	tx.sets.Mark()
 }
 
 // Undo reverts all changes since Mark.
@@ -132,7 +123,5 @@ func (tx *Tx) Undo() {
 	}
 	tx.saves = tx.saves[:0]
 	tx.gen++
-	tx.details.Undo()
-	tx.reservations.Undo()
-	tx.changes.Undo()
+	tx.sets.Undo()
 }
