@@ -12,7 +12,7 @@ func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
 	if r.Exists && r.Value == g {
 		return false
 	}
-	*tx.gateways.Change(r) = g
+	*tx.Gateways.Change(r) = g
 	tx.writer[r.Key] = c
 	return true
 }
@@ -21,60 +21,60 @@ func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
 func (tx *Tx) Create(r *Row, p Payment) *Payment {
 	p.Key, p.CreatedAt = r.Key, tx.Now
 	tx.born[r.Key] = len(tx.closes)
-	v := tx.payments.Change(r)
+	v := tx.Payments.Change(r)
 	*v = p
 	return v
 }
 
 // Change returns what changes of a payment, for modification.
-func (tx *Tx) Change(r *Row) *Progress { return &tx.payments.Change(r).Progress }
+func (tx *Tx) Change(r *Row) *Progress { return &tx.Payments.Change(r).Progress }
 
 // Record stores a notice with its verdict, under a new id.
 func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
 	id = tx.ID()
-	*tx.notices.Change(r) = Recorded{id, v, s, detail, requestID}
+	*tx.Notices.Change(r) = Recorded{id, v, s, detail, requestID}
 	return id
 }
 
 // AddName gives a notice that is recorded, or was before, another name, in a row that does not exist.
-func (tx *Tx) AddName(r *NoticeRow, id int64) { *tx.notices.Change(r) = Recorded{ID: id} }
+func (tx *Tx) AddName(r *NoticeRow, id int64) { *tx.Notices.Change(r) = Recorded{ID: id} }
 
 // RecordTransaction records money that came. Later commands of the batch do not see what the gateway gave back of it
 // before: that is read with the transaction.
-func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.transactions.Change(r) = t }
+func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.Transactions.Change(r) = t }
 
 // ChangeMoney returns a transaction for modification of what refunds give back.
-func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.transactions.Change(r) }
+func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.Transactions.Change(r) }
 
 // CreateRefund records a refund, in a row that does not exist.
 func (tx *Tx) CreateRefund(r *RefundRow, x Refund) *Refund {
 	x.RefundKey, x.CreatedAt = r.Key, tx.Now
-	v := tx.refunds.Change(r)
+	v := tx.Refunds.Change(r)
 	*v = x
 	return v
 }
 
 // ChangeRefund returns a refund for modification of its gateway's number and its failure.
-func (tx *Tx) ChangeRefund(r *RefundRow) *Refund { return tx.refunds.Change(r) }
+func (tx *Tx) ChangeRefund(r *RefundRow) *Refund { return tx.Refunds.Change(r) }
 
 // Raise raises a flag, and returns its id.
 func (tx *Tx) Raise(tenant int32, f Flag) int64 {
 	id := tx.ID()
 	f.CreatedAt = tx.Now
-	tx.flags.Add(FlagKey{tenant, id}, f)
+	tx.Flags.Add(FlagKey{tenant, id}, f)
 	return id
 }
 
 // ResolveFlag resolves an open flag.
 func (tx *Tx) ResolveFlag(r *FlagRow, x Resolved) *Flag {
 	x.At = tx.Now
-	v := tx.flags.Change(r)
+	v := tx.Flags.Change(r)
 	v.Resolved = x
 	return v
 }
 
 // ReopenFlag opens a resolved flag again.
-func (tx *Tx) ReopenFlag(r *FlagRow) { tx.flags.Change(r).Resolved = Resolved{} }
+func (tx *Tx) ReopenFlag(r *FlagRow) { tx.Flags.Change(r).Resolved = Resolved{} }
 
 // CallPayment schedules a call about a payment, after a time.
 func (tx *Tx) CallPayment(k Key, gateway string, kind CallKind, after time.Duration) {
@@ -108,7 +108,7 @@ func (tx *Tx) EndCalls(k Key) {
 // notice. A call that was scheduled since stays.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
-	more := slices.ContainsFunc(tx.notices.Fresh(), func(r *NoticeRow) bool {
+	more := slices.ContainsFunc(tx.Notices.Fresh(), func(r *NoticeRow) bool {
 		v := &r.Value
 		return r.Key.Tenant == k.Tenant && v.Verdict == VerdictUnknown && v.received != nil &&
 			v.received.OutTradeNo == k.OutTradeNo

@@ -60,21 +60,21 @@ func compareConsoles(a, b ConsoleKey) int {
 }
 
 // WantConsole names a console refund.
-func (tx *Tx) WantConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Want(k) }
+func (tx *Tx) WantConsole(k ConsoleKey) *ConsoleRow { return tx.Consoles.Want(k) }
 
 // KnownConsole returns a console refund that is named, or nil.
-func (tx *Tx) KnownConsole(k ConsoleKey) *ConsoleRow { return tx.consoles.Known(k) }
+func (tx *Tx) KnownConsole(k ConsoleKey) *ConsoleRow { return tx.Consoles.Known(k) }
 
 // AddConsole records a console refund with its first notice, which is recorded.
 func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
-	tx.consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
+	tx.Consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
 }
 
 // ChangeConsole returns a console refund for modification of what its gateway says.
-func (tx *Tx) ChangeConsole(r *ConsoleRow) *ConsoleRefund { return tx.consoles.Change(r) }
+func (tx *Tx) ChangeConsole(r *ConsoleRow) *ConsoleRefund { return tx.Consoles.Change(r) }
 
 func (tx *Tx) lockConsoles(p *commit.Pipe) {
-	rows := tx.consoles.Sorted()
+	rows := tx.Consoles.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -86,7 +86,7 @@ func (tx *Tx) lockConsoles(p *commit.Pipe) {
 		found, err := q.ConsoleLock(p.Context(), d, arg)
 		for i := range found {
 			f := &found[i]
-			tx.consoles.Load(rows[f.N-1], ConsoleRefund{Gateway: f.Gateway, RefundNo: pg.OrZero(f.RefundNo),
+			tx.Consoles.Load(rows[f.N-1], ConsoleRefund{Gateway: f.Gateway, RefundNo: pg.OrZero(f.RefundNo),
 				GatewayRefundID: pg.OrZero(f.GatewayRefundID), OutTradeNo: f.OutTradeNo, TransactionID: f.TransactionID,
 				Unit: Unit{f.Currency, pg.OrZero(f.Asset), uint8(f.Scale)}, Amount: f.Amount, Failed: f.Failed,
 				NoticedAt: pg.OrZero(f.NoticedAt).UTC(), FlagID: pg.OrZero(f.FlagID)})
@@ -96,7 +96,7 @@ func (tx *Tx) lockConsoles(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushConsoles(p *commit.Pipe) {
-	if rows := tx.consoles.Fresh(); len(rows) > 0 {
+	if rows := tx.Consoles.Fresh(); len(rows) > 0 {
 		arg := db.ConsoleInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -112,7 +112,7 @@ func (tx *Tx) flushConsoles(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.ConsoleInsert(p.Context(), d, arg) })
 	}
-	rows := tx.consoles.Changed()
+	rows := tx.Consoles.Changed()
 	if len(rows) == 0 {
 		return
 	}

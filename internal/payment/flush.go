@@ -22,7 +22,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushGateways(p *commit.Pipe) {
-	for _, rows := range [][]*GatewayRow{tx.gateways.Fresh(), tx.gateways.Changed()} {
+	for _, rows := range [][]*GatewayRow{tx.Gateways.Fresh(), tx.Gateways.Changed()} {
 		for _, r := range rows {
 			c := tx.writer[r.Key]
 			arg := db.GatewayPutParams{TenantID: r.Key.Tenant, Gateway: r.Key.Gateway, Clearing: r.Value.Clearing,
@@ -34,7 +34,7 @@ func (tx *Tx) flushGateways(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushPayments(p *commit.Pipe) {
-	if rows := tx.payments.Fresh(); len(rows) > 0 {
+	if rows := tx.Payments.Fresh(); len(rows) > 0 {
 		arg := db.PaymentInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -54,7 +54,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.PaymentInsert(p.Context(), d, arg) })
 	}
-	rows := tx.payments.Changed()
+	rows := tx.Payments.Changed()
 	if len(rows) == 0 {
 		return
 	}
@@ -74,7 +74,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushTransactions(p *commit.Pipe) {
-	if rows := tx.transactions.Fresh(); len(rows) > 0 {
+	if rows := tx.Transactions.Fresh(); len(rows) > 0 {
 		arg := db.TransactionInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -88,7 +88,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.TransactionInsert(p.Context(), d, arg) })
 	}
-	rows := tx.transactions.Changed()
+	rows := tx.Transactions.Changed()
 	if len(rows) == 0 {
 		return
 	}
@@ -107,7 +107,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushNotices(p *commit.Pipe) {
-	rows := tx.notices.Fresh()
+	rows := tx.Notices.Fresh()
 	if len(rows) == 0 {
 		return
 	}
@@ -145,7 +145,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushRefunds(p *commit.Pipe) {
-	if rows := tx.refunds.Fresh(); len(rows) > 0 {
+	if rows := tx.Refunds.Fresh(); len(rows) > 0 {
 		arg := db.RefundInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -162,7 +162,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.RefundInsert(p.Context(), d, arg) })
 	}
-	rows := tx.refunds.Changed()
+	rows := tx.Refunds.Changed()
 	if len(rows) == 0 {
 		return
 	}
@@ -184,7 +184,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 }
 
 func (tx *Tx) flushFlags(p *commit.Pipe) {
-	if rows := tx.flags.Fresh(); len(rows) > 0 {
+	if rows := tx.Flags.Fresh(); len(rows) > 0 {
 		arg := db.FlagInsertParams{Now: tx.Now}
 		for _, r := range rows {
 			x := &r.Value
@@ -201,7 +201,7 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.FlagInsert(p.Context(), d, arg) })
 	}
-	rows := tx.flags.Changed()
+	rows := tx.Flags.Changed()
 	if len(rows) == 0 {
 		return
 	}

@@ -41,14 +41,14 @@ func (tx *Tx) lockGateways(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.GatewayLock(p.Context(), d, db.GatewayLockParams(arg))
 		for _, f := range found {
-			tx.gateways.Load(rows[f.N-1], gatewayOf(f.Clearing, f.Suspense, f.Payee))
+			tx.Gateways.Load(rows[f.N-1], gatewayOf(f.Clearing, f.Suspense, f.Payee))
 		}
 		return err
 	})
 }
 
 func (tx *Tx) gatewayRows(changed bool) (rows []*GatewayRow, arg db.GatewayLookupParams) {
-	for _, r := range tx.gateways.Sorted() {
+	for _, r := range tx.Gateways.Sorted() {
 		if tx.puts[r.Key] == changed {
 			rows = append(rows, r)
 			arg.Tenants, arg.Gateways = append(arg.Tenants, r.Key.Tenant), append(arg.Gateways, r.Key.Gateway)
@@ -78,7 +78,7 @@ func (tx *Tx) lookupGateways(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.GatewayLookup(p.Context(), d, arg)
 		for _, f := range found {
-			tx.gateways.Load(rows[f.N-1], gatewayOf(f.Clearing, f.Suspense, f.Payee))
+			tx.Gateways.Load(rows[f.N-1], gatewayOf(f.Clearing, f.Suspense, f.Payee))
 		}
 		learnGateways(rows)
 		return err
@@ -90,7 +90,7 @@ func gatewayOf(clearing string, suspense, payee *string) Gateway {
 }
 
 func (tx *Tx) lookupPayments(p *commit.Pipe) {
-	rows := tx.payments.Sorted()
+	rows := tx.Payments.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -114,7 +114,7 @@ func (tx *Tx) lookupPayments(p *commit.Pipe) {
 			if err := decode(f.Credential, &x.Credential); err != nil {
 				return err
 			}
-			tx.payments.Load(r, x)
+			tx.Payments.Load(r, x)
 		}
 		return err
 	})
@@ -151,7 +151,7 @@ func (tx *Tx) lookupOfOrders(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupTransactions(p *commit.Pipe) {
-	rows := tx.transactions.Sorted()
+	rows := tx.Transactions.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -163,7 +163,7 @@ func (tx *Tx) lookupTransactions(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.TransactionLookup(p.Context(), d, arg)
 		for _, f := range found {
-			tx.transactions.Load(rows[f.N-1], Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset),
+			tx.Transactions.Load(rows[f.N-1], Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset),
 				uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded, f.ExtraRefunded})
 		}
 		return err
@@ -184,7 +184,7 @@ func (tx *Tx) lookupMoney(p *commit.Pipe) {
 			k := Key{arg.Tenants[f.N-1], arg.OutTradeNos[f.N-1]}
 			t := TransactionKey{k.Tenant, f.Gateway, f.TransactionID}
 			tx.moneyOf[k] = append(tx.moneyOf[k], t)
-			tx.transactions.Load(tx.transactions.Want(t), Transaction{f.OutTradeNo, f.NoticeID, f.Currency,
+			tx.Transactions.Load(tx.Transactions.Want(t), Transaction{f.OutTradeNo, f.NoticeID, f.Currency,
 				pg.OrZero(f.Asset), uint8(f.Scale), f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded,
 				f.ExtraRefunded})
 		}
@@ -193,7 +193,7 @@ func (tx *Tx) lookupMoney(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupNotices(p *commit.Pipe) {
-	rows := tx.notices.Sorted()
+	rows := tx.Notices.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -205,7 +205,7 @@ func (tx *Tx) lookupNotices(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.NoticeLookup(p.Context(), d, arg)
 		for _, f := range found {
-			tx.notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Verdict: Verdict(f.Verdict)})
+			tx.Notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Verdict: Verdict(f.Verdict)})
 		}
 		return err
 	})
@@ -235,7 +235,7 @@ func (tx *Tx) lookupUnknown(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupRefunds(p *commit.Pipe) {
-	rows := tx.refunds.Sorted()
+	rows := tx.Refunds.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -248,7 +248,7 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 		for i := range found {
 			f := &found[i]
 			r := rows[f.N-1]
-			tx.refunds.Load(r, Refund{RefundKey: r.Key, ID: f.RefundID, OutTradeNo: f.OutTradeNo, Gateway: f.Gateway,
+			tx.Refunds.Load(r, Refund{RefundKey: r.Key, ID: f.RefundID, OutTradeNo: f.OutTradeNo, Gateway: f.Gateway,
 				TransactionID: f.TransactionID, Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 				Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
 				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
@@ -262,7 +262,7 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupFlags(p *commit.Pipe) {
-	rows := tx.flags.Sorted()
+	rows := tx.Flags.Sorted()
 	if len(rows) == 0 {
 		return
 	}
@@ -273,7 +273,7 @@ func (tx *Tx) lookupFlags(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.FlagLookup(p.Context(), d, arg)
 		for i := range found {
-			tx.flags.Load(rows[found[i].N-1], flagOf(&found[i]))
+			tx.Flags.Load(rows[found[i].N-1], flagOf(&found[i]))
 		}
 		return err
 	})

@@ -12,13 +12,13 @@ import (
 // Tx holds the payments of one batch's transaction, with all that belongs to them.
 type Tx struct {
 	sets
-	payments     commit.Rows[Key, Payment]
-	refunds      commit.Rows[RefundKey, Refund]
-	transactions commit.Rows[TransactionKey, Transaction]
-	notices      commit.Rows[NoticeKey, Recorded]
-	consoles     commit.Rows[ConsoleKey, ConsoleRefund]
-	flags        commit.Rows[FlagKey, Flag]
-	gateways     commit.Rows[GatewayKey, Gateway]
+	Payments     commit.Rows[Key, Payment]
+	Refunds      commit.Rows[RefundKey, Refund]
+	Transactions commit.Rows[TransactionKey, Transaction]
+	Notices      commit.Rows[NoticeKey, Recorded]
+	Consoles     commit.Rows[ConsoleKey, ConsoleRefund]
+	Flags        commit.Rows[FlagKey, Flag]
+	Gateways     commit.Rows[GatewayKey, Gateway]
 	puts         map[GatewayKey]bool // gateways to change: locked
 
 	ofOrder  map[OrderKey][]OrderPayment
@@ -105,13 +105,13 @@ var _ commit.Participant = (*Tx)(nil)
 // NewTx returns an empty transaction.
 func NewTx() *Tx {
 	tx := &Tx{
-		payments:     paymentTable.Rows(),
-		refunds:      refundTable.Rows(),
-		transactions: transactionTable.Rows(),
-		notices:      noticeTable.Rows(),
-		flags:        flagTable.Rows(),
-		gateways:     gatewayTable.Rows(),
-		consoles:     consoleTable.Rows(),
+		Payments:     paymentTable.Rows(),
+		Refunds:      refundTable.Rows(),
+		Transactions: transactionTable.Rows(),
+		Notices:      noticeTable.Rows(),
+		Flags:        flagTable.Rows(),
+		Gateways:     gatewayTable.Rows(),
+		Consoles:     consoleTable.Rows(),
 		puts:         map[GatewayKey]bool{},
 		ofOrder:      map[OrderKey][]OrderPayment{},
 		moneyOf:      map[Key][]TransactionKey{},
@@ -119,8 +119,8 @@ func NewTx() *Tx {
 		writer:       map[GatewayKey]commit.Caller{},
 		born:         map[Key]int{},
 	}
-	tx.sets = commit.SetsOf(&tx.payments, &tx.refunds, &tx.transactions, &tx.notices, &tx.consoles, &tx.flags,
-		&tx.gateways)
+	tx.sets = commit.SetsOf(&tx.Payments, &tx.Refunds, &tx.Transactions, &tx.Notices, &tx.Consoles, &tx.Flags,
+		&tx.Gateways)
 	return tx
 }
 
@@ -155,10 +155,10 @@ func compareGateways(a, b GatewayKey) int {
 }
 
 // Want names a payment.
-func (tx *Tx) Want(k Key) *Row { return tx.payments.Want(k) }
+func (tx *Tx) Want(k Key) *Row { return tx.Payments.Want(k) }
 
 // Known returns a payment that is named, or nil.
-func (tx *Tx) Known(k Key) *Row { return tx.payments.Known(k) }
+func (tx *Tx) Known(k Key) *Row { return tx.Payments.Known(k) }
 
 // WantMoney names a payment's transactions too.
 func (tx *Tx) WantMoney(k Key) {
@@ -170,9 +170,9 @@ func (tx *Tx) WantMoney(k Key) {
 // Money returns the transactions of a payment whose money is named, the first first.
 func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
-		rows = append(rows, tx.transactions.Known(t))
+		rows = append(rows, tx.Transactions.Known(t))
 	}
-	for _, r := range tx.transactions.Fresh() { // of earlier commands of the batch
+	for _, r := range tx.Transactions.Fresh() { // of earlier commands of the batch
 		if r.Key.Tenant == k.Tenant && r.Value.OutTradeNo == k.OutTradeNo {
 			rows = append(rows, r)
 		}
@@ -196,7 +196,7 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
 func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 	all := slices.Clone(tx.ofOrder[k])
-	for _, r := range tx.payments.Fresh() { // of earlier commands of the batch
+	for _, r := range tx.Payments.Fresh() { // of earlier commands of the batch
 		x := &r.Value
 		if r.Key.Tenant != k.Tenant || x.OrderNo != k.OrderNo {
 			continue
@@ -212,7 +212,7 @@ func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 		}
 	}
 	for i := range all {
-		r := tx.payments.Known(Key{k.Tenant, all[i].OutTradeNo})
+		r := tx.Payments.Known(Key{k.Tenant, all[i].OutTradeNo})
 		all[i].Paid = all[i].Paid || tx.received(r)
 	}
 	return all
@@ -223,7 +223,7 @@ func (tx *Tx) received(r *Row) bool {
 	if r == nil || r.Value.TransactionID == "" {
 		return false
 	}
-	t := tx.transactions.Known(TransactionKey{r.Key.Tenant, r.Value.Gateway, r.Value.TransactionID})
+	t := tx.Transactions.Known(TransactionKey{r.Key.Tenant, r.Value.Gateway, r.Value.TransactionID})
 	return t != nil && t.Exists
 }
 
@@ -234,40 +234,40 @@ func (tx *Tx) WantMessages(k Key, found func(messages []byte)) {
 }
 
 // WantRefund names a refund.
-func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.refunds.Want(k) }
+func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.Refunds.Want(k) }
 
 // WantTransaction names a transaction.
-func (tx *Tx) WantTransaction(k TransactionKey) *TransactionRow { return tx.transactions.Want(k) }
+func (tx *Tx) WantTransaction(k TransactionKey) *TransactionRow { return tx.Transactions.Want(k) }
 
 // KnownTransaction returns a transaction that is named, or nil.
-func (tx *Tx) KnownTransaction(k TransactionKey) *TransactionRow { return tx.transactions.Known(k) }
+func (tx *Tx) KnownTransaction(k TransactionKey) *TransactionRow { return tx.Transactions.Known(k) }
 
 // WantNotice names a notice.
-func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.notices.Want(k) }
+func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.Notices.Want(k) }
 
 // WantFlag names a flag.
-func (tx *Tx) WantFlag(k FlagKey) *FlagRow { return tx.flags.Want(k) }
+func (tx *Tx) WantFlag(k FlagKey) *FlagRow { return tx.Flags.Want(k) }
 
 // KnownFlag returns a flag that is named, or nil.
-func (tx *Tx) KnownFlag(k FlagKey) *FlagRow { return tx.flags.Known(k) }
+func (tx *Tx) KnownFlag(k FlagKey) *FlagRow { return tx.Flags.Known(k) }
 
 // WantGateway names a gateway to read.
-func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.gateways.Want(k) }
+func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.Gateways.Want(k) }
 
 // WantPut names a gateway to change.
 func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
 	tx.puts[k] = true
-	return tx.gateways.Want(k)
+	return tx.Gateways.Want(k)
 }
 
 // Latch owns all named rows, but for gateways that are only read: all payments of a gateway would wait for each other.
 func (tx *Tx) Latch(l *commit.Latches) {
-	tx.payments.Latch(l)
-	tx.refunds.Latch(l)
-	tx.transactions.Latch(l)
-	tx.notices.Latch(l)
-	tx.consoles.Latch(l)
-	tx.flags.Latch(l)
+	tx.Payments.Latch(l)
+	tx.Refunds.Latch(l)
+	tx.Transactions.Latch(l)
+	tx.Notices.Latch(l)
+	tx.Consoles.Latch(l)
+	tx.Flags.Latch(l)
 	for k := range tx.puts {
 		l.Own(gatewayTable.Hash(k))
 	}
