@@ -117,8 +117,5 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		arg.DecidedRequestIds = append(arg.DecidedRequestIds, x.decider.RequestID)
 		arg.Notes, arg.Responses = append(arg.Notes, x.Note), append(arg.Responses, x.Response)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.ApprovalUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.ApprovalUpdate(p.Context(), d, arg) })
 }

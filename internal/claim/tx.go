@@ -198,13 +198,13 @@ func (c *changes) add(r *Row, left int) {
 
 func (c *changes) flush(p *commit.Pipe) {
 	if len(c.drop) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(q.ClaimDrop(p.Context(), d, c.drop)) })
+		p.Queue(func(d commit.DB) error { return q.ClaimDrop(p.Context(), d, c.drop) })
 	}
 	if len(c.count.Tids) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(q.ClaimCount(p.Context(), d, c.count)) })
+		p.Queue(func(d commit.DB) error { return q.ClaimCount(p.Context(), d, c.count) })
 	}
 	if len(c.renew.Tids) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(q.ClaimRenew(p.Context(), d, c.renew)) })
+		p.Queue(func(d commit.DB) error { return q.ClaimRenew(p.Context(), d, c.renew) })
 	}
 	if n := &c.insert; len(n.Keys) > 0 {
 		n.Tenant, n.Tenants = once(n.Tenants)
@@ -220,9 +220,6 @@ func (c *changes) flush(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error { return q.ClaimInsert(p.Context(), d, c.insert) })
 	}
 }
-
-// touched returns the error of a statement that uses commit_expect.
-func touched(_ string, err error) error { return err }
 
 // once sends an array of equal elements as a single value.
 func once[T comparable](s []T) (one T, all []T) {

@@ -82,10 +82,7 @@ func (k keys[T]) flush(p *Pipe, now time.Time) {
 			Keys:       renewed.Keys, Refused: renewed.Refused, Fingerprints: renewed.Fingerprints,
 			Answers:    renewed.Answers,
 			RequestIds: renewed.RequestIds, ExpiresAt: renewed.ExpiresAt, Seen: seen}
-		p.Queue(func(d DB) error {
-			_, err := q.KeyRenew(p.ctx, d, arg)
-			return err
-		})
+		p.Queue(func(d DB) error { return q.KeyRenew(p.ctx, d, arg) })
 	}
 	if len(fresh.Keys) > 0 {
 		p.Queue(func(d DB) error { return q.KeyInsert(p.ctx, d, fresh) })

@@ -362,11 +362,11 @@ func (tx *toyTx) Write(p *Pipe) {
 		writers = append(writers, dirty[k].written())
 	}
 	p.Queue(func(d DB) error {
-		var ok string
-		return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
+		_, err := d.Exec(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n, unnest($5::text[]) as writer) u
 			where c.tenant_id = u.tenant_id and c.id = u.id and c.xmin::text = u.writer returning 1)
-			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, tx.at.Recorded, writers).Scan(&ok)
+			select commit_expect(count(*), cardinality($2::text[])) from w`, tenants, ids, ns, tx.at.Recorded, writers)
+		return err
 	})
 }
 
@@ -387,11 +387,11 @@ func (tx *toyTx) Confirm(p *Pipe) {
 		writers = append(writers, seen[k].written())
 	}
 	p.Queue(func(d DB) error {
-		var ok string
-		return d.QueryRow(p.Context(), `select commit_expect(count(*), cardinality($2::text[]))::text from
+		_, err := d.Exec(p.Context(), `select commit_expect(count(*), cardinality($2::text[])) from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::text[]) as writer) u,
 			lateral (select 1 from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id and l.xmin::text = u.writer
-				offset 0 for no key update) c`, tenants, ids, writers).Scan(&ok)
+				offset 0 for no key update) c`, tenants, ids, writers)
+		return err
 	})
 }
 

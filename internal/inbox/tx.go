@@ -136,7 +136,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	}
 	if len(changed) > 0 {
 		arg := db.MessageUpdateParams(columns(changed))
-		p.Queue(func(d commit.DB) error { _, err := q.MessageUpdate(p.Context(), d, arg); return err })
+		p.Queue(func(d commit.DB) error { return q.MessageUpdate(p.Context(), d, arg) })
 	}
 	var contents db.ContentPutParams
 	var left db.ContentDropParams

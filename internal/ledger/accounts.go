@@ -163,10 +163,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	if !seen {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountConfirm(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.AccountConfirm(p.Context(), d, arg) })
 }
 
 // Write updates the changed accounts.
@@ -208,8 +205,5 @@ func (tx *Tx) Write(p *commit.Pipe) {
 		}
 	}
 	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
 }

@@ -95,10 +95,7 @@ func (tx *Tx) updateDetails(p *commit.Pipe) {
 	if len(arg.Tenants) == 0 {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountDetailUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.AccountDetailUpdate(p.Context(), d, arg) })
 }
 
 func (tx *Tx) insertTransfers(p *commit.Pipe) {
@@ -207,8 +204,5 @@ func (tx *Tx) updateHolds(p *commit.Pipe) {
 	if len(arg.HoldIds) == 0 {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.HoldUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.HoldUpdate(p.Context(), d, arg) })
 }

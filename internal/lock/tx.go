@@ -224,10 +224,9 @@ func (tx *Tx) flushLocks(p *commit.Pipe) {
 	if rows := tx.Changed(); len(rows) > 0 {
 		a, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
-			_, err := q.LockUpdate(p.Context(), d, db.LockUpdateParams{Tids: tids, States: a.States,
+			return q.LockUpdate(p.Context(), d, db.LockUpdateParams{Tids: tids, States: a.States,
 				Principals: a.Principals, Holders: a.Holders, Fences: a.Fences, Holds: a.Holds, LeaseMs: a.LeaseMs,
 				AcquiredAt: a.AcquiredAt, ExpiresAt: a.ExpiresAt, FreedAt: a.FreedAt, RequestIds: a.RequestIds})
-			return err
 		})
 	}
 }
@@ -282,15 +281,9 @@ func (tx *Tx) flushWaiters(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error { return q.WaiterInsert(p.Context(), d, fresh) })
 	}
 	if len(kept.Tids) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.WaiterUpdate(p.Context(), d, kept)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.WaiterUpdate(p.Context(), d, kept) })
 	}
 	if len(gone) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.WaiterDelete(p.Context(), d, gone)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.WaiterDelete(p.Context(), d, gone) })
 	}
 }

@@ -104,10 +104,7 @@ func (tx *Tx) update(p *commit.Pipe, round []*step) {
 		arg.Owners = append(arg.Owners, i.Owner)
 		arg.ChangedAt = append(arg.ChangedAt, i.ChangedAt)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.InstanceMove(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.InstanceMove(p.Context(), d, arg) })
 }
 
 func (tx *Tx) flushHistory(p *commit.Pipe) {

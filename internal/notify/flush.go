@@ -48,7 +48,7 @@ func (tx *Tx) flushFingerprints(p *commit.Pipe) {
 		arg.Tids, arg.MessageIds = append(arg.Tids, r.Value.tid), append(arg.MessageIds, r.Value.id)
 		arg.ExpiresAt = append(arg.ExpiresAt, r.Value.expiresAt)
 	}
-	p.Queue(func(d commit.DB) error { _, err := q.FingerprintRenew(p.Context(), d, arg); return err })
+	p.Queue(func(d commit.DB) error { return q.FingerprintRenew(p.Context(), d, arg) })
 }
 
 func (tx *Tx) flushQueue(p *commit.Pipe) {
@@ -64,10 +64,10 @@ func (tx *Tx) flushQueue(p *commit.Pipe) {
 		}
 	}
 	if len(gone) > 0 {
-		p.Queue(func(d commit.DB) error { _, err := q.QueueDelete(p.Context(), d, gone); return err })
+		p.Queue(func(d commit.DB) error { return q.QueueDelete(p.Context(), d, gone) })
 	}
 	if len(back.Tids) > 0 {
-		p.Queue(func(d commit.DB) error { _, err := q.QueueUpdate(p.Context(), d, back); return err })
+		p.Queue(func(d commit.DB) error { return q.QueueUpdate(p.Context(), d, back) })
 	}
 }
 
@@ -82,7 +82,7 @@ func (tx *Tx) flushCounters(p *commit.Pipe) {
 		arg.Tids, arg.Slots = append(arg.Tids, v.tid), append(arg.Slots, v.slot)
 		arg.Counts, arg.ExpiresAt = append(arg.Counts, v.text()), append(arg.ExpiresAt, v.expiresAt)
 	}
-	p.Queue(func(d commit.DB) error { _, err := q.CounterUpdate(p.Context(), d, arg); return err })
+	p.Queue(func(d commit.DB) error { return q.CounterUpdate(p.Context(), d, arg) })
 }
 
 func (tx *Tx) insertNames(p *commit.Pipe) {

@@ -125,8 +125,5 @@ func (tx *Tx) flushConsoles(p *commit.Pipe) {
 		arg.Failed, arg.NoticedAt = append(arg.Failed, x.Failed), append(arg.NoticedAt, x.NoticedAt)
 		arg.FlagIds = append(arg.FlagIds, x.FlagID)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.ConsoleUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.ConsoleUpdate(p.Context(), d, arg) })
 }

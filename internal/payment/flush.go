@@ -67,10 +67,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts, arg.Decided = append(arg.FailureTexts, x.FailureText), append(arg.Decided, x.Decided)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.PaymentUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.PaymentUpdate(p.Context(), d, arg) })
 }
 
 func (tx *Tx) flushTransactions(p *commit.Pipe) {
@@ -100,10 +97,7 @@ func (tx *Tx) flushTransactions(p *commit.Pipe) {
 		arg.Refunding = append(arg.Refunding, r.Value.Refunding)
 		arg.Refunded = append(arg.Refunded, r.Value.Refunded)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.TransactionUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.TransactionUpdate(p.Context(), d, arg) })
 }
 
 func (tx *Tx) flushNotices(p *commit.Pipe) {
@@ -177,10 +171,7 @@ func (tx *Tx) flushRefunds(p *commit.Pipe) {
 		arg.NoticedAt = append(arg.NoticedAt, x.NoticedAt)
 		arg.OutcomeFlagIds = append(arg.OutcomeFlagIds, x.OutcomeFlagID)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.RefundUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.RefundUpdate(p.Context(), d, arg) })
 }
 
 func (tx *Tx) flushFlags(p *commit.Pipe) {
@@ -215,10 +206,7 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		arg.ResolvedRequestIds = append(arg.ResolvedRequestIds, x.RequestID)
 		arg.ResolvedAt = append(arg.ResolvedAt, x.At)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.FlagResolve(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.FlagResolve(p.Context(), d, arg) })
 }
 
 // encode is the stored form of names and values. None is null.

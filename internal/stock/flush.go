@@ -69,10 +69,9 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 	}
 	if arg := columns(tx.details.Changed()); len(arg.Items) > 0 {
 		p.Queue(func(d commit.DB) error {
-			_, err := q.DetailUpdate(p.Context(), d, db.DetailUpdateParams{Items: arg.Items, Now: arg.Now,
+			return q.DetailUpdate(p.Context(), d, db.DetailUpdateParams{Items: arg.Items, Now: arg.Now,
 				Tenants: arg.Tenants, Labels: arg.Labels, Metadata: arg.Metadata, Principals: arg.Principals,
 				RequestIds: arg.RequestIds})
-			return err
 		})
 	}
 }
@@ -160,10 +159,7 @@ func (tx *Tx) updateReservations(p *commit.Pipe) {
 		arg.ClosedAt = append(arg.ClosedAt, r.ClosedAt)
 		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.ClosedRequestID)
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.ReservationUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.ReservationUpdate(p.Context(), d, arg) })
 }
 
 // insertChanges inserts the facts, and their names.

@@ -137,10 +137,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	if !unchanged {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.ItemConfirm(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.ItemConfirm(p.Context(), d, arg) })
 }
 
 // Write updates the changed segments. A direct transaction over one segment has done so in Flush.
@@ -176,8 +173,5 @@ func (tx *Tx) updateSegments(p *commit.Pipe) {
 		return
 	}
 	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
-	p.Queue(func(d commit.DB) error {
-		_, err := q.ItemUpdate(p.Context(), d, arg)
-		return err
-	})
+	p.Queue(func(d commit.DB) error { return q.ItemUpdate(p.Context(), d, arg) })
 }

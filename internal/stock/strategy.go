@@ -67,10 +67,7 @@ func (tx *Tx) take(p *commit.Pipe) {
 		} else {
 			arg.Sold = r.Quantity
 		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.ItemTake(p.Context(), d, arg)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.ItemTake(p.Context(), d, arg) })
 	}
 }
 

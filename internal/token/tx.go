@@ -154,10 +154,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			arg.Operations = append(arg.Operations, v.operation)
 			arg.Results = append(arg.Results, resultText(v.result))
 		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.TokenSpend(p.Context(), d, arg)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.TokenSpend(p.Context(), d, arg) })
 	}
 }
 
@@ -170,10 +167,7 @@ func (tx *Tx) flushReopened(p *commit.Pipe) {
 		}
 	}
 	if len(arg.Tids) > 0 {
-		p.Queue(func(d commit.DB) error {
-			_, err := q.TokenReopen(p.Context(), d, arg)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.TokenReopen(p.Context(), d, arg) })
 	}
 }
 

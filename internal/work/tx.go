@@ -99,7 +99,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	if rows := tx.Changed(); len(rows) > 0 {
 		arg, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
-			_, err := q.WorkUpdate(p.Context(), d,
+			return q.WorkUpdate(p.Context(), d,
 				db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,
 					Bound: arg.Bound, Fingerprints: arg.Fingerprints, States: arg.States, Fences: arg.Fences,
 					Attempts: arg.Attempts, LeaseMs: arg.LeaseMs, LeaseUntil: arg.LeaseUntil,
@@ -109,7 +109,6 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 					SettledRequestIds: arg.SettledRequestIds, Answered: arg.Answered, Statuses: arg.Statuses,
 					Headers: arg.Headers, Bodies: arg.Bodies, BodyCompressed: arg.BodyCompressed,
 					BodyBytes: arg.BodyBytes, AnswerHashes: arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
-			return err
 		})
 	}
 }

@@ -32,7 +32,7 @@ from (
         unnest(@request_ids::text[]) as request_id, unnest(@expires_at::timestamptz[]) as expires_at
 ) u;
 
--- name: ApprovalUpdate :one
+-- name: ApprovalUpdate :exec
 -- Decides requests whose rows are locked. No response is null.
 with updated as (
     update approval_requests a
@@ -48,4 +48,4 @@ with updated as (
     where a.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;

@@ -33,7 +33,7 @@ from (
         unnest(@request_ids::text[]) as request_id, unnest(@expires_at::timestamptz[]) as expires_at
 ) u;
 
--- name: ClaimRenew :one
+-- name: ClaimRenew :exec
 -- Claims keys again whose expired row is still there. Rows are found by ctid, since they are locked.
 with renewed as (
     update claim_keys c
@@ -50,9 +50,9 @@ with renewed as (
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from renewed;
+select commit_expect(count(*), cardinality(@tids::tid[])) from renewed;
 
--- name: ClaimCount :one
+-- name: ClaimCount :exec
 -- Counts uses.
 with counted as (
     update claim_keys c set uses = u.uses
@@ -60,15 +60,15 @@ with counted as (
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from counted;
+select commit_expect(count(*), cardinality(@tids::tid[])) from counted;
 
--- name: ClaimDrop :one
+-- name: ClaimDrop :exec
 -- Deletes claims.
 with dropped as (
     delete from claim_keys c where c.ctid = any(@tids::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from dropped;
+select commit_expect(count(*), cardinality(@tids::tid[])) from dropped;
 
 -- name: ClaimGet :one
 select c.claim_id, c.uses, c.owner, c.result, c.parts, c.principal, c.request_id, c.claimed_at, c.expires_at

@@ -64,7 +64,7 @@ from (
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash;
 
--- name: CodeUpdate :one
+-- name: CodeUpdate :exec
 -- Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table
 -- the planner would prefer reading the whole index to the ctids.
 with updated as (
@@ -88,7 +88,7 @@ with updated as (
     where c.ctid = u.tid and c.recipient_hash is not distinct from u.recipient_hash
     returning 1
 )
-select commit_expect(count(*), cardinality(@recipient_hashes::bytea[]))::text from updated;
+select commit_expect(count(*), cardinality(@recipient_hashes::bytea[])) from updated;
 
 -- name: CodeClean :execrows
 -- Deletes some codes that no limit needs any more, skipping locked rows. Uses now(), because clock_timestamp() cannot

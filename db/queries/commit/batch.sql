@@ -103,7 +103,7 @@ from (
 ) u
 order by u.tenant_id, u.principal collate "C", u.operation collate "C", u.key collate "C";
 
--- name: KeyRenew :one
+-- name: KeyRenew :exec
 -- Records answers under expired keys whose row is still there. Fails if another transaction renewed or deleted one of
 -- them meanwhile.
 with renewed as (
@@ -129,7 +129,7 @@ with renewed as (
     where c.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@keys::text[]))::text from renewed;
+select commit_expect(count(*), cardinality(@keys::text[])) from renewed;
 
 -- name: KeyClean :execrows
 -- Deletes some expired keys, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be an

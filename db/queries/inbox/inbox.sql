@@ -67,7 +67,7 @@ from (
 ) u
 order by u.tenant_id, u.consumer_group collate "C", u.message_id collate "C", u.part collate "C";
 
--- name: MessageUpdate :one
+-- name: MessageUpdate :exec
 -- Updates locked messages.
 with updated as (
     update inbox_messages m
@@ -111,7 +111,7 @@ with updated as (
     where m.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tenants::integer[]))::text from updated;
+select commit_expect(count(*), cardinality(@tenants::integer[])) from updated;
 
 -- name: ContentPut :exec
 -- Inserts contents of new messages. Contents that an expired message with the same id left are overwritten: its row

@@ -25,7 +25,7 @@ from (
 ) u
 order by u.tenant_id, u.code collate "C", u.asset collate "C";
 
--- name: AccountUpdate :one
+-- name: AccountUpdate :exec
 -- Updates accounts, in the order of the arrays; state and limits, which seldom change, only if states are passed.
 -- Fails unless every row is still the version that the batch read. A row is found by ctid if that is known, which
 -- saves an index lookup.
@@ -54,7 +54,7 @@ with updated as (
     where a.ctid = y.tid and a.xmin = y.writer and a.tenant_id = y.tenant_id and a.account_id = y.account_id
     returning 1
 )
-select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
+select commit_expect(count(*), cardinality(@account_ids::bigint[])) from updated;
 
 -- name: AccountDetailInsert :exec
 insert into ledger_account_details (tenant_id, account_id, metadata, created_at, request_id)
@@ -64,7 +64,7 @@ from (
         unnest(@metadata::jsonb[]) as metadata, unnest(@request_ids::text[]) as request_id
 ) u;
 
--- name: AccountDetailUpdate :one
+-- name: AccountDetailUpdate :exec
 with updated as (
     update ledger_account_details d set metadata = u.metadata
     from (
@@ -74,7 +74,7 @@ with updated as (
     where d.tenant_id = u.tenant_id and d.account_id = u.account_id
     returning 1
 )
-select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
+select commit_expect(count(*), cardinality(@account_ids::bigint[])) from updated;
 
 -- name: TransferInsert :exec
 insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id,
@@ -122,7 +122,7 @@ from (
 ) u
 order by u.tenant_id, u.biz_no collate "C";
 
--- name: HoldUpdate :one
+-- name: HoldUpdate :exec
 -- Updates holds. Fails unless all are there and still held: their accounts are locked. Names them by id and by biz_no:
 -- with one of them, a plan made on an empty table could use the index of the other, and read all holds of the tenant.
 with updated as (
@@ -143,4 +143,4 @@ with updated as (
     where h.ctid = y.tid and h.state = 'held'
     returning 1
 )
-select commit_expect(count(*), cardinality(@hold_ids::bigint[]))::text from updated;
+select commit_expect(count(*), cardinality(@hold_ids::bigint[])) from updated;

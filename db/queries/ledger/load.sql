@@ -35,10 +35,10 @@ cross join lateral (
     offset 0
 ) a;
 
--- name: AccountConfirm :one
+-- name: AccountConfirm :exec
 -- Locks all accounts that an optimistic batch read. Fails unless the last writer of each is the transaction that the
 -- batch expects.
-select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text
+select commit_expect(count(*), cardinality(@account_ids::bigint[]))
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
         unnest(@writers::xid[]) as writer

@@ -58,7 +58,7 @@ from (
 ) u
 order by u.tenant_id, u.name collate "C";
 
--- name: LockUpdate :one
+-- name: LockUpdate :exec
 -- Updates locks whose rows are locked.
 with updated as (
     update lock_locks l
@@ -76,7 +76,7 @@ with updated as (
     where l.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
 -- name: WaiterInsert :exec
 insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
@@ -89,7 +89,7 @@ from (
 ) u
 order by u.tenant_id, u.name collate "C", u.ticket;
 
--- name: WaiterUpdate :one
+-- name: WaiterUpdate :exec
 -- Inserts waiters. The rows of their locks are locked.
 with updated as (
     update lock_waiters w set alive_until = u.alive_until
@@ -97,10 +97,10 @@ with updated as (
     where w.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
--- name: WaiterDelete :one
+-- name: WaiterDelete :exec
 with deleted as (
     delete from lock_waiters w using unnest(@tids::tid[]) as u (tid) where w.ctid = u.tid returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from deleted;
+select commit_expect(count(*), cardinality(@tids::tid[])) from deleted;

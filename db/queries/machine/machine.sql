@@ -92,7 +92,7 @@ from (
         unnest(@timer_to::text[]) as timer_to
 ) u;
 
--- name: InstanceMove :one
+-- name: InstanceMove :exec
 -- Records one move of each of these instances, which are locked. Finds them by their keys: another move in the same
 -- transaction may have given them another ctid.
 with moved as (
@@ -119,7 +119,7 @@ with moved as (
     where i.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@keys::text[]))::text from moved;
+select commit_expect(count(*), cardinality(@keys::text[])) from moved;
 
 -- name: HistoryInsert :exec
 insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,

@@ -150,7 +150,7 @@ left join lateral (
 ) e on true
 order by u.n;
 
--- name: FingerprintRenew :one
+-- name: FingerprintRenew :exec
 -- Takes over fingerprints whose window has ended, or whose message will not be sent.
 with updated as (
     update notify_fingerprints f set message_id = u.message_id, expires_at = u.expires_at
@@ -161,9 +161,9 @@ with updated as (
     where f.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
--- name: CounterUpdate :one
+-- name: CounterUpdate :exec
 with updated as (
     update notify_counters c set slot = u.slot, counts = u.counts::integer[], expires_at = u.expires_at
     from (
@@ -173,9 +173,9 @@ with updated as (
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
--- name: QueueUpdate :one
+-- name: QueueUpdate :exec
 -- Returns messages to the queue. The fence grows, so that results of an earlier holder are refused.
 with updated as (
     update notify_queue m set state = 'queued', due_at = @now::timestamptz, holder = null, fence = m.fence + 1,
@@ -186,14 +186,14 @@ with updated as (
     where m.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
--- name: QueueDelete :one
+-- name: QueueDelete :exec
 with deleted as (
     delete from notify_queue where ctid = any(@tids::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from deleted;
+select commit_expect(count(*), cardinality(@tids::tid[])) from deleted;
 
 -- name: NameInsert :exec
 insert into notify_names (tenant_id, biz_no, message_id, request_hash)

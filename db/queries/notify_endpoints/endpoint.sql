@@ -54,7 +54,7 @@ from (
 ) u
 order by u.tenant_id, u.name collate "C";
 
--- name: EndpointUpdate :one
+-- name: EndpointUpdate :exec
 -- Updates endpoints by ctid, since they are locked.
 with updated as (
     update notify_endpoints e
@@ -79,15 +79,15 @@ with updated as (
     where e.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from updated;
+select commit_expect(count(*), cardinality(@tids::tid[])) from updated;
 
--- name: EndpointDrop :one
+-- name: EndpointDrop :exec
 -- Deletes endpoints.
 with dropped as (
     delete from notify_endpoints e where e.ctid = any(@tids::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality(@tids::tid[]))::text from dropped;
+select commit_expect(count(*), cardinality(@tids::tid[])) from dropped;
 
 -- name: EndpointGet :one
 select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,

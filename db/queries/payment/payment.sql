@@ -106,7 +106,7 @@ from (
         unnest(@messages::bytea[]) as messages
 ) u;
 
--- name: PaymentUpdate :one
+-- name: PaymentUpdate :exec
 -- Updates what changes of payments, found by their keys.
 with changed as (
     update payment_payments p
@@ -130,7 +130,7 @@ with changed as (
     where p.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@out_trade_nos::text[]))::text from changed;
+select commit_expect(count(*), cardinality(@out_trade_nos::text[])) from changed;
 
 -- name: TransactionLookup :many
 select u.n::integer as n, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account, x.refunding,
@@ -159,7 +159,7 @@ from (
         unnest(@refunded::numeric[]) as refunded
 ) u;
 
--- name: TransactionUpdate :one
+-- name: TransactionUpdate :exec
 -- Updates where transactions stand, and their refunds. They are found by their keys.
 with changed as (
     update payment_transactions t
@@ -180,7 +180,7 @@ with changed as (
     where t.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@transaction_ids::text[]))::text from changed;
+select commit_expect(count(*), cardinality(@transaction_ids::text[])) from changed;
 
 -- name: NoticeLookup :many
 -- Notices that were recorded before, with what became of them.
@@ -277,7 +277,7 @@ from (
         unnest(@request_ids::text[]) as request_id
 ) u;
 
--- name: RefundUpdate :one
+-- name: RefundUpdate :exec
 -- Updates what changes of refunds, found by their keys.
 with changed as (
     update payment_refunds r
@@ -302,7 +302,7 @@ with changed as (
     where r.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@refund_nos::text[]))::text from changed;
+select commit_expect(count(*), cardinality(@refund_nos::text[])) from changed;
 
 -- name: ConsoleLock :many
 -- Locks console refunds in the order of the arrays, which callers sort by tenant and id.
@@ -333,7 +333,7 @@ from (
         unnest(@flag_ids::bigint[]) as flag_id
 ) u;
 
--- name: ConsoleUpdate :one
+-- name: ConsoleUpdate :exec
 -- Updates what changes of console refunds, found by their keys.
 with changed as (
     update payment_console_refunds r
@@ -357,7 +357,7 @@ with changed as (
     where r.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@console_ids::bigint[]))::text from changed;
+select commit_expect(count(*), cardinality(@console_ids::bigint[])) from changed;
 
 -- name: FlagLookup :many
 -- Flags by id. Their money never changes; their state is guarded by the instance of the payment.
@@ -389,7 +389,7 @@ from (
         unnest(@request_ids::text[]) as request_id
 ) u;
 
--- name: FlagResolve :one
+-- name: FlagResolve :exec
 -- Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
 -- state.
 with resolved as (
@@ -417,7 +417,7 @@ with resolved as (
     where f.ctid = y.tid and (f.state = 'open') = (y.resolution <> '')
     returning 1
 )
-select commit_expect(count(*), cardinality(@flag_ids::bigint[]))::text from resolved;
+select commit_expect(count(*), cardinality(@flag_ids::bigint[])) from resolved;
 
 -- name: CallPut :exec
 -- Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an

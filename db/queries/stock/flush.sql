@@ -17,7 +17,7 @@ from (
 ) u
 order by u.tenant_id, u.item collate "C", u.segment;
 
--- name: ItemUpdate :one
+-- name: ItemUpdate :exec
 -- Updates segments, in the order of the arrays. Fails unless every row is still the version that the batch read. A row
 -- is found by ctid if that is known, which saves an index lookup. Only PutItem changes segments and strategies: without
 -- it both arrays are null.
@@ -47,9 +47,9 @@ with updated as (
         and i.segment = y.segment
     returning 1
 )
-select commit_expect(count(*), cardinality(@items::text[]))::text from updated;
+select commit_expect(count(*), cardinality(@items::text[])) from updated;
 
--- name: ItemTake :one
+-- name: ItemTake :exec
 -- Takes units by one conditional update, whatever others have made of the row since it was read. Fails if too few are
 -- available. The zero time is no expiry.
 with updated as (
@@ -65,7 +65,7 @@ with updated as (
         and i.available >= y.reserved + y.sold
     returning 1
 )
-select commit_expect(count(*), 1)::text from updated;
+select commit_expect(count(*), 1) from updated;
 
 -- name: DetailInsert :exec
 insert into stock_item_details (tenant_id, item, label, metadata, created_at, changed_at, principal, request_id)
@@ -77,7 +77,7 @@ from (
 ) u
 order by u.tenant_id, u.item collate "C";
 
--- name: DetailUpdate :one
+-- name: DetailUpdate :exec
 with updated as (
     update stock_item_details d
     set label = u.label, metadata = u.metadata, changed_at = @now::timestamptz, principal = u.principal,
@@ -90,7 +90,7 @@ with updated as (
     where d.tenant_id = u.tenant_id and d.item = u.item
     returning 1
 )
-select commit_expect(count(*), cardinality(@items::text[]))::text from updated;
+select commit_expect(count(*), cardinality(@items::text[])) from updated;
 
 -- name: ReservationInsert :exec
 insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, draws,
@@ -111,7 +111,7 @@ from (
 ) u
 order by u.tenant_id, u.item collate "C", u.reservation_no collate "C";
 
--- name: ReservationUpdate :one
+-- name: ReservationUpdate :exec
 -- Updates reservations, in the order of the arrays. Fails unless all are there in the state that the batch read: the
 -- batch may not have locked their items yet.
 with updated as (
@@ -135,7 +135,7 @@ with updated as (
     where r.ctid = y.tid and r.state = y.seen_state and r.unsold = y.seen_unsold
     returning 1
 )
-select commit_expect(count(*), cardinality(@items::text[]))::text from updated;
+select commit_expect(count(*), cardinality(@items::text[])) from updated;
 
 -- name: ChangeNameInsert :exec
 insert into stock_change_names (tenant_id, item, change_no, change_id)

@@ -39,10 +39,10 @@ cross join lateral (
 -- Waits until no other transaction has the advisory lock of the segment.
 select pg_advisory_xact_lock(77017, hashtext(concat_ws('/', @tenant_id::integer, @segment::smallint, @item::text)));
 
--- name: ItemConfirm :one
+-- name: ItemConfirm :exec
 -- Locks all segments that an optimistic batch read. Fails unless the last writer of each is the transaction that the
 -- batch expects.
-select commit_expect(count(*), cardinality(@items::text[]))::text
+select commit_expect(count(*), cardinality(@items::text[]))
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
         unnest(@segment::smallint[]) as segment, unnest(@writers::xid[]) as writer

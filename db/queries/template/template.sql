@@ -100,7 +100,7 @@ from (
 ) u
 order by u.tenant_id, u.channel collate "C", u.name collate "C";
 
--- name: TemplateUpdate :one
+-- name: TemplateUpdate :exec
 -- Updates locked templates.
 with updated as (
     update notify_templates m
@@ -125,7 +125,7 @@ with updated as (
     where m.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality(@names::text[]))::text from updated;
+select commit_expect(count(*), cardinality(@names::text[])) from updated;
 
 -- name: TemplateVersionInsert :exec
 insert into notify_template_versions (tenant_id, channel, name, version, locale, definition, definition_hash,

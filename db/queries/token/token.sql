@@ -33,7 +33,7 @@ from (
 ) u
 order by u.tenant_id, u.token_hash;
 
--- name: TokenSpend :one
+-- name: TokenSpend :exec
 -- Marks locked tokens as spent, by ctid. The comparison of the hash is written so that no index serves it: on a small
 -- table the planner would prefer reading the whole index to the ctids. Fails unless all were open: no token is spent
 -- twice.
@@ -52,9 +52,9 @@ with spent as (
     where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'open'
     returning 1
 )
-select commit_expect(count(*), cardinality(@hashes::bytea[]))::text from spent;
+select commit_expect(count(*), cardinality(@hashes::bytea[])) from spent;
 
--- name: TokenReopen :one
+-- name: TokenReopen :exec
 -- Opens locked tokens again, by ctid, as TokenSpend finds them. Fails unless all were spent.
 with opened as (
     update token_submit_tokens t
@@ -68,7 +68,7 @@ with opened as (
     where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'spent'
     returning 1
 )
-select commit_expect(count(*), cardinality(@hashes::bytea[]))::text from opened;
+select commit_expect(count(*), cardinality(@hashes::bytea[])) from opened;
 
 -- name: TokenKnown :one
 -- Whether a token was issued and has not been deleted.

@@ -56,7 +56,7 @@ from (
 ) u
 order by u.tenant_id, u.scope collate "C", u.key collate "C";
 
--- name: WorkUpdate :one
+-- name: WorkUpdate :exec
 -- Updates locked records by ctid. Fails unless all are there.
 with updated as (
     update work_records w
@@ -92,4 +92,4 @@ with updated as (
     where w.ctid = y.tid and w.tenant_id = y.tenant_id and w.scope = y.scope and w.key = y.key
     returning 1
 )
-select commit_expect(count(*), cardinality(@keys::text[]))::text from updated;
+select commit_expect(count(*), cardinality(@keys::text[])) from updated;

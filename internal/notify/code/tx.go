@@ -213,10 +213,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		for _, r := range changed {
 			arg.Tids = append(arg.Tids, r.Value.tid)
 		}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.CodeUpdate(p.Context(), d, arg)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.CodeUpdate(p.Context(), d, arg) })
 	}
 }
 

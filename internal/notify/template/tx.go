@@ -282,10 +282,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			DefaultLocales: w.DefaultLocales,
 			LastVersions:   w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt,
 			DeletedAt: w.DeletedAt}
-		p.Queue(func(d commit.DB) error {
-			_, err := q.TemplateUpdate(p.Context(), d, arg)
-			return err
-		})
+		p.Queue(func(d commit.DB) error { return q.TemplateUpdate(p.Context(), d, arg) })
 	}
 	if len(tx.versions) > 0 {
 		arg := db.TemplateVersionInsertParams{Now: tx.Now}

@@ -154,7 +154,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		}
 	}
 	if len(dropped) > 0 {
-		p.Queue(func(d commit.DB) error { _, err := q.EndpointDrop(p.Context(), d, dropped); return err })
+		p.Queue(func(d commit.DB) error { return q.EndpointDrop(p.Context(), d, dropped) })
 	}
 	if len(changed) > 0 {
 		arg := columns(changed)
@@ -163,14 +163,13 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			tids[i] = r.Value.tid
 		}
 		p.Queue(func(d commit.DB) error {
-			_, err := q.EndpointUpdate(p.Context(), d,
+			return q.EndpointUpdate(p.Context(), d,
 				db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
 					Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt,
 					SecretVersions: arg.SecretVersions,
 					PreviousUntil:  arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt,
 					CreatedAt: arg.CreatedAt, ChangedAt: arg.ChangedAt,
 					Principals: arg.Principals, RequestIds: arg.RequestIds})
-			return err
 		})
 	}
 	if len(fresh) > 0 {

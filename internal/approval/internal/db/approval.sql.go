@@ -134,7 +134,7 @@ func (q *Queries) ApprovalLock(ctx context.Context, db DBTX, arg ApprovalLockPar
 	return items, nil
 }
 
-const approvalUpdate = `-- name: ApprovalUpdate :one
+const approvalUpdate = `-- name: ApprovalUpdate :exec
 with updated as (
     update approval_requests a
     set state = u.state, decided_by = u.decided_by, decided_key_id = nullif(u.decided_key_id, ''),
@@ -149,7 +149,7 @@ with updated as (
     where a.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type ApprovalUpdateParams struct {
@@ -164,8 +164,8 @@ type ApprovalUpdateParams struct {
 }
 
 // Decides requests whose rows are locked. No response is null.
-func (q *Queries) ApprovalUpdate(ctx context.Context, db DBTX, arg ApprovalUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, approvalUpdate,
+func (q *Queries) ApprovalUpdate(ctx context.Context, db DBTX, arg ApprovalUpdateParams) error {
+	_, err := db.Exec(ctx, approvalUpdate,
 		arg.Tids,
 		arg.Now,
 		arg.States,
@@ -175,7 +175,5 @@ func (q *Queries) ApprovalUpdate(ctx context.Context, db DBTX, arg ApprovalUpdat
 		arg.Notes,
 		arg.Responses,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

@@ -33,14 +33,14 @@ func (q *Queries) ClaimClean(ctx context.Context, db DBTX, batch int32) (int64, 
 	return result.RowsAffected(), nil
 }
 
-const claimCount = `-- name: ClaimCount :one
+const claimCount = `-- name: ClaimCount :exec
 with counted as (
     update claim_keys c set uses = u.uses
     from (select unnest($1::tid[]) as tid, unnest($2::bigint[]) as uses offset 0) u
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from counted
+select commit_expect(count(*), cardinality($1::tid[])) from counted
 `
 
 type ClaimCountParams struct {
@@ -49,27 +49,23 @@ type ClaimCountParams struct {
 }
 
 // Counts uses.
-func (q *Queries) ClaimCount(ctx context.Context, db DBTX, arg ClaimCountParams) (string, error) {
-	row := db.QueryRow(ctx, claimCount, arg.Tids, arg.Uses)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) ClaimCount(ctx context.Context, db DBTX, arg ClaimCountParams) error {
+	_, err := db.Exec(ctx, claimCount, arg.Tids, arg.Uses)
+	return err
 }
 
-const claimDrop = `-- name: ClaimDrop :one
+const claimDrop = `-- name: ClaimDrop :exec
 with dropped as (
     delete from claim_keys c where c.ctid = any($1::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from dropped
+select commit_expect(count(*), cardinality($1::tid[])) from dropped
 `
 
 // Deletes claims.
-func (q *Queries) ClaimDrop(ctx context.Context, db DBTX, tids []pgtype.TID) (string, error) {
-	row := db.QueryRow(ctx, claimDrop, tids)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) ClaimDrop(ctx context.Context, db DBTX, tids []pgtype.TID) error {
+	_, err := db.Exec(ctx, claimDrop, tids)
+	return err
 }
 
 const claimGet = `-- name: ClaimGet :one
@@ -265,7 +261,7 @@ func (q *Queries) ClaimOverdue(ctx context.Context, db DBTX) (float64, error) {
 	return seconds, err
 }
 
-const claimRenew = `-- name: ClaimRenew :one
+const claimRenew = `-- name: ClaimRenew :exec
 with renewed as (
     update claim_keys c
     set claim_id = u.claim_id, uses = u.uses, owner = nullif(u.owner, ''), result = nullif(u.result, ''),
@@ -281,7 +277,7 @@ with renewed as (
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from renewed
+select commit_expect(count(*), cardinality($1::tid[])) from renewed
 `
 
 type ClaimRenewParams struct {
@@ -298,8 +294,8 @@ type ClaimRenewParams struct {
 }
 
 // Claims keys again whose expired row is still there. Rows are found by ctid, since they are locked.
-func (q *Queries) ClaimRenew(ctx context.Context, db DBTX, arg ClaimRenewParams) (string, error) {
-	row := db.QueryRow(ctx, claimRenew,
+func (q *Queries) ClaimRenew(ctx context.Context, db DBTX, arg ClaimRenewParams) error {
+	_, err := db.Exec(ctx, claimRenew,
 		arg.Tids,
 		arg.Now,
 		arg.ClaimIds,
@@ -311,9 +307,7 @@ func (q *Queries) ClaimRenew(ctx context.Context, db DBTX, arg ClaimRenewParams)
 		arg.RequestIds,
 		arg.ExpiresAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const claimSeen = `-- name: ClaimSeen :many

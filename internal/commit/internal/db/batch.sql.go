@@ -326,7 +326,7 @@ func (q *Queries) KeyOverdue(ctx context.Context, db DBTX) (float64, error) {
 	return seconds, err
 }
 
-const keyRenew = `-- name: KeyRenew :one
+const keyRenew = `-- name: KeyRenew :exec
 with renewed as (
     update commit_keys c
     set refused = y.refused, fingerprint = y.fingerprint, answer = y.answer, request_id = y.request_id,
@@ -350,7 +350,7 @@ with renewed as (
     where c.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from renewed
+select commit_expect(count(*), cardinality($1::text[])) from renewed
 `
 
 type KeyRenewParams struct {
@@ -369,8 +369,8 @@ type KeyRenewParams struct {
 
 // Records answers under expired keys whose row is still there. Fails if another transaction renewed or deleted one of
 // them meanwhile.
-func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (string, error) {
-	row := db.QueryRow(ctx, keyRenew,
+func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) error {
+	_, err := db.Exec(ctx, keyRenew,
 		arg.Keys,
 		arg.Now,
 		arg.Tenants,
@@ -383,9 +383,7 @@ func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (st
 		arg.ExpiresAt,
 		arg.Seen,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const lockTimeoutApply = `-- name: LockTimeoutApply :exec

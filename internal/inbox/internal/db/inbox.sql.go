@@ -440,7 +440,7 @@ func (q *Queries) MessageOverdue(ctx context.Context, db DBTX) (float64, error) 
 	return seconds, err
 }
 
-const messageUpdate = `-- name: MessageUpdate :one
+const messageUpdate = `-- name: MessageUpdate :exec
 with updated as (
     update inbox_messages m
     set inbox_id = y.inbox_id, topic = y.topic, content_hash = nullif(y.content_hash, ''), state = y.state,
@@ -483,7 +483,7 @@ with updated as (
     where m.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::integer[]))::text from updated
+select commit_expect(count(*), cardinality($1::integer[])) from updated
 `
 
 type MessageUpdateParams struct {
@@ -517,8 +517,8 @@ type MessageUpdateParams struct {
 }
 
 // Updates locked messages.
-func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, messageUpdate,
+func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateParams) error {
+	_, err := db.Exec(ctx, messageUpdate,
 		arg.Tenants,
 		arg.ConsumerGroups,
 		arg.MessageIds,
@@ -547,7 +547,5 @@ func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateP
 		arg.RequestIds,
 		arg.LastRequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

@@ -41,7 +41,7 @@ func (q *Queries) AccountDetailInsert(ctx context.Context, db DBTX, arg AccountD
 	return err
 }
 
-const accountDetailUpdate = `-- name: AccountDetailUpdate :one
+const accountDetailUpdate = `-- name: AccountDetailUpdate :exec
 with updated as (
     update ledger_account_details d set metadata = u.metadata
     from (
@@ -51,7 +51,7 @@ with updated as (
     where d.tenant_id = u.tenant_id and d.account_id = u.account_id
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
+select commit_expect(count(*), cardinality($1::bigint[])) from updated
 `
 
 type AccountDetailUpdateParams struct {
@@ -60,11 +60,9 @@ type AccountDetailUpdateParams struct {
 	Metadata   [][]byte
 }
 
-func (q *Queries) AccountDetailUpdate(ctx context.Context, db DBTX, arg AccountDetailUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, accountDetailUpdate, arg.AccountIds, arg.Tenants, arg.Metadata)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) AccountDetailUpdate(ctx context.Context, db DBTX, arg AccountDetailUpdateParams) error {
+	_, err := db.Exec(ctx, accountDetailUpdate, arg.AccountIds, arg.Tenants, arg.Metadata)
+	return err
 }
 
 const accountInsert = `-- name: AccountInsert :exec
@@ -121,7 +119,7 @@ func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertP
 	return err
 }
 
-const accountUpdate = `-- name: AccountUpdate :one
+const accountUpdate = `-- name: AccountUpdate :exec
 with updated as (
     update ledger_accounts a
     set balance = y.balance, held = y.held, version = y.version, state = coalesce(y.state, a.state),
@@ -147,7 +145,7 @@ with updated as (
     where a.ctid = y.tid and a.xmin = y.writer and a.tenant_id = y.tenant_id and a.account_id = y.account_id
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
+select commit_expect(count(*), cardinality($1::bigint[])) from updated
 `
 
 type AccountUpdateParams struct {
@@ -168,8 +166,8 @@ type AccountUpdateParams struct {
 // Updates accounts, in the order of the arrays; state and limits, which seldom change, only if states are passed.
 // Fails unless every row is still the version that the batch read. A row is found by ctid if that is known, which
 // saves an index lookup.
-func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, accountUpdate,
+func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) error {
+	_, err := db.Exec(ctx, accountUpdate,
 		arg.AccountIds,
 		arg.Tenants,
 		arg.Tids,
@@ -183,9 +181,7 @@ func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateP
 		arg.LastEntryAt,
 		arg.NextLapseAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const assetInsert = `-- name: AssetInsert :exec
@@ -324,7 +320,7 @@ func (q *Queries) HoldInsert(ctx context.Context, db DBTX, arg HoldInsertParams)
 	return err
 }
 
-const holdUpdate = `-- name: HoldUpdate :one
+const holdUpdate = `-- name: HoldUpdate :exec
 with updated as (
     update ledger_holds h
     set captured = y.captured, state = y.state, closed_at = nullif(y.closed_at, '0001-01-01 00:00:00+00')
@@ -343,7 +339,7 @@ with updated as (
     where h.ctid = y.tid and h.state = 'held'
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
+select commit_expect(count(*), cardinality($1::bigint[])) from updated
 `
 
 type HoldUpdateParams struct {
@@ -357,8 +353,8 @@ type HoldUpdateParams struct {
 
 // Updates holds. Fails unless all are there and still held: their accounts are locked. Names them by id and by biz_no:
 // with one of them, a plan made on an empty table could use the index of the other, and read all holds of the tenant.
-func (q *Queries) HoldUpdate(ctx context.Context, db DBTX, arg HoldUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, holdUpdate,
+func (q *Queries) HoldUpdate(ctx context.Context, db DBTX, arg HoldUpdateParams) error {
+	_, err := db.Exec(ctx, holdUpdate,
 		arg.HoldIds,
 		arg.Tenants,
 		arg.BizNos,
@@ -366,9 +362,7 @@ func (q *Queries) HoldUpdate(ctx context.Context, db DBTX, arg HoldUpdateParams)
 		arg.States,
 		arg.ClosedAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const transferInsert = `-- name: TransferInsert :exec

@@ -13,8 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-const accountConfirm = `-- name: AccountConfirm :one
-select commit_expect(count(*), cardinality($1::bigint[]))::text
+const accountConfirm = `-- name: AccountConfirm :exec
+select commit_expect(count(*), cardinality($1::bigint[]))
 from (
     select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
         unnest($3::xid[]) as writer
@@ -36,11 +36,9 @@ type AccountConfirmParams struct {
 
 // Locks all accounts that an optimistic batch read. Fails unless the last writer of each is the transaction that the
 // batch expects.
-func (q *Queries) AccountConfirm(ctx context.Context, db DBTX, arg AccountConfirmParams) (string, error) {
-	row := db.QueryRow(ctx, accountConfirm, arg.AccountIds, arg.Tenants, arg.Writers)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) AccountConfirm(ctx context.Context, db DBTX, arg AccountConfirmParams) error {
+	_, err := db.Exec(ctx, accountConfirm, arg.AccountIds, arg.Tenants, arg.Writers)
+	return err
 }
 
 const accountDetailLookup = `-- name: AccountDetailLookup :many

@@ -172,7 +172,7 @@ func (q *Queries) LockLock(ctx context.Context, db DBTX, arg LockLockParams) ([]
 	return items, nil
 }
 
-const lockUpdate = `-- name: LockUpdate :one
+const lockUpdate = `-- name: LockUpdate :exec
 with updated as (
     update lock_locks l
     set state = u.state, principal = u.principal, holder = u.holder, fence = u.fence, holds = u.holds,
@@ -189,7 +189,7 @@ with updated as (
     where l.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type LockUpdateParams struct {
@@ -207,8 +207,8 @@ type LockUpdateParams struct {
 }
 
 // Updates locks whose rows are locked.
-func (q *Queries) LockUpdate(ctx context.Context, db DBTX, arg LockUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, lockUpdate,
+func (q *Queries) LockUpdate(ctx context.Context, db DBTX, arg LockUpdateParams) error {
+	_, err := db.Exec(ctx, lockUpdate,
 		arg.Tids,
 		arg.States,
 		arg.Principals,
@@ -221,23 +221,19 @@ func (q *Queries) LockUpdate(ctx context.Context, db DBTX, arg LockUpdateParams)
 		arg.FreedAt,
 		arg.RequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
-const waiterDelete = `-- name: WaiterDelete :one
+const waiterDelete = `-- name: WaiterDelete :exec
 with deleted as (
     delete from lock_waiters w using unnest($1::tid[]) as u (tid) where w.ctid = u.tid returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from deleted
+select commit_expect(count(*), cardinality($1::tid[])) from deleted
 `
 
-func (q *Queries) WaiterDelete(ctx context.Context, db DBTX, tids []pgtype.TID) (string, error) {
-	row := db.QueryRow(ctx, waiterDelete, tids)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) WaiterDelete(ctx context.Context, db DBTX, tids []pgtype.TID) error {
+	_, err := db.Exec(ctx, waiterDelete, tids)
+	return err
 }
 
 const waiterInsert = `-- name: WaiterInsert :exec
@@ -332,14 +328,14 @@ func (q *Queries) WaiterLookup(ctx context.Context, db DBTX, arg WaiterLookupPar
 	return items, nil
 }
 
-const waiterUpdate = `-- name: WaiterUpdate :one
+const waiterUpdate = `-- name: WaiterUpdate :exec
 with updated as (
     update lock_waiters w set alive_until = u.alive_until
     from (select unnest($1::tid[]) as tid, unnest($2::timestamptz[]) as alive_until) u
     where w.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type WaiterUpdateParams struct {
@@ -348,9 +344,7 @@ type WaiterUpdateParams struct {
 }
 
 // Inserts waiters. The rows of their locks are locked.
-func (q *Queries) WaiterUpdate(ctx context.Context, db DBTX, arg WaiterUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, waiterUpdate, arg.Tids, arg.AliveUntil)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) WaiterUpdate(ctx context.Context, db DBTX, arg WaiterUpdateParams) error {
+	_, err := db.Exec(ctx, waiterUpdate, arg.Tids, arg.AliveUntil)
+	return err
 }

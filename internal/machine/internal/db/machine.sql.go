@@ -290,7 +290,7 @@ func (q *Queries) InstanceLock(ctx context.Context, db DBTX, arg InstanceLockPar
 	return items, nil
 }
 
-const instanceMove = `-- name: InstanceMove :one
+const instanceMove = `-- name: InstanceMove :exec
 with moved as (
     update machine_instances i
     set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause, owner = nullif(y.owner, ''),
@@ -315,7 +315,7 @@ with moved as (
     where i.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from moved
+select commit_expect(count(*), cardinality($1::text[])) from moved
 `
 
 type InstanceMoveParams struct {
@@ -334,8 +334,8 @@ type InstanceMoveParams struct {
 
 // Records one move of each of these instances, which are locked. Finds them by their keys: another move in the same
 // transaction may have given them another ctid.
-func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMoveParams) (string, error) {
-	row := db.QueryRow(ctx, instanceMove,
+func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMoveParams) error {
+	_, err := db.Exec(ctx, instanceMove,
 		arg.Keys,
 		arg.Tenants,
 		arg.Machines,
@@ -348,9 +348,7 @@ func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMovePar
 		arg.TimerTo,
 		arg.ChangedAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const machineNewest = `-- name: MachineNewest :many

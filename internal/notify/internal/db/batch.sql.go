@@ -142,7 +142,7 @@ func (q *Queries) CounterLock(ctx context.Context, db DBTX, arg CounterLockParam
 	return items, nil
 }
 
-const counterUpdate = `-- name: CounterUpdate :one
+const counterUpdate = `-- name: CounterUpdate :exec
 with updated as (
     update notify_counters c set slot = u.slot, counts = u.counts::integer[], expires_at = u.expires_at
     from (
@@ -152,7 +152,7 @@ with updated as (
     where c.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type CounterUpdateParams struct {
@@ -162,16 +162,14 @@ type CounterUpdateParams struct {
 	ExpiresAt []time.Time
 }
 
-func (q *Queries) CounterUpdate(ctx context.Context, db DBTX, arg CounterUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, counterUpdate,
+func (q *Queries) CounterUpdate(ctx context.Context, db DBTX, arg CounterUpdateParams) error {
+	_, err := db.Exec(ctx, counterUpdate,
 		arg.Tids,
 		arg.Slots,
 		arg.Counts,
 		arg.ExpiresAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const deadFind = `-- name: DeadFind :many
@@ -362,7 +360,7 @@ func (q *Queries) FingerprintLock(ctx context.Context, db DBTX, arg FingerprintL
 	return items, nil
 }
 
-const fingerprintRenew = `-- name: FingerprintRenew :one
+const fingerprintRenew = `-- name: FingerprintRenew :exec
 with updated as (
     update notify_fingerprints f set message_id = u.message_id, expires_at = u.expires_at
     from (
@@ -372,7 +370,7 @@ with updated as (
     where f.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type FingerprintRenewParams struct {
@@ -382,11 +380,9 @@ type FingerprintRenewParams struct {
 }
 
 // Takes over fingerprints whose window has ended, or whose message will not be sent.
-func (q *Queries) FingerprintRenew(ctx context.Context, db DBTX, arg FingerprintRenewParams) (string, error) {
-	row := db.QueryRow(ctx, fingerprintRenew, arg.Tids, arg.MessageIds, arg.ExpiresAt)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) FingerprintRenew(ctx context.Context, db DBTX, arg FingerprintRenewParams) error {
+	_, err := db.Exec(ctx, fingerprintRenew, arg.Tids, arg.MessageIds, arg.ExpiresAt)
+	return err
 }
 
 const limitRead = `-- name: LimitRead :many
@@ -709,19 +705,17 @@ func (q *Queries) NameLookup(ctx context.Context, db DBTX, arg NameLookupParams)
 	return items, nil
 }
 
-const queueDelete = `-- name: QueueDelete :one
+const queueDelete = `-- name: QueueDelete :exec
 with deleted as (
     delete from notify_queue where ctid = any($1::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from deleted
+select commit_expect(count(*), cardinality($1::tid[])) from deleted
 `
 
-func (q *Queries) QueueDelete(ctx context.Context, db DBTX, tids []pgtype.TID) (string, error) {
-	row := db.QueryRow(ctx, queueDelete, tids)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) QueueDelete(ctx context.Context, db DBTX, tids []pgtype.TID) error {
+	_, err := db.Exec(ctx, queueDelete, tids)
+	return err
 }
 
 const queueInsert = `-- name: QueueInsert :exec
@@ -833,7 +827,7 @@ func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) (
 	return items, nil
 }
 
-const queueUpdate = `-- name: QueueUpdate :one
+const queueUpdate = `-- name: QueueUpdate :exec
 with updated as (
     update notify_queue m set state = 'queued', due_at = $2::timestamptz, holder = null, fence = m.fence + 1,
         attempts = 0, unsure = false, give_up_at = u.give_up_at
@@ -843,7 +837,7 @@ with updated as (
     where m.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type QueueUpdateParams struct {
@@ -853,11 +847,9 @@ type QueueUpdateParams struct {
 }
 
 // Returns messages to the queue. The fence grows, so that results of an earlier holder are refused.
-func (q *Queries) QueueUpdate(ctx context.Context, db DBTX, arg QueueUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, queueUpdate, arg.Tids, arg.Now, arg.GiveUpAt)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) QueueUpdate(ctx context.Context, db DBTX, arg QueueUpdateParams) error {
+	_, err := db.Exec(ctx, queueUpdate, arg.Tids, arg.Now, arg.GiveUpAt)
+	return err
 }
 
 const reportLock = `-- name: ReportLock :exec

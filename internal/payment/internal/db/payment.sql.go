@@ -346,7 +346,7 @@ func (q *Queries) ConsoleLock(ctx context.Context, db DBTX, arg ConsoleLockParam
 	return items, nil
 }
 
-const consoleUpdate = `-- name: ConsoleUpdate :one
+const consoleUpdate = `-- name: ConsoleUpdate :exec
 with changed as (
     update payment_console_refunds r
     set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
@@ -369,7 +369,7 @@ with changed as (
     where r.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from changed
+select commit_expect(count(*), cardinality($1::bigint[])) from changed
 `
 
 type ConsoleUpdateParams struct {
@@ -385,8 +385,8 @@ type ConsoleUpdateParams struct {
 }
 
 // Updates what changes of console refunds, found by their keys.
-func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, consoleUpdate,
+func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateParams) error {
+	_, err := db.Exec(ctx, consoleUpdate,
 		arg.ConsoleIds,
 		arg.Tenants,
 		arg.Currencies,
@@ -397,9 +397,7 @@ func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateP
 		arg.NoticedAt,
 		arg.FlagIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const flagInsert = `-- name: FlagInsert :exec
@@ -554,7 +552,7 @@ func (q *Queries) FlagLookup(ctx context.Context, db DBTX, arg FlagLookupParams)
 	return items, nil
 }
 
-const flagResolve = `-- name: FlagResolve :one
+const flagResolve = `-- name: FlagResolve :exec
 with resolved as (
     update payment_flags f
     set state = case y.resolution when '' then 'open' else 'resolved' end, resolution = nullif(y.resolution, ''),
@@ -580,7 +578,7 @@ with resolved as (
     where f.ctid = y.tid and (f.state = 'open') = (y.resolution <> '')
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from resolved
+select commit_expect(count(*), cardinality($1::bigint[])) from resolved
 `
 
 type FlagResolveParams struct {
@@ -597,8 +595,8 @@ type FlagResolveParams struct {
 
 // Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
 // state.
-func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParams) (string, error) {
-	row := db.QueryRow(ctx, flagResolve,
+func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParams) error {
+	_, err := db.Exec(ctx, flagResolve,
 		arg.FlagIds,
 		arg.Tenants,
 		arg.Resolutions,
@@ -609,9 +607,7 @@ func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParam
 		arg.ResolvedRequestIds,
 		arg.ResolvedAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const gatewayLock = `-- name: GatewayLock :many
@@ -1241,7 +1237,7 @@ func (q *Queries) PaymentOfOrder(ctx context.Context, db DBTX, arg PaymentOfOrde
 	return items, nil
 }
 
-const paymentUpdate = `-- name: PaymentUpdate :one
+const paymentUpdate = `-- name: PaymentUpdate :exec
 with changed as (
     update payment_payments p
     set transaction_id = nullif(y.transaction_id, ''), paid_at = nullif(y.paid_at, '0001-01-01 00:00:00+00'),
@@ -1264,7 +1260,7 @@ with changed as (
     where p.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from changed
+select commit_expect(count(*), cardinality($1::text[])) from changed
 `
 
 type PaymentUpdateParams struct {
@@ -1279,8 +1275,8 @@ type PaymentUpdateParams struct {
 }
 
 // Updates what changes of payments, found by their keys.
-func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, paymentUpdate,
+func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateParams) error {
+	_, err := db.Exec(ctx, paymentUpdate,
 		arg.OutTradeNos,
 		arg.Tenants,
 		arg.TransactionIds,
@@ -1290,9 +1286,7 @@ func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateP
 		arg.FailureTexts,
 		arg.Decided,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const refundInsert = `-- name: RefundInsert :exec
@@ -1448,7 +1442,7 @@ func (q *Queries) RefundLookup(ctx context.Context, db DBTX, arg RefundLookupPar
 	return items, nil
 }
 
-const refundUpdate = `-- name: RefundUpdate :one
+const refundUpdate = `-- name: RefundUpdate :exec
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
@@ -1472,7 +1466,7 @@ with changed as (
     where r.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from changed
+select commit_expect(count(*), cardinality($1::text[])) from changed
 `
 
 type RefundUpdateParams struct {
@@ -1488,8 +1482,8 @@ type RefundUpdateParams struct {
 }
 
 // Updates what changes of refunds, found by their keys.
-func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, refundUpdate,
+func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdateParams) error {
+	_, err := db.Exec(ctx, refundUpdate,
 		arg.RefundNos,
 		arg.Tenants,
 		arg.GatewayRefundIds,
@@ -1500,9 +1494,7 @@ func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdatePar
 		arg.NoticedAt,
 		arg.OutcomeFlagIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const transactionInsert = `-- name: TransactionInsert :exec
@@ -1693,7 +1685,7 @@ func (q *Queries) TransactionOfPayment(ctx context.Context, db DBTX, arg Transac
 	return items, nil
 }
 
-const transactionUpdate = `-- name: TransactionUpdate :one
+const transactionUpdate = `-- name: TransactionUpdate :exec
 with changed as (
     update payment_transactions t
     set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
@@ -1713,7 +1705,7 @@ with changed as (
     where t.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from changed
+select commit_expect(count(*), cardinality($1::text[])) from changed
 `
 
 type TransactionUpdateParams struct {
@@ -1726,8 +1718,8 @@ type TransactionUpdateParams struct {
 }
 
 // Updates where transactions stand, and their refunds. They are found by their keys.
-func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg TransactionUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, transactionUpdate,
+func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg TransactionUpdateParams) error {
+	_, err := db.Exec(ctx, transactionUpdate,
 		arg.TransactionIds,
 		arg.Tenants,
 		arg.Gateways,
@@ -1735,7 +1727,5 @@ func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg Transactio
 		arg.Refunding,
 		arg.Refunded,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

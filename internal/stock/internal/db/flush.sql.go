@@ -120,7 +120,7 @@ func (q *Queries) DetailInsert(ctx context.Context, db DBTX, arg DetailInsertPar
 	return err
 }
 
-const detailUpdate = `-- name: DetailUpdate :one
+const detailUpdate = `-- name: DetailUpdate :exec
 with updated as (
     update stock_item_details d
     set label = u.label, metadata = u.metadata, changed_at = $2::timestamptz, principal = u.principal,
@@ -133,7 +133,7 @@ with updated as (
     where d.tenant_id = u.tenant_id and d.item = u.item
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from updated
+select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type DetailUpdateParams struct {
@@ -146,8 +146,8 @@ type DetailUpdateParams struct {
 	RequestIds []string
 }
 
-func (q *Queries) DetailUpdate(ctx context.Context, db DBTX, arg DetailUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, detailUpdate,
+func (q *Queries) DetailUpdate(ctx context.Context, db DBTX, arg DetailUpdateParams) error {
+	_, err := db.Exec(ctx, detailUpdate,
 		arg.Items,
 		arg.Now,
 		arg.Tenants,
@@ -156,9 +156,7 @@ func (q *Queries) DetailUpdate(ctx context.Context, db DBTX, arg DetailUpdatePar
 		arg.Principals,
 		arg.RequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const itemInsert = `-- name: ItemInsert :exec
@@ -212,7 +210,7 @@ func (q *Queries) ItemInsert(ctx context.Context, db DBTX, arg ItemInsertParams)
 	return err
 }
 
-const itemTake = `-- name: ItemTake :one
+const itemTake = `-- name: ItemTake :exec
 with updated as (
     update stock_items i
     set available = i.available - y.reserved - y.sold, reserved = i.reserved + y.reserved, sold = i.sold + y.sold,
@@ -226,7 +224,7 @@ with updated as (
         and i.available >= y.reserved + y.sold
     returning 1
 )
-select commit_expect(count(*), 1)::text from updated
+select commit_expect(count(*), 1) from updated
 `
 
 type ItemTakeParams struct {
@@ -240,8 +238,8 @@ type ItemTakeParams struct {
 
 // Takes units by one conditional update, whatever others have made of the row since it was read. Fails if too few are
 // available. The zero time is no expiry.
-func (q *Queries) ItemTake(ctx context.Context, db DBTX, arg ItemTakeParams) (string, error) {
-	row := db.QueryRow(ctx, itemTake,
+func (q *Queries) ItemTake(ctx context.Context, db DBTX, arg ItemTakeParams) error {
+	_, err := db.Exec(ctx, itemTake,
 		arg.TenantID,
 		arg.Item,
 		arg.Segment,
@@ -249,12 +247,10 @@ func (q *Queries) ItemTake(ctx context.Context, db DBTX, arg ItemTakeParams) (st
 		arg.Sold,
 		arg.NextLapseAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
-const itemUpdate = `-- name: ItemUpdate :one
+const itemUpdate = `-- name: ItemUpdate :exec
 with updated as (
     update stock_items i
     set segments = coalesce(y.segments, i.segments), strategy = coalesce(y.strategy, i.strategy),
@@ -281,7 +277,7 @@ with updated as (
         and i.segment = y.segment
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from updated
+select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type ItemUpdateParams struct {
@@ -303,8 +299,8 @@ type ItemUpdateParams struct {
 // Updates segments, in the order of the arrays. Fails unless every row is still the version that the batch read. A row
 // is found by ctid if that is known, which saves an index lookup. Only PutItem changes segments and strategies: without
 // it both arrays are null.
-func (q *Queries) ItemUpdate(ctx context.Context, db DBTX, arg ItemUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, itemUpdate,
+func (q *Queries) ItemUpdate(ctx context.Context, db DBTX, arg ItemUpdateParams) error {
+	_, err := db.Exec(ctx, itemUpdate,
 		arg.Items,
 		arg.Tenants,
 		arg.Segment,
@@ -319,9 +315,7 @@ func (q *Queries) ItemUpdate(ctx context.Context, db DBTX, arg ItemUpdateParams)
 		arg.Versions,
 		arg.NextLapseAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const reservationInsert = `-- name: ReservationInsert :exec
@@ -387,7 +381,7 @@ func (q *Queries) ReservationInsert(ctx context.Context, db DBTX, arg Reservatio
 	return err
 }
 
-const reservationUpdate = `-- name: ReservationUpdate :one
+const reservationUpdate = `-- name: ReservationUpdate :exec
 with updated as (
     update stock_reservations r
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,
@@ -409,7 +403,7 @@ with updated as (
     where r.ctid = y.tid and r.state = y.seen_state and r.unsold = y.seen_unsold
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from updated
+select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type ReservationUpdateParams struct {
@@ -426,8 +420,8 @@ type ReservationUpdateParams struct {
 
 // Updates reservations, in the order of the arrays. Fails unless all are there in the state that the batch read: the
 // batch may not have locked their items yet.
-func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg ReservationUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, reservationUpdate,
+func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg ReservationUpdateParams) error {
+	_, err := db.Exec(ctx, reservationUpdate,
 		arg.Items,
 		arg.Tenants,
 		arg.ReservationNos,
@@ -438,7 +432,5 @@ func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg Reservatio
 		arg.ClosedAt,
 		arg.ClosedRequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

@@ -196,8 +196,8 @@ func (q *Queries) ItemAdvisoryLock(ctx context.Context, db DBTX, arg ItemAdvisor
 	return err
 }
 
-const itemConfirm = `-- name: ItemConfirm :one
-select commit_expect(count(*), cardinality($1::text[]))::text
+const itemConfirm = `-- name: ItemConfirm :exec
+select commit_expect(count(*), cardinality($1::text[]))
 from (
     select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as item,
         unnest($3::smallint[]) as segment, unnest($4::xid[]) as writer
@@ -220,16 +220,14 @@ type ItemConfirmParams struct {
 
 // Locks all segments that an optimistic batch read. Fails unless the last writer of each is the transaction that the
 // batch expects.
-func (q *Queries) ItemConfirm(ctx context.Context, db DBTX, arg ItemConfirmParams) (string, error) {
-	row := db.QueryRow(ctx, itemConfirm,
+func (q *Queries) ItemConfirm(ctx context.Context, db DBTX, arg ItemConfirmParams) error {
+	_, err := db.Exec(ctx, itemConfirm,
 		arg.Items,
 		arg.Tenants,
 		arg.Segment,
 		arg.Writers,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const itemLock = `-- name: ItemLock :many

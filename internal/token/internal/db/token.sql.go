@@ -193,7 +193,7 @@ func (q *Queries) TokenOverdue(ctx context.Context, db DBTX) (float64, error) {
 	return seconds, err
 }
 
-const tokenReopen = `-- name: TokenReopen :one
+const tokenReopen = `-- name: TokenReopen :exec
 with opened as (
     update token_submit_tokens t
     set state = 'open', expires_at = u.expires_at, forget_at = u.forget_at, spent_at = null, spent_by = null,
@@ -206,7 +206,7 @@ with opened as (
     where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'spent'
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bytea[]))::text from opened
+select commit_expect(count(*), cardinality($1::bytea[])) from opened
 `
 
 type TokenReopenParams struct {
@@ -217,19 +217,17 @@ type TokenReopenParams struct {
 }
 
 // Opens locked tokens again, by ctid, as TokenSpend finds them. Fails unless all were spent.
-func (q *Queries) TokenReopen(ctx context.Context, db DBTX, arg TokenReopenParams) (string, error) {
-	row := db.QueryRow(ctx, tokenReopen,
+func (q *Queries) TokenReopen(ctx context.Context, db DBTX, arg TokenReopenParams) error {
+	_, err := db.Exec(ctx, tokenReopen,
 		arg.Hashes,
 		arg.Tids,
 		arg.ExpiresAt,
 		arg.ForgetAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
-const tokenSpend = `-- name: TokenSpend :one
+const tokenSpend = `-- name: TokenSpend :exec
 with spent as (
     update token_submit_tokens t
     set state = u.state, forget_at = u.forget_at, spent_at = greatest($2::timestamptz, t.issued_at),
@@ -245,7 +243,7 @@ with spent as (
     where t.ctid = u.tid and t.token_hash is not distinct from u.token_hash and t.state = 'open'
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bytea[]))::text from spent
+select commit_expect(count(*), cardinality($1::bytea[])) from spent
 `
 
 type TokenSpendParams struct {
@@ -263,8 +261,8 @@ type TokenSpendParams struct {
 // Marks locked tokens as spent, by ctid. The comparison of the hash is written so that no index serves it: on a small
 // table the planner would prefer reading the whole index to the ctids. Fails unless all were open: no token is spent
 // twice.
-func (q *Queries) TokenSpend(ctx context.Context, db DBTX, arg TokenSpendParams) (string, error) {
-	row := db.QueryRow(ctx, tokenSpend,
+func (q *Queries) TokenSpend(ctx context.Context, db DBTX, arg TokenSpendParams) error {
+	_, err := db.Exec(ctx, tokenSpend,
 		arg.Hashes,
 		arg.Now,
 		arg.Tids,
@@ -275,7 +273,5 @@ func (q *Queries) TokenSpend(ctx context.Context, db DBTX, arg TokenSpendParams)
 		arg.Operations,
 		arg.Results,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

@@ -228,7 +228,7 @@ func (q *Queries) WorkLock(ctx context.Context, db DBTX, arg WorkLockParams) ([]
 	return items, nil
 }
 
-const workUpdate = `-- name: WorkUpdate :one
+const workUpdate = `-- name: WorkUpdate :exec
 with updated as (
     update work_records w
     set fingerprint = case when y.bound then y.fingerprint end, state = y.state, fence = y.fence, attempt = y.attempt,
@@ -263,7 +263,7 @@ with updated as (
     where w.ctid = y.tid and w.tenant_id = y.tenant_id and w.scope = y.scope and w.key = y.key
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from updated
+select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type WorkUpdateParams struct {
@@ -299,8 +299,8 @@ type WorkUpdateParams struct {
 }
 
 // Updates locked records by ctid. Fails unless all are there.
-func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, workUpdate,
+func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams) error {
+	_, err := db.Exec(ctx, workUpdate,
 		arg.Keys,
 		arg.Tenants,
 		arg.Scopes,
@@ -331,7 +331,5 @@ func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams)
 		arg.AnswerHashes,
 		arg.ExpiresAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

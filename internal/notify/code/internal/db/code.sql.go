@@ -248,7 +248,7 @@ func (q *Queries) CodeUnsent(ctx context.Context, db DBTX, arg CodeUnsentParams)
 	return items, nil
 }
 
-const codeUpdate = `-- name: CodeUpdate :one
+const codeUpdate = `-- name: CodeUpdate :exec
 with updated as (
     update notify_codes c
     set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash,
@@ -270,7 +270,7 @@ with updated as (
     where c.ctid = u.tid and c.recipient_hash is not distinct from u.recipient_hash
     returning 1
 )
-select commit_expect(count(*), cardinality($1::bytea[]))::text from updated
+select commit_expect(count(*), cardinality($1::bytea[])) from updated
 `
 
 type CodeUpdateParams struct {
@@ -293,8 +293,8 @@ type CodeUpdateParams struct {
 
 // Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table
 // the planner would prefer reading the whole index to the ctids.
-func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, codeUpdate,
+func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams) error {
+	_, err := db.Exec(ctx, codeUpdate,
 		arg.RecipientHashes,
 		arg.Tids,
 		arg.RecipientHints,
@@ -311,7 +311,5 @@ func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams)
 		arg.Principals,
 		arg.RequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }

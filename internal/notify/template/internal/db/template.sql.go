@@ -434,7 +434,7 @@ func (q *Queries) TemplatePage(ctx context.Context, db DBTX, arg TemplatePagePar
 	return items, nil
 }
 
-const templateUpdate = `-- name: TemplateUpdate :one
+const templateUpdate = `-- name: TemplateUpdate :exec
 with updated as (
     update notify_templates m
     set default_locale = y.default_locale, last_version = y.last_version, locales = string_to_array(y.locales, ','),
@@ -458,7 +458,7 @@ with updated as (
     where m.ctid = y.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::text[]))::text from updated
+select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type TemplateUpdateParams struct {
@@ -474,8 +474,8 @@ type TemplateUpdateParams struct {
 }
 
 // Updates locked templates.
-func (q *Queries) TemplateUpdate(ctx context.Context, db DBTX, arg TemplateUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, templateUpdate,
+func (q *Queries) TemplateUpdate(ctx context.Context, db DBTX, arg TemplateUpdateParams) error {
+	_, err := db.Exec(ctx, templateUpdate,
 		arg.Names,
 		arg.Tenants,
 		arg.Channels,
@@ -486,9 +486,7 @@ func (q *Queries) TemplateUpdate(ctx context.Context, db DBTX, arg TemplateUpdat
 		arg.ChangedAt,
 		arg.DeletedAt,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
 
 const templateVersionInsert = `-- name: TemplateVersionInsert :exec

@@ -12,20 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const endpointDrop = `-- name: EndpointDrop :one
+const endpointDrop = `-- name: EndpointDrop :exec
 with dropped as (
     delete from notify_endpoints e where e.ctid = any($1::tid[])
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from dropped
+select commit_expect(count(*), cardinality($1::tid[])) from dropped
 `
 
 // Deletes endpoints.
-func (q *Queries) EndpointDrop(ctx context.Context, db DBTX, tids []pgtype.TID) (string, error) {
-	row := db.QueryRow(ctx, endpointDrop, tids)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+func (q *Queries) EndpointDrop(ctx context.Context, db DBTX, tids []pgtype.TID) error {
+	_, err := db.Exec(ctx, endpointDrop, tids)
+	return err
 }
 
 const endpointFind = `-- name: EndpointFind :many
@@ -378,7 +376,7 @@ func (q *Queries) EndpointSlots(ctx context.Context, db DBTX, tenants []int32) (
 	return items, nil
 }
 
-const endpointUpdate = `-- name: EndpointUpdate :one
+const endpointUpdate = `-- name: EndpointUpdate :exec
 with updated as (
     update notify_endpoints e
     set endpoint_id = u.endpoint_id, url = u.url, types = u.types, description = u.description,
@@ -402,7 +400,7 @@ with updated as (
     where e.ctid = u.tid
     returning 1
 )
-select commit_expect(count(*), cardinality($1::tid[]))::text from updated
+select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type EndpointUpdateParams struct {
@@ -424,8 +422,8 @@ type EndpointUpdateParams struct {
 }
 
 // Updates endpoints by ctid, since they are locked.
-func (q *Queries) EndpointUpdate(ctx context.Context, db DBTX, arg EndpointUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, endpointUpdate,
+func (q *Queries) EndpointUpdate(ctx context.Context, db DBTX, arg EndpointUpdateParams) error {
+	_, err := db.Exec(ctx, endpointUpdate,
 		arg.Tids,
 		arg.EndpointIds,
 		arg.Urls,
@@ -442,7 +440,5 @@ func (q *Queries) EndpointUpdate(ctx context.Context, db DBTX, arg EndpointUpdat
 		arg.Principals,
 		arg.RequestIds,
 	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+	return err
 }
