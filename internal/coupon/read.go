@@ -55,8 +55,7 @@ func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, 
 		return nil, "", err
 	}
 	var rows []db.CouponPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
-		d := pg.Planned{DB: tx}
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		if f.Owner == "" {
 			rows, err = q.CouponPage(ctx, d, db.CouponPageParams{TenantID: tenant, Campaign: f.Campaign, State: f.State,
 				BeforeID: before, Count: int32(size) + 1})
@@ -85,8 +84,3 @@ func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, 
 	}
 	return list, next, nil
 }
-
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than it
-// needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/inbox/internal/db"
@@ -64,8 +63,8 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 		size = pageDefault
 	}
 	var rows []db.MessagePageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
-		rows, next, err = f.page(ctx, pg.Planned{DB: tx}, tenant, before, size)
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
+		rows, next, err = f.page(ctx, d, tenant, before, size)
 		return err
 	})
 	if err != nil {
@@ -143,8 +142,3 @@ func pageRow(tenant int32, r db.MessagePageRow) *Message {
 			LastRequestID: r.LastRequestID})
 	return &m
 }
-
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
-// than it needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"

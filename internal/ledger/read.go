@@ -1,11 +1,8 @@
 package ledger
 
 import (
-	"context"
-	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
@@ -45,19 +42,6 @@ func (p Page) size() int {
 
 // one is for a read of a single statement, whose own snapshot suffices.
 func (r *Reader) one() db.DBTX { return pg.Planned{DB: r.pool} }
-
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
-// than it needs. With poor statistics the planner would read and sort everything. The timeout is for connections
-// through a pooler, which have none of their own.
-var beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off; " +
-	fmt.Sprintf("set local statement_timeout = %d", pg.ReadTimeout.Milliseconds())
-
-// snapshot runs several statements, or a list, on one snapshot.
-func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
-	options := pg.Begin(ctx, beginRead)
-	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
-}
 
 // roundUp rounds up to the microseconds of the database, so that "at or after" and "before" a time in between
 // both mean the later microsecond.

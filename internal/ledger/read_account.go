@@ -47,7 +47,7 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	}
 	size := page.size()
 	var rows []db.AccountPageRow
-	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.AccountPage(ctx, d,
 			db.AccountPageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
 				Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
@@ -111,7 +111,7 @@ func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset str
 		return nil, err
 	}
 	var rows []db.BalanceSumRow
-	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.BalanceSum(ctx, d, db.BalanceSumParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
 			OnlyAsset: asset})
 		return err
@@ -166,7 +166,7 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	size := page.size()
 	var rows []db.TrialBalancePageRow
 	var totals []db.TrialBalanceTotalRow
-	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.TrialBalancePage(ctx, d,
 			db.TrialBalancePageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
 				Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})

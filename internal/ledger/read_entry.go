@@ -39,7 +39,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 	}
 	var lines []StatementLine
 	next := ""
-	err = r.snapshot(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		a, err := q.BalanceRead(ctx, d, db.BalanceReadParams{TenantID: tenant, Code: code, Asset: asset})
 		if err != nil {
 			return orNotFound(err, tenant, code, asset)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Hold returns a hold by id or, if id is 0, by biz_no, as recorded: a hold past its expiry stays held until the
@@ -55,7 +56,7 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 	size := page.size()
 	var rows []db.HoldPageRow
 	next := ""
-	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		if f.From != "" && f.State == Held {
 			open, err := q.HoldPageOpen(ctx, d,
 				db.HoldPageOpenParams{TenantID: tenant, Before: before, OnlyFrom: f.From, Count: int32(size + 1)})

@@ -288,7 +288,7 @@ func (r *Reader) tailPage(ctx context.Context, lanes map[int32]*lane, after posi
 	for tenant := range lanes {
 		tenants = append(tenants, tenant)
 	}
-	err = r.snapshot(pg.ForTenants(ctx, tenants...), func(d db.DBTX) error {
+	err = pg.Snapshot(pg.ForTenants(ctx, tenants...), r.pool, func(d pg.DB) error {
 		batches, err := commitsAfter(ctx, d, after)
 		if err != nil {
 			return err

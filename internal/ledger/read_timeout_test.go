@@ -3,7 +3,7 @@ package ledger
 import (
 	"testing"
 
-	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
@@ -11,7 +11,7 @@ import (
 func TestReadsOfSeveralRowsHaveATimeoutInTheDatabase(t *testing.T) {
 	t.Parallel()
 	r, limit := NewReader(pgtest.Pool(t, pgtest.New(t).AllDSN)), ""
-	if err := r.snapshot(t.Context(), func(d db.DBTX) error {
+	if err := pg.Snapshot(t.Context(), r.pool, func(d pg.DB) error {
 		return d.QueryRow(t.Context(), "show statement_timeout").Scan(&limit)
 	}); err != nil || limit != "65s" {
 		t.Errorf("%q, %v", limit, err)

@@ -22,7 +22,7 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 		return all[0], nil
 	}
 	var found []*Transfer
-	err := r.snapshot(ctx, func(d db.DBTX) error {
+	err := pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		rows, err := q.TransferLookup(ctx, d,
 			db.TransferLookupParams{Tenants: []int32{tenant}, BizNos: []string{bizNo}})
 		if err != nil {
@@ -50,7 +50,7 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 // recorded answer must omit that field. Returns fault TRANSFER_NOT_FOUND if one is missing.
 func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) ([]*Transfer, error) {
 	transfers := make([]*Transfer, len(ids))
-	err := r.snapshot(ctx, func(d db.DBTX) error {
+	err := pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		rows, err := q.TransferLookupByID(ctx, d,
 			db.TransferLookupByIDParams{Tenants: repeat(tenant, len(ids)), TransferIds: ids})
 		if err != nil {
@@ -96,7 +96,7 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter,
 	start, end := span(f.From, f.Before)
 	var transfers []*Transfer
 	next := ""
-	err = r.snapshot(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		before, err := f.reach(ctx, d, before)
 		if err != nil || before == 0 {
 			return err

@@ -59,7 +59,7 @@ func (r *Reader) entriesAfter(ctx context.Context, tenant int32, cursor string, 
 	if next, err = parseCursor(cursor, epoch); err != nil {
 		return nil, epoch, next, err
 	}
-	err = r.snapshot(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		batches, err := commitsAfter(ctx, d, next)
 		if err != nil || len(batches) == 0 {
 			return err
@@ -223,7 +223,7 @@ func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 // lastCommit is the position of the last settled commit that ends a group.
 func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	var rows []db.CommitLastRow
-	err := r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err := pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.CommitLast(ctx, d, watchBatches)
 		return err
 	})

@@ -34,17 +34,6 @@ func pageSize(n int) int {
 	return n
 }
 
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than
-// it needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
-
-// snapshot reads from one snapshot.
-func (r *Reader) snapshot(ctx context.Context, read func(pg.Planned) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
-		func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
-}
-
 // Machine returns a version of a machine, or the newest for 0. Returns fault MACHINE_NOT_FOUND.
 func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, error) {
 	arg := db.MachineGetParams{TenantID: n.Tenant, Machine: n.Machine, First: version, Last: version}
@@ -82,7 +71,7 @@ func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token str
 	}
 	size = min(pageSize(size), maxMachines)
 	var rows []db.MachinePageRow
-	err = r.snapshot(ctx, func(d pg.Planned) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.MachinePage(ctx, d,
 			db.MachinePageParams{TenantID: tenant, After: after[0], Count: int32(size) + 1})
 		return err
@@ -175,7 +164,7 @@ func (r *Reader) byKey(ctx context.Context, pages paging.List, tenant int32, mac
 	if after == nil {
 		after = []string{""}
 	}
-	err = r.snapshot(ctx, func(d pg.Planned) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.InstancePage(ctx, d, db.InstancePageParams{TenantID: tenant, Machine: machine, After: after[0],
 			Count: int32(size) + 1})
 		return err
@@ -190,7 +179,7 @@ func (r *Reader) byID(ctx context.Context, pages paging.List, tenant int32, f Fi
 	if err != nil {
 		return nil, err
 	}
-	err = r.snapshot(ctx, func(d pg.Planned) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		if f.Owner != "" {
 			found, err := q.InstancePageOfOwner(ctx, d, db.InstancePageOfOwnerParams{TenantID: tenant,
 				Machine: f.Machine, Owner: f.Owner, State: f.State, After: after, Count: int32(size) + 1})
@@ -229,7 +218,7 @@ func (r *Reader) History(ctx context.Context, k Key, size int, token string) (li
 	}
 	size = pageSize(size)
 	var rows []db.HistoryPageRow
-	err = r.snapshot(ctx, func(d pg.Planned) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		i, err := instanceGet(ctx, d, k)
 		if err != nil {
 			return err

@@ -50,20 +50,9 @@ type Detail struct {
 	Content   *send.Content
 }
 
-// read runs f in one snapshot.
-func (r *Reader) read(ctx context.Context, f func(d db.DBTX) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
-		func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
-}
-
-// beginRead begins a snapshot. Its settings make the planner read ordered pages from their index, and stop at the
-// limit.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
-
 // Get returns a message by id, or by bizNo if the id is 0. Returns fault NOTIFY_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool) (t *Detail, err error) {
-	err = r.read(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		if k.ID == 0 {
 			ids, err := q.NameFind(ctx, d, db.NameFindParams{TenantID: k.Tenant, BizNo: bizNo})
 			if err != nil {
@@ -167,7 +156,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	if l.size = min(l.size, pageMax); l.size <= 0 {
 		l.size = pageDefault
 	}
-	err = r.read(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		ids, err := l.find(ctx, d)
 		if err != nil {
 			return err
@@ -277,5 +266,5 @@ func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (gr
 	return groups, err
 }
 
-// beginGroup is beginRead for queries that sort a few rows.
+// beginGroup begins a snapshot for queries that sort a few rows: pg.Snapshot forbids that.
 const beginGroup = "begin isolation level repeatable read read only; set local enable_seqscan = off; set local jit = off"

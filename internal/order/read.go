@@ -110,8 +110,7 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 		before, beforeID = end, 0 // else the index would be read from its newest row down
 	}
 	var rows []db.OrderPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) error {
-		d := pg.Planned{DB: tx}
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		switch {
 		case f.Subject != "":
 			found, err := q.OrderPageOfSubject(ctx, d, db.OrderPageOfSubjectParams{TenantID: tenant, Subject: f.Subject,
@@ -172,8 +171,3 @@ func convert[A, B any](list []A, to func(A) B) []B {
 	}
 	return converted
 }
-
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than it
-// needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -56,6 +57,19 @@ func Begin(ctx context.Context, begin string) pgx.TxOptions {
 		begin += "; set local ledgerd.tenants = '" + set + "'"
 	}
 	return pgx.TxOptions{BeginQuery: begin}
+}
+
+// beginSnapshot opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
+// than it needs. With poor statistics the planner would read and sort everything. The timeout is for connections
+// through a pooler, which have none of their own.
+var beginSnapshot = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off; " +
+	fmt.Sprintf("set local statement_timeout = %d", ReadTimeout.Milliseconds())
+
+// Snapshot runs several statements, or a list, on one snapshot, which sees the tenants of the context.
+func Snapshot(ctx context.Context, pool *pgxpool.Pool, read func(DB) error) error {
+	return pgx.BeginTxFunc(ctx, pool, Begin(ctx, beginSnapshot),
+		func(tx pgx.Tx) error { return read(Planned{DB: tx}) })
 }
 
 // applyTenants sets the tenants, and disables cached plans, for the rest of the implicit transaction.

@@ -115,7 +115,7 @@ func (r *Reader) Reservations(ctx context.Context, k ItemKey, state string, page
 	size := page.size()
 	var rows []db.ReservationPageRow
 	next := ""
-	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = q.ReservationPage(ctx, d, db.ReservationPageParams{TenantID: k.Tenant, Item: k.Item, After: after,
 			Scan: scanMax, OnlyState: state, Count: int32(size + 1)})
 		if err != nil || len(rows) > size {
@@ -152,7 +152,7 @@ func (r *Reader) open(ctx context.Context, k ItemKey, page Page) ([]Reservation,
 	}
 	size := page.size()
 	var rows []db.ReservationPageRow
-	err = r.snapshot(ctx, func(d db.DBTX) error {
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		found, err := q.ReservationPageOpen(ctx, d, db.ReservationPageOpenParams{TenantID: k.Tenant, Item: k.Item,
 			After: after, AfterNo: no, Count: int32(size + 1)})
 		for _, row := range found {
@@ -175,14 +175,4 @@ func reservationsOf(k ItemKey, rows []db.ReservationPageRow) []Reservation {
 		all[n] = reservationOf(k, row)
 	}
 	return all
-}
-
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than it
-// needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
-
-func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead),
-		func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }

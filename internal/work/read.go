@@ -71,11 +71,6 @@ const (
 	pageMax     = 1_000
 )
 
-// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
-// than it needs.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
-
 // List lists work by scope and key, without answers. A page examines a bounded number of rows, so a page may be
 // short or empty although a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
@@ -97,8 +92,8 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	}
 	size = min(size, pageMax)
 	var rows []db.WorkPageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
-		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State,
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
+		rows, err = pages(ctx, d, f.State,
 			db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
 				Count: int32(size + 1)})
 		return err

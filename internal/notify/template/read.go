@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -60,11 +59,6 @@ func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 	return versions, nil
 }
 
-// beginRead begins a snapshot. Its settings make the planner read ordered pages from their index, and stop at the
-// limit.
-const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
-	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
-
 // Listed is a template in a list.
 type Listed struct {
 	Channel       send.Channel
@@ -95,8 +89,8 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 		size = pageDefault
 	}
 	var rows []db.TemplatePageRow
-	err = pgx.BeginTxFunc(ctx, r.pool, pg.Begin(ctx, beginRead), func(tx pgx.Tx) (err error) {
-		rows, err = q.TemplatePage(ctx, pg.Planned{DB: tx},
+	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
+		rows, err = q.TemplatePage(ctx, d,
 			db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
 				Channel: string(channel), Size: int32(size) + 1})
 		return err
