@@ -1,7 +1,6 @@
 package approval
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -38,45 +37,30 @@ func (r *Reader) Content(ctx context.Context, k Key) (c Content, found bool, err
 	return c, true, nil
 }
 
-const defaultPage = 100
-
 // Requests lists requests in a state, the newest first; without a state, all. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Requests(ctx context.Context, tenant int32, s State, size int, token string) (list []Request,
-	next string, err error) {
-	size = cmp.Or(size, defaultPage)
-	pages := paging.Of("approvals", tenant, string(s))
-	before, err := pages.AfterNumber(token, math.MaxInt64)
-	if err != nil {
-		return nil, "", err
-	}
+func (r *Reader) Requests(ctx context.Context, tenant int32, s State, size int, token string) ([]Request, string,
+	error) {
+	return paging.ReadNumbered(paging.Of("approvals", tenant, string(s)), size, token, math.MaxInt64,
+		func(before int64, n int32) ([]db.ApprovalPageRow, error) { return r.page(ctx, tenant, s, before, n) },
+		func(row *db.ApprovalPageRow) int64 { return row.ApprovalID },
+		func(row *db.ApprovalPageRow) (Request, error) { return requestOf(tenant, row), nil })
+}
+
+func (r *Reader) page(ctx context.Context, tenant int32, s State, before int64, n int32) (rows []db.ApprovalPageRow,
+	err error) {
 	d := pg.Planned{DB: r.pool}
-	var rows []db.ApprovalPageRow
 	if s == "" {
-		rows, err = q.ApprovalPage(ctx, d, db.ApprovalPageParams{TenantID: tenant, BeforeID: before,
-			Count: int32(size) + 1})
-	} else {
-		arg := db.ApprovalPageOfStateParams{TenantID: tenant, State: string(s), BeforeID: before,
-			Count: int32(size) + 1}
-		if s == Expired {
-			arg.State, arg.Expired = string(Open), true
-		}
-		var found []db.ApprovalPageOfStateRow
-		found, err = q.ApprovalPageOfState(ctx, d, arg)
-		for _, row := range found {
-			rows = append(rows, db.ApprovalPageRow(row))
-		}
+		return q.ApprovalPage(ctx, d, db.ApprovalPageParams{TenantID: tenant, BeforeID: before, Count: n})
 	}
-	if err != nil {
-		return nil, "", err
+	arg := db.ApprovalPageOfStateParams{TenantID: tenant, State: string(s), BeforeID: before, Count: n}
+	if s == Expired {
+		arg.State, arg.Expired = string(Open), true
 	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.TokenNumber(rows[size-1].ApprovalID)
+	found, err := q.ApprovalPageOfState(ctx, d, arg)
+	for _, row := range found {
+		rows = append(rows, db.ApprovalPageRow(row))
 	}
-	for i := range rows {
-		list = append(list, requestOf(tenant, &rows[i]))
-	}
-	return list, next, nil
+	return rows, err
 }
 
 func requestOf(tenant int32, r *db.ApprovalPageRow) Request {

@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -42,52 +41,38 @@ type Reader struct{ pool *pgxpool.Pool }
 // NewReader reads over a pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-const defaultPage = 100
-
 // lastTime is after all times of requests.
 var lastTime = time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Events lists events, the newest first. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, token string) (list []Event, next string,
-	err error) {
-	size = cmp.Or(size, defaultPage)
-	end := f.Before
-	if end.IsZero() {
-		end = lastTime
+func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, token string) ([]Event, string, error) {
+	if f.Before.IsZero() {
+		f.Before = lastTime
 	}
 	pages := paging.Of("audit", tenant, string(f.Kind), f.Name, f.Principal, f.From.Format(time.RFC3339Nano),
-		end.Format(time.RFC3339Nano))
-	before, err := pages.AfterNumber(token, math.MaxInt64)
-	if err != nil {
-		return nil, "", err
-	}
+		f.Before.Format(time.RFC3339Nano))
+	return paging.ReadNumbered(pages, size, token, math.MaxInt64,
+		func(before int64, n int32) ([]db.EventPageRow, error) { return r.page(ctx, tenant, f, before, n) },
+		func(row *db.EventPageRow) int64 { return row.EventID },
+		func(row *db.EventPageRow) (Event, error) {
+			return Event{ID: row.EventID, Kind: Kind(row.Kind), Name: row.Name, Before: row.Before, After: row.After,
+				At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal), KeyID: pg.OrZero(row.KeyID),
+				RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole,
+				ApprovedBy: pg.OrZero(row.ApprovedBy)}, nil
+		})
+}
+
+func (r *Reader) page(ctx context.Context, tenant int32, f Filter, before int64, n int32) (rows []db.EventPageRow,
+	err error) {
 	d := pg.Planned{DB: r.pool}
-	var rows []db.EventPageRow
 	if f.Name == "" {
-		rows, err = q.EventPage(ctx, d, db.EventPageParams{TenantID: tenant, BeforeID: before, StartAt: f.From,
-			EndAt: end, Kind: string(f.Kind), Principal: f.Principal, Count: int32(size) + 1})
-	} else {
-		var found []db.EventPageOfNameRow
-		found, err = q.EventPageOfName(ctx, d, db.EventPageOfNameParams{TenantID: tenant, Kind: string(f.Kind),
-			Name: f.Name, BeforeID: before, StartAt: f.From, EndAt: end, Principal: f.Principal,
-			Count: int32(size) + 1})
-		for _, row := range found {
-			rows = append(rows, db.EventPageRow(row))
-		}
+		return q.EventPage(ctx, d, db.EventPageParams{TenantID: tenant, BeforeID: before, StartAt: f.From,
+			EndAt: f.Before, Kind: string(f.Kind), Principal: f.Principal, Count: n})
 	}
-	if err != nil {
-		return nil, "", err
+	found, err := q.EventPageOfName(ctx, d, db.EventPageOfNameParams{TenantID: tenant, Kind: string(f.Kind),
+		Name: f.Name, BeforeID: before, StartAt: f.From, EndAt: f.Before, Principal: f.Principal, Count: n})
+	for _, row := range found {
+		rows = append(rows, db.EventPageRow(row))
 	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.TokenNumber(rows[size-1].EventID)
-	}
-	for _, row := range rows {
-		list = append(list, Event{ID: row.EventID, Kind: Kind(row.Kind), Name: row.Name, Before: row.Before,
-			After: row.After, At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal),
-			KeyID:     pg.OrZero(row.KeyID),
-			RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole,
-			ApprovedBy: pg.OrZero(row.ApprovedBy)})
-	}
-	return list, next, nil
+	return rows, err
 }

@@ -41,46 +41,27 @@ func viewOf(tenant int32, r db.CouponPageRow) (View, error) {
 // Filter selects coupons. Empty texts match all; a campaign or an owner must be set.
 type Filter struct{ Campaign, Owner, State string }
 
-const defaultPage = 100
-
 // Coupons lists coupons, the newest first. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, token string) (list []View, next string,
+func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, token string) ([]View, string, error) {
+	return paging.ReadNumbered(paging.Of("coupons", tenant, f.Campaign, f.Owner, f.State), size, token, math.MaxInt64,
+		func(before int64, n int32) ([]db.CouponPageRow, error) {
+			return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.CouponPageRow, error) {
+				return f.page(ctx, d, tenant, before, n)
+			})
+		}, func(row *db.CouponPageRow) int64 { return row.CouponID },
+		func(row *db.CouponPageRow) (View, error) { return viewOf(tenant, *row) })
+}
+
+func (f Filter) page(ctx context.Context, d pg.DB, tenant int32, before int64, n int32) (rows []db.CouponPageRow,
 	err error) {
-	if size == 0 {
-		size = defaultPage
+	if f.Owner == "" {
+		return q.CouponPage(ctx, d, db.CouponPageParams{TenantID: tenant, Campaign: f.Campaign, State: f.State,
+			BeforeID: before, Count: n})
 	}
-	pages := paging.Of("coupons", tenant, f.Campaign, f.Owner, f.State)
-	before, err := pages.AfterNumber(token, math.MaxInt64)
-	if err != nil {
-		return nil, "", err
+	found, err := q.CouponPageOfOwner(ctx, d, db.CouponPageOfOwnerParams{TenantID: tenant, Owner: f.Owner,
+		Campaign: f.Campaign, State: f.State, BeforeID: before, Count: n})
+	for _, row := range found {
+		rows = append(rows, db.CouponPageRow(row))
 	}
-	var rows []db.CouponPageRow
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
-		if f.Owner == "" {
-			rows, err = q.CouponPage(ctx, d, db.CouponPageParams{TenantID: tenant, Campaign: f.Campaign, State: f.State,
-				BeforeID: before, Count: int32(size) + 1})
-			return err
-		}
-		found, err := q.CouponPageOfOwner(ctx, d, db.CouponPageOfOwnerParams{TenantID: tenant, Owner: f.Owner,
-			Campaign: f.Campaign, State: f.State, BeforeID: before, Count: int32(size) + 1})
-		for _, row := range found {
-			rows = append(rows, db.CouponPageRow(row))
-		}
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.TokenNumber(rows[size-1].CouponID)
-	}
-	for _, row := range rows {
-		v, err := viewOf(tenant, row)
-		if err != nil {
-			return nil, "", err
-		}
-		list = append(list, v)
-	}
-	return list, next, nil
+	return rows, err
 }

@@ -45,11 +45,8 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 // Filter selects the messages to list. Zero values match everything.
 type Filter struct{ Group, State, Topic string }
 
-const (
-	pageDefault = 100
-	pageMax     = 1_000
-	scanMax     = 50_000 // rows that one page may examine
-)
+// scanMax is how many rows one page may examine.
+const scanMax = 50_000
 
 // List lists messages, newest first. A page examines a bounded number of rows, so a page may be short although
 // a next token follows. Returns fault PAGE_TOKEN_INVALID.
@@ -59,9 +56,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	if err != nil {
 		return nil, "", err
 	}
-	if size = min(size, pageMax); size <= 0 {
-		size = pageDefault
-	}
+	size = paging.Size(size)
 	var rows []db.MessagePageRow
 	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, next, err = f.page(ctx, d, tenant, before, size)

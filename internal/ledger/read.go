@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
@@ -25,20 +26,13 @@ type Page struct {
 	Token string
 }
 
-// Page sizes, and how many rows one page may examine for a filter that no index supports.
+// How many rows one page may examine for a filter that no index supports.
 const (
-	pageDefault      = 100
-	pageMax          = 1_000
 	scanMax          = 50_000
 	scanMaxStatement = 5_000
 )
 
-func (p Page) size() int {
-	if p.Size <= 0 {
-		return pageDefault
-	}
-	return min(p.Size, pageMax)
-}
+func (p Page) size() int { return paging.Size(p.Size) }
 
 // one is for a read of a single statement, whose own snapshot suffices.
 func (r *Reader) one() db.DBTX { return pg.Planned{DB: r.pool} }

@@ -33,37 +33,16 @@ func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
 
 func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// defaultPage is the page size if the caller names none.
-const defaultPage = 100
-
 // List returns the currently held locks whose names begin with a prefix, ordered by name. The token is the next
 // token of the previous page. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int,
-	token string) (locks []Lock, next string, err error) {
-	pages := paging.Of("locks", tenant, prefix)
-	place, err := pages.After(token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	after := ""
-	if place != nil {
-		after = place[0]
-	}
-	if size == 0 {
-		size = defaultPage
-	}
-	rows, err := q.LockPage(ctx, r.reads,
-		db.LockPageParams{TenantID: tenant, After: after, Prefix: prefix, Size: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	for _, l := range rows[:min(len(rows), size)] {
-		locks = append(locks, Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence,
-			Holds: int(l.Holds), Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt,
-			RequestID: l.RequestID})
-	}
-	if len(rows) > size {
-		next = pages.Token(rows[size-1].Name)
-	}
-	return locks, next, nil
+func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int, token string) ([]Lock, string,
+	error) {
+	return paging.ReadNamed(paging.Of("locks", tenant, prefix), size, token,
+		func(after string, n int32) ([]db.LockPageRow, error) {
+			return q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: after, Prefix: prefix, Size: n})
+		}, func(l *db.LockPageRow) string { return l.Name },
+		func(l *db.LockPageRow) (Lock, error) {
+			return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
+				Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID}, nil
+		})
 }

@@ -22,18 +22,6 @@ type Reader struct{ pool *pgxpool.Pool }
 // NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-const (
-	pageDefault = 100
-	pageMax     = 1_000
-)
-
-func pageSize(n int) int {
-	if n = min(n, pageMax); n <= 0 {
-		return pageDefault
-	}
-	return n
-}
-
 // Machine returns a version of a machine, or the newest for 0. Returns fault MACHINE_NOT_FOUND.
 func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, error) {
 	arg := db.MachineGetParams{TenantID: n.Tenant, Machine: n.Machine, First: version, Last: version}
@@ -59,38 +47,14 @@ func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, e
 const maxMachines = 20
 
 // Machines lists machines, each in its newest version, by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token string) (list []Version, next string,
-	err error) {
-	pages := paging.Of("machines", tenant)
-	after, err := pages.After(token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	if after == nil {
-		after = []string{""}
-	}
-	size = min(pageSize(size), maxMachines)
-	var rows []db.MachinePageRow
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
-		rows, err = q.MachinePage(ctx, d,
-			db.MachinePageParams{TenantID: tenant, After: after[0], Count: int32(size) + 1})
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(rows[size-1].Machine)
-	}
-	for _, row := range rows {
-		v, err := versionOf(Name{tenant, row.Machine}, row)
-		if err != nil {
-			return nil, "", err
-		}
-		list = append(list, v)
-	}
-	return list, next, nil
+func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token string) ([]Version, string, error) {
+	return paging.ReadNamed(paging.Of("machines", tenant), min(paging.Size(size), maxMachines), token,
+		func(after string, n int32) ([]db.MachinePageRow, error) {
+			return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.MachinePageRow, error) {
+				return q.MachinePage(ctx, d, db.MachinePageParams{TenantID: tenant, After: after, Count: n})
+			})
+		}, func(row *db.MachinePageRow) string { return row.Machine },
+		func(row *db.MachinePageRow) (Version, error) { return versionOf(Name{tenant, row.Machine}, *row) })
 }
 
 func versionOf(n Name, r db.MachinePageRow) (Version, error) {
@@ -127,74 +91,43 @@ func instanceOf(tenant int32, r db.InstancePageRow) Instance {
 type Filter struct{ Machine, State, Owner string }
 
 // Instances lists instances: by key, or with a state or an owner by id. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Instances(ctx context.Context, tenant int32, f Filter, size int, token string) (list []Instance,
-	next string, err error) {
+func (r *Reader) Instances(ctx context.Context, tenant int32, f Filter, size int, token string) ([]Instance, string,
+	error) {
 	pages := paging.Of("instances", tenant, f.Machine, f.State, f.Owner)
-	size = pageSize(size)
-	var rows []db.InstancePageRow
+	convert := func(row *db.InstancePageRow) (Instance, error) { return instanceOf(tenant, *row), nil }
 	if f.State == "" && f.Owner == "" {
-		rows, err = r.byKey(ctx, pages, tenant, f.Machine, size, token)
-	} else {
-		rows, err = r.byID(ctx, pages, tenant, f, size, token)
+		return paging.ReadNamed(pages, size, token,
+			func(after string, n int32) ([]db.InstancePageRow, error) {
+				return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.InstancePageRow, error) {
+					return q.InstancePage(ctx, d, db.InstancePageParams{TenantID: tenant, Machine: f.Machine,
+						After: after, Count: n})
+				})
+			}, func(row *db.InstancePageRow) string { return row.Key }, convert)
 	}
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		if last := rows[size-1]; f.State == "" && f.Owner == "" {
-			next = pages.Token(last.Key)
-		} else {
-			next = pages.TokenNumber(last.InstanceID)
-		}
-	}
-	for _, row := range rows {
-		list = append(list, instanceOf(tenant, row))
-	}
-	return list, next, nil
+	return paging.ReadNumbered(pages, size, token, 0,
+		func(after int64, n int32) ([]db.InstancePageRow, error) {
+			return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.InstancePageRow, error) {
+				return f.page(ctx, d, tenant, after, n)
+			})
+		}, func(row *db.InstancePageRow) int64 { return row.InstanceID }, convert)
 }
 
-// byKey reads one row more than the page has, to know whether more follow.
-func (r *Reader) byKey(ctx context.Context, pages paging.List, tenant int32, machine string, size int,
-	token string) (rows []db.InstancePageRow, err error) {
-	after, err := pages.After(token, 1)
-	if err != nil {
-		return nil, err
-	}
-	if after == nil {
-		after = []string{""}
-	}
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
-		rows, err = q.InstancePage(ctx, d, db.InstancePageParams{TenantID: tenant, Machine: machine, After: after[0],
-			Count: int32(size) + 1})
-		return err
-	})
-	return rows, err
-}
-
-// byID is byKey for a state or an owner.
-func (r *Reader) byID(ctx context.Context, pages paging.List, tenant int32, f Filter, size int, token string) (
-	rows []db.InstancePageRow, err error) {
-	after, err := pages.AfterNumber(token, 0)
-	if err != nil {
-		return nil, err
-	}
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
-		if f.Owner != "" {
-			found, err := q.InstancePageOfOwner(ctx, d, db.InstancePageOfOwnerParams{TenantID: tenant,
-				Machine: f.Machine, Owner: f.Owner, State: f.State, After: after, Count: int32(size) + 1})
-			for _, row := range found {
-				rows = append(rows, db.InstancePageRow(row))
-			}
-			return err
-		}
-		found, err := q.InstancePageOfState(ctx, d, db.InstancePageOfStateParams{TenantID: tenant, Machine: f.Machine,
-			State: f.State, After: after, Count: int32(size) + 1})
+// page reads instances of a state or an owner.
+func (f Filter) page(ctx context.Context, d pg.DB, tenant int32, after int64, n int32) (rows []db.InstancePageRow,
+	err error) {
+	if f.Owner != "" {
+		found, err := q.InstancePageOfOwner(ctx, d, db.InstancePageOfOwnerParams{TenantID: tenant, Machine: f.Machine,
+			Owner: f.Owner, State: f.State, After: after, Count: n})
 		for _, row := range found {
 			rows = append(rows, db.InstancePageRow(row))
 		}
-		return err
-	})
+		return rows, err
+	}
+	found, err := q.InstancePageOfState(ctx, d, db.InstancePageOfStateParams{TenantID: tenant, Machine: f.Machine,
+		State: f.State, After: after, Count: n})
+	for _, row := range found {
+		rows = append(rows, db.InstancePageRow(row))
+	}
 	return rows, err
 }
 
@@ -210,40 +143,28 @@ type Entry struct {
 }
 
 // History lists the recorded moves of an instance. Returns faults INSTANCE_NOT_FOUND and PAGE_TOKEN_INVALID.
-func (r *Reader) History(ctx context.Context, k Key, size int, token string) (list []Entry, next string, err error) {
-	pages := paging.Of("history", k.Tenant, k.Machine, k.Key)
-	after, err := pages.AfterNumber(token, 0)
-	if err != nil {
-		return nil, "", err
-	}
-	size = pageSize(size)
-	var rows []db.HistoryPageRow
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
-		i, err := instanceGet(ctx, d, k)
-		if err != nil {
-			return err
+func (r *Reader) History(ctx context.Context, k Key, size int, token string) ([]Entry, string, error) {
+	return paging.ReadNumbered(paging.Of("history", k.Tenant, k.Machine, k.Key), size, token, 0,
+		func(after int64, n int32) ([]db.HistoryPageRow, error) {
+			return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.HistoryPageRow, error) {
+				i, err := instanceGet(ctx, d, k)
+				if err != nil {
+					return nil, err
+				}
+				return q.HistoryPage(ctx, d, db.HistoryPageParams{TenantID: k.Tenant, InstanceID: i.ID, After: after,
+					Count: n})
+			})
+		}, func(row *db.HistoryPageRow) int64 { return row.Revision }, entryOf)
+}
+
+func entryOf(row *db.HistoryPageRow) (Entry, error) {
+	e := Entry{Revision: row.Revision, From: row.FromState, To: row.ToState, Actor: Actor(row.Actor),
+		Cause: row.Cause, Reason: pg.OrZero(row.Reason), Principal: pg.OrZero(row.Principal),
+		RequestID: row.RequestID, RecordedAt: row.RecordedAt.UTC()}
+	if row.Inputs != nil {
+		if err := json.Unmarshal(row.Inputs, &e.Inputs); err != nil {
+			return Entry{}, fmt.Errorf("read the inputs of a move: %w", err)
 		}
-		rows, err = q.HistoryPage(ctx, d, db.HistoryPageParams{TenantID: k.Tenant, InstanceID: i.ID, After: after,
-			Count: int32(size) + 1})
-		return err
-	})
-	if err != nil {
-		return nil, "", err
 	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.TokenNumber(rows[size-1].Revision)
-	}
-	for _, row := range rows {
-		e := Entry{Revision: row.Revision, From: row.FromState, To: row.ToState, Actor: Actor(row.Actor),
-			Cause: row.Cause, Reason: pg.OrZero(row.Reason), Principal: pg.OrZero(row.Principal),
-			RequestID: row.RequestID, RecordedAt: row.RecordedAt.UTC()}
-		if row.Inputs != nil {
-			if err := json.Unmarshal(row.Inputs, &e.Inputs); err != nil {
-				return nil, "", fmt.Errorf("read the inputs of a move: %w", err)
-			}
-		}
-		list = append(list, e)
-	}
-	return list, next, nil
+	return e, nil
 }

@@ -129,11 +129,8 @@ type Filter struct {
 	Code      string // needs State
 }
 
-const (
-	pageDefault = 100
-	pageMax     = 1_000
-	scanMax     = 50_000 // rows scanned for one page
-)
+// scanMax is how many rows are scanned for one page.
+const scanMax = 50_000
 
 // List returns one page of messages, newest first. A page scans at most scanMax rows, so a page may be short, or empty,
 // and still have a next one. Returns faults PAGE_TOKEN_INVALID and FIELD_INVALID.
@@ -153,9 +150,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 			return nil, "", err
 		}
 	}
-	if l.size = min(l.size, pageMax); l.size <= 0 {
-		l.size = pageDefault
-	}
+	l.size = paging.Size(l.size)
 	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		ids, err := l.find(ctx, d)
 		if err != nil {

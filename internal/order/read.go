@@ -84,14 +84,8 @@ type Page struct {
 	Token string
 }
 
-const defaultPage = 100
-
 // Orders lists orders, the newest first. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) (list []View, next string, err error) {
-	size := page.Size
-	if size == 0 {
-		size = defaultPage
-	}
+func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) ([]View, string, error) {
 	start, end := time.Time{}, lastTime
 	if !f.From.IsZero() {
 		start = f.From
@@ -109,42 +103,27 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 	if before.After(end) {
 		before, beforeID = end, 0 // else the index would be read from its newest row down
 	}
-	var rows []db.OrderPageRow
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
+	fetch := func(d pg.DB, n int32) ([]db.OrderPageRow, error) {
 		switch {
 		case f.Subject != "":
 			found, err := q.OrderPageOfSubject(ctx, d, db.OrderPageOfSubjectParams{TenantID: tenant, Subject: f.Subject,
 				Machine: f.Machine, State: f.State, Before: before, BeforeID: beforeID, StartAt: start, EndAt: end,
-				Count: int32(size) + 1})
-			rows = convert(found, func(x db.OrderPageOfSubjectRow) db.OrderPageRow { return db.OrderPageRow(x) })
-			return err
+				Count: n})
+			return convert(found, func(x db.OrderPageOfSubjectRow) db.OrderPageRow { return db.OrderPageRow(x) }), err
 		case f.State != "":
 			found, err := q.OrderPageOfState(ctx, d, db.OrderPageOfStateParams{TenantID: tenant, Machine: f.Machine,
-				State: f.State, BeforeID: lastID, StartAt: start, EndAt: end, Count: int32(size) + 1})
-			rows = convert(found, func(x db.OrderPageOfStateRow) db.OrderPageRow { return db.OrderPageRow(x) })
-			return err
+				State: f.State, BeforeID: lastID, StartAt: start, EndAt: end, Count: n})
+			return convert(found, func(x db.OrderPageOfStateRow) db.OrderPageRow { return db.OrderPageRow(x) }), err
 		default:
-			rows, err = q.OrderPage(ctx, d, db.OrderPageParams{TenantID: tenant, Machine: f.Machine, Before: before,
-				BeforeID: beforeID, StartAt: start, EndAt: end, Count: int32(size) + 1})
-			return err
+			return q.OrderPage(ctx, d, db.OrderPageParams{TenantID: tenant, Machine: f.Machine, Before: before,
+				BeforeID: beforeID, StartAt: start, EndAt: end, Count: n})
 		}
-	})
-	if err != nil {
-		return nil, "", err
 	}
-	if len(rows) > size {
-		rows = rows[:size]
-		last := rows[size-1]
-		next = pages.Token(last.CreatedAt.UTC().Format(time.RFC3339Nano), strconv.FormatInt(last.OrderID, 10))
-	}
-	for _, row := range rows {
-		v, err := viewOf(tenant, row)
-		if err != nil {
-			return nil, "", err
-		}
-		list = append(list, v)
-	}
-	return list, next, nil
+	return paging.Read(page.Size, func(n int32) ([]db.OrderPageRow, error) {
+		return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.OrderPageRow, error) { return fetch(d, n) })
+	}, func(x *db.OrderPageRow) string {
+		return pages.Token(x.CreatedAt.UTC().Format(time.RFC3339Nano), strconv.FormatInt(x.OrderID, 10))
+	}, func(x *db.OrderPageRow) (View, error) { return viewOf(tenant, *x) })
 }
 
 // lastTime is after all times of requests.

@@ -1,4 +1,4 @@
-// Package paging encodes and decodes page tokens.
+// Package paging reads lists page by page, and encodes and decodes page tokens.
 package paging
 
 import (

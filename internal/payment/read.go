@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -97,51 +96,15 @@ func viewOf(tenant int32, f db.PaymentPageRow) (View, error) {
 	return v, decode(f.Credential, &v.Credential)
 }
 
-const defaultPage = 100
-
-// page reads one page of a list by descending ids: fetch returns at most n rows before an id.
-func page[R, V any](pages paging.List, size int, token string, fetch func(before int64, n int32) ([]R, error),
-	id func(*R) int64, convert func(R) (V, error)) (list []V, next string, err error) {
-	if size == 0 {
-		size = defaultPage
-	}
-	at, err := pages.After(token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	before := int64(math.MaxInt64)
-	if at != nil {
-		if before, err = strconv.ParseInt(at[0], 10, 64); err != nil {
-			return nil, "", err // the token is bound to its text, which is ours
-		}
-	}
-	rows, err := fetch(before, int32(size)+1)
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(strconv.FormatInt(id(&rows[size-1]), 10))
-	}
-	for _, row := range rows {
-		v, err := convert(row)
-		if err != nil {
-			return nil, "", err
-		}
-		list = append(list, v)
-	}
-	return list, next, nil
-}
-
 // Payments lists payments of an order, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Payments(ctx context.Context, tenant int32, orderNo string, size int, token string) ([]View, string,
 	error) {
-	return page(paging.Of("payments", tenant, orderNo), size, token,
+	return paging.ReadNumbered(paging.Of("payments", tenant, orderNo), size, token, math.MaxInt64,
 		func(before int64, n int32) ([]db.PaymentPageRow, error) {
 			return q.PaymentPage(ctx, pg.Planned{DB: r.pool}, db.PaymentPageParams{TenantID: tenant, OrderNo: orderNo,
 				BeforeID: before, Count: n})
 		}, func(x *db.PaymentPageRow) int64 { return x.PaymentID },
-		func(x db.PaymentPageRow) (View, error) { return viewOf(tenant, x) })
+		func(x *db.PaymentPageRow) (View, error) { return viewOf(tenant, *x) })
 }
 
 // Refund returns a refund. Returns fault REFUND_NOT_FOUND.
@@ -165,23 +128,23 @@ func refundOf(tenant int32, f db.RefundPageRow) RefundView {
 // Refunds lists refunds of a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Refunds(ctx context.Context, tenant int32, outTradeNo string, size int, token string) ([]RefundView,
 	string, error) {
-	return page(paging.Of("refunds", tenant, outTradeNo), size, token,
+	return paging.ReadNumbered(paging.Of("refunds", tenant, outTradeNo), size, token, math.MaxInt64,
 		func(before int64, n int32) ([]db.RefundPageRow, error) {
 			return q.RefundPage(ctx, pg.Planned{DB: r.pool}, db.RefundPageParams{TenantID: tenant,
 				OutTradeNo: outTradeNo, BeforeID: before, Count: n})
 		}, func(x *db.RefundPageRow) int64 { return x.RefundID },
-		func(x db.RefundPageRow) (RefundView, error) { return refundOf(tenant, x), nil })
+		func(x *db.RefundPageRow) (RefundView, error) { return refundOf(tenant, *x), nil })
 }
 
 // Notices lists what gateways said about a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, size int, token string) ([]NoticeView,
 	string, error) {
-	return page(paging.Of("notices", tenant, outTradeNo), size, token,
+	return paging.ReadNumbered(paging.Of("notices", tenant, outTradeNo), size, token, math.MaxInt64,
 		func(before int64, n int32) ([]db.NoticePageRow, error) {
 			return q.NoticePage(ctx, pg.Planned{DB: r.pool}, db.NoticePageParams{TenantID: tenant,
 				OutTradeNo: outTradeNo, BeforeID: before, Count: n})
 		}, func(x *db.NoticePageRow) int64 { return x.NoticeID },
-		func(f db.NoticePageRow) (NoticeView, error) {
+		func(f *db.NoticePageRow) (NoticeView, error) {
 			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount),
 				Verdict: Verdict(f.Verdict), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
 				RecordedAt: f.RecordedAt.UTC(),
@@ -209,67 +172,33 @@ func (r *Reader) Waiting(ctx context.Context, k Key) (list []Stored, requests []
 }
 
 // Flags lists flags in a state, or all if it is empty, the oldest first. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Flags(ctx context.Context, tenant int32, state string, size int, token string) (list []FlagView,
-	next string, err error) {
-	if size == 0 {
-		size = defaultPage
-	}
-	pages, after := paging.Of("flags", tenant, state), int64(0)
-	at, err := pages.After(token, 1)
-	if err == nil && at != nil {
-		after, err = strconv.ParseInt(at[0], 10, 64)
-	}
-	if err != nil {
-		return nil, "", err
-	}
-	rows, err := q.FlagPage(ctx, pg.Planned{DB: r.pool}, db.FlagPageParams{TenantID: tenant, State: state,
-		AfterID: after, Count: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(strconv.FormatInt(rows[size-1].FlagID, 10))
-	}
-	for i := range rows {
-		f := &rows[i]
-		list = append(list, FlagView{f.FlagID, flagOf(&db.FlagLookupRow{Kind: f.Kind, Detail: f.Detail,
-			Gateway: f.Gateway, TransactionID: f.TransactionID, OutTradeNo: f.OutTradeNo, OrderNo: f.OrderNo,
-			Currency: f.Currency, Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Account: f.Account,
-			AboutRefund: f.AboutRefund, RequestID: f.RequestID, CreatedAt: f.CreatedAt, State: f.State,
-			Resolution: f.Resolution, Target: f.Target, RefundNo: f.RefundNo, Note: f.Note, ResolvedBy: f.ResolvedBy,
-			ResolvedRequestID: f.ResolvedRequestID, ResolvedAt: f.ResolvedAt})})
-	}
-	return list, next, nil
+func (r *Reader) Flags(ctx context.Context, tenant int32, state string, size int, token string) ([]FlagView, string,
+	error) {
+	return paging.ReadNumbered(paging.Of("flags", tenant, state), size, token, 0,
+		func(after int64, n int32) ([]db.FlagPageRow, error) {
+			return q.FlagPage(ctx, pg.Planned{DB: r.pool}, db.FlagPageParams{TenantID: tenant, State: state,
+				AfterID: after, Count: n})
+		}, func(f *db.FlagPageRow) int64 { return f.FlagID },
+		func(f *db.FlagPageRow) (FlagView, error) {
+			return FlagView{f.FlagID, flagOf(&db.FlagLookupRow{Kind: f.Kind, Detail: f.Detail,
+				Gateway: f.Gateway, TransactionID: f.TransactionID, OutTradeNo: f.OutTradeNo, OrderNo: f.OrderNo,
+				Currency: f.Currency, Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Account: f.Account,
+				AboutRefund: f.AboutRefund, RequestID: f.RequestID, CreatedAt: f.CreatedAt, State: f.State,
+				Resolution: f.Resolution, Target: f.Target, RefundNo: f.RefundNo, Note: f.Note,
+				ResolvedBy: f.ResolvedBy, ResolvedRequestID: f.ResolvedRequestID, ResolvedAt: f.ResolvedAt})}, nil
+		})
 }
 
 // Gateways lists gateways by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Gateways(ctx context.Context, tenant int32, size int, token string) (list []NamedGateway, next string,
-	err error) {
-	if size == 0 {
-		size = defaultPage
-	}
-	pages, after := paging.Of("gateways", tenant), ""
-	at, err := pages.After(token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	if at != nil {
-		after = at[0]
-	}
-	rows, err := q.GatewayPage(ctx, pg.Planned{DB: r.pool},
-		db.GatewayPageParams{TenantID: tenant, After: after, Count: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(rows[size-1].Gateway)
-	}
-	for _, f := range rows {
-		list = append(list, NamedGateway{f.Gateway, gatewayOf(f.Clearing, f.Suspense, f.Payee)})
-	}
-	return list, next, nil
+func (r *Reader) Gateways(ctx context.Context, tenant int32, size int, token string) ([]NamedGateway, string, error) {
+	return paging.ReadNamed(paging.Of("gateways", tenant), size, token,
+		func(after string, n int32) ([]db.GatewayPageRow, error) {
+			return q.GatewayPage(ctx, pg.Planned{DB: r.pool},
+				db.GatewayPageParams{TenantID: tenant, After: after, Count: n})
+		}, func(f *db.GatewayPageRow) string { return f.Gateway },
+		func(f *db.GatewayPageRow) (NamedGateway, error) {
+			return NamedGateway{f.Gateway, gatewayOf(f.Clearing, f.Suspense, f.Payee)}, nil
+		})
 }
 
 // NumberOf returns the number of the payment that a refund or a transaction belongs to, or "": some notices name only

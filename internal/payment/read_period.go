@@ -66,10 +66,7 @@ func momentOf(l paging.List, token string) (m moment, err error) {
 // Transactions lists the transactions of a period, or those of its gateway with some numbers, the newest first. Returns
 // fault PAGE_TOKEN_INVALID.
 func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids []string, size int,
-	token string) (list []TransactionView, next string, err error) {
-	if size == 0 {
-		size = defaultPage
-	}
+	token string) ([]TransactionView, string, error) {
 	if ids != nil && p.Gateway == "" {
 		return nil, "", fault.InvalidField("transaction_ids", "needs gateway: numbers are unique within one")
 	}
@@ -78,48 +75,30 @@ func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids [
 	if err != nil {
 		return nil, "", err
 	}
-	rows, err := q.TransactionPage(ctx, pg.Planned{DB: r.pool}, db.TransactionPageParams{TenantID: tenant,
-		Gateway: p.Gateway, TransactionIds: append([]string{}, ids...), StartAt: p.From, EndAt: p.before(),
-		BeforeAt: after.at, BeforeID: after.id, Count: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = moment{rows[size-1].RecordedAt, rows[size-1].NoticeID}.token(pages)
-	}
-	for _, f := range rows {
-		list = append(list, TransactionView{TransactionKey: TransactionKey{tenant, f.Gateway, f.TransactionID},
-			Transaction: Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset), uint8(f.Scale), f.Amount,
-				pg.OrZero(f.Account), f.Refunding, f.Refunded, f.ExtraRefunded},
-			PaidAt: pg.OrZero(f.OccurredAt).UTC(), RecordedAt: f.RecordedAt.UTC()})
-	}
-	return list, next, nil
+	return paging.Read(size, func(n int32) ([]db.TransactionPageRow, error) {
+		return q.TransactionPage(ctx, pg.Planned{DB: r.pool}, db.TransactionPageParams{TenantID: tenant,
+			Gateway: p.Gateway, TransactionIds: append([]string{}, ids...), StartAt: p.From, EndAt: p.before(),
+			BeforeAt: after.at, BeforeID: after.id, Count: n})
+	}, func(f *db.TransactionPageRow) string { return moment{f.RecordedAt, f.NoticeID}.token(pages) },
+		func(f *db.TransactionPageRow) (TransactionView, error) {
+			return TransactionView{TransactionKey: TransactionKey{tenant, f.Gateway, f.TransactionID},
+				Transaction: Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset), uint8(f.Scale),
+					f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded, f.ExtraRefunded},
+				PaidAt: pg.OrZero(f.OccurredAt).UTC(), RecordedAt: f.RecordedAt.UTC()}, nil
+		})
 }
 
 // RefundsOf lists the refunds that were created in a period, the newest first. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) RefundsOf(ctx context.Context, tenant int32, p Period, size int, token string) (list []RefundView,
-	next string, err error) {
-	if size == 0 {
-		size = defaultPage
-	}
+func (r *Reader) RefundsOf(ctx context.Context, tenant int32, p Period, size int, token string) ([]RefundView,
+	string, error) {
 	pages := p.list("refunds of", tenant)
 	after, err := momentOf(pages, token)
 	if err != nil {
 		return nil, "", err
 	}
-	rows, err := q.RefundPeriod(ctx, pg.Planned{DB: r.pool}, db.RefundPeriodParams{TenantID: tenant,
-		Gateway: p.Gateway, StartAt: p.From, EndAt: p.before(), BeforeAt: after.at, BeforeID: after.id,
-		Count: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = moment{rows[size-1].CreatedAt, rows[size-1].RefundID}.token(pages)
-	}
-	for _, row := range rows {
-		list = append(list, refundOf(tenant, db.RefundPageRow(row)))
-	}
-	return list, next, nil
+	return paging.Read(size, func(n int32) ([]db.RefundPeriodRow, error) {
+		return q.RefundPeriod(ctx, pg.Planned{DB: r.pool}, db.RefundPeriodParams{TenantID: tenant,
+			Gateway: p.Gateway, StartAt: p.From, EndAt: p.before(), BeforeAt: after.at, BeforeID: after.id, Count: n})
+	}, func(f *db.RefundPeriodRow) string { return moment{f.CreatedAt, f.RefundID}.token(pages) },
+		func(f *db.RefundPeriodRow) (RefundView, error) { return refundOf(tenant, db.RefundPageRow(*f)), nil })
 }

@@ -72,6 +72,15 @@ func Snapshot(ctx context.Context, pool *pgxpool.Pool, read func(DB) error) erro
 		func(tx pgx.Tx) error { return read(Planned{DB: tx}) })
 }
 
+// FromSnapshot is Snapshot for a read that returns one value.
+func FromSnapshot[T any](ctx context.Context, pool *pgxpool.Pool, read func(DB) (T, error)) (v T, err error) {
+	err = Snapshot(ctx, pool, func(d DB) (err error) {
+		v, err = read(d)
+		return err
+	})
+	return v, err
+}
+
 // applyTenants sets the tenants, and disables cached plans, for the rest of the implicit transaction.
 const applyTenants = "select set_config('ledgerd.tenants', $1, true), " +
 	"set_config('plan_cache_mode', 'force_custom_plan', true)"

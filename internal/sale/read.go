@@ -34,37 +34,14 @@ func (r *Reader) Sale(ctx context.Context, k Key) (s Named, open bool, err error
 	return s, row.Open, err
 }
 
-const defaultPage = 100
-
 // Sales lists sales by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Sales(ctx context.Context, tenant int32, size int, token string) (list []Named, next string,
-	err error) {
-	if size == 0 {
-		size = defaultPage
-	}
-	pages := paging.Of("sales", tenant)
-	after, err := pages.After(token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	if after == nil {
-		after = []string{""}
-	}
-	rows, err := q.SalePage(ctx, pg.Planned{DB: r.pool},
-		db.SalePageParams{TenantID: tenant, After: after[0], Count: int32(size) + 1})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(rows[size-1].Sale)
-	}
-	for _, row := range rows {
-		s, err := saleOf(row)
-		if err != nil {
-			return nil, "", err
-		}
-		list = append(list, Named{Key{tenant, row.Sale}, s})
-	}
-	return list, next, nil
+func (r *Reader) Sales(ctx context.Context, tenant int32, size int, token string) ([]Named, string, error) {
+	return paging.ReadNamed(paging.Of("sales", tenant), size, token,
+		func(after string, n int32) ([]db.SalePageRow, error) {
+			return q.SalePage(ctx, pg.Planned{DB: r.pool}, db.SalePageParams{TenantID: tenant, After: after, Count: n})
+		}, func(row *db.SalePageRow) string { return row.Sale },
+		func(row *db.SalePageRow) (Named, error) {
+			s, err := saleOf(*row)
+			return Named{Key{tenant, row.Sale}, s}, err
+		})
 }

@@ -42,44 +42,17 @@ type Page struct {
 	Token string
 }
 
-const defaultPage = 100
-
 // scanMax is how many reservations one page may read for a state that no index supports.
 const scanMax = 50_000
 
-func (p Page) size() int {
-	if p.Size == 0 {
-		return defaultPage
-	}
-	return p.Size
-}
-
 // Items lists items whose names begin with a prefix, by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Items(ctx context.Context, tenant int32, prefix string, page Page) (items []Item, next string,
-	err error) {
-	l := paging.Of("items", tenant, prefix)
-	place, err := l.After(page.Token, 1)
-	if err != nil {
-		return nil, "", err
-	}
-	after := ""
-	if place != nil {
-		after = place[0]
-	}
-	size := page.size()
-	rows, err := q.ItemPage(ctx, pg.Planned{DB: r.pool}, db.ItemPageParams{TenantID: tenant, After: after,
-		Prefix: prefix, Count: int32(size + 1)})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = l.Token(rows[size-1].Item)
-	}
-	for _, row := range rows {
-		items = append(items, itemOf(tenant, row))
-	}
-	return items, next, nil
+func (r *Reader) Items(ctx context.Context, tenant int32, prefix string, page Page) ([]Item, string, error) {
+	return paging.ReadNamed(paging.Of("items", tenant, prefix), page.Size, page.Token,
+		func(after string, n int32) ([]db.ItemPageRow, error) {
+			return q.ItemPage(ctx, pg.Planned{DB: r.pool}, db.ItemPageParams{TenantID: tenant, After: after,
+				Prefix: prefix, Count: n})
+		}, func(row *db.ItemPageRow) string { return row.Item },
+		func(row *db.ItemPageRow) (Item, error) { return itemOf(tenant, *row), nil })
 }
 
 // Reservation returns a reservation as recorded: one past its expiry stays reserved until the next commit on its item
@@ -112,7 +85,7 @@ func (r *Reader) Reservations(ctx context.Context, k ItemKey, state string, page
 	if place != nil {
 		after = place[0]
 	}
-	size := page.size()
+	size := paging.Size(page.Size)
 	var rows []db.ReservationPageRow
 	next := ""
 	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
@@ -150,7 +123,7 @@ func (r *Reader) open(ctx context.Context, k ItemKey, page Page) ([]Reservation,
 		}
 		no = place[1]
 	}
-	size := page.size()
+	size := paging.Size(page.Size)
 	var rows []db.ReservationPageRow
 	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) error {
 		found, err := q.ReservationPageOpen(ctx, d, db.ReservationPageOpenParams{TenantID: k.Tenant, Item: k.Item,

@@ -65,12 +65,6 @@ type Filter struct {
 	State State
 }
 
-// Page sizes.
-const (
-	pageDefault = 100
-	pageMax     = 1_000
-)
-
 // List lists work by scope and key, without answers. A page examines a bounded number of rows, so a page may be
 // short or empty although a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
@@ -87,10 +81,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	if last == "" {
 		last = strings.Repeat("\U0010ffff", 33) // sorts after every scope, which has at most 32 characters
 	}
-	if size <= 0 {
-		size = pageDefault
-	}
-	size = min(size, pageMax)
+	size = paging.Size(size)
 	var rows []db.WorkPageRow
 	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
 		rows, err = pages(ctx, d, f.State,

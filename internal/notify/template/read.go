@@ -69,14 +69,9 @@ type Listed struct {
 	ChangedAt     time.Time
 }
 
-const (
-	pageDefault = 100
-	pageMax     = 1_000
-)
-
 // List returns one page of templates by channel and name, optionally of one channel. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, size int,
-	token string) (list []Listed, next string, err error) {
+	token string) ([]Listed, string, error) {
 	pages := paging.Of("templates", tenant, string(channel))
 	after, err := pages.After(token, 2)
 	if err != nil {
@@ -85,29 +80,16 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 	if after == nil {
 		after = []string{"", ""}
 	}
-	if size = min(size, pageMax); size <= 0 {
-		size = pageDefault
-	}
-	var rows []db.TemplatePageRow
-	err = pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {
-		rows, err = q.TemplatePage(ctx, d,
-			db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
-				Channel: string(channel), Size: int32(size) + 1})
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	if len(rows) > size {
-		rows = rows[:size]
-		next = pages.Token(rows[size-1].Channel, rows[size-1].Name)
-	}
-	for i := range rows {
-		row := &rows[i]
-		list = append(list, Listed{send.Channel(row.Channel), row.Name, row.DefaultLocale, row.Locales, row.Versions,
-			row.ChangedAt})
-	}
-	return list, next, nil
+	return paging.Read(size, func(n int32) ([]db.TemplatePageRow, error) {
+		return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.TemplatePageRow, error) {
+			return q.TemplatePage(ctx, d, db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0],
+				AfterName: after[1], Channel: string(channel), Size: n})
+		})
+	}, func(row *db.TemplatePageRow) string { return pages.Token(row.Channel, row.Name) },
+		func(row *db.TemplatePageRow) (Listed, error) {
+			return Listed{send.Channel(row.Channel), row.Name, row.DefaultLocale, row.Locales, row.Versions,
+				row.ChangedAt}, nil
+		})
 }
 
 // Preview renders a message without sending it, and returns all problems. It uses the stored template, or d if d is not
