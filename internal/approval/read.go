@@ -65,8 +65,8 @@ func (r *Reader) page(ctx context.Context, tenant int32, s State, before int64, 
 
 func requestOf(tenant int32, r *db.ApprovalPageRow) Request {
 	x := Request{Key: Key{tenant, r.ApprovalID}, State: State(r.State), Operation: r.Operation,
-		Reason: pg.OrZero(r.Reason), Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC(),
-		ExpiresAt: r.ExpiresAt.UTC(), DecidedBy: pg.OrZero(r.DecidedBy), DecidedAt: pg.OrZero(r.DecidedAt),
+		Reason: pg.OrZero(r.Reason), Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt,
+		ExpiresAt: r.ExpiresAt, DecidedBy: pg.OrZero(r.DecidedBy), DecidedAt: pg.OrZero(r.DecidedAt),
 		Note: pg.OrZero(r.Note)}
 	if r.Expired {
 		x.State = Expired

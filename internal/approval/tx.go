@@ -82,7 +82,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 			r := rows[f.N-1]
 			tx.Load(r, row{tid: f.Ctid, Request: Request{Key: r.Key, State: State(f.State), Operation: f.Operation,
 				Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID,
-				CreatedAt: f.CreatedAt.UTC(), ExpiresAt: f.ExpiresAt.UTC(), DecidedBy: pg.OrZero(f.DecidedBy),
+				CreatedAt: f.CreatedAt, ExpiresAt: f.ExpiresAt, DecidedBy: pg.OrZero(f.DecidedBy),
 				DecidedAt: pg.OrZero(f.DecidedAt), Note: pg.OrZero(f.Note), Response: f.Response}})
 		}
 		return err

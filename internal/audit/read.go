@@ -56,7 +56,7 @@ func (r *Reader) Events(ctx context.Context, tenant int32, f Filter, size int, t
 		func(row *db.EventPageRow) int64 { return row.EventID },
 		func(row *db.EventPageRow) (Event, error) {
 			return Event{ID: row.EventID, Kind: Kind(row.Kind), Name: row.Name, Before: row.Before, After: row.After,
-				At: row.RecordedAt.UTC(), Principal: pg.OrZero(row.Principal), KeyID: pg.OrZero(row.KeyID),
+				At: row.RecordedAt, Principal: pg.OrZero(row.Principal), KeyID: pg.OrZero(row.KeyID),
 				RequestID: pg.OrZero(row.RequestID), DatabaseRole: row.DatabaseRole,
 				ApprovedBy: pg.OrZero(row.ApprovedBy)}, nil
 		})

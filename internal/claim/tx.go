@@ -115,16 +115,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 // read converts a row to a claim.
 func read(r *db.ClaimGetRow) (c Claim, err error) {
-	c = Claim{ID: r.ClaimID, Uses: r.Uses, Principal: r.Principal, RequestID: r.RequestID, ClaimedAt: r.ClaimedAt.UTC()}
-	if r.Owner != nil {
-		c.Owner = *r.Owner
-	}
-	if r.Result != nil {
-		c.Result = *r.Result
-	}
-	if r.ExpiresAt != nil {
-		c.ExpiresAt = r.ExpiresAt.UTC()
-	}
+	c = Claim{ID: r.ClaimID, Uses: r.Uses, Owner: pg.OrZero(r.Owner), Result: pg.OrZero(r.Result),
+		Principal: r.Principal, RequestID: r.RequestID, ClaimedAt: r.ClaimedAt, ExpiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.Parts != nil {
 		err = json.Unmarshal(r.Parts, &c.Parts)
 	}

@@ -33,9 +33,9 @@ func (r *Reader) Coupon(ctx context.Context, k Key) (View, error) {
 
 func viewOf(tenant int32, r db.CouponPageRow) (View, error) {
 	m, err := metadata(r.Metadata)
-	return View{Coupon{Key: Key{tenant, r.Code}, ID: r.CouponID, Campaign: r.Campaign, ExpiresAt: r.ExpiresAt.UTC(),
-		Metadata: m, Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC()},
-		State{State: r.State, Owner: pg.OrZero(r.Owner), Cause: r.Cause, ChangedAt: r.ChangedAt.UTC()}}, err
+	return View{Coupon{Key: Key{tenant, r.Code}, ID: r.CouponID, Campaign: r.Campaign, ExpiresAt: r.ExpiresAt,
+		Metadata: m, Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt},
+		State{State: r.State, Owner: pg.OrZero(r.Owner), Cause: r.Cause, ChangedAt: r.ChangedAt}}, err
 }
 
 // Filter selects coupons. Empty texts match all; a campaign or an owner must be set.

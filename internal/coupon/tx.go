@@ -58,8 +58,8 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 		for i := range found {
 			f := &found[i]
 			r := rows[f.N-1]
-			c := Coupon{Key: r.Key, ID: f.CouponID, Campaign: f.Campaign, ExpiresAt: f.ExpiresAt.UTC(),
-				Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC()}
+			c := Coupon{Key: r.Key, ID: f.CouponID, Campaign: f.Campaign, ExpiresAt: f.ExpiresAt,
+				Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt}
 			if c.Metadata, err = metadata(f.Metadata); err != nil {
 				return err
 			}

@@ -204,7 +204,7 @@ func messageOf(k Key, r db.MessageLockRow) Message {
 		Fence: r.Fence, LeaseUntil: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
 		Backoff: ms(r.BackoffMs), MaxBackoff: ms(r.MaxBackoffMs), RetryAt: pg.OrZero(r.RetryAt),
 		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Keep: ms(pg.OrZero(r.KeepMs)),
-		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: pg.OrZero(r.FinishedAt),
+		ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: pg.OrZero(r.FinishedAt),
 		RequeuedAt: pg.OrZero(r.RequeuedAt), ExpiresAt: pg.OrZero(r.ExpiresAt), Principal: r.Principal,
 		RequestID: r.RequestID, LastRequestID: r.LastRequestID}
 }

@@ -94,7 +94,7 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 				r := &rows[i]
 				name := tx.nameList[r.N-1]
 				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
-					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt),
+					RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt),
 					ReversesID: pg.OrZero(r.ReversesID),
 					HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
 					RequestID: r.RequestID}
@@ -118,7 +118,7 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 			r := &rows[i]
 			ref := refs[r.N-1]
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
-				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt),
+				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt),
 				ReversesID: pg.OrZero(r.ReversesID),
 				HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
 				RequestID: r.RequestID}
@@ -193,7 +193,7 @@ func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold 
 	return &Hold{Tenant: tenant, ID: id, BizNo: bizNo, AccountID: r.AccountID, From: r.Code, Asset: r.Asset,
 		Scale: uint8(r.Scale), To: r.ToCode, Form: pg.OrZero(r.Form), Amount: r.Amount, Captured: r.Captured,
 		State: r.State,
-		Life:  time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt.UTC(), CreatedAt: r.CreatedAt.UTC(),
+		Life:  time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt,
 		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
@@ -276,7 +276,7 @@ func (tx *Tx) resolveTransfers(p *commit.Pipe) {
 			t.Entries = append(t.Entries,
 				Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
 					Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
-					After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)})
+					After: r.BalanceAfter, RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt)})
 		}
 		return err
 	})
@@ -323,11 +323,11 @@ func (tx *Tx) resolveLapses(p *commit.Pipe) {
 		for _, r := range rows {
 			a := due[r.N-1]
 			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(tx.at.Now) {
-				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
+				a.NextLapseAt, a.lapsing = r.ExpiresAt, true
 				continue
 			}
 			tx.lapseIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, BizNo: r.BizNo, AccountID: a.ID,
-				Amount: r.Amount, Captured: r.Captured, State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
+				Amount: r.Amount, Captured: r.Captured, State: Held, ExpiresAt: r.ExpiresAt}))
 		}
 		return nil
 	})
@@ -379,7 +379,7 @@ func (tx *Tx) resolveDetails(p *commit.Pipe) {
 		rows, err := q.AccountDetailLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			a := found[r.N-1]
-			a.Metadata, a.CreatedAt = readMetadata(r.Metadata), r.CreatedAt.UTC()
+			a.Metadata, a.CreatedAt = readMetadata(r.Metadata), r.CreatedAt
 		}
 		return err
 	})

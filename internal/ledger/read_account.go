@@ -84,7 +84,7 @@ func accountOf(tenant int32, r db.AccountPageRow) Account {
 		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
 		LastEntryAt: pg.OrZero(r.LastEntryAt), NextLapseAt: pg.OrZero(r.NextLapseAt),
 		Metadata:  readMetadata(r.Metadata),
-		CreatedAt: r.CreatedAt.UTC()}
+		CreatedAt: r.CreatedAt}
 }
 
 // orNotFound converts pgx.ErrNoRows of an account query to its fault.

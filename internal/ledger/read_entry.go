@@ -141,7 +141,7 @@ func lineOf(code, asset string, a db.BalanceReadRow, r db.EntryPageRow) Statemen
 		Entry: Entry{AccountID: a.AccountID, Account: code, Asset: asset, Scale: uint8(a.Scale), Version: r.Version,
 			TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
 			After:      r.BalanceAfter,
-			RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)},
+			RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt)},
 		BizNo: r.BizNo, Type: r.Type, Metadata: readMetadata(r.Metadata),
 	}
 }

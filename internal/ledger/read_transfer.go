@@ -154,7 +154,7 @@ func (f *TransferFilter) reach(ctx context.Context, d db.DBTX, before int64) (in
 }
 
 func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
-	return &Transfer{Tenant: tenant, ID: r.TransferID, BizNo: r.BizNo, Type: r.Type, RecordedAt: r.RecordedAt.UTC(),
+	return &Transfer{Tenant: tenant, ID: r.TransferID, BizNo: r.BizNo, Type: r.Type, RecordedAt: r.RecordedAt,
 		EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID), HoldID: pg.OrZero(r.HoldID),
 		Forms:    pg.OrZero(r.Forms),
 		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
@@ -199,7 +199,7 @@ func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 		t.Entries = append(t.Entries, Entry{AccountID: e.AccountID, Account: e.Code, Asset: e.Asset,
 			Scale:   uint8(e.Scale),
 			Version: e.Version, TransferID: t.ID, Posting: e.Posting, Amount: e.Amount, Before: e.BalanceBefore,
-			After: e.BalanceAfter, RecordedAt: e.RecordedAt.UTC(), EffectiveAt: pg.OrZero(e.EffectiveAt)})
+			After: e.BalanceAfter, RecordedAt: e.RecordedAt, EffectiveAt: pg.OrZero(e.EffectiveAt)})
 	}
 	reversals, err := q.ReversalLookup(ctx, d,
 		db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})

@@ -108,7 +108,7 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 	if part[0] != now.Term {
 		return position{}, CursorHistoryEnded.New("the database was restored, or a standby was promoted, after the cursor was issued: "+
 			"watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries").
-			With("epoch_began", now.Began.UTC().Format(time.RFC3339Nano))
+			With("epoch_began", now.Began.Format(time.RFC3339Nano))
 	}
 	return p, nil
 }
@@ -319,5 +319,5 @@ func batchIDs(batches []watchedBatch) []int64 {
 func watchedEntry(r db.EntryOfBatchRow) Entry {
 	return Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale), Version: r.Version,
 		TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore, After: r.BalanceAfter,
-		RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)}
+		RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt)}
 }

@@ -59,7 +59,7 @@ func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token str
 
 func versionOf(n Name, r db.MachinePageRow) (Version, error) {
 	v := Version{Name: n, Number: r.Version, Definition: new(Definition), Principal: r.Principal,
-		RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC()}
+		RequestID: r.RequestID, CreatedAt: r.CreatedAt}
 	if err := json.Unmarshal(r.Definition, v.Definition); err != nil {
 		return Version{}, fmt.Errorf("read a machine: %w", err)
 	}
@@ -83,8 +83,8 @@ func instanceGet(ctx context.Context, d db.DBTX, k Key) (Instance, error) {
 func instanceOf(tenant int32, r db.InstancePageRow) Instance {
 	return Instance{Key: Key{tenant, r.Machine, r.Key}, ID: r.InstanceID, Version: r.Version, State: r.State,
 		CameFrom: r.CameFrom, Revision: r.Revision, Cause: r.Cause, Owner: pg.OrZero(r.Owner),
-		OwnTimer: time.Duration(pg.OrZero(r.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(r.TimerAt).UTC(),
-		TimerTo: pg.OrZero(r.TimerTo), CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()}.At(r.Now)
+		OwnTimer: time.Duration(pg.OrZero(r.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(r.TimerAt),
+		TimerTo: pg.OrZero(r.TimerTo), CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt}.At(r.Now)
 }
 
 // Filter selects instances of a machine. Empty texts match all.
@@ -160,7 +160,7 @@ func (r *Reader) History(ctx context.Context, k Key, size int, token string) ([]
 func entryOf(row *db.HistoryPageRow) (Entry, error) {
 	e := Entry{Revision: row.Revision, From: row.FromState, To: row.ToState, Actor: Actor(row.Actor),
 		Cause: row.Cause, Reason: pg.OrZero(row.Reason), Principal: pg.OrZero(row.Principal),
-		RequestID: row.RequestID, RecordedAt: row.RecordedAt.UTC()}
+		RequestID: row.RequestID, RecordedAt: row.RecordedAt}
 	if row.Inputs != nil {
 		if err := json.Unmarshal(row.Inputs, &e.Inputs); err != nil {
 			return Entry{}, fmt.Errorf("read the inputs of a move: %w", err)

@@ -117,8 +117,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 			tx.Load(r, stored{hash: hash(f.DefinitionHash), Instance: Instance{Key: r.Key, ID: f.InstanceID,
 				Version: f.Version, State: f.State, CameFrom: f.CameFrom, Revision: f.Revision, Cause: f.Cause,
 				Owner:    pg.OrZero(f.Owner),
-				OwnTimer: time.Duration(pg.OrZero(f.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(f.TimerAt).UTC(),
-				TimerTo: pg.OrZero(f.TimerTo), CreatedAt: f.CreatedAt.UTC(), ChangedAt: f.ChangedAt.UTC()}})
+				OwnTimer: time.Duration(pg.OrZero(f.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(f.TimerAt),
+				TimerTo: pg.OrZero(f.TimerTo), CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt}})
 		}
 		return err
 	})
@@ -140,7 +140,7 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 			f := &found[i]
 			r := rows[f.N-1]
 			tx.machines.Load(r, newest{hash: hash(f.DefinitionHash), Version: Version{Name: r.Key, Number: f.Version,
-				Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC()}})
+				Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt}})
 		}
 		return err
 	})

@@ -110,7 +110,7 @@ func (tx *Tx) lockFingerprints(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.FingerprintLock(p.Context(), d, arg)
 		for _, f := range found {
-			tx.fingerprints.Load(rows[f.N-1], fingerprint{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
+			tx.fingerprints.Load(rows[f.N-1], fingerprint{id: f.MessageID, expiresAt: f.ExpiresAt, tid: f.Ctid})
 		}
 		return err
 	})
@@ -131,9 +131,9 @@ func (tx *Tx) lockQueue(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.QueueLock(p.Context(), d, arg)
 		for _, f := range found {
-			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: pg.OrZero(f.DueAt).UTC(),
+			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: pg.OrZero(f.DueAt),
 				holder: pg.OrZero(f.Holder), onUnknown: f.OnUnknown,
-				unsure: f.Unsure, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
+				unsure: f.Unsure, giveUpAt: f.GiveUpAt, tid: f.Ctid})
 		}
 		return err
 	})
@@ -154,7 +154,7 @@ func (tx *Tx) lockCounters(p *commit.Pipe) {
 		found, err := q.CounterLock(p.Context(), d, arg)
 		for _, f := range found {
 			c := counter{tid: f.Ctid}
-			c.slot, c.expiresAt = f.Slot, f.ExpiresAt.UTC()
+			c.slot, c.expiresAt = f.Slot, f.ExpiresAt
 			copy(c.counts[:], f.Counts)
 			tx.counters.Load(rows[f.N-1], c)
 		}

@@ -90,8 +90,8 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 		Template: pg.OrZero(r.Template), Locale: pg.OrZero(r.Locale), RecipientHash: r.RecipientHash,
 		RecipientHint: r.RecipientHint,
 		ContentHash:   r.ContentHash, Priority: r.Priority, OnUnknown: r.OnUnknown, MaxAttempts: r.MaxAttempts,
-		NotBefore: pg.OrZero(r.NotBefore).UTC(),
-		GiveUpAt:  r.GiveUpAt.UTC(), ContentsUntil: r.ContentsUntil.Time, AcceptedAt: r.AcceptedAt.UTC(),
+		NotBefore: pg.OrZero(r.NotBefore),
+		GiveUpAt:  r.GiveUpAt, ContentsUntil: r.ContentsUntil.Time, AcceptedAt: r.AcceptedAt,
 		Principal: r.Principal, RequestID: r.RequestID}
 	if r.Ended == Delivered || r.Ended == Undelivered {
 		m.reported = r.Ended
@@ -102,9 +102,9 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 	}
 	m.State, m.Attempts, m.MaxAttempts, m.Provider, m.Code = r.State, r.Attempts, r.OpenMaxAttempts, r.OpenProvider,
 		r.OpenCode
-	m.GiveUpAt = r.OpenGiveUpAt.UTC()
+	m.GiveUpAt = r.OpenGiveUpAt
 	if m.State == Queued || m.State == Failed {
-		m.DueAt = pg.OrZero(r.DueAt).UTC()
+		m.DueAt = pg.OrZero(r.DueAt)
 	}
 	return m
 }

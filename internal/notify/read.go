@@ -84,7 +84,7 @@ func (t *Detail) events(ctx context.Context, d db.DBTX) error {
 	for _, e := range slices.Backward(rows) {
 		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider),
 			ProviderMessageID: pg.OrZero(e.ProviderMessageID),
-			Code:              pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At.UTC(), Instance: e.Instance,
+			Code:              pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At, Instance: e.Instance,
 			Principal: pg.OrZero(e.Principal), RequestID: pg.OrZero(e.RequestID)})
 	}
 	return err

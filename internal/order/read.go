@@ -65,9 +65,9 @@ func viewOf(tenant int32, r db.OrderPageRow) (View, error) {
 		PurchaseParts: r.PurchaseParts, PurchaseWindowMs: r.PurchaseWindowMs, Metadata: r.Metadata,
 		Coupon: r.Coupon, Sale: r.Sale, SaleUnit: r.SaleUnit, Once: r.Once, Principal: r.Principal,
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt})
-	v := View{o, State{State: r.State, Revision: r.Revision, Cause: r.Cause, ChangedAt: r.ChangedAt.UTC()}}
+	v := View{o, State{State: r.State, Revision: r.Revision, Cause: r.Cause, ChangedAt: r.ChangedAt}}
 	if !r.Due {
-		v.TimerAt, v.TimerTo = pg.OrZero(r.TimerAt).UTC(), pg.OrZero(r.TimerTo)
+		v.TimerAt, v.TimerTo = pg.OrZero(r.TimerAt), pg.OrZero(r.TimerTo)
 	}
 	return v, err
 }
@@ -122,7 +122,7 @@ func (r *Reader) Orders(ctx context.Context, tenant int32, f Filter, page Page) 
 	return paging.Read(page.Size, func(n int32) ([]db.OrderPageRow, error) {
 		return pg.FromSnapshot(ctx, r.pool, func(d pg.DB) ([]db.OrderPageRow, error) { return fetch(d, n) })
 	}, func(x *db.OrderPageRow) string {
-		return pages.Token(x.CreatedAt.UTC().Format(time.RFC3339Nano), strconv.FormatInt(x.OrderID, 10))
+		return pages.Token(x.CreatedAt.Format(time.RFC3339Nano), strconv.FormatInt(x.OrderID, 10))
 	}, func(x *db.OrderPageRow) (View, error) { return viewOf(tenant, *x) })
 }
 

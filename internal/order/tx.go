@@ -159,7 +159,7 @@ type stored struct {
 func read(k Key, r stored) (Order, error) {
 	scale := uint8(r.Scale)
 	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: milliseconds(r.LifeMs), Principal: r.Principal,
-		RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC(),
+		RequestID: r.RequestID, CreatedAt: r.CreatedAt,
 		Facts: Facts{Machine: r.Machine, Subject: r.Subject, Asset: r.Asset,
 			Amount: amount.NewDecimal(r.Amount, scale), Payee: pg.OrZero(r.Payee),
 			PayWithin: milliseconds(r.PayWithinMs), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}

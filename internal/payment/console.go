@@ -89,7 +89,7 @@ func (tx *Tx) lockConsoles(p *commit.Pipe) {
 			tx.Consoles.Load(rows[f.N-1], ConsoleRefund{Gateway: f.Gateway, RefundNo: pg.OrZero(f.RefundNo),
 				GatewayRefundID: pg.OrZero(f.GatewayRefundID), OutTradeNo: f.OutTradeNo, TransactionID: f.TransactionID,
 				Unit: Unit{f.Currency, pg.OrZero(f.Asset), uint8(f.Scale)}, Amount: f.Amount, Failed: f.Failed,
-				NoticedAt: pg.OrZero(f.NoticedAt).UTC(), FlagID: pg.OrZero(f.FlagID)})
+				NoticedAt: pg.OrZero(f.NoticedAt), FlagID: pg.OrZero(f.FlagID)})
 		}
 		return err
 	})

@@ -107,9 +107,9 @@ func (tx *Tx) lookupPayments(p *commit.Pipe) {
 				Attempt: f.Attempt, Asset: f.Asset, Scale: uint8(f.Scale), Amount: f.Amount, Payee: f.Payee,
 				Details: Details{pg.OrZero(f.Description), pg.OrZero(f.Payer), pg.OrZero(f.PayerIp),
 					pg.OrZero(f.ReturnUrl)},
-				ExpiresAt: pg.OrZero(f.ExpiresAt).UTC(), TokenHash: f.TokenHash, Early: f.Early, Principal: f.Principal,
-				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
-				Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt).UTC(),
+				ExpiresAt: pg.OrZero(f.ExpiresAt), TokenHash: f.TokenHash, Early: f.Early, Principal: f.Principal,
+				RequestID: f.RequestID, CreatedAt: f.CreatedAt,
+				Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt),
 					FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}}
 			if err := decode(f.Credential, &x.Credential); err != nil {
 				return err
@@ -252,9 +252,9 @@ func (tx *Tx) lookupRefunds(p *commit.Pipe) {
 				TransactionID: f.TransactionID, Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 				Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
 				FlagID: pg.OrZero(f.FlagID), Reason: pg.OrZero(f.Reason), Principal: f.Principal,
-				RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(), GatewayRefundID: pg.OrZero(f.GatewayRefundID),
+				RequestID: f.RequestID, CreatedAt: f.CreatedAt, GatewayRefundID: pg.OrZero(f.GatewayRefundID),
 				FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText),
-				GivenBack: f.Given, Booked: f.Booked, NoticedAt: pg.OrZero(f.NoticedAt).UTC(),
+				GivenBack: f.Given, Booked: f.Booked, NoticedAt: pg.OrZero(f.NoticedAt),
 				OutcomeFlagID: pg.OrZero(f.OutcomeFlagID)})
 		}
 		return err
@@ -284,8 +284,8 @@ func flagOf(f *db.FlagLookupRow) Flag {
 		OutTradeNo: f.OutTradeNo, OrderNo: pg.OrZero(f.OrderNo), Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account),
 		AboutRefund: pg.OrZero(f.AboutRefund), AboutConsole: pg.OrZero(f.AboutConsole), RequestID: f.RequestID,
-		CreatedAt: f.CreatedAt.UTC(),
+		CreatedAt: f.CreatedAt,
 		Resolved: Resolved{Resolution: Resolution(pg.OrZero(f.Resolution)), Target: pg.OrZero(f.Target),
 			RefundNo: pg.OrZero(f.RefundNo), Note: pg.OrZero(f.Note), Principal: pg.OrZero(f.ResolvedBy),
-			RequestID: pg.OrZero(f.ResolvedRequestID), At: pg.OrZero(f.ResolvedAt).UTC()}}
+			RequestID: pg.OrZero(f.ResolvedRequestID), At: pg.OrZero(f.ResolvedAt)}}
 }

@@ -87,11 +87,11 @@ func viewOf(tenant int32, f db.PaymentPageRow) (View, error) {
 		PayType: f.PayType, Attempt: f.Attempt, Asset: f.Asset, Scale: uint8(f.Scale), Amount: f.Amount,
 		Payee: f.Payee, Details: Details{pg.OrZero(f.Description), pg.OrZero(f.Payer), pg.OrZero(f.PayerIp),
 			pg.OrZero(f.ReturnUrl)},
-		ExpiresAt: pg.OrZero(f.ExpiresAt).UTC(), Principal: f.Principal, RequestID: f.RequestID,
-		CreatedAt: f.CreatedAt.UTC(),
-		Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt).UTC(),
+		ExpiresAt: pg.OrZero(f.ExpiresAt), Principal: f.Principal, RequestID: f.RequestID,
+		CreatedAt: f.CreatedAt,
+		Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt),
 			FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}},
-		State:     State{f.State, f.Revision, f.ChangedAt.UTC()},
+		State:     State{f.State, f.Revision, f.ChangedAt},
 		Refunding: f.Refunding, Refunded: f.Refunded}
 	return v, decode(f.Credential, &v.Credential)
 }
@@ -120,9 +120,9 @@ func refundOf(tenant int32, f db.RefundPageRow) RefundView {
 	return RefundView{Refund: Refund{RefundKey: RefundKey{tenant, f.RefundNo}, ID: f.RefundID, OutTradeNo: f.OutTradeNo,
 		Gateway: f.Gateway, TransactionID: f.TransactionID, Currency: f.Currency, Asset: pg.OrZero(f.Asset),
 		Scale: uint8(f.Scale), Amount: f.Amount, Account: pg.OrZero(f.Account), MovesOrder: f.MovesOrder,
-		Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt.UTC(),
+		Reason: pg.OrZero(f.Reason), Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt,
 		GatewayRefundID: pg.OrZero(f.GatewayRefundID), FailureCode: pg.OrZero(f.FailureCode),
-		FailureText: pg.OrZero(f.FailureText)}, State: State{f.State, f.Revision, f.ChangedAt.UTC()}}
+		FailureText: pg.OrZero(f.FailureText)}, State: State{f.State, f.Revision, f.ChangedAt}}
 }
 
 // Refunds lists refunds of a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
@@ -147,11 +147,11 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 		func(f *db.NoticePageRow) (NoticeView, error) {
 			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount),
 				Verdict: Verdict(f.Verdict), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
-				RecordedAt: f.RecordedAt.UTC(),
+				RecordedAt: f.RecordedAt,
 				Received: Received{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
 					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),
 					RefundNo: pg.OrZero(f.RefundNo), Currency: pg.OrZero(f.Currency),
-					At: pg.OrZero(f.OccurredAt).UTC()}}}
+					At: pg.OrZero(f.OccurredAt)}}}
 			return v, decode(f.Headers, &v.Header)
 		})
 }

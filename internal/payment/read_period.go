@@ -84,7 +84,7 @@ func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids [
 			return TransactionView{TransactionKey: TransactionKey{tenant, f.Gateway, f.TransactionID},
 				Transaction: Transaction{f.OutTradeNo, f.NoticeID, f.Currency, pg.OrZero(f.Asset), uint8(f.Scale),
 					f.Amount, pg.OrZero(f.Account), f.Refunding, f.Refunded, f.ExtraRefunded},
-				PaidAt: pg.OrZero(f.OccurredAt).UTC(), RecordedAt: f.RecordedAt.UTC()}, nil
+				PaidAt: pg.OrZero(f.OccurredAt), RecordedAt: f.RecordedAt}, nil
 		})
 }
 

@@ -11,6 +11,15 @@ import (
 // Batches send their parameters as arrays. pgx's generic encoder boxes each element in an interface and plans its
 // encoding again; this codec writes the same bytes directly. Types that it does not handle use the generic encoder.
 
+// registerTimes makes a connection's type map return times in UTC, not in the time zone of the process.
+func registerTimes(m *pgtype.Map) {
+	t := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
+	m.RegisterType(t)
+	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID,
+		Codec: &pgtype.ArrayCodec{ElementType: t}})
+}
+
 // registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time and [][]byte directly.
 func registerArrays(m *pgtype.Map) {
 	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID,
@@ -115,13 +124,10 @@ func appendTime(buf []byte, t time.Time) []byte {
 	return appendInt64(buf, (t.Unix()-year2000)*1_000_000+int64(t.Nanosecond())/1000)
 }
 
-// OrZero converts a nullable column: null becomes the zero value. Times are converted to UTC.
+// OrZero converts a nullable column: null becomes the zero value.
 func OrZero[T any](p *T) (v T) {
 	if p == nil {
 		return v
-	}
-	if t, ok := any(*p).(time.Time); ok {
-		return any(t.UTC()).(T)
 	}
 	return *p
 }

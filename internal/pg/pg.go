@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// Open opens a pool of at most size connections and registers the codec of amount.Int. It does not connect; the
+// Open opens a pool of at most size connections, which read amount.Int, and times in UTC. It does not connect; the
 // first use does.
 func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	return open(ctx, dsn, size, 0)
@@ -40,6 +40,7 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 	c.ConnConfig.OnNotice = notice
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())
+		registerTimes(conn.TypeMap())
 		registerArrays(conn.TypeMap())
 		if statementTimeout == 0 {
 			return nil

@@ -106,8 +106,8 @@ func (tx *Tx) load(rows []*Row, f db.SaleLookupRow) error {
 
 // saleOf converts a row to a sale.
 func saleOf(r db.SalePageRow) (Sale, error) {
-	s := Sale{Item: r.Item, PerBuyer: int32(r.PerBuyer), Once: r.Once, OpensAt: pg.OrZero(r.OpensAt).UTC(),
-		ClosesAt: pg.OrZero(r.ClosesAt).UTC()}
+	s := Sale{Item: r.Item, PerBuyer: int32(r.PerBuyer), Once: r.Once, OpensAt: pg.OrZero(r.OpensAt),
+		ClosesAt: pg.OrZero(r.ClosesAt)}
 	if r.Campaign == nil {
 		s.Order = &Order{Asset: pg.OrZero(r.Asset), Amount: pg.OrZero(r.Amount), Payee: pg.OrZero(r.Payee),
 			PayWithin: milliseconds(r.PayWithinMs), Machine: pg.OrZero(r.Machine)}

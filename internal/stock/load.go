@@ -51,7 +51,7 @@ func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
 	return Reservation{ID: r.ReservationID, Item: k.Item, ReservationNo: r.ReservationNo, Quantity: r.Quantity,
 		Unsold: r.Unsold, State: r.State, Ref: pg.OrZero(r.Ref),
 		Life:      time.Duration(pg.OrZero(r.LifeMs)) * time.Millisecond,
-		CreatedAt: r.CreatedAt.UTC(), ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
+		CreatedAt: r.CreatedAt, ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
 		Principal: r.Principal, RequestID: r.RequestID, ClosedRequestID: pg.OrZero(r.ClosedRequestID),
 		segment: r.Segment, draws: r.Draws, seen: seen{r.State, r.Unsold}}
 }
@@ -73,7 +73,7 @@ func (tx *Tx) lookupChanges(p *commit.Pipe) {
 			row := wanted[r.N-1]
 			tx.changes.Load(row, Change{ID: r.ChangeID, Item: row.Key.Item, ChangeNo: row.Key.no, Kind: r.Kind,
 				Quantity: r.Quantity, StockedAfter: r.StockedAfter, ReservationNo: pg.OrZero(r.ReservationNo),
-				Reason: r.Reason, ChangedAt: r.ChangedAt.UTC(), RequestID: r.RequestID})
+				Reason: r.Reason, ChangedAt: r.ChangedAt, RequestID: r.RequestID})
 		}
 		return err
 	})
@@ -93,7 +93,7 @@ func (tx *Tx) lookupDetails(p *commit.Pipe) {
 		rows, err := q.DetailLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			tx.details.Load(wanted[r.N-1], Details{Label: r.Label, Metadata: readMetadata(r.Metadata),
-				CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()})
+				CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt})
 		}
 		return err
 	})

@@ -32,7 +32,7 @@ func (r *Reader) Item(ctx context.Context, k ItemKey) (Item, error) {
 
 func itemOf(tenant int32, r db.ItemPageRow) Item {
 	return Item{ItemKey{tenant, r.Item}, Details{Label: r.Label, Metadata: readMetadata(r.Metadata),
-		CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()},
+		CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt},
 		Counts{r.Available, r.Reserved, r.Sold, r.Stocked}, int(r.Segments), r.Strategy}
 }
 

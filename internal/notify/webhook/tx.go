@@ -205,7 +205,7 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
 	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: pg.OrZero(r.DisabledAt),
 		Version: r.SecretVersion, PreviousUntil: pg.OrZero(r.PreviousUntil), FailingSince: pg.OrZero(r.FailingSince),
-		FailedAt: pg.OrZero(r.FailedAt), CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC(),
+		FailedAt: pg.OrZero(r.FailedAt), CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt,
 		Principal: r.Principal, RequestID: r.RequestID}
 	if r.Types != "" {
 		e.Types = strings.Split(r.Types, ",")
