@@ -41,7 +41,7 @@ type stage struct {
 	key      func(i int) string // expired request key
 }
 
-var planCaller = ledger.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+var planCaller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
 func one() amount.Decimal {
 	d, err := amount.ParseDecimal("1")

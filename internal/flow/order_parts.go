@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -62,7 +63,7 @@ func (tx *Tx) nameParts(o *order.Order) {
 		e.capture = &ledger.CaptureCommand{CaptureParams: ledger.CaptureOf(0, o.HoldNo())}
 		e.capture.BizNo, e.capture.Type, e.capture.Tenant = o.PayNo(), orderTransfer, o.Tenant
 		e.capture.Need(tx.Ledger())
-		e.release = ledger.ReleaseOf(ledger.Caller{Tenant: o.Tenant}, 0, o.HoldNo())
+		e.release = ledger.ReleaseOf(commit.Caller{Tenant: o.Tenant}, 0, o.HoldNo())
 		e.release.Need(tx.Ledger())
 	}
 	if hasClaim(o) && (o.Sale == nil || !o.Sale.Once) {

@@ -138,9 +138,6 @@ func (tx *Tx) Approvals() *approval.Tx { return approvals.of(tx) }
 // LockKeys returns the participant of the lock keys of Execute.
 func (tx *Tx) LockKeys() *lock.Keys { return lockKeys.of(tx) }
 
-// Locks returns the participant of locks with leases.
-func (tx *Tx) Locks() *lock.Tx { return locks.of(tx) }
-
 // Ledger returns the participant of accounts, transfers and holds.
 func (tx *Tx) Ledger() *ledger.Tx { return ledgers.of(tx) }
 
@@ -149,9 +146,6 @@ func (tx *Tx) Stock() *stock.Tx { return stocks.of(tx) }
 
 // Tokens returns the participant of submit tokens.
 func (tx *Tx) Tokens() *token.Tx { return tokens.of(tx) }
-
-// Work returns the participant of work done elsewhere.
-func (tx *Tx) Work() *work.Tx { return works.of(tx) }
 
 // Inbox returns the participant of consumed messages.
 func (tx *Tx) Inbox() *inbox.Tx { return inboxes.of(tx) }

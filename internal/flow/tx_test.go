@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -19,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var caller = ledger.Caller{Tenant: 1, Principal: "test", RequestID: "r"}
+var caller = commit.Caller{Tenant: 1, Principal: "test", RequestID: "r"}
 
 func engine(t *testing.T, db *pgtest.DB) *flow.Engine {
 	t.Helper()

@@ -18,7 +18,7 @@ type NewAsset struct {
 
 // CreateAssetsCommand creates assets. Its answer is a []Asset.
 type CreateAssetsCommand struct {
-	Caller
+	commit.Caller
 	Assets  []NewAsset
 	handles []*Asset
 }
@@ -60,7 +60,7 @@ type NewAccount struct {
 
 // CreateAccountsCommand creates accounts. Its answer is a CreatedAccounts.
 type CreateAccountsCommand struct {
-	Caller
+	commit.Caller
 	Accounts []NewAccount
 	handles  []*Account
 	assets   []*Asset
@@ -119,7 +119,7 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 }
 
 // Changes returns the new accounts that may be overdrawn. Others have no settings of note.
-func (c *CreateAccountsCommand) Changes() (Caller, []audit.Change) { return c.Caller, c.changes }
+func (c *CreateAccountsCommand) Changes() (commit.Caller, []audit.Change) { return c.Caller, c.changes }
 
 // settings are the settings of an account in the audit log.
 type settings struct {
@@ -200,7 +200,7 @@ type AccountChange struct {
 
 // UpdateAccountCommand changes an account. Its answer is an *Account.
 type UpdateAccountCommand struct {
-	Caller
+	commit.Caller
 	Code, Asset string
 	Change      AccountChange
 	account     *Account
@@ -213,7 +213,7 @@ func (c *UpdateAccountCommand) Need(tx *Tx) {
 }
 
 // Changes returns the change of the account.
-func (c *UpdateAccountCommand) Changes() (Caller, []audit.Change) {
+func (c *UpdateAccountCommand) Changes() (commit.Caller, []audit.Change) {
 	return c.Caller, []audit.Change{c.change}
 }
 

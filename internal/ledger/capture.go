@@ -34,7 +34,7 @@ type Capture struct {
 
 // CaptureCommand pays out of a hold. Its answer is a Capture.
 type CaptureCommand struct {
-	Caller
+	commit.Caller
 	CaptureParams
 	name  *transferName
 	asset string // the hold's asset, learned in Apply: a hold of the same batch cannot be discovered

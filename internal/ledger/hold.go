@@ -22,7 +22,7 @@ type HoldParams struct {
 
 // HoldCommand creates a hold. Its answer is a *Hold in its current state.
 type HoldCommand struct {
-	Caller
+	commit.Caller
 	HoldParams
 	name     *holdName
 	from, to *Account
@@ -192,12 +192,12 @@ func (h *Hold) mustBeHeld() error {
 
 // ReleaseCommand releases the remaining amount of a hold. Its answer is a *Hold.
 type ReleaseCommand struct {
-	Caller
+	commit.Caller
 	holdTarget
 }
 
 // ReleaseOf makes the command for a hold by id or, if id is 0, by biz_no.
-func ReleaseOf(c Caller, holdID int64, holdBizNo string) *ReleaseCommand {
+func ReleaseOf(c commit.Caller, holdID int64, holdBizNo string) *ReleaseCommand {
 	return &ReleaseCommand{Caller: c, holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
 }
 

@@ -17,7 +17,7 @@ func BenchmarkHotPath(b *testing.B) {
 	now := time.Now()
 	commands := make([]*ledger.TransferCommand, transfers)
 	for i := range commands {
-		commands[i] = &ledger.TransferCommand{Caller: ledger.Caller{Tenant: 1, Principal: "p", RequestID: "request"},
+		commands[i] = &ledger.TransferCommand{Caller: commit.Caller{Tenant: 1, Principal: "p", RequestID: "request"},
 			TransferParams: ledger.TransferParams{BizNo: fmt.Sprintf("order-%09d", i), Type: "transfer",
 				Postings: []ledger.Posting{{
 					From: fmt.Sprintf("user:%d:wallet", i*7919%accounts), To: fmt.Sprintf("user:%d:wallet",

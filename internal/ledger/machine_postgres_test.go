@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"pgregory.net/rapid"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -152,7 +153,7 @@ func TestEngineAnswersAsTheModel(t *testing.T) {
 	var tenants atomic.Int32
 	rapid.Check(t, func(t *rapid.T) {
 		p := &play{T: t, engine: engine, pool: pool, model: newModel(time.Unix(0, 0)),
-			wish: wish{ledger.Caller{Tenant: tenants.Add(1), Principal: "p", RequestID: "r"}}}
+			wish: wish{commit.Caller{Tenant: tenants.Add(1), Principal: "p", RequestID: "r"}}}
 		_, err := engine.Do(context.Background(),
 			flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Rows: 2, Bytes: 100,
 				Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.wish.Caller,

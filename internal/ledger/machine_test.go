@@ -16,7 +16,7 @@ import (
 )
 
 // wish converts commands of the model to commands of the ledger.
-type wish struct{ ledger.Caller }
+type wish struct{ commit.Caller }
 
 type ledgerCommandOf = commit.Command[*ledger.Tx]
 
@@ -346,7 +346,7 @@ func TestBookAnswersAsTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 		m, p := newModel(now), ledger.NewPaper(t, now)
-		w := wish{ledger.Caller{Tenant: 1, Principal: "p", RequestID: "r"}}
+		w := wish{commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}}
 		d := &dealer{lives: []time.Duration{time.Second, time.Hour, 1000 * time.Hour}}
 		play := func(o op) {
 			want := m.run(o)

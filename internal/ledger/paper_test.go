@@ -172,7 +172,7 @@ func copyAccount(a Account) Account {
 
 var (
 	noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	me   = Caller{Tenant: 1, Principal: "test", RequestID: "r"}
+	me   = commit.Caller{Tenant: 1, Principal: "test", RequestID: "r"}
 )
 
 func dec(s string) amount.Decimal {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -62,8 +63,8 @@ func (w *readWorld) newEngine() *flow.Engine {
 	return e
 }
 
-func (w *readWorld) caller() ledger.Caller {
-	return ledger.Caller{Tenant: w.tenant, Principal: "test", RequestID: "r"}
+func (w *readWorld) caller() commit.Caller {
+	return commit.Caller{Tenant: w.tenant, Principal: "test", RequestID: "r"}
 }
 
 // ledgerCommand is a command on the ledger's Tx.

@@ -24,7 +24,7 @@ type Commit struct {
 	Entries []Entry
 }
 
-// EntriesAfter returns the commits after a cursor that have entries of accounts whose codes match a pattern, in
+// entriesAfter returns the commits after a cursor that have entries of accounts whose codes match a pattern, in
 // commit order: a later answer never contains an earlier commit, and none is skipped. It stops after about
 // limit entries, never within a commit. The next cursor also passes commits without matching entries; it is
 // unchanged if there is nothing new. An empty cursor begins now, "0" at the beginning.
@@ -34,19 +34,6 @@ type Commit struct {
 // lock and may then wait for a batch with a higher id; such overlapping commits are returned together. Returns
 // fault FIELD_INVALID for an invalid cursor or pattern, and CURSOR_HISTORY_ENDED for a cursor from another
 // epoch.
-func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes string,
-	limit int) ([]Commit, string, error) {
-	p, err := parsePattern(codes)
-	if err != nil {
-		return nil, "", err
-	}
-	commits, epoch, next, err := r.entriesAfter(ctx, tenant, cursor, p, limit)
-	if err != nil {
-		return nil, "", err
-	}
-	return commits, next.cursor(epoch), nil
-}
-
 func (r *Reader) entriesAfter(ctx context.Context, tenant int32, cursor string, p pattern,
 	limit int) (commits []Commit, epoch commit.Epoch, next position, err error) {
 	if epoch, err = commit.CurrentEpoch(ctx, r.pool); err != nil {

@@ -47,7 +47,7 @@ func (w *Watcher) Cursor() string {
 	return w.after.cursor(w.epoch)
 }
 
-// Read reads the next commits from the database, as EntriesAfter does.
+// Read reads the next commits from the database, as entriesAfter does.
 func (w *Watcher) Read(ctx context.Context, limit int) ([]Commit, error) {
 	commits, epoch, next, err := w.tail.reader.entriesAfter(ctx, w.tenant, w.Cursor(), w.pattern, limit)
 	if err == nil {

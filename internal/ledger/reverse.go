@@ -23,7 +23,7 @@ type ReverseParams struct {
 
 // ReverseCommand reverses a transfer, once. Its answer is a *Transfer.
 type ReverseCommand struct {
-	Caller
+	commit.Caller
 	ReverseParams
 	// Allow refuses a reversal by the greatest amount that it moves. Nil: every reversal is allowed.
 	Allow func(greatest amount.Decimal) error

@@ -17,9 +17,6 @@ const (
 	KindExpense                                      = "expense"
 )
 
-// Caller identifies the tenant, principal and request of a command.
-type Caller = commit.Caller
-
 // AccountKey identifies an account within the database.
 type AccountKey struct {
 	Tenant      int32

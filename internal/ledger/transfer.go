@@ -48,7 +48,7 @@ type TransferParams struct {
 
 // TransferCommand makes a transfer. Its answer is a *Transfer.
 type TransferCommand struct {
-	Caller
+	commit.Caller
 	TransferParams
 	name     *transferName
 	from, to []*Account
@@ -163,7 +163,7 @@ func (c *TransferCommand) check() error {
 }
 
 // newTransfer reserves the name and makes the transfer, without entries.
-func (tx *Tx) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
+func (tx *Tx) newTransfer(c commit.Caller, name *transferName, p TransferParams, postings int) *Transfer {
 	t := &Transfer{Tenant: c.Tenant, ID: tx.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: tx.at.Recorded,
 		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal,
 		RequestID: c.RequestID,

@@ -53,7 +53,6 @@ const (
 
 // Limits of texts, in bytes.
 const (
-	MaxKey    = 128
 	MaxCause  = 128
 	MaxReason = 512
 )

@@ -10,6 +10,7 @@ import (
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -26,7 +27,7 @@ func sampleTransfer() *ledger.Transfer {
 
 // Recorded answers stay in databases across releases: their encoding and the JSON rendered from it must not change.
 func TestRecordedAnswersAreStable(t *testing.T) {
-	g := transfer(ledger.Caller{}, &ledgerv1.TransferRequest{}, ledger.TransferParams{})
+	g := transfer(commit.Caller{}, &ledgerv1.TransferRequest{}, ledger.TransferParams{})
 	r := g.render(sampleTransfer(), false)
 	recorded, err := marshal.Marshal(r)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -22,7 +23,7 @@ var transferOperation = register(transferName,
 // transferName scopes the keys of single transfers and those of items of independent batches.
 const transferName = "ledger.transfer"
 
-func transfer(c ledger.Caller, r *pb.TransferRequest, p ledger.TransferParams) mutation[*pb.TransferResponse] {
+func transfer(c commit.Caller, r *pb.TransferRequest, p ledger.TransferParams) mutation[*pb.TransferResponse] {
 	return newMutation(flow.Ledger(&ledger.TransferCommand{Caller: c, TransferParams: p}), len(p.Postings),
 		func(t *ledger.Transfer, existed bool) *pb.TransferResponse {
 			return &pb.TransferResponse{Transfer: renderTransfer(t, !existed), Existed: existed}

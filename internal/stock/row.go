@@ -21,7 +21,6 @@ const (
 const (
 	MaxQuantity = 1_000_000_000_000
 	MaxStocked  = 1000 * MaxQuantity
-	MaxSegments = 64
 )
 
 // ItemKey identifies an item.

@@ -7,9 +7,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Caller identifies the tenant, principal and request of a command.
-type Caller = commit.Caller
-
 // BeginParams describe the work to begin and its lease.
 type BeginParams struct {
 	Scope       string
@@ -36,7 +33,7 @@ type Begun struct {
 
 // BeginCommand requests the right to do a piece of work. Its answer is a Begun.
 type BeginCommand struct {
-	Caller
+	commit.Caller
 	BeginParams
 	// Held is the fence from an earlier answer to the same call, or 0. If that attempt is still current, the
 	// command returns the same answer again.

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var caller = work.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+var caller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
 func submission(c commit.Command[*work.Tx]) flow.Submission {
 	return flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Work(c), Rows: 1, Bytes: 1}

@@ -38,7 +38,7 @@ func (h *Held) lost(s State) *fault.Fault {
 // ExtendCommand renews a lease. Its answer is the current Begun. An expired lease may be renewed as long as no
 // other caller took the work over.
 type ExtendCommand struct {
-	Caller
+	commit.Caller
 	Held
 	Lease time.Duration // 0: unchanged
 
@@ -75,7 +75,7 @@ func (w *work) settled() Settled {
 // answer is a Settled. It succeeds after the lease expired as long as no other caller took the work over. The
 // holder may also settle work that it had parked.
 type CompleteCommand struct {
-	Caller
+	commit.Caller
 	Held
 	State  State
 	Answer *Answer
@@ -111,7 +111,7 @@ func (h *Held) differs(w *work) *fault.Fault {
 // AbandonCommand ends an attempt that had no effect; the next Begin runs immediately. Its answer is a Settled.
 // Forget allows the next Begin to have another fingerprint.
 type AbandonCommand struct {
-	Caller
+	commit.Caller
 	Held
 	Forget bool
 
@@ -144,7 +144,7 @@ func (c *AbandonCommand) Apply(tx *Tx) (any, error) {
 // ResolveCommand settles work that is parked or whose lease expired, on behalf of an operator or a reconciling
 // program. Its answer is a Settled.
 type ResolveCommand struct {
-	Caller
+	commit.Caller
 	Held
 	State  State   // Done, Refused or Free
 	Answer *Answer // nil for Free

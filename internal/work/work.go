@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
 // Key names a piece of work.
@@ -74,7 +76,7 @@ func stateAt(stored State, leaseUntil time.Time, parkLapsed bool, now time.Time)
 }
 
 // run assigns the work to a holder.
-func (w *work) run(now time.Time, fence int64, p *BeginParams, c *Caller) {
+func (w *work) run(now time.Time, fence int64, p *BeginParams, c *commit.Caller) {
 	w.state, w.fence = Running, fence
 	w.attempt++
 	w.fingerprint, w.bound = p.Fingerprint, true
@@ -99,7 +101,7 @@ func (w *work) extend(now time.Time, lease time.Duration) {
 }
 
 // settle ends the attempt and restarts the row's life. Parked work has no end of life.
-func (w *work) settle(now time.Time, s State, a *Answer, c *Caller) {
+func (w *work) settle(now time.Time, s State, a *Answer, c *commit.Caller) {
 	w.state, w.leaseUntil = s, time.Time{}
 	w.answer, w.answerHash = a, nil
 	if a != nil {

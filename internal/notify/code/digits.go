@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 // Properties of codes. MaxTries is not configurable: otherwise answers would reveal whether a code was sent.
 const (
 	DefaultDigits   = 6
-	MinDigits       = 4
 	MaxDigits       = 10
 	DefaultLife     = 5 * time.Minute
 	MinLife         = 30 * time.Second
@@ -60,11 +58,6 @@ func NewNonce() (n Nonce) {
 	_, _ = rand.Read(n[:]) // never fails
 	return n
 }
-
-// GoodType reports whether s is a valid type of codes.
-func GoodType(s string) bool { return goodType.MatchString(s) }
-
-var goodType = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,47}$`)
 
 // keys are the derived keys of one tenant.
 type keys struct{ recipient, code []byte }

@@ -129,8 +129,8 @@ func Decimal(s string) amount.Decimal {
 	return d
 }
 
-func caller(tenant int32, request string) ledger.Caller {
-	return ledger.Caller{Tenant: tenant, Principal: "tester", RequestID: request}
+func caller(tenant int32, request string) commit.Caller {
+	return commit.Caller{Tenant: tenant, Principal: "tester", RequestID: request}
 }
 
 // Accounts makes accounts in CNY, of which the first is unbounded.
