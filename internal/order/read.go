@@ -59,7 +59,7 @@ func (r *Reader) Order(ctx context.Context, k Key) (View, error) {
 
 // viewOf converts a row to an order as it counts at the time of the read.
 func viewOf(tenant int32, r db.OrderPageRow) (View, error) {
-	o, err := read(Key{tenant, r.OrderNo}, stored{OrderID: r.OrderID, Machine: r.Machine, Subject: r.Subject,
+	o, err := read(Key{tenant, r.OrderNo}, db.OrderLookupRow{OrderID: r.OrderID, Machine: r.Machine, Subject: r.Subject,
 		Asset: r.Asset, Scale: r.Scale, Amount: r.Amount, Lines: r.Lines, Payee: r.Payee, PayWithinMs: r.PayWithinMs,
 		LifeMs: r.LifeMs, Reserve: r.Reserve, BalanceAccount: r.BalanceAccount, BalanceAmount: r.BalanceAmount,
 		PurchaseParts: r.PurchaseParts, PurchaseWindowMs: r.PurchaseWindowMs, Metadata: r.Metadata,

@@ -74,13 +74,7 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 			x := tx.ofPayments[f.N-1]
 			r := tx.Want(Key{x.tenant, f.OrderNo})
 			if !r.Found {
-				if err := tx.read(r, db.OrderLookupRow{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject,
-					Asset: f.Asset, Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee,
-					PayWithinMs: f.PayWithinMs, LifeMs: f.LifeMs, Reserve: f.Reserve,
-					BalanceAccount: f.BalanceAccount, BalanceAmount: f.BalanceAmount,
-					PurchaseParts: f.PurchaseParts, PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata,
-					Coupon: f.Coupon, Sale: f.Sale, SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
-					RequestID: f.RequestID, CreatedAt: f.CreatedAt}); err != nil {
+				if err := tx.read(r, db.OrderLookupRow(*f)); err != nil {
 					return err
 				}
 			}
@@ -115,12 +109,7 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 }
 
 func (tx *Tx) read(r *Row, f db.OrderLookupRow) error {
-	o, err := read(r.Key, stored{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject, Asset: f.Asset,
-		Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee, PayWithinMs: f.PayWithinMs,
-		LifeMs: f.LifeMs, Reserve: f.Reserve, BalanceAccount: f.BalanceAccount, BalanceAmount: f.BalanceAmount,
-		PurchaseParts: f.PurchaseParts, PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata,
-		Coupon: f.Coupon, Sale: f.Sale, SaleUnit: f.SaleUnit, Once: f.Once, Principal: f.Principal,
-		RequestID: f.RequestID, CreatedAt: f.CreatedAt})
+	o, err := read(r.Key, f)
 	if err != nil {
 		return err
 	}
@@ -128,35 +117,8 @@ func (tx *Tx) read(r *Row, f db.OrderLookupRow) error {
 	return nil
 }
 
-// stored has the columns of an order, but for its key.
-type stored struct {
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
-}
-
 // read converts a row to an order.
-func read(k Key, r stored) (Order, error) {
+func read(k Key, r db.OrderLookupRow) (Order, error) {
 	scale := uint8(r.Scale)
 	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: milliseconds(r.LifeMs), Principal: r.Principal,
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt,

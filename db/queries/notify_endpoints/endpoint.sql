@@ -90,7 +90,7 @@ with dropped as (
 select commit_expect(count(*), cardinality(@tids::tid[])) from dropped;
 
 -- name: EndpointGet :one
-select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = @tenant_id and name = @name;

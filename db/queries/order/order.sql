@@ -2,7 +2,7 @@
 -- and the empty text mean null. Orders never change, so no statement locks them.
 
 -- name: OrderLookup :many
-select u.n::integer as n, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
+select u.n::integer as n, o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
     o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
     o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
 from (

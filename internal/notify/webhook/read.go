@@ -38,10 +38,6 @@ func (r *Reader) List(ctx context.Context, tenant int32, size int, token string)
 				db.EndpointPageParams{TenantID: tenant, After: after, Count: n})
 		}, func(f *db.EndpointPageRow) string { return f.Name },
 		func(f *db.EndpointPageRow) (Endpoint, error) {
-			return endpointOf(Key{tenant, f.Name}, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url,
-				Types: f.Types, Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt,
-				SecretVersion: f.SecretVersion, PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince,
-				FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
-				RequestID: f.RequestID}), nil
+			return endpointOf(Key{tenant, f.Name}, db.EndpointGetRow(*f)), nil
 		})
 }

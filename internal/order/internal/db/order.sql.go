@@ -97,7 +97,7 @@ func (q *Queries) OrderInsert(ctx context.Context, db DBTX, arg OrderInsertParam
 
 const orderLookup = `-- name: OrderLookup :many
 
-select u.n::integer as n, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
+select u.n::integer as n, o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
     o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
     o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
 from (
@@ -116,6 +116,7 @@ type OrderLookupParams struct {
 
 type OrderLookupRow struct {
 	N                int32
+	OrderNo          string
 	OrderID          int64
 	Machine          string
 	Subject          string
@@ -154,6 +155,7 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 		var i OrderLookupRow
 		if err := rows.Scan(
 			&i.N,
+			&i.OrderNo,
 			&i.OrderID,
 			&i.Machine,
 			&i.Subject,

@@ -66,7 +66,7 @@ func (q *Queries) EndpointFind(ctx context.Context, db DBTX, tenants []int32) ([
 }
 
 const endpointGet = `-- name: EndpointGet :one
-select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = $1 and name = $2
@@ -78,6 +78,7 @@ type EndpointGetParams struct {
 }
 
 type EndpointGetRow struct {
+	Name          string
 	EndpointID    int64
 	Url           string
 	Types         string
@@ -98,6 +99,7 @@ func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParam
 	row := db.QueryRow(ctx, endpointGet, arg.TenantID, arg.Name)
 	var i EndpointGetRow
 	err := row.Scan(
+		&i.Name,
 		&i.EndpointID,
 		&i.Url,
 		&i.Types,
