@@ -9,6 +9,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Tx holds the coupons of one batch's transaction. Commands name coupons with Want, read them, and Issue new ones.
@@ -115,16 +116,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	arg := db.CouponInsertParams{Now: tx.Now}
 	for _, r := range rows {
 		c := &r.Value
-		var text []byte
-		if len(c.Metadata) > 0 {
-			var err error
-			if text, err = json.Marshal(c.Metadata); err != nil {
-				panic(err) // strings always encode
-			}
-		}
 		arg.Tenants, arg.Codes = append(arg.Tenants, r.Key.Tenant), append(arg.Codes, r.Key.Code)
 		arg.CouponIds, arg.Campaigns = append(arg.CouponIds, c.ID), append(arg.Campaigns, c.Campaign)
-		arg.ExpiresAt, arg.Metadata = append(arg.ExpiresAt, c.ExpiresAt), append(arg.Metadata, text)
+		arg.ExpiresAt, arg.Metadata = append(arg.ExpiresAt, c.ExpiresAt), append(arg.Metadata, pg.JSON(c.Metadata))
 		arg.Principals, arg.RequestIds = append(arg.Principals, c.Principal), append(arg.RequestIds, c.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.CouponInsert(p.Context(), d, arg) })

@@ -63,7 +63,7 @@ func (tx *Tx) insertAccounts(p *commit.Pipe) {
 		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
 		details.Tenants = append(details.Tenants, a.Tenant)
 		details.AccountIds = append(details.AccountIds, a.ID)
-		details.Metadata = append(details.Metadata, metadataOrEmpty(a.Metadata))
+		details.Metadata = append(details.Metadata, pg.JSONOrEmpty(a.Metadata))
 		details.RequestIds = append(details.RequestIds, a.madeBy)
 	}
 	if len(arg.Tenants) == 0 {
@@ -71,13 +71,6 @@ func (tx *Tx) insertAccounts(p *commit.Pipe) {
 	}
 	p.Queue(func(d commit.DB) error { return q.AccountInsert(p.Context(), d, arg) })
 	p.Queue(func(d commit.DB) error { return q.AccountDetailInsert(p.Context(), d, details) })
-}
-
-func metadataOrEmpty(m map[string]string) []byte {
-	if len(m) == 0 {
-		return []byte("{}")
-	}
-	return writeMetadata(m)
 }
 
 func (tx *Tx) updateDetails(p *commit.Pipe) {
@@ -90,7 +83,7 @@ func (tx *Tx) updateDetails(p *commit.Pipe) {
 		written[a] = true
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.AccountIds = append(arg.AccountIds, a.ID)
-		arg.Metadata = append(arg.Metadata, metadataOrEmpty(a.Metadata))
+		arg.Metadata = append(arg.Metadata, pg.JSONOrEmpty(a.Metadata))
 	}
 	if len(arg.Tenants) == 0 {
 		return
@@ -118,7 +111,7 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.ReversesIds = append(arg.ReversesIds, t.ReversesID)
 		arg.HoldIds = append(arg.HoldIds, t.HoldID)
 		arg.Forms = append(arg.Forms, t.Forms)
-		arg.Metadata = append(arg.Metadata, writeMetadata(t.Metadata))
+		arg.Metadata = append(arg.Metadata, pg.JSON(t.Metadata))
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
@@ -182,7 +175,7 @@ func (tx *Tx) insertHolds(p *commit.Pipe) {
 		arg.LifeMs = append(arg.LifeMs, h.Life.Milliseconds())
 		arg.ExpiresAt = append(arg.ExpiresAt, h.ExpiresAt)
 		arg.ClosedAt = append(arg.ClosedAt, h.ClosedAt)
-		arg.Metadata = append(arg.Metadata, writeMetadata(h.Metadata))
+		arg.Metadata = append(arg.Metadata, pg.JSON(h.Metadata))
 		arg.Principals = append(arg.Principals, h.Principal)
 		arg.RequestIds = append(arg.RequestIds, h.RequestID)
 	}

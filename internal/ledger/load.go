@@ -221,17 +221,6 @@ func readMetadata(b []byte) map[string]string {
 	return m
 }
 
-func writeMetadata(m map[string]string) []byte {
-	if len(m) == 0 {
-		return nil
-	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // a map of strings always encodes
-	}
-	return b
-}
-
 // Resolve reads rows that depend on found rows: the entries of existing transfers, the due holds of the locked
 // accounts, and metadata.
 func (tx *Tx) Resolve(p *commit.Pipe) {

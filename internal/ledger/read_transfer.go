@@ -86,7 +86,7 @@ type TransferFilter struct {
 // short although a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter,
 	page Page) ([]*Transfer, string, error) {
-	metadata := metadataOrEmpty(f.Metadata)
+	metadata := pg.JSONOrEmpty(f.Metadata)
 	l := paging.Of("transfers", tenant, f.Type, string(metadata), timeText(f.From), timeText(f.Before))
 	before, err := l.AfterNumber(page.Token, math.MaxInt64)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -120,11 +119,11 @@ func (tx *Tx) read(r *Row, f db.OrderLookupRow) error {
 // read converts a row to an order.
 func read(k Key, r db.OrderLookupRow) (Order, error) {
 	scale := uint8(r.Scale)
-	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: milliseconds(r.LifeMs), Principal: r.Principal,
+	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: pg.Milliseconds(r.LifeMs), Principal: r.Principal,
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt,
 		Facts: Facts{Machine: r.Machine, Subject: r.Subject, Asset: r.Asset,
 			Amount: amount.NewDecimal(r.Amount, scale), Payee: pg.OrZero(r.Payee),
-			PayWithin: milliseconds(r.PayWithinMs), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}
+			PayWithin: pg.Milliseconds(r.PayWithinMs), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}
 	if r.Sale != nil {
 		o.Sale = &Sale{*r.Sale, int32(pg.OrZero(r.SaleUnit)), r.Once}
 	}
@@ -132,7 +131,7 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 		o.Balance = &Balance{*r.BalanceAccount, amount.NewDecimal(*r.BalanceAmount, scale)}
 	}
 	if r.PurchaseWindowMs != nil {
-		o.Purchase = &Purchase{Window: milliseconds(r.PurchaseWindowMs)}
+		o.Purchase = &Purchase{Window: pg.Milliseconds(r.PurchaseWindowMs)}
 		if err := decode(r.PurchaseParts, &o.Purchase.Parts); err != nil {
 			return o, err
 		}
@@ -142,8 +141,6 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 	}
 	return o, decode(r.Metadata, &o.Metadata)
 }
-
-func milliseconds(n *int64) time.Duration { return time.Duration(pg.OrZero(n)) * time.Millisecond }
 
 // decode reads a column of JSON, which may be null.
 func decode(text []byte, into any) error {

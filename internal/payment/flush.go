@@ -63,7 +63,7 @@ func (tx *Tx) flushPayments(p *commit.Pipe) {
 		x := &r.Value.Progress
 		arg.Tenants, arg.OutTradeNos = append(arg.Tenants, r.Key.Tenant), append(arg.OutTradeNos, r.Key.OutTradeNo)
 		arg.TransactionIds, arg.PaidAt = append(arg.TransactionIds, x.TransactionID), append(arg.PaidAt, x.PaidAt)
-		arg.Credentials = append(arg.Credentials, encode(x.Credential))
+		arg.Credentials = append(arg.Credentials, pg.JSON(x.Credential))
 		arg.FailureCodes = append(arg.FailureCodes, x.FailureCode)
 		arg.FailureTexts, arg.Decided = append(arg.FailureTexts, x.FailureText), append(arg.Decided, x.Decided)
 	}
@@ -130,7 +130,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 			panic(err) // texts, times and numbers always encode
 		}
 		arg.Fields, arg.Verdicts = append(arg.Fields, fields), append(arg.Verdicts, string(v.Verdict))
-		arg.Details, arg.Headers = append(arg.Details, v.detail), append(arg.Headers, encode(s.Header))
+		arg.Details, arg.Headers = append(arg.Details, v.detail), append(arg.Headers, pg.JSON(s.Header))
 		arg.Bodies, arg.RequestIds = append(arg.Bodies, pg.NotNil(s.Body)), append(arg.RequestIds, v.request)
 		arg.OccurredAt = append(arg.OccurredAt, s.At)
 	}
@@ -207,16 +207,4 @@ func (tx *Tx) flushFlags(p *commit.Pipe) {
 		arg.ResolvedAt = append(arg.ResolvedAt, x.At)
 	}
 	p.Queue(func(d commit.DB) error { return q.FlagResolve(p.Context(), d, arg) })
-}
-
-// encode is the stored form of names and values. None is null.
-func encode(m map[string]string) []byte {
-	if len(m) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // texts always encode
-	}
-	return text
 }

@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -130,6 +131,29 @@ func OrZero[T any](p *T) (v T) {
 		return v
 	}
 	return *p
+}
+
+// Milliseconds converts a nullable column of milliseconds: null becomes 0.
+func Milliseconds(n *int64) time.Duration { return time.Duration(OrZero(n)) * time.Millisecond }
+
+// JSON returns names and values as a statement stores them. None is null.
+func JSON(m map[string]string) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // texts always encode
+	}
+	return text
+}
+
+// JSONOrEmpty is JSON for a column that is not null: none is an empty object.
+func JSONOrEmpty(m map[string]string) []byte {
+	if len(m) == 0 {
+		return []byte("{}")
+	}
+	return JSON(m)
 }
 
 // NotNil returns bytes that a statement does not take for null.

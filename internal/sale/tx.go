@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -110,10 +109,10 @@ func saleOf(r db.SalePageRow) (Sale, error) {
 		ClosesAt: pg.OrZero(r.ClosesAt)}
 	if r.Campaign == nil {
 		s.Order = &Order{Asset: pg.OrZero(r.Asset), Amount: pg.OrZero(r.Amount), Payee: pg.OrZero(r.Payee),
-			PayWithin: milliseconds(r.PayWithinMs), Machine: pg.OrZero(r.Machine)}
+			PayWithin: pg.Milliseconds(r.PayWithinMs), Machine: pg.OrZero(r.Machine)}
 		return s, nil
 	}
-	s.Coupon = &Coupon{Campaign: *r.Campaign, Life: milliseconds(r.CouponLifeMs)}
+	s.Coupon = &Coupon{Campaign: *r.Campaign, Life: pg.Milliseconds(r.CouponLifeMs)}
 	if r.Metadata != nil {
 		if err := json.Unmarshal(r.Metadata, &s.Coupon.Metadata); err != nil {
 			return s, fmt.Errorf("read a sale: %w", err)
@@ -121,8 +120,6 @@ func saleOf(r db.SalePageRow) (Sale, error) {
 	}
 	return s, nil
 }
-
-func milliseconds(n *int64) time.Duration { return time.Duration(pg.OrZero(n)) * time.Millisecond }
 
 // Flush writes the changed sales.
 func (tx *Tx) Flush(p *commit.Pipe) {
@@ -137,22 +134,11 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 				arg.PayWithinMs = o.PayWithin.Milliseconds()
 			}
 			if c := s.Coupon; c != nil {
-				arg.Campaign, arg.CouponLifeMs, arg.Metadata = c.Campaign, c.Life.Milliseconds(), encode(c.Metadata)
+				arg.Campaign, arg.CouponLifeMs, arg.Metadata = c.Campaign, c.Life.Milliseconds(), pg.JSON(c.Metadata)
 			}
 			p.Queue(func(d commit.DB) error { return q.SalePut(p.Context(), d, arg) })
 		}
 	}
-}
-
-func encode(m map[string]string) []byte {
-	if len(m) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // strings always encode
-	}
-	return text
 }
 
 // MustExist returns the sale of a row. Returns fault SALE_NOT_FOUND.

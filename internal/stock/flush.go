@@ -1,7 +1,6 @@
 package stock
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +57,7 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 			arg.Tenants = append(arg.Tenants, r.Key.Tenant)
 			arg.Items = append(arg.Items, r.Key.Item)
 			arg.Labels = append(arg.Labels, r.Value.Label)
-			arg.Metadata = append(arg.Metadata, writeMetadata(r.Value.Metadata))
+			arg.Metadata = append(arg.Metadata, pg.JSONOrEmpty(r.Value.Metadata))
 			arg.Principals = append(arg.Principals, r.Value.caller.Principal)
 			arg.RequestIds = append(arg.RequestIds, r.Value.caller.RequestID)
 		}
@@ -74,17 +73,6 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 				RequestIds: arg.RequestIds})
 		})
 	}
-}
-
-func writeMetadata(m map[string]string) []byte {
-	if len(m) == 0 {
-		return []byte("{}")
-	}
-	b, err := json.Marshal(m)
-	if err != nil {
-		panic(err) // a map of strings always encodes
-	}
-	return b
 }
 
 func (tx *Tx) insertReservations(p *commit.Pipe) {
