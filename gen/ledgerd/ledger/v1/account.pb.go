@@ -28,11 +28,16 @@ type AccountKind int32
 
 const (
 	AccountKind_ACCOUNT_KIND_UNSPECIFIED AccountKind = 0
-	AccountKind_ACCOUNT_KIND_ASSET       AccountKind = 1
-	AccountKind_ACCOUNT_KIND_LIABILITY   AccountKind = 2
-	AccountKind_ACCOUNT_KIND_EQUITY      AccountKind = 3
-	AccountKind_ACCOUNT_KIND_INCOME      AccountKind = 4
-	AccountKind_ACCOUNT_KIND_EXPENSE     AccountKind = 5
+	// Property of the business, such as money at a bank. The balance is usually negative, since debits lower it.
+	AccountKind_ACCOUNT_KIND_ASSET AccountKind = 1
+	// Debts of the business, such as customers' wallets.
+	AccountKind_ACCOUNT_KIND_LIABILITY AccountKind = 2
+	// Capital of the owners.
+	AccountKind_ACCOUNT_KIND_EQUITY AccountKind = 3
+	// Earnings, such as fees.
+	AccountKind_ACCOUNT_KIND_INCOME AccountKind = 4
+	// Costs, such as the fees of a bank. The balance is usually negative, since debits lower it.
+	AccountKind_ACCOUNT_KIND_EXPENSE AccountKind = 5
 )
 
 // Enum value maps for AccountKind.
@@ -198,7 +203,7 @@ type AccountRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path, such as "user:1001:wallet": parts of letters, digits and "._-" (no colon at the ends).
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Asset code.
+	// Code of the asset, such as "CNY".
 	Asset         string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -252,10 +257,14 @@ func (x *AccountRef) GetAsset() string {
 // asset's scale.
 type Account struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	Asset string                 `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
-	Kind  AccountKind            `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
-	State AccountState           `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.ledger.v1.AccountState" json:"state,omitempty"`
+	// Path, as in AccountRef. Unique in the tenant together with asset. Never changes.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Code of its asset. Never changes.
+	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Bookkeeping kind. Never changes.
+	Kind AccountKind `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
+	// State, which FreezeAccount, UnfreezeAccount and CloseAccount change.
+	State AccountState `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.ledger.v1.AccountState" json:"state,omitempty"`
 	// Credits minus debits.
 	Balance string `protobuf:"bytes,5,opt,name=balance,proto3" json:"balance,omitempty"`
 	// Sum of the remaining amounts of its open holds.
@@ -267,8 +276,10 @@ type Account struct {
 	// Upper limit of the balance. Absent: no limit.
 	MaxBalance *string `protobuf:"bytes,9,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
 	// Number of its entries. Each entry has the next version.
-	Version    int64                  `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
-	Metadata   map[string]string      `protobuf:"bytes,11,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Version int64 `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
+	// Metadata of the caller: names and values.
+	Metadata map[string]string `protobuf:"bytes,11,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Recorded time of its newest entry. Absent if it has none.
 	LastEntryTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_entry_time,json=lastEntryTime,proto3" json:"last_entry_time,omitempty"`
@@ -400,8 +411,10 @@ func (x *Account) GetLastEntryTime() *timestamppb.Timestamp {
 // NewAccount is an account to create.
 type NewAccount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	Asset string                 `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Path, as in AccountRef: at most 256 bytes. Unique in the tenant together with asset.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Code of the asset, which must exist.
+	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Unspecified: LIABILITY, such as a customer's wallet.
 	Kind AccountKind `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
 	// Lower limit of balance - held, default "0". A negative limit allows an overdraft.
@@ -409,7 +422,8 @@ type NewAccount struct {
 	// No min_balance, such as for an account that stands for the outside world. Excludes min_balance.
 	Unbounded bool `protobuf:"varint,5,opt,name=unbounded,proto3" json:"unbounded,omitempty"`
 	// Upper limit of the balance. Absent: no limit.
-	MaxBalance    *string           `protobuf:"bytes,6,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
+	MaxBalance *string `protobuf:"bytes,6,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all. Not compared with that of an account that exists.
 	Metadata      map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -495,8 +509,9 @@ func (x *NewAccount) GetMetadata() map[string]string {
 }
 
 type CreateAssetsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Assets        []*Asset               `protobuf:"bytes,1,rep,name=assets,proto3" json:"assets,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All or nothing. An asset that exists with the same scale is left unchanged.
+	Assets        []*Asset `protobuf:"bytes,1,rep,name=assets,proto3" json:"assets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -620,8 +635,9 @@ func (*ListAssetsRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListAssetsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Assets        []*Asset               `protobuf:"bytes,1,rep,name=assets,proto3" json:"assets,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All assets of the tenant, by code.
+	Assets        []*Asset `protobuf:"bytes,1,rep,name=assets,proto3" json:"assets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -763,8 +779,9 @@ func (x *CreateAccountsResponse) GetExistedCount() int32 {
 }
 
 type GetAccountRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account to read.
+	Account       *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -807,8 +824,9 @@ func (x *GetAccountRequest) GetAccount() *AccountRef {
 }
 
 type GetAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account, as it is now.
+	Account       *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,10 +873,11 @@ type ListAccountsRequest struct {
 	// Pattern of codes: "*" matches one part, a final "**" matches all remaining parts ("user:*:wallet", "user:**").
 	// Empty: all.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// Only this asset.
+	// Only accounts of this asset. Empty: of all.
 	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -923,8 +942,9 @@ func (x *ListAccountsRequest) GetPageToken() string {
 }
 
 type ListAccountsResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Accounts []*Account             `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By code and asset.
+	Accounts []*Account `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -976,8 +996,9 @@ func (x *ListAccountsResponse) GetNextPageToken() string {
 }
 
 type UpdateAccountRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account to change. A closed account fails with ACCOUNT_CLOSED.
+	Account *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	// New lower limit. Refused if balance - held is below it.
 	MinBalance *string `protobuf:"bytes,2,opt,name=min_balance,json=minBalance,proto3,oneof" json:"min_balance,omitempty"`
 	// Remove the lower limit. Excludes min_balance.
@@ -1065,8 +1086,9 @@ func (x *UpdateAccountRequest) GetMetadata() map[string]string {
 }
 
 type UpdateAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account, after the call.
+	Account       *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1109,8 +1131,9 @@ func (x *UpdateAccountResponse) GetAccount() *Account {
 }
 
 type FreezeAccountRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account to freeze. A closed account fails with ACCOUNT_CLOSED.
+	Account       *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1153,8 +1176,9 @@ func (x *FreezeAccountRequest) GetAccount() *AccountRef {
 }
 
 type FreezeAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account, after the call.
+	Account       *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1197,8 +1221,9 @@ func (x *FreezeAccountResponse) GetAccount() *Account {
 }
 
 type UnfreezeAccountRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account to open again. An open account stays open; a closed one fails with ACCOUNT_CLOSED.
+	Account       *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1241,8 +1266,9 @@ func (x *UnfreezeAccountRequest) GetAccount() *AccountRef {
 }
 
 type UnfreezeAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account, after the call.
+	Account       *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,8 +1356,9 @@ func (x *CloseAccountRequest) GetAccount() *AccountRef {
 }
 
 type CloseAccountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The account, after the call.
+	Account       *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -94,10 +94,12 @@ type isGetTransferRequest_Target interface {
 }
 
 type GetTransferRequest_TransferId struct {
+	// Id of the transfer.
 	TransferId int64 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3,oneof"`
 }
 
 type GetTransferRequest_BizNo struct {
+	// Business number of the transfer.
 	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3,oneof"`
 }
 
@@ -106,8 +108,9 @@ func (*GetTransferRequest_TransferId) isGetTransferRequest_Target() {}
 func (*GetTransferRequest_BizNo) isGetTransferRequest_Target() {}
 
 type GetTransferResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transfer      *Transfer              `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transfer, with its entries, and with reversed_by_id as of now.
+	Transfer      *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,16 +154,17 @@ func (x *GetTransferResponse) GetTransfer() *Transfer {
 
 type ListTransfersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only of this type.
+	// Only transfers of this type. Empty: of any.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	// Only with these metadata values.
+	// Only transfers with all of these metadata values. Empty: all.
 	Metadata map[string]string `protobuf:"bytes,2,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Recorded at or after.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Recorded before.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,8 +245,9 @@ func (x *ListTransfersRequest) GetPageToken() string {
 type ListTransfersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By descending id: roughly newest first.
-	Transfers     []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
-	NextPageToken string      `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	Transfers []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
+	// Empty on the last page. A page may be short, even empty, and not be the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -292,9 +297,10 @@ func (x *ListTransfersResponse) GetNextPageToken() string {
 }
 
 type ListEntriesRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// Only of transfers of this type.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account whose entries to list.
+	Account *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	// Only entries of transfers of this type. Empty: of any.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// Recorded at or after.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
@@ -303,7 +309,8 @@ type ListEntriesRequest struct {
 	// Oldest first. Default: newest first.
 	Ascending bool `protobuf:"varint,5,opt,name=ascending,proto3" json:"ascending,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -391,8 +398,9 @@ func (x *ListEntriesRequest) GetPageToken() string {
 type ListEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Lines of the statement. entry.balance_after is the running balance.
-	Lines         []*StatementLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	NextPageToken string           `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	Lines []*StatementLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
+	// Empty on the last page. With a type, a page may be short, even empty, and not be the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -442,11 +450,15 @@ func (x *ListEntriesResponse) GetNextPageToken() string {
 }
 
 type StatementLine struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entry         *Entry                 `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
-	BizNo         string                 `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	Metadata      map[string]string      `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry, with transfer_id and times.
+	Entry *Entry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Business number of its transfer.
+	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Type of its transfer.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Metadata of its transfer.
+	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -510,8 +522,9 @@ func (x *StatementLine) GetMetadata() map[string]string {
 }
 
 type GetBalanceRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account whose balance to read.
+	Account *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	// Types that are valid to be assigned to At:
 	//
 	//	*GetBalanceRequest_RecordTime
@@ -677,7 +690,8 @@ func (x *GetBalanceResponse) GetVersion() int64 {
 type ListBalancesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ListAccounts; empty: all.
-	Pattern       string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Only accounts of this asset. Empty: of all.
 	Asset         string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -773,11 +787,14 @@ func (x *ListBalancesResponse) GetSums() []*BalanceSum {
 }
 
 type BalanceSum struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Asset    string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
-	Accounts int64                  `protobuf:"varint,2,opt,name=accounts,proto3" json:"accounts,omitempty"`
-	// Sums may have more than the 38 digits of an amount.
-	Balance       string `protobuf:"bytes,3,opt,name=balance,proto3" json:"balance,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Code of the asset.
+	Asset string `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Number of accounts that match, closed ones included.
+	Accounts int64 `protobuf:"varint,2,opt,name=accounts,proto3" json:"accounts,omitempty"`
+	// Sum of the balances. It may have more than the 38 digits of an amount.
+	Balance string `protobuf:"bytes,3,opt,name=balance,proto3" json:"balance,omitempty"`
+	// Sum of the held amounts. It may have more than the 38 digits of an amount.
 	Held          string `protobuf:"bytes,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -845,9 +862,11 @@ type TrialBalanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ListAccounts; empty: all. Only the totals of all accounts are sure to be equal.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	Asset   string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Only accounts of this asset. Empty: of all.
+	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -916,8 +935,9 @@ type TrialBalanceResponse struct {
 	// By code and asset.
 	Lines []*TrialBalanceLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
 	// One for each asset, over all accounts that match, on every page.
-	Totals        []*TrialBalanceTotal `protobuf:"bytes,2,rep,name=totals,proto3" json:"totals,omitempty"`
-	NextPageToken string               `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	Totals []*TrialBalanceTotal `protobuf:"bytes,2,rep,name=totals,proto3" json:"totals,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -975,9 +995,12 @@ func (x *TrialBalanceResponse) GetNextPageToken() string {
 
 type TrialBalanceLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	Asset string                 `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
-	Kind  AccountKind            `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
+	// Code of the account.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// Asset of the account.
+	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Bookkeeping kind of the account.
+	Kind AccountKind `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
 	// -balance if the balance is negative, else empty.
 	Debit string `protobuf:"bytes,4,opt,name=debit,proto3" json:"debit,omitempty"`
 	// The balance if it is positive, else empty.
@@ -1053,9 +1076,11 @@ func (x *TrialBalanceLine) GetCredit() string {
 
 type TrialBalanceTotal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Asset string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Sums may have more than the 38 digits of an amount.
-	Debit         string `protobuf:"bytes,2,opt,name=debit,proto3" json:"debit,omitempty"`
+	// Code of the asset.
+	Asset string `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Sum of the debits. It may have more than the 38 digits of an amount.
+	Debit string `protobuf:"bytes,2,opt,name=debit,proto3" json:"debit,omitempty"`
+	// Sum of the credits. It may have more than the 38 digits of an amount.
 	Credit        string `protobuf:"bytes,3,opt,name=credit,proto3" json:"credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,7 +28,8 @@ type HoldState int32
 
 const (
 	HoldState_HOLD_STATE_UNSPECIFIED HoldState = 0
-	HoldState_HOLD_STATE_HELD        HoldState = 1
+	// Open: the remaining amount is reserved until a capture, a release or expire_time ends the hold.
+	HoldState_HOLD_STATE_HELD HoldState = 1
 	// Ended by a capture, which took the rest or released it.
 	HoldState_HOLD_STATE_CAPTURED HoldState = 2
 	// Ended by a release, which freed the rest.
@@ -85,26 +86,36 @@ func (HoldState) EnumDescriptor() ([]byte, []int) {
 // Hold reserves an amount of an account: only its captures can spend it.
 type Hold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	BizNo string                 `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Id that the service gave it.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Business number, unique among the tenant's holds for ever: the caller's, or that of the service, such as
+	// ORDER_NO/hold.
+	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Code of the account whose money is held.
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	// Code of the account that captures credit by default. May be empty.
-	To    string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	To string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
+	// Asset of the account and of the amounts.
 	Asset string `protobuf:"bytes,5,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Amount at creation.
+	// Amount at creation, with the decimals of the asset. Never changes.
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Sum of its captures.
 	Captured string `protobuf:"bytes,7,opt,name=captured,proto3" json:"captured,omitempty"`
 	// Amount still held. Zero after HELD.
-	Remaining  string                 `protobuf:"bytes,8,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	State      HoldState              `protobuf:"varint,9,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
+	Remaining string `protobuf:"bytes,8,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// State. GetHold and ListHolds show it as recorded: after its expire_time a hold stays HELD for up to a second,
+	// unless its account is used.
+	State HoldState `protobuf:"varint,9,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
+	// Time at which it expires, unless it ends before.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// End of the state HELD.
-	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
-	Metadata      map[string]string      `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	RequestId     string                 `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// End of the state HELD. Of an expired hold: the time of recording, shortly after expire_time. Not set: it is HELD.
+	CloseTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
+	// Metadata of the caller: names and values.
+	Metadata map[string]string `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// X-Request-ID of the call that created it.
+	RequestId     string `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -241,16 +252,23 @@ type HoldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Business number chosen by the caller: 1 to 128 printable ASCII characters, unique among the tenant's holds for
 	// ever.
-	BizNo  string     `protobuf:"bytes,1,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	From   string     `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	To     string     `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	Asset  string     `protobuf:"bytes,4,opt,name=asset,proto3" json:"asset,omitempty"`
-	Amount string     `protobuf:"bytes,5,opt,name=amount,proto3" json:"amount,omitempty"`
-	Form   AmountForm `protobuf:"varint,6,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
+	BizNo string `protobuf:"bytes,1,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Code of the account whose money to hold.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Code of the account that captures credit by default, which must exist. Empty: captures have to name one.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// Asset of the accounts and of the amount.
+	Asset string `protobuf:"bytes,4,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Amount to hold, as in Posting. Leave it empty with ALL_AVAILABLE.
+	Amount string `protobuf:"bytes,5,opt,name=amount,proto3" json:"amount,omitempty"`
+	// Meaning of the amount. Not set: exactly this amount.
+	Form AmountForm `protobuf:"varint,6,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
 	// Time until the hold expires: 1 s to 400 days, default 7 days.
-	Life          *durationpb.Duration `protobuf:"bytes,7,opt,name=life,proto3" json:"life,omitempty"`
-	Metadata      map[string]string    `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	DryRun        bool                 `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Life *durationpb.Duration `protobuf:"bytes,7,opt,name=life,proto3" json:"life,omitempty"`
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
+	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
+	DryRun        bool `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -350,7 +368,8 @@ func (x *HoldRequest) GetDryRun() bool {
 
 type HoldResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Hold  *Hold                  `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	// The hold, as it is now.
+	Hold *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
 	// True if a hold with this biz_no and the same content existed before. The response has its present state.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -419,9 +438,11 @@ type CaptureRequest struct {
 	// Release the rest in the same commit. The hold is then CAPTURED.
 	ReleaseRest bool `protobuf:"varint,6,opt,name=release_rest,json=releaseRest,proto3" json:"release_rest,omitempty"`
 	// Type of the transfer, default "capture".
-	Type          string            `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
-	Metadata      map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	DryRun        bool              `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Type string `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
+	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
+	DryRun        bool `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -535,10 +556,12 @@ type isCaptureRequest_Hold interface {
 }
 
 type CaptureRequest_HoldId struct {
+	// Id of the hold.
 	HoldId int64 `protobuf:"varint,1,opt,name=hold_id,json=holdId,proto3,oneof"`
 }
 
 type CaptureRequest_HoldBizNo struct {
+	// Business number of the hold.
 	HoldBizNo string `protobuf:"bytes,2,opt,name=hold_biz_no,json=holdBizNo,proto3,oneof"`
 }
 
@@ -547,10 +570,13 @@ func (*CaptureRequest_HoldId) isCaptureRequest_Hold() {}
 func (*CaptureRequest_HoldBizNo) isCaptureRequest_Hold() {}
 
 type CaptureResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transfer      *Transfer              `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	Hold          *Hold                  `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
-	Existed       bool                   `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transfer that the capture made. Of a repeat, it has reversed_by_id as of now.
+	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	// The hold, as it is now.
+	Hold *Hold `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
+	// True if a capture with this biz_no and the same content existed before.
+	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -612,8 +638,9 @@ type ReleaseRequest struct {
 	//
 	//	*ReleaseRequest_HoldId
 	//	*ReleaseRequest_HoldBizNo
-	Hold          isReleaseRequest_Hold `protobuf_oneof:"hold"`
-	DryRun        bool                  `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Hold isReleaseRequest_Hold `protobuf_oneof:"hold"`
+	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -685,10 +712,12 @@ type isReleaseRequest_Hold interface {
 }
 
 type ReleaseRequest_HoldId struct {
+	// Id of the hold.
 	HoldId int64 `protobuf:"varint,1,opt,name=hold_id,json=holdId,proto3,oneof"`
 }
 
 type ReleaseRequest_HoldBizNo struct {
+	// Business number of the hold.
 	HoldBizNo string `protobuf:"bytes,2,opt,name=hold_biz_no,json=holdBizNo,proto3,oneof"`
 }
 
@@ -822,10 +851,12 @@ type isGetHoldRequest_Hold interface {
 }
 
 type GetHoldRequest_HoldId struct {
+	// Id of the hold.
 	HoldId int64 `protobuf:"varint,1,opt,name=hold_id,json=holdId,proto3,oneof"`
 }
 
 type GetHoldRequest_HoldBizNo struct {
+	// Business number of the hold.
 	HoldBizNo string `protobuf:"bytes,2,opt,name=hold_biz_no,json=holdBizNo,proto3,oneof"`
 }
 
@@ -834,8 +865,9 @@ func (*GetHoldRequest_HoldId) isGetHoldRequest_Hold() {}
 func (*GetHoldRequest_HoldBizNo) isGetHoldRequest_Hold() {}
 
 type GetHoldResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Hold          *Hold                  `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As recorded: after its expire_time it stays HELD for up to a second, unless its account is used.
+	Hold          *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -879,12 +911,13 @@ func (x *GetHoldResponse) GetHold() *Hold {
 
 type ListHoldsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only holds of this account code.
+	// Only holds of this account code. Empty: of any.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// Only in this state.
+	// Only holds in this state. Not set: in any.
 	State HoldState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -951,8 +984,9 @@ func (x *ListHoldsRequest) GetPageToken() string {
 type ListHoldsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first.
-	Holds         []*Hold `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
-	NextPageToken string  `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	Holds []*Hold `protobuf:"bytes,1,rep,name=holds,proto3" json:"holds,omitempty"`
+	// Empty on the last page. A page may be short, even empty, and not be the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

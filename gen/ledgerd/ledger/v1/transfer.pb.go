@@ -85,11 +85,14 @@ type Posting struct {
 	// Code of the account debited.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Code of the account credited. Must differ from `from`.
-	To    string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Asset of both accounts.
 	Asset string `protobuf:"bytes,3,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Positive decimal string, such as "12.30": at most 38 digits in minor units, and at most as many decimals as the
 	// asset's scale. Never rounded.
-	Amount        string     `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	// Meaning of the amount. Not set: exactly this amount, as always in a Transfer, which has the amounts that were
+	// moved.
 	Form          AmountForm `protobuf:"varint,5,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -162,8 +165,10 @@ func (x *Posting) GetForm() AmountForm {
 
 // Condition is a requirement on an account, checked when the transfer runs, before its first posting.
 type Condition struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Account that has to meet the condition: any account, also one without a posting. Set version, balance_at_least or
+	// both.
+	Account *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	// Required version of the account. Another version fails with the conflict STALE_VERSION.
 	Version *int64 `protobuf:"varint,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
 	// Least balance required. A lower balance fails with the refusal BALANCE_CONDITION_FAILED.
@@ -226,20 +231,25 @@ func (x *Condition) GetBalanceAtLeast() string {
 // Entry is one side of a posting. Immutable.
 type Entry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Account code.
+	// Code of its account.
 	Account string `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	Asset   string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Asset of its account.
+	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Position in its account: 1, 2, 3, … without gaps.
 	Version int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	// Signed: credits are positive, debits are negative.
-	Amount        string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
+	// Balance of the account before the entry.
 	BalanceBefore string `protobuf:"bytes,5,opt,name=balance_before,json=balanceBefore,proto3" json:"balance_before,omitempty"`
-	BalanceAfter  string `protobuf:"bytes,6,opt,name=balance_after,json=balanceAfter,proto3" json:"balance_after,omitempty"`
+	// Balance of the account after the entry.
+	BalanceAfter string `protobuf:"bytes,6,opt,name=balance_after,json=balanceAfter,proto3" json:"balance_after,omitempty"`
 	// Index of its posting in the transfer, from 0.
 	Posting int32 `protobuf:"varint,7,opt,name=posting,proto3" json:"posting,omitempty"`
-	// Empty within a Transfer, which has its own id and times. So are the two times below.
-	TransferId    int64                  `protobuf:"varint,8,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
-	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	// Id of its transfer. 0 within a Transfer, which has its own id.
+	TransferId int64 `protobuf:"varint,8,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	// Time of recording, by the database's clock. Not set within a Transfer.
+	RecordTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
+	// Time of the event, as in Transfer. Not set within a Transfer.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,23 +358,29 @@ func (x *Entry) GetEffectiveTime() *timestamppb.Timestamp {
 // Transfer is a list of postings that commit together or not at all. Immutable, except reversed_by_id.
 type Transfer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	BizNo string                 `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	Type  string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// Id that the service gave it.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Business number, unique among the tenant's transfers for ever: the caller's, or that of the service, such as
+	// ORDER_NO/pay.
+	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Business type: that of the request, by default "transfer" or "capture"; "reversal" of a Reverse; "order", "payment"
+	// or "refund" of what the service posts for one.
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// Postings with the amounts that were moved.
 	Postings []*Posting `protobuf:"bytes,4,rep,name=postings,proto3" json:"postings,omitempty"`
 	// Two for each posting: the debit, then the credit.
-	Entries  []*Entry          `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
+	Entries []*Entry `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Metadata of the caller: names and values.
 	Metadata map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Time of the event, given by the caller.
+	// Time of the event, given by the caller. record_time if the caller gave none.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
 	// Time of recording, by the database's clock.
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
-	// Id of the transfer that this one reverses.
+	// Id of the transfer that this one reverses. 0: it is no reversal.
 	ReversesId int64 `protobuf:"varint,9,opt,name=reverses_id,json=reversesId,proto3" json:"reverses_id,omitempty"`
-	// Id of the transfer that reversed this one.
+	// Id of the transfer that reversed this one. 0: it is not reversed.
 	ReversedById int64 `protobuf:"varint,10,opt,name=reversed_by_id,json=reversedById,proto3" json:"reversed_by_id,omitempty"`
-	// Id of the hold that this transfer captured from.
+	// Id of the hold that this transfer captured from. 0: it is no capture.
 	HoldId int64 `protobuf:"varint,11,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
 	// X-Request-ID of the call that made the transfer.
 	RequestId     string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -494,11 +510,13 @@ type TransferRequest struct {
 	// Business type, such as "charge", "top-up" or "refund". Default "transfer".
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	// Applied in order. Each is checked against the balances that the postings before it left.
-	Postings []*Posting        `protobuf:"bytes,3,rep,name=postings,proto3" json:"postings,omitempty"`
+	Postings []*Posting `protobuf:"bytes,3,rep,name=postings,proto3" json:"postings,omitempty"`
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
 	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Time of the event, default now. May be in the past, or at most one day ahead.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
-	Conditions    []*Condition           `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// Requirements on accounts, at most 100. All must be met.
+	Conditions []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
 	DryRun        bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -585,8 +603,9 @@ func (x *TransferRequest) GetDryRun() bool {
 }
 
 type TransferResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Transfer *Transfer              `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The transfer, as it was made first. Of a repeat, it has reversed_by_id as of now.
+	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	// True if a transfer with this biz_no and the same content existed before. The response has the first result.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -881,7 +900,8 @@ type ItemError struct {
 	// Connect code, such as "failed_precondition".
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// As in google.rpc.ErrorInfo, in the domain "ledgerd".
-	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Explanation, for people: its wording may change.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	// As in google.rpc.ErrorInfo: the state that caused the error.
 	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -978,7 +998,8 @@ func (x *ItemError) GetRetryDelay() *durationpb.Duration {
 type FieldViolation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the field, such as "biz_no".
-	Field         string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// Problem of the field, for people: its wording may change.
 	Description   string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1038,10 +1059,13 @@ type ReverseRequest struct {
 	//	*ReverseRequest_TransferBizNo
 	Target isReverseRequest_Target `protobuf_oneof:"target"`
 	// Business number of the reversal, as in TransferRequest.
-	BizNo         string                 `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	Metadata      map[string]string      `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
+	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Time of the event, default now. May be in the past, or at most one day ahead.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
-	DryRun        bool                   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
+	DryRun        bool `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1134,10 +1158,12 @@ type isReverseRequest_Target interface {
 }
 
 type ReverseRequest_TransferId struct {
+	// Id of the transfer.
 	TransferId int64 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3,oneof"`
 }
 
 type ReverseRequest_TransferBizNo struct {
+	// Business number of the transfer.
 	TransferBizNo string `protobuf:"bytes,2,opt,name=transfer_biz_no,json=transferBizNo,proto3,oneof"`
 }
 
@@ -1146,9 +1172,11 @@ func (*ReverseRequest_TransferId) isReverseRequest_Target() {}
 func (*ReverseRequest_TransferBizNo) isReverseRequest_Target() {}
 
 type ReverseResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Transfer      *Transfer              `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	Existed       bool                   `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reversal, as it was made first. Of a repeat, it has reversed_by_id as of now.
+	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	// True if a reversal with this biz_no and the same content existed before.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
