@@ -28,9 +28,12 @@ const (
 // byte.
 type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Parts of a business key.
+	// Kind of key: keys are unique within a scope.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The key. Of a business key: its parts, each after its length, such as "5:order,4:1001,", or a hash of these if they
+	// are longer than 1,024 bytes.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Parts of a business key. Empty: the key has no parts.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Owner; empty: none.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -41,8 +44,9 @@ type Claim struct {
 	Uses int64 `protobuf:"varint,6,opt,name=uses,proto3" json:"uses,omitempty"`
 	// Fence of this claim, for DropClaim. If the key is freed and claimed again, the new claim has another fence.
 	Fence int64 `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Principal and X-Request-ID of the first use.
+	// Principal of the first use.
 	Principal string `protobuf:"bytes,8,opt,name=principal,proto3" json:"principal,omitempty"`
+	// X-Request-ID of the first use.
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Time of the first use.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
@@ -335,8 +339,9 @@ func (x *ClaimKeyResponse) GetClaim() *Claim {
 type ClaimKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Uses, in this order. Each succeeds or fails independently. dry_run must not be set in them.
-	Claims        []*ClaimKeyRequest `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
-	DryRun        bool               `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Claims []*ClaimKeyRequest `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
+	// Run and roll back: returns the results or error, counts no use.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -434,8 +439,9 @@ func (x *ClaimKeysResponse) GetResults() []*ClaimKeysResult {
 type ClaimKeysResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ClaimKeyResponse; 0 if the use was refused.
-	Count   int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	Existed bool  `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// True if the key was claimed before. False also after a refusal: see reason.
+	Existed bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	// Reason of a refusal: KEY_CLAIMED or CLAIM_LIFE_DIFFERENT. Empty if the use succeeded.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The claim. For a first use it has only the fields that the request does not have: fence, times, request id.
@@ -504,9 +510,11 @@ func (x *ClaimKeysResult) GetClaim() *Claim {
 
 type GetClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Kind of key, as in ClaimKeyRequest. Default "page".
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Set either key or parts.
-	Key           string   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Parts of a business key, as in ClaimKeyRequest.
 	Parts         []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -564,8 +572,9 @@ func (x *GetClaimRequest) GetParts() []string {
 }
 
 type GetClaimResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claim         *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The claim, as it is now.
+	Claim         *Claim `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -609,15 +618,18 @@ func (x *GetClaimResponse) GetClaim() *Claim {
 
 type DropClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Kind of key, as in ClaimKeyRequest. Default "page". Not that of orders, sales or campaigns.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Set either key or parts.
-	Key   string   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Parts of a business key, as in ClaimKeyRequest.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Fence of the claim to drop. If the key has a newer claim, nothing is dropped. Set fence, owner, or both.
 	Fence int64 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Owner whose claim to drop, whatever its fence. Another owner's claim fails with CLAIM_FOREIGN.
-	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
-	DryRun        bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// Run and roll back: returns the result or error, drops nothing.
+	DryRun        bool `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

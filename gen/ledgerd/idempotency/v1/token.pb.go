@@ -235,7 +235,8 @@ func (x *SpendTokenRequest) GetResult() string {
 }
 
 type SpendTokenResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Time at which the token was spent, by the database's clock.
 	SpendTime     *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=spend_time,json=spendTime,proto3" json:"spend_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

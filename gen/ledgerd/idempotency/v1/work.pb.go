@@ -29,7 +29,8 @@ type WorkOutcome int32
 
 const (
 	WorkOutcome_WORK_OUTCOME_UNSPECIFIED WorkOutcome = 0
-	WorkOutcome_WORK_OUTCOME_DONE        WorkOutcome = 1
+	// The work was done. Recorded with its answer.
+	WorkOutcome_WORK_OUTCOME_DONE WorkOutcome = 1
 	// Refused for business reasons. Recorded like success, because a repeat must not turn "no" into "yes".
 	WorkOutcome_WORK_OUTCOME_REFUSED WorkOutcome = 2
 	// It is unknown whether the work was done. Parks the work.
@@ -304,7 +305,8 @@ type WorkRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Fence of this attempt, for all later calls: greater than the fence of every earlier attempt. Pass it to the
 	// systems that the work writes to: they should refuse it after a greater one.
-	Fence           int64                  `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence int64 `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	// End of the lease, unless it is extended.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// Number of this attempt, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -379,7 +381,8 @@ type WorkWait struct {
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// Recommended wait before the next Begin.
 	RetryDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
-	Attempt    int32                `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Number of the holder's attempt, from 1.
+	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// X-Request-ID of the call that began the work.
 	FirstRequestId string `protobuf:"bytes,4,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -448,8 +451,10 @@ func (x *WorkWait) GetFirstRequestId() string {
 type WorkReplay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DONE or REFUSED.
-	Outcome    WorkOutcome            `protobuf:"varint,1,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
-	Answer     *RecordedAnswer        `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	Outcome WorkOutcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
+	// Answer that Complete or ResolveWork recorded.
+	Answer *RecordedAnswer `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
+	// Time at which it was recorded.
 	SettleTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
 	// X-Request-ID of the call that began the work.
 	FirstRequestId string `protobuf:"bytes,4,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
@@ -590,9 +595,12 @@ func (x *WorkParked) GetFirstRequestId() string {
 
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Fence int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Scope of the work, as in its Begin.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, as in its Begin.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Fence of the attempt, from its Begin. If it is not that of the newest attempt, the error is FENCE_LOST.
+	Fence int64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	// New lease from now: 1 s to 1 h. Default: the previous duration.
 	Lease         *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -658,7 +666,8 @@ func (x *ExtendRequest) GetLease() *durationpb.Duration {
 }
 
 type ExtendResponse struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// End of the new lease, unless it is extended again.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -702,11 +711,15 @@ func (x *ExtendResponse) GetLeaseExpireTime() *timestamppb.Timestamp {
 }
 
 type CompleteRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Scope   string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key     string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Fence   int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
-	Outcome WorkOutcome            `protobuf:"varint,4,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Scope of the work, as in its Begin.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, as in its Begin.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Fence of the attempt, from its Begin. If it is not that of the newest attempt, the error is FENCE_LOST.
+	Fence int64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Outcome of the attempt. UNKNOWN parks the work.
+	Outcome WorkOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
 	// Answer for repeats. With UNKNOWN: what is known so far.
 	Answer        *RecordedAnswer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -834,9 +847,12 @@ func (x *CompleteResponse) GetExpireTime() *timestamppb.Timestamp {
 
 type AbandonRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Fence int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Scope of the work, as in its Begin.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, as in its Begin.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Fence of the attempt, from its Begin. If it is not that of the newest attempt, the error is FENCE_LOST.
+	Fence int64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Forget the fingerprint: the content was invalid, and the next Begin may have another one.
 	Forget        bool `protobuf:"varint,4,opt,name=forget,proto3" json:"forget,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -96,8 +96,10 @@ type WorkResolution int32
 
 const (
 	WorkResolution_WORK_RESOLUTION_UNSPECIFIED WorkResolution = 0
-	WorkResolution_WORK_RESOLUTION_DONE        WorkResolution = 1
-	WorkResolution_WORK_RESOLUTION_REFUSED     WorkResolution = 2
+	// The work was done. Later calls of Begin get the answer.
+	WorkResolution_WORK_RESOLUTION_DONE WorkResolution = 1
+	// Refused for business reasons. Later calls of Begin get the answer.
+	WorkResolution_WORK_RESOLUTION_REFUSED WorkResolution = 2
 	// Nothing was done. The next Begin gets run.
 	WorkResolution_WORK_RESOLUTION_FREE WorkResolution = 3
 )
@@ -147,9 +149,11 @@ func (WorkResolution) EnumDescriptor() ([]byte, []int) {
 
 // RecordedHeader is one header of an answer. Names may repeat.
 type RecordedHeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name: 1 to 128 bytes, no control characters.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Value: at most 8 KiB, no line ends.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,33 +268,46 @@ func (x *RecordedAnswer) GetBody() []byte {
 
 // Work is a piece of work done in another system.
 type Work struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Scope       string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key         string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	Fingerprint []byte                 `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	State       WorkState              `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.idempotency.v1.WorkState" json:"state,omitempty"`
-	Fence       int64                  `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
-	Attempt     int32                  `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind of work: keys are unique within a scope.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, chosen by the caller.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Hash of the content, as given to Begin. Empty: none was given, or Abandon forgot it.
+	Fingerprint []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// State, by the database's clock: when the lease of a RUNNING attempt expires, the work is LAPSED, or, with
+	// park_lapsed, PARKED.
+	State WorkState `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.idempotency.v1.WorkState" json:"state,omitempty"`
+	// Fence of the newest attempt.
+	Fence int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Number of the newest attempt, from 1.
+	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// End of the lease. Set while it is RUNNING.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
-	ParkLapsed      bool                   `protobuf:"varint,8,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
+	// True if the work is parked when the lease of the newest attempt expires.
+	ParkLapsed bool `protobuf:"varint,8,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
 	// Principal that began the attempt.
 	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
 	// X-Request-ID of the call that began the attempt.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// X-Request-ID of the call that began the first attempt.
-	FirstRequestId string                 `protobuf:"bytes,11,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
-	CreateTime     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	FirstRequestId string `protobuf:"bytes,11,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
+	// Time of the first attempt's Begin.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Time of the attempt's Begin.
 	BeginTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
-	// Time, principal and X-Request-ID of the call that completed, parked, abandoned or resolved it.
-	SettleTime      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
-	SettledBy       string                 `protobuf:"bytes,15,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
-	SettleRequestId string                 `protobuf:"bytes,16,opt,name=settle_request_id,json=settleRequestId,proto3" json:"settle_request_id,omitempty"`
+	// Time at which the newest attempt was completed, parked, abandoned or resolved. Not set: that has not happened, also
+	// if the end of its lease parked it.
+	SettleTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
+	// Principal of the call that completed, parked, abandoned or resolved it.
+	SettledBy string `protobuf:"bytes,15,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
+	// X-Request-ID of that call.
+	SettleRequestId string `protobuf:"bytes,16,opt,name=settle_request_id,json=settleRequestId,proto3" json:"settle_request_id,omitempty"`
 	// End of the record's life. Not set: kept until it is resolved.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Status of the answer, and the size of its body.
-	Status    int32 `protobuf:"varint,18,opt,name=status,proto3" json:"status,omitempty"`
+	// Status of the answer. 0: there is no answer, or it has none.
+	Status int32 `protobuf:"varint,18,opt,name=status,proto3" json:"status,omitempty"`
+	// Size of the answer's body in bytes.
 	BodyBytes int32 `protobuf:"varint,19,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
 	// Set only by GetWork.
 	Answer        *RecordedAnswer `protobuf:"bytes,20,opt,name=answer,proto3" json:"answer,omitempty"`
@@ -469,9 +486,11 @@ func (x *Work) GetAnswer() *RecordedAnswer {
 }
 
 type GetWorkRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Scope         string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Scope of the work, as in its Begin.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, as in its Begin.
+	Key           string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -521,8 +540,9 @@ func (x *GetWorkRequest) GetKey() string {
 }
 
 type GetWorkResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Work          *Work                  `protobuf:"bytes,1,opt,name=work,proto3" json:"work,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The record, with its answer.
+	Work          *Work `protobuf:"bytes,1,opt,name=work,proto3" json:"work,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -566,12 +586,13 @@ func (x *GetWorkResponse) GetWork() *Work {
 
 type ListWorksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only records of this scope.
+	// Only records of this scope. Empty: of all.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Only records in this state.
+	// Only records in this state. Not set: in any.
 	State WorkState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.idempotency.v1.WorkState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -691,10 +712,13 @@ func (x *ListWorksResponse) GetNextPageToken() string {
 
 type ResolveWorkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Scope of the work, as in its Begin.
+	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Key of the work, as in its Begin.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Fence of the attempt whose outcome was determined. If a later attempt has begun, the error is FENCE_LOST.
-	Fence      int64          `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	Fence int64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Outcome that was determined.
 	Resolution WorkResolution `protobuf:"varint,4,opt,name=resolution,proto3,enum=ledgerd.idempotency.v1.WorkResolution" json:"resolution,omitempty"`
 	// Answer for repeats. Not with FREE.
 	Answer        *RecordedAnswer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
@@ -768,8 +792,10 @@ func (x *ResolveWorkRequest) GetAnswer() *RecordedAnswer {
 }
 
 type ResolveWorkResponse struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	State      WorkState              `protobuf:"varint,1,opt,name=state,proto3,enum=ledgerd.idempotency.v1.WorkState" json:"state,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// State after the call: DONE, REFUSED or FREE.
+	State WorkState `protobuf:"varint,1,opt,name=state,proto3,enum=ledgerd.idempotency.v1.WorkState" json:"state,omitempty"`
+	// End of the record's life.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// True if it was resolved in the same way before, under this fence.
 	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
