@@ -160,8 +160,10 @@ type Item struct {
 	// Units that were ever put in, sold ones included.
 	Stocked int64 `protobuf:"varint,6,opt,name=stocked,proto3" json:"stocked,omitempty"`
 	// Number of rows that hold the counts.
-	Segments   int32                  `protobuf:"varint,7,opt,name=segments,proto3" json:"segments,omitempty"`
-	Metadata   map[string]string      `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Segments int32 `protobuf:"varint,7,opt,name=segments,proto3" json:"segments,omitempty"`
+	// Metadata of the caller: names and values. PutItem replaces them.
+	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it was created, or last described anew. Counts change without it.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
@@ -280,20 +282,27 @@ func (x *Item) GetStrategy() Strategy {
 
 // StockChange is a change of stock other than by reservations. It never changes.
 type StockChange struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Id       int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Item     string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
-	ChangeNo string                 `protobuf:"bytes,3,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
-	Kind     ChangeKind             `protobuf:"varint,4,opt,name=kind,proto3,enum=ledgerd.stock.v1.ChangeKind" json:"kind,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id that the service gave it.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// The caller's number, unique among the changes of the item for ever.
+	ChangeNo string `protobuf:"bytes,3,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
+	// Kind of the change: RESTOCK, ADJUST or UNSELL, by the call that made it.
+	Kind ChangeKind `protobuf:"varint,4,opt,name=kind,proto3,enum=ledgerd.stock.v1.ChangeKind" json:"kind,omitempty"`
 	// Units; negative if an adjustment took them away.
 	Quantity int64 `protobuf:"varint,5,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Units stocked after it.
 	Stocked int64 `protobuf:"varint,6,opt,name=stocked,proto3" json:"stocked,omitempty"`
-	// Reservation whose units came back.
-	ReservationNo string                 `protobuf:"bytes,7,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	RequestId     string                 `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Reservation whose units came back. Empty: it is no UNSELL.
+	ReservationNo string `protobuf:"bytes,7,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
+	// Reason, for auditors, as the caller gave it. Empty: none was given, as in a RESTOCK.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Time of the change, by the database's clock.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// X-Request-ID of the call that made it.
+	RequestId     string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -407,7 +416,7 @@ type PutItemRequest struct {
 	// Number of rows that hold the counts, 1 to 64. It can grow, but not shrink. Default: as it is, or 1. More rows help
 	// only strategies other than BATCHED: each call works with one of them as long as that one has enough units.
 	Segments int32 `protobuf:"varint,3,opt,name=segments,proto3" json:"segments,omitempty"`
-	// Replaces the metadata of the item.
+	// Replaces the metadata of the item: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
 	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Strategy of Reserve and Deduct when they name none. It can change at any time. In an Execute, a dry run, or a call
 	// with a submit token or a claim they are BATCHED.
@@ -483,7 +492,8 @@ func (x *PutItemRequest) GetStrategy() Strategy {
 
 type PutItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// The item, after the call.
+	Item *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// True if the item existed before, and nothing has changed.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -535,8 +545,9 @@ func (x *PutItemResponse) GetExisted() bool {
 }
 
 type GetItemRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the item.
+	Item          string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,8 +590,10 @@ func (x *GetItemRequest) GetItem() string {
 }
 
 type GetItemResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As recorded: units of a reservation count as reserved for up to a second after its expire_time, unless the item is
+	// used.
+	Item          *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,10 +637,11 @@ func (x *GetItemResponse) GetItem() *Item {
 
 type ListItemsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only items whose names begin with this.
+	// Only items whose names begin with this. Empty: all.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -686,7 +700,8 @@ func (x *ListItemsRequest) GetPageToken() string {
 
 type ListItemsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Items []*Item                `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// By name, with counts as in GetItemResponse.
+	Items []*Item `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -739,7 +754,8 @@ func (x *ListItemsResponse) GetNextPageToken() string {
 
 type RestockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller: 1 to 128 printable ASCII characters, unique among the changes of the item for ever.
 	ChangeNo string `protobuf:"bytes,2,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
 	// Units, 1 to 10^12. An item can have 10^15.
@@ -800,8 +816,9 @@ func (x *RestockRequest) GetQuantity() int64 {
 }
 
 type RestockResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Change *StockChange           `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The change, as it was made first.
+	Change *StockChange `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
 	// True if a change with this change_no and the same content existed before.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -854,7 +871,8 @@ func (x *RestockResponse) GetExisted() bool {
 
 type AdjustStockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller, as in RestockRequest.
 	ChangeNo string `protobuf:"bytes,2,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
 	// Units to add, or, below 0, to take away: not 0, and at most 10^12 either way. Only available units can be taken.
@@ -924,9 +942,11 @@ func (x *AdjustStockRequest) GetReason() string {
 }
 
 type AdjustStockResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Change        *StockChange           `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
-	Existed       bool                   `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The change, as it was made first.
+	Change *StockChange `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// True if a change with this change_no and the same content existed before.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -977,12 +997,14 @@ func (x *AdjustStockResponse) GetExisted() bool {
 
 type UnsellRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller, as in RestockRequest.
 	ChangeNo string `protobuf:"bytes,2,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
 	// The reservation that was sold. Units may come back several times, but never more than it sold.
 	ReservationNo string `protobuf:"bytes,3,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
-	Quantity      int64  `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
+	// Units, 1 to 10^12.
+	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Reason, for auditors. May be empty.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1055,9 +1077,11 @@ func (x *UnsellRequest) GetReason() string {
 }
 
 type UnsellResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Change        *StockChange           `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
-	Existed       bool                   `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The change, as it was made first.
+	Change *StockChange `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
+	// True if a change with this change_no and the same content existed before.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

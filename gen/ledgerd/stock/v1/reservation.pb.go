@@ -85,22 +85,30 @@ func (ReservationState) EnumDescriptor() ([]byte, []int) {
 
 // Reservation is a number of units that are kept for a sale, or were until it ended.
 type Reservation struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Item          string                 `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
-	ReservationNo string                 `protobuf:"bytes,3,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id that the service gave it.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,2,opt,name=item,proto3" json:"item,omitempty"`
+	// The caller's number, unique among the reservations of the item for ever.
+	ReservationNo string `protobuf:"bytes,3,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units. 0 if it was cancelled before it was made.
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Units that came back after the sale.
-	Unsold     int64                  `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
-	State      ReservationState       `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
-	Ref        string                 `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`
+	Unsold int64 `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
+	// State. GetReservation and ListReservations show it as recorded: after its expire_time a reservation stays RESERVED
+	// for up to a second, unless its item is used.
+	State ReservationState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
+	// Purpose, such as an order number, as the caller gave it. Empty: none.
+	Ref string `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`
+	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// When it lapses, or would have. Absent if it was sold by a Deduct.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// End of the state RESERVED. expire_time if it expired.
-	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
-	RequestId     string                 `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	CloseTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
+	// X-Request-ID of the call that created it.
+	RequestId     string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,7 +222,8 @@ func (x *Reservation) GetRequestId() string {
 
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller: 1 to 128 printable ASCII characters, such as "order-42/1", unique among the
 	// reservations of the item for ever.
 	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
@@ -370,7 +379,8 @@ func (x *ReserveResponse) GetExisted() bool {
 
 type DeductRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller, as in ReserveRequest.
 	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units, 1 to 10^12.
@@ -463,8 +473,9 @@ func (x *DeductRequest) GetMaxAttempts() int32 {
 type DeductResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SOLD.
-	Reservation   *Reservation `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
-	Existed       bool         `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
+	Reservation *Reservation `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// True if a sale with this reservation_no and the same content existed before.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -514,9 +525,11 @@ func (x *DeductResponse) GetExisted() bool {
 }
 
 type ConfirmRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	ReservationNo string                 `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Number of the reservation.
+	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -621,7 +634,8 @@ func (x *ConfirmResponse) GetExisted() bool {
 
 type CancelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// May be the number of a Reserve that has not arrived yet.
 	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -727,9 +741,11 @@ func (x *CancelResponse) GetExisted() bool {
 }
 
 type GetReservationRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	ReservationNo string                 `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Number of the reservation.
+	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,11 +841,13 @@ func (x *GetReservationResponse) GetReservation() *Reservation {
 
 type ListReservationsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Item  string                 `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	// Only in this state.
+	// Name of the item.
+	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	// Only reservations in this state. Not set: in any.
 	State ReservationState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -895,10 +913,10 @@ func (x *ListReservationsRequest) GetPageToken() string {
 
 type ListReservationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By reservation_no. Of the state RESERVED: those that lapse first come first. A page may be short although another
-	// one follows.
-	Reservations  []*Reservation `protobuf:"bytes,1,rep,name=reservations,proto3" json:"reservations,omitempty"`
-	NextPageToken string         `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// By reservation_no. Of the state RESERVED: those that lapse first come first.
+	Reservations []*Reservation `protobuf:"bytes,1,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	// Empty on the last page. A page may be short, even empty, and not be the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
