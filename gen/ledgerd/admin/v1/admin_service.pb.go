@@ -85,8 +85,10 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 }
 
 type Tenant struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, chosen by an operator. Unique. Never changes.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Time of its creation.
 	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -143,7 +145,8 @@ type Key struct {
 	KeyName string `protobuf:"bytes,1,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	// Caller that the key belongs to. Request keys are scoped by principal.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	Role      Role   `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
+	// Role: what the key may do, within its scopes.
+	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
 	// Scopes, which limit what its role allows, such as "ledger.transfer(from=user:*)". Empty: everything.
 	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	// From then on it is refused. Absent: it does not expire.
@@ -151,13 +154,15 @@ type Key struct {
 	// Calls a second on one server. 0: no limit.
 	CallRate int32 `protobuf:"varint,6,opt,name=call_rate,json=callRate,proto3" json:"call_rate,omitempty"`
 	// Calls in flight on one server. 0: no limit.
-	CallLimit  int32                  `protobuf:"varint,7,opt,name=call_limit,json=callLimit,proto3" json:"call_limit,omitempty"`
+	CallLimit int32 `protobuf:"varint,7,opt,name=call_limit,json=callLimit,proto3" json:"call_limit,omitempty"`
+	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// TENANT/PRINCIPAL of a call, or the database login of a command.
 	CreatedBy string `protobuf:"bytes,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
-	// Absent: it is not revoked.
+	// Time at which it was revoked. Absent: it is not.
 	RevokeTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
-	RevokedBy  string                 `protobuf:"bytes,11,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
+	// Revoker, in the form of created_by. Empty: it is not revoked.
+	RevokedBy string `protobuf:"bytes,11,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
 	// To a minute or so. Absent: never.
 	LastUseTime   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_use_time,json=lastUseTime,proto3" json:"last_use_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -446,7 +451,7 @@ func (x *Limit) GetMaxMessages() int32 {
 
 type CreateTenantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 63 lower-case letters, digits and hyphens.
+	// 1 to 63 lower-case letters, digits and hyphens, the first of them no hyphen.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,7 +496,8 @@ func (x *CreateTenantRequest) GetName() string {
 
 type CreateTenantResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name, as in the request.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// True if there was a tenant of that name.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -545,7 +551,8 @@ func (x *CreateTenantResponse) GetExisted() bool {
 type ListTenantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -596,9 +603,11 @@ func (x *ListTenantsRequest) GetPageToken() string {
 }
 
 type ListTenantsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenants       []*Tenant              `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By name.
+	Tenants []*Tenant `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -648,16 +657,24 @@ func (x *ListTenantsResponse) GetNextPageToken() string {
 }
 
 type CreateKeyRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// 1 to 64 printable ASCII characters without spaces.
 	Principal string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
-	Role      Role   `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
+	// READ, WRITE or ADMIN, and no more than the caller's own role, unless that is OPERATOR.
+	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
 	// As in Key.
-	Scopes        []string               `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	CallRate      int32                  `protobuf:"varint,6,opt,name=call_rate,json=callRate,proto3" json:"call_rate,omitempty"`
-	CallLimit     int32                  `protobuf:"varint,7,opt,name=call_limit,json=callLimit,proto3" json:"call_limit,omitempty"`
+	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	// From then on the key is refused. Absent: it does not expire. If the caller's own rights end, the key has to end no
+	// later, unless the caller is an operator.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Calls a second on one server, at most 1,000,000. 0: no limit. If the caller has a limit, the key must have one that
+	// is no greater, unless the caller is an operator.
+	CallRate int32 `protobuf:"varint,6,opt,name=call_rate,json=callRate,proto3" json:"call_rate,omitempty"`
+	// Calls in flight on one server, at most 1,000,000. 0: no limit. If the caller has a limit, the key must have one
+	// that is no greater, unless the caller is an operator.
+	CallLimit     int32 `protobuf:"varint,7,opt,name=call_limit,json=callLimit,proto3" json:"call_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,8 +761,9 @@ func (x *CreateKeyRequest) GetCallLimit() int32 {
 type CreateKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The whole key, with its secret. It cannot be read again.
-	ApiKey        string `protobuf:"bytes,1,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
-	Key           *Key   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	ApiKey string `protobuf:"bytes,1,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
+	// The new key, without its secret.
+	Key           *Key `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -795,9 +813,11 @@ func (x *CreateKeyResponse) GetKey() *Key {
 }
 
 type RotateKeyRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Tenant  string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	KeyName string                 `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Public part of the old key. A key that is revoked or has expired fails with API_KEY_NOT_FOUND.
+	KeyName string `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	// How long the old key remains valid: 0 to 90 days, default 1 day. A key that expires earlier still does.
 	Overlap *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
 	// Of the successor. Required if the key expires; otherwise absent: it does not expire.
@@ -867,9 +887,11 @@ func (x *RotateKeyRequest) GetExpireTime() *timestamppb.Timestamp {
 type RotateKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The whole successor, with its secret. It cannot be read again.
-	ApiKey        string `protobuf:"bytes,1,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
-	Key           *Key   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	OldKey        *Key   `protobuf:"bytes,3,opt,name=old_key,json=oldKey,proto3" json:"old_key,omitempty"`
+	ApiKey string `protobuf:"bytes,1,opt,name=api_key,json=apiKey,proto3" json:"api_key,omitempty"`
+	// The successor, without its secret.
+	Key *Key `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// The old key, after the call.
+	OldKey        *Key `protobuf:"bytes,3,opt,name=old_key,json=oldKey,proto3" json:"old_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -926,9 +948,11 @@ func (x *RotateKeyResponse) GetOldKey() *Key {
 }
 
 type RevokeKeyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	KeyName       string                 `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Public part of the key.
+	KeyName       string `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,7 +1003,8 @@ func (x *RevokeKeyRequest) GetKeyName() string {
 
 type RevokeKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   *Key                   `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The key, after the call.
+	Key *Key `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// True: it was revoked before, and is as it was then.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1031,10 +1056,12 @@ func (x *RevokeKeyResponse) GetExisted() bool {
 }
 
 type ListKeysRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1092,9 +1119,11 @@ func (x *ListKeysRequest) GetPageToken() string {
 }
 
 type ListKeysResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Keys          []*Key                 `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By time of creation, the oldest first, also expired and revoked ones.
+	Keys []*Key `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1144,9 +1173,11 @@ func (x *ListKeysResponse) GetNextPageToken() string {
 }
 
 type PutPolicyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Policy        *Policy                `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The policy, as a whole. One of the same operation is replaced.
+	Policy        *Policy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1232,10 +1263,12 @@ func (*PutPolicyResponse) Descriptor() ([]byte, []int) {
 }
 
 type ListPoliciesRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1293,9 +1326,11 @@ func (x *ListPoliciesRequest) GetPageToken() string {
 }
 
 type ListPoliciesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Policies      []*Policy              `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By operation.
+	Policies []*Policy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1345,9 +1380,11 @@ func (x *ListPoliciesResponse) GetNextPageToken() string {
 }
 
 type DeletePolicyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Operation     string                 `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Operation whose policy to remove, such as "ledger.transfer", or "*".
+	Operation     string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1433,9 +1470,11 @@ func (*DeletePolicyResponse) Descriptor() ([]byte, []int) {
 }
 
 type PutLimitRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	Limit         *Limit                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// The limit. One of the same channel, scope and window is replaced. max_messages is required.
+	Limit         *Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1521,10 +1560,12 @@ func (*PutLimitResponse) Descriptor() ([]byte, []int) {
 }
 
 type ListLimitsRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// At most 1,000; 0 is 100.
-	PageSize      int32  `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1582,9 +1623,11 @@ func (x *ListLimitsRequest) GetPageToken() string {
 }
 
 type ListLimitsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limits        []*Limit               `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By channel, scope and window.
+	Limits []*Limit `protobuf:"bytes,1,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1634,9 +1677,10 @@ func (x *ListLimitsResponse) GetNextPageToken() string {
 }
 
 type DeleteLimitRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Tenant string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Without max_messages.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Channel, scope and window of the limit, without max_messages.
 	Limit         *Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
