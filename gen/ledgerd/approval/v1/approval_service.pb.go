@@ -88,19 +88,23 @@ func (ApprovalState) EnumDescriptor() ([]byte, []int) {
 // Approval is a request that needs another principal.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	State ApprovalState          `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.approval.v1.ApprovalState" json:"state,omitempty"`
+	// Id that the service gave it.
+	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// State, by the database's clock: from expire_time on an open approval is EXPIRED.
+	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.approval.v1.ApprovalState" json:"state,omitempty"`
 	// Operation that is requested, such as "ledger.reverse".
 	Operation string `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`
 	// Principal that requested it.
 	Requester string `protobuf:"bytes,4,opt,name=requester,proto3" json:"requester,omitempty"`
 	// Why it is requested.
-	Reason     string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Time of the request.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// From then on it can be neither approved nor rejected.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Principal that approved or rejected it. Empty: neither.
-	Decider    string                 `protobuf:"bytes,8,opt,name=decider,proto3" json:"decider,omitempty"`
+	Decider string `protobuf:"bytes,8,opt,name=decider,proto3" json:"decider,omitempty"`
+	// Time at which it was approved or rejected. Not set: neither.
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
 	// Note of the decider.
 	Note string `protobuf:"bytes,10,opt,name=note,proto3" json:"note,omitempty"`
@@ -284,8 +288,9 @@ func (x *RequestApprovalRequest) GetLife() *durationpb.Duration {
 }
 
 type RequestApprovalResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Approval      *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval, OPEN.
+	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -328,9 +333,10 @@ func (x *RequestApprovalResponse) GetApproval() *Approval {
 }
 
 type ApproveRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	ApprovalId int64                  `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// At most 1,000 bytes.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the approval.
+	ApprovalId int64 `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Note, for people: at most 1,000 bytes. May be empty.
 	Note          string `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -381,8 +387,9 @@ func (x *ApproveRequest) GetNote() string {
 }
 
 type ApproveResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Approval *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval, APPROVED, with the first approver.
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Response of the request that was approved, such as a ledgerd.ledger.v1.ReverseResponse.
 	Response *anypb.Any `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
 	// True if an earlier call approved it.
@@ -443,9 +450,10 @@ func (x *ApproveResponse) GetExisted() bool {
 }
 
 type RejectRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	ApprovalId int64                  `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// At most 1,000 bytes.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the approval.
+	ApprovalId int64 `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Note, for people: at most 1,000 bytes. May be empty.
 	Note          string `protobuf:"bytes,2,opt,name=note,proto3" json:"note,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -496,8 +504,9 @@ func (x *RejectRequest) GetNote() string {
 }
 
 type RejectResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Approval *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval, REJECTED, as it was rejected first.
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// True if an earlier call rejected it.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -549,8 +558,9 @@ func (x *RejectResponse) GetExisted() bool {
 }
 
 type GetApprovalRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ApprovalId    int64                  `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the approval.
+	ApprovalId    int64 `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,8 +603,9 @@ func (x *GetApprovalRequest) GetApprovalId() int64 {
 }
 
 type GetApprovalResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Approval *Approval              `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval, as it is now.
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// The request that was, or is to be approved. Absent: the caller could not approve it.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// Its response, once it is approved.
@@ -656,7 +667,7 @@ func (x *GetApprovalResponse) GetResponse() *anypb.Any {
 
 type ListApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent: all.
+	// Only approvals in this state. Absent: in any.
 	State ApprovalState `protobuf:"varint,1,opt,name=state,proto3,enum=ledgerd.approval.v1.ApprovalState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
