@@ -82,12 +82,14 @@ func (IdKind) EnumDescriptor() ([]byte, []int) {
 
 type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  IdKind                 `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
+	// Kind of the ids. Not set: SNOWFLAKE.
+	Kind IdKind `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
 	// Number of ids; 0 is 1.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Prefix of order numbers. May be empty.
+	// Prefix of order numbers: at most 8 letters A-Z and digits. May be empty. Not allowed with another kind.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Time zone of the date in order numbers, by its IANA name, such as Asia/Shanghai. Default: UTC.
+	// Time zone of the date in order numbers, by its IANA name, such as Asia/Shanghai. Default: UTC. Not allowed with
+	// another kind.
 	TimeZone      string `protobuf:"bytes,4,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -253,7 +255,8 @@ func (x *ParseRequest) GetId() string {
 
 type ParseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  IdKind                 `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
+	// Kind, recognized by the form of the id.
+	Kind IdKind `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
 	// Time of creation, in milliseconds.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Worker number, 0 to 1,023. Not set for UUIDs.
@@ -264,7 +267,7 @@ type ParseResponse struct {
 	Id *int64 `protobuf:"varint,5,opt,name=id,proto3,oneof" json:"id,omitempty"`
 	// The id in the form of Generate: 13 characters, the UUID, the order number.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	// Prefix of an order number.
+	// Prefix of an order number. May be empty.
 	Prefix string `protobuf:"bytes,7,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Date of an order number: year, month and day, such as 20260131.
 	Date          string `protobuf:"bytes,8,opt,name=date,proto3" json:"date,omitempty"`
