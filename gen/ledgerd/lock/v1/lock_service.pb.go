@@ -28,8 +28,10 @@ type LockState int32
 
 const (
 	LockState_LOCK_STATE_UNSPECIFIED LockState = 0
-	LockState_LOCK_STATE_FREE        LockState = 1
-	LockState_LOCK_STATE_HELD        LockState = 2
+	// It has no holder: it was released, its lease has expired, or it was never acquired.
+	LockState_LOCK_STATE_FREE LockState = 1
+	// It has a holder, until expire_time.
+	LockState_LOCK_STATE_HELD LockState = 2
 )
 
 // Enum value maps for LockState.
@@ -76,10 +78,13 @@ func (LockState) EnumDescriptor() ([]byte, []int) {
 // Lock is the present state of a lock. A FREE lock has only its name and the number of waiters.
 type Lock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	State LockState              `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.lock.v1.LockState" json:"state,omitempty"`
-	// Holder name sent by the caller, and the principal of its API key.
-	Holder    string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Name of the lock, unique in the tenant.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// State, by the database's clock.
+	State LockState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.lock.v1.LockState" json:"state,omitempty"`
+	// Name of the holder, chosen by the caller. By default the X-Request-ID of the call that acquired it.
+	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Principal of the caller that acquired it.
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Fence: greater than that of every earlier acquisition of this lock, for ever.
 	Fence int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
@@ -87,10 +92,11 @@ type Lock struct {
 	Holds int32 `protobuf:"varint,6,opt,name=holds,proto3" json:"holds,omitempty"`
 	// Lease, counted from the acquisition or the last renewal.
 	Lease *durationpb.Duration `protobuf:"bytes,7,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Times by the database's clock. To measure how much of a lease is left, count from before the request was sent, by
-	// a monotonic clock.
+	// Time of the acquisition, by the database's clock.
 	AcquireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=acquire_time,json=acquireTime,proto3" json:"acquire_time,omitempty"`
-	ExpireTime  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// End of the lease, unless it is renewed, by the database's clock. To measure how much of a lease is left, count from
+	// before the request was sent, by a monotonic clock.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// X-Request-ID of the call that acquired it.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Number of waiting calls. Set only by GetLock.
@@ -210,12 +216,12 @@ type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the lock, up to 256 bytes, unique in the tenant.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Name of the holder, for operators and for reentrant. Empty: the server generates one.
+	// Name of the holder, for operators and for reentrant. Empty: the X-Request-ID of the call.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Lease: 1 s to 1 h, default 30 s. Renew renews it.
 	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Longest wait, also bounded by the call's deadline: 0 (no wait) to 10 min, default 10 s. 0 in an Execute, and in a
-	// call with a submit token or a page id.
+	// call with a submit token or a claim.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// If true and the same holder and principal already hold the lock, the call succeeds with the same fence,
 	// increments holds, and extends the lease: it lasts from now for the longer of the old and the new duration.
@@ -301,8 +307,9 @@ func (x *AcquireRequest) GetGuardsPage() bool {
 }
 
 type AcquireResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lock          *Lock                  `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock, after the call, with the fence for Renew and Release.
+	Lock          *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -346,7 +353,8 @@ func (x *AcquireResponse) GetLock() *Lock {
 
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the lock.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Fence of the acquisition.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	// New lease from now: 1 s to 1 h. Default: the previous duration.
@@ -407,8 +415,9 @@ func (x *RenewRequest) GetLease() *durationpb.Duration {
 }
 
 type RenewResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lock          *Lock                  `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock, after the call.
+	Lock          *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -452,7 +461,8 @@ func (x *RenewResponse) GetLock() *Lock {
 
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the lock.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Fence of the acquisition.
 	Fence         int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -558,8 +568,9 @@ func (x *ReleaseResponse) GetExisted() bool {
 }
 
 type GetLockRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the lock.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -602,8 +613,9 @@ func (x *GetLockRequest) GetName() string {
 }
 
 type GetLockResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Lock          *Lock                  `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lock, as it is now.
+	Lock          *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -710,7 +722,8 @@ func (x *ListLocksRequest) GetPageToken() string {
 
 type ListLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Locks []*Lock                `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
+	// Held locks, by name.
+	Locks []*Lock `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
 	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -763,12 +776,16 @@ func (x *ListLocksResponse) GetNextPageToken() string {
 
 type HoldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// See AcquireRequest.
-	Name          string               `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Holder        string               `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	GuardsPage    bool                 `protobuf:"varint,5,opt,name=guards_page,json=guardsPage,proto3" json:"guards_page,omitempty"`
+	// Name of the lock, as in AcquireRequest.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the holder, for operators. Empty: the X-Request-ID of the call.
+	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Lease: 1 s to 1 h, default 30 s. The server renews it.
+	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	// Longest wait, as in AcquireRequest: 0 (no wait) to 10 min, default 10 s.
+	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// The lock guards a page id, or other work that must be done once, as in AcquireRequest.
+	GuardsPage    bool `protobuf:"varint,5,opt,name=guards_page,json=guardsPage,proto3" json:"guards_page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
