@@ -28,10 +28,14 @@ type Channel int32
 
 const (
 	Channel_CHANNEL_UNSPECIFIED Channel = 0
-	Channel_CHANNEL_SMS         Channel = 1
-	Channel_CHANNEL_EMAIL       Channel = 2
-	Channel_CHANNEL_PUSH        Channel = 3
-	Channel_CHANNEL_WEBHOOK     Channel = 4
+	// Text messages to phone numbers.
+	Channel_CHANNEL_SMS Channel = 1
+	// E-mails.
+	Channel_CHANNEL_EMAIL Channel = 2
+	// Push messages to device tokens.
+	Channel_CHANNEL_PUSH Channel = 3
+	// Signed HTTP requests to the tenant's endpoints: see WebhookService.
+	Channel_CHANNEL_WEBHOOK Channel = 4
 )
 
 // Enum value maps for Channel.
@@ -281,7 +285,7 @@ type Content struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Subject of an e-mail, or title of a push message.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Plain text.
+	// Plain text of an SMS, an e-mail or a push message.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// HTML of an e-mail. Sent unchanged: escape untrusted text before.
 	Html string `protobuf:"bytes,3,opt,name=html,proto3" json:"html,omitempty"`
@@ -400,7 +404,7 @@ type Param struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the variable at the provider.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Value.
+	// Value. In a template definition: a text that may contain variables of the template.
 	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -528,21 +532,21 @@ type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the message.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// State.
+	// State, as it is now.
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
-	// Channel.
+	// Channel by which it is sent.
 	Channel Channel `protobuf:"varint,3,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// The recipient, masked.
 	RecipientHint string `protobuf:"bytes,4,opt,name=recipient_hint,json=recipientHint,proto3" json:"recipient_hint,omitempty"`
-	// Business type.
+	// Business type, such as order.paid. Empty: none.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
-	// The caller's business number.
+	// The caller's business number, unique for ever. Empty: none.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Template, as name@version. Empty if the caller gave the content.
 	Template string `protobuf:"bytes,7,opt,name=template,proto3" json:"template,omitempty"`
-	// Locale of the template.
+	// Locale of the template that was used. Empty if the caller gave the content.
 	Locale string `protobuf:"bytes,8,opt,name=locale,proto3" json:"locale,omitempty"`
-	// Priority.
+	// Priority of the request, or else of its template; by default NORMAL.
 	Priority Priority `protobuf:"varint,9,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Policy after an attempt with unknown outcome.
 	OnUnknown OnUnknown `protobuf:"varint,10,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
@@ -758,11 +762,11 @@ type Event struct {
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	// Number of the attempt, from 1; 0: not an attempt.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Provider.
+	// Provider, as named in the server's configuration. Empty: none was involved.
 	Provider string `protobuf:"bytes,4,opt,name=provider,proto3" json:"provider,omitempty"`
 	// The provider's id of the message.
 	ProviderMessageId string `protobuf:"bytes,5,opt,name=provider_message_id,json=providerMessageId,proto3" json:"provider_message_id,omitempty"`
-	// Error code.
+	// Error code. Empty: it is no failure, or the provider gave none.
 	Code string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	// Error text of the provider.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`

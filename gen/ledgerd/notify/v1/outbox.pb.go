@@ -28,7 +28,7 @@ const (
 // SendRequest is a message to send.
 type SendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel by which to send it: each uses its own fields of the content.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Recipient: a phone number in E.164 (or as written in the server's region), an e-mail address, a device token, or
 	// the name of a webhook endpoint.
@@ -44,7 +44,7 @@ type SendRequest struct {
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
 	// Business number chosen by the caller. Unique for ever.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Priority.
+	// Priority. Not set: that of the template, or else NORMAL.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Not sent before this time: at most 30 days ahead. Not set: at once.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
@@ -53,7 +53,7 @@ type SendRequest struct {
 	// Least time to keep content and recipient; they are kept at least while the message is tried. Counted to the end
 	// of the day, UTC. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// Policy after an attempt with unknown outcome.
+	// Policy after an attempt with unknown outcome. Not set: that of the template, or else that of the channel.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
@@ -447,7 +447,7 @@ func (x *SendBatchResult) GetError() *v1.ItemError {
 // CancelMessageRequest names a message.
 type CancelMessageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message.
+	// Id of the message.
 	MessageId     int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1052,7 +1052,7 @@ func (*GetMessageRequest_BizNo) isGetMessageRequest_Target() {}
 // GetMessageResponse has the message and its events.
 type GetMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message, after the call.
+	// The message, as it is now.
 	Message *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	// The last 100 events, in order.
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
@@ -1363,15 +1363,15 @@ func (x *ListDeadLettersResponse) GetGroups() []*DeadLetterGroup {
 // DeadLetterGroup is a group of messages with the same channel and error code.
 type DeadLetterGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel of the messages.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Error code.
+	// Error code of their last failure.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// Number of messages, counted up to 10,000.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Newest message of the group.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
-	// Error text of the provider.
+	// Error text of the newest message's last failure that has one.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

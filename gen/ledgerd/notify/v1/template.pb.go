@@ -102,8 +102,8 @@ type TemplateUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a template of the message's channel.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Locale of the recipient, such as zh-Hant-TW. The nearest existing locale is used: zh-Hant-TW, zh-Hant, zh, and
-	// last the template's default.
+	// Locale of the recipient, such as zh-Hant-TW. The nearest existing locale is used: zh-Hant-TW, zh-TW, zh-Hant, zh,
+	// and last the template's default.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
 	// A version, whatever its locale. 0: the newest.
 	Version int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
@@ -492,7 +492,7 @@ type PutTemplateRequest struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Locale of the texts, such as en or zh-Hant.
 	Locale string `protobuf:"bytes,3,opt,name=locale,proto3" json:"locale,omitempty"`
-	// Definition.
+	// Texts, variables, and defaults of messages.
 	Definition *TemplateDefinition `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
 	// Make this the template's default locale, for recipients whose locale it does not have. The first locale of a
 	// template is its default anyway.
@@ -642,9 +642,9 @@ func (x *PutTemplateResponse) GetExisted() bool {
 // DeleteTemplateRequest names a template.
 type DeleteTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel of the template.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Name.
+	// Name of the template.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Only this locale. Empty: all locales.
 	Locale        string `protobuf:"bytes,3,opt,name=locale,proto3" json:"locale,omitempty"`
@@ -752,9 +752,9 @@ func (x *DeleteTemplateResponse) GetDeleteTime() *timestamppb.Timestamp {
 // GetTemplateRequest names a template.
 type GetTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel of the template.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Name.
+	// Name of the template.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// A version, also of a deleted template. 0: the newest in each locale.
 	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
@@ -862,13 +862,13 @@ func (x *GetTemplateResponse) GetVersions() []*TemplateVersion {
 // TemplateVersion is a version, which never changes.
 type TemplateVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the version.
+	// Number of the version, from 1, counted over all locales of the template.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Locale.
+	// Locale of the texts, in normal form.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
 	// True if this is the template's default locale.
 	DefaultLocale bool `protobuf:"varint,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
-	// Definition.
+	// Texts, variables, and defaults of messages.
 	Definition *TemplateDefinition `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
 	// Time of creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
@@ -1081,11 +1081,11 @@ func (x *ListTemplatesResponse) GetNextPageToken() string {
 // Template is a template in a list.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel of the template.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Name.
+	// Name of the template, unique in its channel.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Default locale.
+	// Locale for recipients whose locale the template does not have.
 	DefaultLocale string `protobuf:"bytes,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
 	// Newest version of each locale.
 	Versions map[string]int32 `protobuf:"bytes,4,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
@@ -1163,7 +1163,7 @@ func (x *Template) GetUpdateTime() *timestamppb.Timestamp {
 // PreviewTemplateRequest names a template to render.
 type PreviewTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Channel.
+	// Channel of the template.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Template and values; with a definition: its locale and values.
 	Template *TemplateUse `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
@@ -1229,11 +1229,11 @@ type PreviewTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Rendered content. Not set if there are problems.
 	Content *Content `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// All problems.
+	// All problems. Empty: there are none.
 	Problems []*TemplateProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Template used, as name@version.
+	// Template used, as name@version. Empty: the definition of the request was used.
 	Template string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	// Locale.
+	// Locale of the template used.
 	Locale        string `protobuf:"bytes,4,opt,name=locale,proto3" json:"locale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

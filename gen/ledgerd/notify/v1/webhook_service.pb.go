@@ -94,9 +94,9 @@ type Endpoint struct {
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	// Why nothing is posted to it. Not set: it is active.
 	DisabledReason DisabledReason `protobuf:"varint,5,opt,name=disabled_reason,json=disabledReason,proto3,enum=ledgerd.notify.v1.DisabledReason" json:"disabled_reason,omitempty"`
-	// Time when it was disabled.
+	// Time when it was disabled. Not set: it is active.
 	DisableTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=disable_time,json=disableTime,proto3" json:"disable_time,omitempty"`
-	// Version of its secret.
+	// Version of its secret, from 1.
 	SecretVersion int32 `protobuf:"varint,7,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
 	// Until then requests also have a signature of the previous version.
 	PreviousExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=previous_expire_time,json=previousExpireTime,proto3" json:"previous_expire_time,omitempty"`
@@ -257,7 +257,7 @@ func (x *EventTypes) GetTypes() []string {
 // CreateEndpointRequest describes an endpoint.
 type CreateEndpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name, unique in the tenant: a-z, 0-9, dots, - and _.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// URL to post to: https, without a user, on port 443 or 8443 and at a public address, unless the server allows
 	// others.
@@ -900,7 +900,7 @@ func (x *GetEndpointRequest) GetName() string {
 // GetEndpointResponse has the endpoint.
 type GetEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The endpoint, after the call.
+	// The endpoint, as it is now.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1063,7 +1063,7 @@ type PublishRequest struct {
 	// Business number of the event, chosen by the caller: each endpoint gets one message for it, for ever. A repeat
 	// also sends it to endpoints that were created since.
 	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Priority.
+	// Priority of the messages. Not set: NORMAL.
 	Priority Priority `protobuf:"varint,4,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Time for attempts. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
