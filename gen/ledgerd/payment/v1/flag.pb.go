@@ -224,7 +224,7 @@ type Flag struct {
 	Kind FlagKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ledgerd.payment.v1.FlagKind" json:"kind,omitempty"`
 	// Explanation, for people: its wording may change.
 	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Gateway.
+	// Name of the gateway.
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The gateway's number of the transaction.
 	TransactionId string `protobuf:"bytes,5,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
@@ -236,21 +236,21 @@ type Flag struct {
 	Asset string `protobuf:"bytes,8,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Currency, as the gateway says.
 	Currency string `protobuf:"bytes,9,opt,name=currency,proto3" json:"currency,omitempty"`
-	// Amount.
+	// Amount of the money, in major units of the currency.
 	Amount string `protobuf:"bytes,10,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Suspense account on which the money stands. Empty: it is not posted.
 	Account string `protobuf:"bytes,11,opt,name=account,proto3" json:"account,omitempty"`
-	// State.
+	// OPEN until it is resolved.
 	State FlagState `protobuf:"varint,12,opt,name=state,proto3,enum=ledgerd.payment.v1.FlagState" json:"state,omitempty"`
-	// Resolution.
+	// Destination of the money, as decided. Not set: it is open.
 	Resolution Resolution `protobuf:"varint,13,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
-	// Note of the person who decided.
+	// Note of the person who decided. Empty: none.
 	Note string `protobuf:"bytes,14,opt,name=note,proto3" json:"note,omitempty"`
 	// Refund that gives it back. Empty: none.
 	RefundNo string `protobuf:"bytes,15,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Time at which it was flagged.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it was resolved.
+	// Time at which it was resolved. Not set: it is open.
 	ResolveTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=resolve_time,json=resolveTime,proto3" json:"resolve_time,omitempty"`
 	// Principal that resolved it.
 	Principal string `protobuf:"bytes,18,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -426,7 +426,7 @@ func (x *Flag) GetRequestId() string {
 // ListFlagsRequest selects flags.
 type ListFlagsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// State. Not set: all.
+	// Only flags in this state. Not set: in any.
 	State FlagState `protobuf:"varint,1,opt,name=state,proto3,enum=ledgerd.payment.v1.FlagState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -545,7 +545,7 @@ func (x *ListFlagsResponse) GetNextPageToken() string {
 // ResolveFlagRequest is a decision.
 type ResolveFlagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Flag.
+	// Id of the flag.
 	FlagId int64 `protobuf:"varint,1,opt,name=flag_id,json=flagId,proto3" json:"flag_id,omitempty"`
 	// Destination of the money.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
@@ -628,7 +628,7 @@ func (x *ResolveFlagRequest) GetNote() string {
 // ResolveFlagResponse is the answer to ResolveFlag.
 type ResolveFlagResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The flag.
+	// The flag, after the call.
 	Flag *Flag `protobuf:"bytes,1,opt,name=flag,proto3" json:"flag,omitempty"`
 	// True if it was resolved like this already.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`

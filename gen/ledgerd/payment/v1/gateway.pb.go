@@ -292,7 +292,7 @@ func (x *PutGatewayRequest) GetGateway() *Gateway {
 // PutGatewayResponse is the answer to PutGateway.
 type PutGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The gateway.
+	// The gateway, after the call.
 	Gateway *Gateway `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// True if it was like this already.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
@@ -521,7 +521,7 @@ func (x *HandleCallbackRequest) GetBody() []byte {
 // HandleCallbackResponse is the HTTP response to send to the gateway.
 type HandleCallbackResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Status.
+	// HTTP status.
 	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
 	// Content-Type of the body.
 	ContentType string `protobuf:"bytes,2,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
@@ -587,7 +587,7 @@ type Notice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Gateway.
+	// Name of the gateway.
 	Gateway string `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The gateway's own id of a callback; of an answer to a call of the service, a text made of the call and the answer.
 	NotifyId string `protobuf:"bytes,3,opt,name=notify_id,json=notifyId,proto3" json:"notify_id,omitempty"`
@@ -597,15 +597,15 @@ type Notice struct {
 	Kind NoticeKind `protobuf:"varint,5,opt,name=kind,proto3,enum=ledgerd.payment.v1.NoticeKind" json:"kind,omitempty"`
 	// Number of the payment; empty: none is known by it.
 	OutTradeNo string `protobuf:"bytes,6,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// The gateway's number of the transaction.
+	// The gateway's number of the transaction. Empty: the notice has none.
 	TransactionId string `protobuf:"bytes,7,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
-	// Number of the refund.
+	// Number of the refund. Empty: it is about none.
 	RefundNo string `protobuf:"bytes,8,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
-	// Amount in major units of the currency.
+	// Amount in major units of the currency. Empty: the notice has none.
 	Amount string `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
-	// ISO 4217 code.
+	// ISO 4217 code. Empty: the notice has none.
 	Currency string `protobuf:"bytes,10,opt,name=currency,proto3" json:"currency,omitempty"`
-	// When it happened, by the gateway's clock.
+	// When it happened, by the gateway's clock. Not set: the notice does not say.
 	OccurTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=occur_time,json=occurTime,proto3" json:"occur_time,omitempty"`
 	// Effect of the notice.
 	Verdict NoticeVerdict `protobuf:"varint,12,opt,name=verdict,proto3,enum=ledgerd.payment.v1.NoticeVerdict" json:"verdict,omitempty"`

@@ -109,13 +109,13 @@ type Payment struct {
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
 	// Order that it pays.
 	OrderNo string `protobuf:"bytes,3,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Gateway.
+	// Name of the gateway.
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// Way to pay, as the gateway knows several. Empty: its default.
 	PayType string `protobuf:"bytes,5,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
 	// Attempt, from 1: payments of the same order, gateway and pay type.
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// State.
+	// State, as it counts now.
 	State PaymentState `protobuf:"varint,7,opt,name=state,proto3,enum=ledgerd.payment.v1.PaymentState" json:"state,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -136,8 +136,9 @@ type Payment struct {
 	// Values with which the payer's client pays, such as client_secret, code_url or form_url. Empty until the gateway
 	// knows the payment.
 	Credential map[string]string `protobuf:"bytes,16,rep,name=credential,proto3" json:"credential,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Why it was declined or refused, as the gateway says. Empty: it was not.
+	// Why it was last declined or refused, as the gateway or the service says. Empty: it was not.
 	FailureCode string `protobuf:"bytes,17,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
+	// Explanation of failure_code, for people: its wording may change.
 	FailureText string `protobuf:"bytes,18,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// Time after which the gateway should not let it be paid: that of the order. Not set: none.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
@@ -349,7 +350,7 @@ type CreatePaymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the order: what remains to be paid of it is the amount.
 	OrderNo string `protobuf:"bytes,1,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Gateway.
+	// Name of the gateway, which PutGateway must have described.
 	Gateway string `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// Way to pay, if the gateway knows several: see docs/gateways.md. Empty: its default.
 	PayType string `protobuf:"bytes,3,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
@@ -568,7 +569,7 @@ func (x *GetPaymentRequest) GetOutTradeNo() string {
 // GetPaymentResponse has the payment.
 type GetPaymentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The payment.
+	// The payment, as it is now.
 	Payment       *Payment `protobuf:"bytes,1,opt,name=payment,proto3" json:"payment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -779,7 +780,7 @@ func (x *AskGatewayRequest) GetOutTradeNo() string {
 // AskGatewayResponse has the payment as it is then.
 type AskGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The payment.
+	// The payment, after the answer of the gateway has taken effect.
 	Payment       *Payment `protobuf:"bytes,1,opt,name=payment,proto3" json:"payment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -96,17 +96,17 @@ type Refund struct {
 	RefundNo string `protobuf:"bytes,2,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Payment whose money it gives back.
 	OutTradeNo string `protobuf:"bytes,3,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// Gateway.
+	// Name of the gateway.
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The gateway's number of the transaction.
 	TransactionId string `protobuf:"bytes,5,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
-	// State.
+	// State, as it counts now.
 	State RefundState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.payment.v1.RefundState" json:"state,omitempty"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,7,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Amount of the refund, with the decimals of the asset.
 	Amount string `protobuf:"bytes,8,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Reason, for the payer.
+	// Reason, for the payer. Empty: none.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Account of the ledger whose money it is.
 	Account string `protobuf:"bytes,10,opt,name=account,proto3" json:"account,omitempty"`
@@ -114,6 +114,7 @@ type Refund struct {
 	GatewayRefundId string `protobuf:"bytes,11,opt,name=gateway_refund_id,json=gatewayRefundId,proto3" json:"gateway_refund_id,omitempty"`
 	// Why it failed, as the gateway says. Empty: it did not.
 	FailureCode string `protobuf:"bytes,12,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
+	// Explanation of failure_code, for people: its wording may change.
 	FailureText string `protobuf:"bytes,13,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
@@ -282,11 +283,11 @@ type RefundPaymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number: 6 to 64 letters, digits, - and _, unique for ever.
 	RefundNo string `protobuf:"bytes,1,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
-	// Payment.
+	// Number of the payment.
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
 	// Amount of the refund. Not set: all that remains, console refunds subtracted.
 	Amount *string `protobuf:"bytes,3,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
-	// Reason, for the payer.
+	// Reason, for the payer. May be empty.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -353,7 +354,7 @@ func (x *RefundPaymentRequest) GetReason() string {
 // RefundPaymentResponse is the answer to RefundPayment.
 type RefundPaymentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The refund.
+	// The refund, as it is now.
 	Refund *Refund `protobuf:"bytes,1,opt,name=refund,proto3" json:"refund,omitempty"`
 	// True if an earlier call asked for it.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
@@ -454,7 +455,7 @@ func (x *GetRefundRequest) GetRefundNo() string {
 // GetRefundResponse has the refund.
 type GetRefundResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The refund.
+	// The refund, as it is now.
 	Refund        *Refund `protobuf:"bytes,1,opt,name=refund,proto3" json:"refund,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,7 +26,7 @@ const (
 // Transaction is money that came through a gateway. A payer who paid twice has two.
 type Transaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Gateway.
+	// Name of the gateway.
 	Gateway string `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The gateway's number of it.
 	TransactionId string `protobuf:"bytes,2,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
@@ -36,7 +36,7 @@ type Transaction struct {
 	Currency string `protobuf:"bytes,4,opt,name=currency,proto3" json:"currency,omitempty"`
 	// Asset of the currency. Empty: the ledger has none.
 	Asset string `protobuf:"bytes,5,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Amount in major units.
+	// Amount in major units of the currency.
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Account on which the money stands. Empty: it is not posted.
 	Account string `protobuf:"bytes,7,opt,name=account,proto3" json:"account,omitempty"`
