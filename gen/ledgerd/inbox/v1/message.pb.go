@@ -263,11 +263,11 @@ func (x *Delivery) GetMaxBackoff() *durationpb.Duration {
 // Message is the inbox's record of a message.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its key.
+	// Consumer group, id and part of the message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Origin.
+	// Origin of the message: topic, subject or queue.
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
-	// State.
+	// State. A message whose lease has expired is still PROCESSING, until a call changes it.
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.inbox.v1.MessageState" json:"state,omitempty"`
 	// Holder of the lease, or the last holder.
 	Holder string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`

@@ -190,11 +190,11 @@ type HistoryEntry struct {
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	// Kind of the mover.
 	Actor Actor `protobuf:"varint,4,opt,name=actor,proto3,enum=ledgerd.machine.v1.Actor" json:"actor,omitempty"`
-	// Cause.
+	// Cause, as its caller named it; "timer" for a timer, "creation" for the creation.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Reason.
+	// Reason, for people: that of the call, or of the timer. Empty: none.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Inputs of the caller.
+	// Inputs of the caller. Empty: none.
 	Inputs map[string]string `protobuf:"bytes,7,rep,name=inputs,proto3" json:"inputs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Principal of the caller. Empty: a timer.
 	Principal string `protobuf:"bytes,8,opt,name=principal,proto3" json:"principal,omitempty"`

@@ -26,11 +26,11 @@ const (
 // Machine is a version of a machine, which never changes.
 type Machine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Number of the version, from 1.
 	Version int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	// Definition.
+	// States, and the moves between them.
 	Definition *Definition `protobuf:"bytes,3,opt,name=definition,proto3" json:"definition,omitempty"`
 	// Principal that defined it.
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -119,7 +119,7 @@ type DefineMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: a-z, 0-9, dots, - and _.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	// Definition.
+	// States, and the moves between them.
 	Definition    *Definition `protobuf:"bytes,2,opt,name=definition,proto3" json:"definition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -227,7 +227,7 @@ func (x *DefineMachineResponse) GetExisted() bool {
 // GetMachineRequest names a machine.
 type GetMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// A version. 0: the newest.
 	Version       int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
@@ -282,7 +282,7 @@ func (x *GetMachineRequest) GetVersion() int32 {
 // GetMachineResponse has the version.
 type GetMachineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version.
+	// Machine in that version.
 	Machine       *Machine `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -438,7 +438,7 @@ func (x *ListMachinesResponse) GetNextPageToken() string {
 // GetDiagramRequest names a machine.
 type GetDiagramRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// A version. 0: the newest.
 	Version       int32 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`

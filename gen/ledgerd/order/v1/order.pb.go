@@ -46,7 +46,7 @@ type Order struct {
 	Asset string `protobuf:"bytes,8,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Amount to pay, with the decimals of the asset.
 	Amount string `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Lines.
+	// Items that were ordered, in the order of the request. Empty: none were named.
 	Lines []*OrderLine `protobuf:"bytes,10,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Account of the ledger that is paid. Empty: none.
 	Payee string `protobuf:"bytes,11,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -58,7 +58,7 @@ type Order struct {
 	Purchase *PurchaseKey `protobuf:"bytes,14,opt,name=purchase,proto3" json:"purchase,omitempty"`
 	// How long it may stay unpaid. Not set: its machine gives its first state no time.
 	PayWithin *durationpb.Duration `protobuf:"bytes,15,opt,name=pay_within,json=payWithin,proto3" json:"pay_within,omitempty"`
-	// Metadata.
+	// Metadata of the caller: names and values.
 	Metadata map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Time at which it leaves its state by itself, such as because it is not paid. Not set: never.
 	TimerTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=timer_time,json=timerTime,proto3" json:"timer_time,omitempty"`
@@ -484,7 +484,7 @@ type CreateOrderRequest struct {
 	Asset string `protobuf:"bytes,3,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Amount to pay. 0: the order is paid by the commit that creates it.
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Lines.
+	// Items that are ordered, at most 100. May be empty without reserve.
 	Lines []*OrderLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Code of the account that is paid, in the order's asset. Required with balance.
 	Payee string `protobuf:"bytes,6,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -501,7 +501,7 @@ type CreateOrderRequest struct {
 	// State machine that the order follows: "order" or "simple_order", which the service brings, or one of your own.
 	// Empty: "order".
 	Machine string `protobuf:"bytes,12,opt,name=machine,proto3" json:"machine,omitempty"`
-	// Metadata: at most 16 KiB.
+	// Metadata: at most 64 names of 1 to 128 bytes, and 16 KiB in all.
 	Metadata map[string]string `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Check everything, and change nothing.
 	DryRun bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`

@@ -485,7 +485,7 @@ type RedeemCouponRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the coupon.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// Owner.
+	// Owner of the coupon. With another owner the error is COUPON_TAKEN.
 	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Name of the cause, such as the number of a purchase: a repeat has the same. "timer" and "creation" are reserved.
 	Cause         string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -602,7 +602,7 @@ func (x *RedeemCouponResponse) GetExisted() bool {
 // GetCouponRequest names a coupon.
 type GetCouponRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Code.
+	// Code of the coupon.
 	Code          string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -427,7 +427,7 @@ func (x *PutSaleRequest) GetSale() *Sale {
 // PutSaleResponse has the sale.
 type PutSaleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale.
+	// The sale, after the call.
 	Sale *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	// True if it was like this already.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
@@ -482,7 +482,7 @@ func (x *PutSaleResponse) GetExisted() bool {
 // GetSaleRequest names a sale.
 type GetSaleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Name of the sale.
 	Sale          string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -528,7 +528,7 @@ func (x *GetSaleRequest) GetSale() string {
 // GetSaleResponse has the sale, with the counts of its item.
 type GetSaleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale.
+	// The sale, as it is now.
 	Sale *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	// Units that can be grabbed.
 	Available int64 `protobuf:"varint,2,opt,name=available,proto3" json:"available,omitempty"`
@@ -720,7 +720,7 @@ func (x *ListSalesResponse) GetNextPageToken() string {
 // Grab is one buyer's attempt to get a unit.
 type Grab struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Buyer.
+	// Buyer: the caller's name of the end user.
 	Buyer string `protobuf:"bytes,1,opt,name=buyer,proto3" json:"buyer,omitempty"`
 	// Which unit of this buyer, from 1 to the sale's per_buyer. 0 is 1. A repeat names the same.
 	Unit          int32 `protobuf:"varint,2,opt,name=unit,proto3" json:"unit,omitempty"`
@@ -775,7 +775,7 @@ func (x *Grab) GetUnit() int32 {
 // GrabRequest asks for a unit.
 type GrabRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale.
+	// Name of the sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	// Buyer, and which unit.
 	Grab          *Grab `protobuf:"bytes,2,opt,name=grab,proto3" json:"grab,omitempty"`
@@ -830,15 +830,15 @@ func (x *GrabRequest) GetGrab() *Grab {
 // GrabResponse has the outcome.
 type GrabResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Outcome.
+	// Outcome, which says whether the buyer has a unit.
 	Outcome Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=ledgerd.sale.v1.Outcome" json:"outcome,omitempty"`
-	// Number of the order that was won.
+	// Number of the order that was won. Empty: none was.
 	OrderNo string `protobuf:"bytes,2,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
 	// Time before which the order has to be paid. Not set: it is not awaiting payment, or has no such time.
 	PayBeforeTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=pay_before_time,json=payBeforeTime,proto3" json:"pay_before_time,omitempty"`
-	// State of the order.
+	// State of the order that was won, as it is now.
 	OrderState string `protobuf:"bytes,4,opt,name=order_state,json=orderState,proto3" json:"order_state,omitempty"`
-	// Code of the coupon that was won.
+	// Code of the coupon that was won. Empty: none was.
 	Coupon        string `protobuf:"bytes,5,opt,name=coupon,proto3" json:"coupon,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -912,7 +912,7 @@ func (x *GrabResponse) GetCoupon() string {
 // GrabManyRequest asks for units for several buyers, each for itself, as if all asked at the same moment.
 type GrabManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale.
+	// Name of the sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	// Buyers, and which unit of each.
 	Grabs         []*Grab `protobuf:"bytes,2,rep,name=grabs,proto3" json:"grabs,omitempty"`
