@@ -1,6 +1,7 @@
 // Tidy fails the build for problems that compilers and linters ignore and readers do not: long files and
 // functions, wide lines, names that shadow builtins, meaningless package names, mock libraries, tests that
-// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL, protos and Markdown are checked for wide lines.
+// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL, protos and Markdown are checked for wide lines,
+// fields of protos for comments.
 // The rules are few and have no exceptions by comment; to change a rule, change this program.
 //
 //	go -C tools run ./tidy ..
@@ -69,6 +70,7 @@ func check(root string, lim limits) ([]finding, error) {
 		}
 		if path.Ext(name) != ".go" {
 			all = append(all, proseWidth(name, text, lim.width)...)
+			all = append(all, protoComments(name, text)...)
 			return nil
 		}
 		f, err := parse(name, text, module)

@@ -37,7 +37,7 @@ func TestRulesFireExactlyOnMarkedLines(t *testing.T) {
 	}
 
 	rules := []string{"file-length", "function-length", "package-name", "mock-library", "test-sleep",
-		"import-direction", "domain-import", "proto-import", "line-width", "shadowed-builtin"}
+		"import-direction", "domain-import", "proto-import", "line-width", "shadowed-builtin", "field-comment"}
 	for _, rule := range rules {
 		if !strings.Contains(strings.Join(want, "\n"), " "+rule) {
 			t.Errorf("testdata does not show rule %s", rule)
