@@ -130,7 +130,7 @@ type notice struct {
 // found, if not nil, then names what the order needs.
 func (c *notice) need(tx *Tx, found func(o *order.Order)) {
 	g, payments := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}, tx.Payments()
-	c.recorded = payments.WantNotice(payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: c.Received.ID})
+	c.recorded = payments.Notices.Want(payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: c.Received.ID})
 	c.payment = payments.Want(payment.Key{Tenant: c.Tenant, OutTradeNo: c.OutTradeNo})
 	c.accounts.need(tx, g)
 	c.creation.Caller, c.creation.CreateParams = c.Caller, machine.CreateParams{Machine: machine.PaymentMachine,
@@ -262,7 +262,7 @@ func (a *gatewayAccounts) need(tx *Tx, k payment.GatewayKey) {
 	if g, ok := payment.KnownGateway(k); ok && a.expected == nil {
 		a.expected = &g
 	}
-	a.row = tx.Payments().WantGateway(k)
+	a.row = tx.Payments().Gateways.Want(k)
 }
 
 // asExpected reports whether the batch has read the accounts that Need expected. If not, the next attempt expects those
@@ -290,7 +290,7 @@ type KeepNotice struct {
 
 // Need names the notice.
 func (c *KeepNotice) Need(tx *Tx) {
-	c.recorded = tx.Payments().WantNotice(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Received.ID})
+	c.recorded = tx.Payments().Notices.Want(payment.NoticeKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: c.Received.ID})
 }
 
 // Apply stores the notice, once.

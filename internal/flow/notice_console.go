@@ -69,7 +69,7 @@ func (c *consoleNotice) find(tx *Tx) (*payment.ConsoleRow, error) {
 		}
 	}
 	for _, id := range ids {
-		r := tx.Payments().KnownConsole(payment.ConsoleKey{Tenant: c.Tenant, ID: id})
+		r := tx.Payments().Consoles.Known(payment.ConsoleKey{Tenant: c.Tenant, ID: id})
 		if r == nil {
 			c.rows.ids = ids
 			return nil, commit.ErrMoreRows
@@ -102,7 +102,7 @@ func (c *consoleNotice) add(tx *Tx) (any, error) {
 	tx.Payments().AddConsole(c.recorded, x)
 	c.addAliases(tx, c.recorded.Value.ID)
 	if money != nil && money.Exists {
-		t := tx.Payments().ChangeMoney(money)
+		t := tx.Payments().Transactions.Change(money)
 		t.AddExtra(x.Of(t))
 	}
 	return s, nil
@@ -139,7 +139,7 @@ func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	}
 	if next.Failed == x.Failed && next.Unit == x.Unit && next.Amount == x.Amount {
 		if !next.NoticedAt.Equal(x.NoticedAt) {
-			tx.Payments().ChangeConsole(r).NoticedAt = next.NoticedAt
+			tx.Payments().Consoles.Change(r).NoticedAt = next.NoticedAt
 		}
 		s := c.record(tx, payment.VerdictKnown, "the refund is known")
 		c.addAliases(tx, r.Key.ID)
@@ -148,7 +148,8 @@ func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	if x.Reflagged {
 		return nil, commit.ErrLater // another call of this batch has raised a flag about it
 	}
-	if flag := (payment.FlagKey{Tenant: c.Tenant, ID: x.FlagID}); flag.ID != 0 && tx.Payments().KnownFlag(flag) == nil {
+	flag := payment.FlagKey{Tenant: c.Tenant, ID: x.FlagID}
+	if flag.ID != 0 && tx.Payments().Flags.Known(flag) == nil {
 		c.rows.flag = flag.ID
 		return nil, commit.ErrMoreRows
 	}
@@ -165,7 +166,7 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 	money []*payment.TransactionRow) NoticeResult {
 	was, detail := r.Value, c.describeChange(&r.Value, &next)
 	resolved := was.GivenBack()
-	last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
+	last := tx.Payments().Flags.Known(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
 	if last != nil && last.Value.Resolution == "" {
 		resolved, _ = resolved.Sub(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: detail,
@@ -181,7 +182,7 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 		next.FlagID, flagged = c.flag(tx, r.Key.ID, &next, n, detail), true
 	}
 	next.Reflagged = true
-	*tx.Payments().ChangeConsole(r) = next
+	*tx.Payments().Consoles.Change(r) = next
 	verdict := payment.VerdictApplied
 	if flagged {
 		verdict = payment.VerdictFlagged
@@ -190,7 +191,7 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 	c.addAliases(tx, r.Key.ID)
 	for _, row := range money {
 		if row.Exists && row.Key.Gateway == c.Gateway {
-			t := tx.Payments().ChangeMoney(row)
+			t := tx.Payments().Transactions.Change(row)
 			t.ExtraRefunded = excess(t.ExtraRefunded, was.Of(t))
 			t.AddExtra(next.Of(t))
 		}
@@ -244,16 +245,16 @@ type consoleRows struct {
 // need names the refund, its flag, the transaction, and the instances that are locked for them.
 func (r *consoleRows) need(tx *Tx, k payment.GatewayKey) {
 	for _, id := range r.ids {
-		tx.Payments().WantConsole(payment.ConsoleKey{Tenant: k.Tenant, ID: id})
+		tx.Payments().Consoles.Want(payment.ConsoleKey{Tenant: k.Tenant, ID: id})
 	}
 	if r.flag != 0 {
-		tx.Payments().WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: r.flag})
+		tx.Payments().Flags.Want(payment.FlagKey{Tenant: k.Tenant, ID: r.flag})
 	}
 	if r.listed != "" {
 		tx.Payments().WantMoney(payment.Key{Tenant: k.Tenant, OutTradeNo: r.listed})
 	}
 	if r.transaction != "" {
-		tx.Payments().WantTransaction(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: r.transaction})
+		tx.Payments().Transactions.Want(payment.TransactionKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: r.transaction})
 	}
 	for _, number := range r.guards {
 		tx.Machines().Want(paymentInstance(payment.Key{Tenant: k.Tenant, OutTradeNo: number}))
@@ -272,7 +273,8 @@ func (c *consoleNotice) transactionOfPayment(tx *Tx) (money *payment.Transaction
 		return nil, "", commit.ErrMoreRows
 	}
 	if paid != "" {
-		if r := tx.Payments().KnownTransaction(c.transactionKey(paid)); r.Exists && r.Value.OutTradeNo == c.OutTradeNo {
+		r := tx.Payments().Transactions.Known(c.transactionKey(paid))
+		if r.Exists && r.Value.OutTradeNo == c.OutTradeNo {
 			return r, paid, nil
 		}
 	}
@@ -296,7 +298,7 @@ func (c *consoleNotice) refundedTransaction(tx *Tx) (money *payment.TransactionR
 // transactionByID returns a transaction and locks its payment. It may not exist yet: a gateway may report the refund
 // first.
 func (r *consoleRows) transactionByID(tx *Tx, k payment.TransactionKey) (*payment.TransactionRow, error) {
-	money := tx.Payments().KnownTransaction(k)
+	money := tx.Payments().Transactions.Known(k)
 	if money == nil {
 		r.transaction = k.ID // the next attempt names it
 		return nil, commit.ErrMoreRows

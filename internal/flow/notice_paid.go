@@ -43,7 +43,7 @@ func (c *paidNotice) Need(tx *Tx) {
 		}
 	})
 	if c.money = nil; c.TransactionID != "" {
-		c.money = tx.Payments().WantTransaction(c.transactionKey(c.TransactionID))
+		c.money = tx.Payments().Transactions.Want(c.transactionKey(c.TransactionID))
 	}
 	if c.posting.transfer = nil; c.posting.suspend {
 		c.needTransfer(tx, "")

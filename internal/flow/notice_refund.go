@@ -27,7 +27,7 @@ func (c *refundNotice) Need(tx *Tx) {
 	g := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}
 	c.need(tx, nil)
 	if c.TransactionID != "" {
-		tx.Payments().WantTransaction(c.transactionKey(c.TransactionID))
+		tx.Payments().Transactions.Want(c.transactionKey(c.TransactionID))
 	}
 	c.refund.need(tx, payment.RefundKey{Tenant: c.Tenant, RefundNo: c.RefundNo})
 	c.hold.need(tx, &c.notice)
@@ -96,7 +96,7 @@ func (c *refundNotice) moveRefund(tx *Tx, x *payment.Refund, to string) (any, er
 	if _, err := c.run(tx, m.Apply); err != nil {
 		return nil, err
 	}
-	changed := tx.Payments().ChangeRefund(c.refund.row)
+	changed := tx.Payments().Refunds.Change(c.refund.row)
 	if c.GatewayRefundID != "" {
 		changed.GatewayRefundID = c.GatewayRefundID
 	}
@@ -171,9 +171,9 @@ func (c *refundNotice) endRefund(tx *Tx, x *payment.Refund) error {
 	if err := c.refund.mustBeNamed(tx, x); err != nil {
 		return err
 	}
-	money := tx.Payments().KnownTransaction(x.Transaction())
+	money := tx.Payments().Transactions.Known(x.Transaction())
 	tx.Payments().EndRefundCalls(x.RefundKey)
-	t := tx.Payments().ChangeMoney(money)
+	t := tx.Payments().Transactions.Change(money)
 	t.Refunding, _ = t.Refunding.Sub(x.Amount)
 	back := c.Kind == gateway.Refunded
 	if back {
@@ -206,7 +206,7 @@ func (c *refundNotice) moveRefunding(tx *Tx, x *payment.Refund, full bool) error
 			c.refund.mover = v.Cause
 			return commit.ErrMoreRows
 		}
-		r := tx.Payments().WantRefund(payment.RefundKey{Tenant: c.Tenant, RefundNo: v.Cause})
+		r := tx.Payments().Refunds.Want(payment.RefundKey{Tenant: c.Tenant, RefundNo: v.Cause})
 		if !r.Exists || r.Value.Transaction() != x.Transaction() {
 			return nil
 		}
@@ -251,27 +251,27 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 		return
 	}
 	payments := tx.Payments()
-	r.row = payments.WantRefund(k)
+	r.row = payments.Refunds.Want(k)
 	tx.Machines().Want(refundInstance(k))
 	if x := r.found; x != nil {
-		payments.WantTransaction(x.Transaction())
+		payments.Transactions.Want(x.Transaction())
 		if x.OutcomeFlagID != 0 {
-			payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.OutcomeFlagID})
+			payments.Flags.Want(payment.FlagKey{Tenant: k.Tenant, ID: x.OutcomeFlagID})
 		}
 		if x.FlagID != 0 {
-			r.flag = payments.WantFlag(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
+			r.flag = payments.Flags.Want(payment.FlagKey{Tenant: k.Tenant, ID: x.FlagID})
 		}
 	}
 	if r.mover != "" {
-		payments.WantRefund(payment.RefundKey{Tenant: k.Tenant, RefundNo: r.mover})
+		payments.Refunds.Want(payment.RefundKey{Tenant: k.Tenant, RefundNo: r.mover})
 	}
 }
 
 // mustBeNamed returns ErrMoreRows if this attempt has not named the transaction and the flags of a refund.
 func (r *refundRows) mustBeNamed(tx *Tx, x *payment.Refund) error {
 	outcome := payment.FlagKey{Tenant: x.Tenant, ID: x.OutcomeFlagID}
-	if tx.Payments().KnownTransaction(x.Transaction()) == nil || x.FlagID != 0 && r.flag == nil ||
-		x.OutcomeFlagID != 0 && tx.Payments().KnownFlag(outcome) == nil {
+	if tx.Payments().Transactions.Known(x.Transaction()) == nil || x.FlagID != 0 && r.flag == nil ||
+		x.OutcomeFlagID != 0 && tx.Payments().Flags.Known(outcome) == nil {
 		found := *x
 		r.found = &found
 		return commit.ErrMoreRows
@@ -332,12 +332,12 @@ func (a *refundAliases) need(tx *Tx, n *NoticeParams, g payment.GatewayKey) {
 	a.number, a.currency = nil, nil
 	if n.endsRefund() && n.RefundNo != "" {
 		k := numberAlias(g, n.OutTradeNo, n.RefundNo)
-		a.number = tx.Payments().WantNotice(k)
+		a.number = tx.Payments().Notices.Want(k)
 		k.ID = httpsend.Cut(k.ID+"/"+n.Currency, 256)
-		a.currency = tx.Payments().WantNotice(k)
+		a.currency = tx.Payments().Notices.Want(k)
 	}
 	if a.refund = a.number; n.GatewayRefundID != "" && (n.endsRefund() || n.Kind == gateway.RefundPending) {
-		a.refund = tx.Payments().WantNotice(payment.RefundName(g, n.GatewayRefundID))
+		a.refund = tx.Payments().Notices.Want(payment.RefundName(g, n.GatewayRefundID))
 	}
 }
 

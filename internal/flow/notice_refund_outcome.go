@@ -100,18 +100,18 @@ func (c *refundNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Notice
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
-	if last := tx.Payments().KnownFlag(payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}); last != nil &&
+	if last := tx.Payments().Flags.Known(payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}); last != nil &&
 		last.Value.Resolution == "" {
 		n, _ = n.Add(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: g.detail,
 			Principal: c.Principal, RequestID: c.RequestID})
 		withdrawn = true
 	}
-	t := tx.Payments().ChangeMoney(tx.Payments().KnownTransaction(x.Transaction()))
+	t := tx.Payments().Transactions.Change(tx.Payments().Transactions.Known(x.Transaction()))
 	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(excess(x.GivenBack, g.countedBefore))
 	t.AddExtra(excess(g.given, g.counted))
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()
-	changed := tx.Payments().ChangeRefund(c.refund.row)
+	changed := tx.Payments().Refunds.Change(c.refund.row)
 	changed.GivenBack, changed.Booked = g.given, g.booked
 	switch {
 	case !n.IsZero() || nothing:
@@ -130,7 +130,7 @@ const maxAhead = time.Minute
 // later does not count.
 func (c *refundNotice) recordTime(tx *Tx, x *payment.Refund) {
 	if at := c.latestTime(tx, x.NoticedAt); !at.Equal(x.NoticedAt) {
-		tx.Payments().ChangeRefund(c.refund.row).NoticedAt = at
+		tx.Payments().Refunds.Change(c.refund.row).NoticedAt = at
 	}
 }
 
@@ -164,7 +164,7 @@ func (c *refundNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detai
 		kind, n = payment.RefundReturned, n.Neg()
 	}
 	s := c.record(tx, payment.VerdictFlagged, detail)
-	changed := tx.Payments().ChangeRefund(c.refund.row)
+	changed := tx.Payments().Refunds.Change(c.refund.row)
 	changed.OutcomeFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
 		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.payment.Value.OrderNo,
 		Currency: x.Currency, Asset: x.Asset, Scale: x.Scale, Amount: n, AboutRefund: x.RefundNo,

@@ -98,7 +98,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 	c.row = payments.Want(pk)
 	payments.WantOfOrder(payment.OrderKey(k))
 	c.others.listed = true
-	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
+	c.gateway = payments.Gateways.Want(payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway})
 	if tx.loaded {
 		return // an operation of an Execute whose references are resolved
 	}

@@ -55,15 +55,15 @@ type acceptance struct {
 // Need names the flag, and the rows that its resolution needs, once an earlier attempt has found the flag.
 func (c *ResolveFlag) Need(tx *Tx) {
 	payments := tx.Payments()
-	c.row = payments.WantFlag(payment.FlagKey{Tenant: c.Tenant, ID: c.ID})
+	c.row = payments.Flags.Want(payment.FlagKey{Tenant: c.Tenant, ID: c.ID})
 	if c.flag == nil || tx.loaded {
 		return
 	}
 	f, k := c.flag, payment.Key{Tenant: c.Tenant, OutTradeNo: c.flag.OutTradeNo}
 	c.accepted.payment = payments.Want(k)
-	c.gateway = payments.WantGateway(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
+	c.gateway = payments.Gateways.Want(payment.GatewayKey{Tenant: c.Tenant, Gateway: f.Gateway})
 	if c.money = nil; f.TransactionID != "" {
-		c.money = payments.WantTransaction(payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway,
+		c.money = payments.Transactions.Want(payment.TransactionKey{Tenant: c.Tenant, Gateway: f.Gateway,
 			ID: f.TransactionID})
 	}
 	tx.Machines().Want(paymentInstance(k))
@@ -181,7 +181,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		return inFields(err, func(string) string { return "account" })
 	}
 	if c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund() {
-		tx.Payments().ChangeMoney(c.money).Account = to
+		tx.Payments().Transactions.Change(c.money).Account = to
 	}
 	return nil
 }

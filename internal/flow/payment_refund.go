@@ -71,13 +71,13 @@ func (c *RefundPayment) Need(tx *Tx) {
 	c.RefundKey.Tenant = c.Caller.Tenant
 	k := payment.Key{Tenant: c.Caller.Tenant, OutTradeNo: c.OutTradeNo}
 	payments := tx.Payments()
-	c.payment, c.refund = payments.Want(k), payments.WantRefund(c.RefundKey)
+	c.payment, c.refund = payments.Want(k), payments.Refunds.Want(c.RefundKey)
 	if c.flagged.transaction.ID != "" {
 		c.money.key = c.flagged.transaction
 	}
 	if c.money.row, c.consoleAlias = nil, nil; c.money.key.ID != "" {
-		c.money.row = payments.WantTransaction(c.money.key)
-		c.consoleAlias = payments.WantNotice(numberAlias(payment.GatewayKey{Tenant: k.Tenant,
+		c.money.row = payments.Transactions.Want(c.money.key)
+		c.consoleAlias = payments.Notices.Want(numberAlias(payment.GatewayKey{Tenant: k.Tenant,
 			Gateway: c.money.key.Gateway}, c.OutTradeNo, c.RefundNo))
 	}
 	tx.Machines().Want(paymentInstance(k))
@@ -154,7 +154,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 			return nil, inFields(err, func(string) string { return "amount" })
 		}
 	}
-	changed := tx.Payments().ChangeMoney(money)
+	changed := tx.Payments().Transactions.Change(money)
 	changed.Refunding, _ = changed.Refunding.Add(n)
 	x := payment.Refund{ID: i.ID, OutTradeNo: c.OutTradeNo, Gateway: money.Key.Gateway,
 		TransactionID: money.Key.ID, Currency: t.Currency, Asset: t.Asset, Scale: t.Scale, Amount: n,

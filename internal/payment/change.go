@@ -43,9 +43,6 @@ func (tx *Tx) AddName(r *NoticeRow, id int64) { *tx.Notices.Change(r) = Recorded
 // before: that is read with the transaction.
 func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.Transactions.Change(r) = t }
 
-// ChangeMoney returns a transaction for modification of what refunds give back.
-func (tx *Tx) ChangeMoney(r *TransactionRow) *Transaction { return tx.Transactions.Change(r) }
-
 // CreateRefund records a refund, in a row that does not exist.
 func (tx *Tx) CreateRefund(r *RefundRow, x Refund) *Refund {
 	x.RefundKey, x.CreatedAt = r.Key, tx.Now
@@ -53,9 +50,6 @@ func (tx *Tx) CreateRefund(r *RefundRow, x Refund) *Refund {
 	*v = x
 	return v
 }
-
-// ChangeRefund returns a refund for modification of its gateway's number and its failure.
-func (tx *Tx) ChangeRefund(r *RefundRow) *Refund { return tx.Refunds.Change(r) }
 
 // Raise raises a flag, and returns its id.
 func (tx *Tx) Raise(tenant int32, f Flag) int64 {

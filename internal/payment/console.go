@@ -59,19 +59,10 @@ func compareConsoles(a, b ConsoleKey) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
 }
 
-// WantConsole names a console refund.
-func (tx *Tx) WantConsole(k ConsoleKey) *ConsoleRow { return tx.Consoles.Want(k) }
-
-// KnownConsole returns a console refund that is named, or nil.
-func (tx *Tx) KnownConsole(k ConsoleKey) *ConsoleRow { return tx.Consoles.Known(k) }
-
 // AddConsole records a console refund with its first notice, which is recorded.
 func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
 	tx.Consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
 }
-
-// ChangeConsole returns a console refund for modification of what its gateway says.
-func (tx *Tx) ChangeConsole(r *ConsoleRow) *ConsoleRefund { return tx.Consoles.Change(r) }
 
 func (tx *Tx) lockConsoles(p *commit.Pipe) {
 	rows := tx.Consoles.Sorted()

@@ -233,27 +233,6 @@ func (tx *Tx) WantMessages(k Key, found func(messages []byte)) {
 	tx.messages = append(tx.messages, messagesOf{k, found})
 }
 
-// WantRefund names a refund.
-func (tx *Tx) WantRefund(k RefundKey) *RefundRow { return tx.Refunds.Want(k) }
-
-// WantTransaction names a transaction.
-func (tx *Tx) WantTransaction(k TransactionKey) *TransactionRow { return tx.Transactions.Want(k) }
-
-// KnownTransaction returns a transaction that is named, or nil.
-func (tx *Tx) KnownTransaction(k TransactionKey) *TransactionRow { return tx.Transactions.Known(k) }
-
-// WantNotice names a notice.
-func (tx *Tx) WantNotice(k NoticeKey) *NoticeRow { return tx.Notices.Want(k) }
-
-// WantFlag names a flag.
-func (tx *Tx) WantFlag(k FlagKey) *FlagRow { return tx.Flags.Want(k) }
-
-// KnownFlag returns a flag that is named, or nil.
-func (tx *Tx) KnownFlag(k FlagKey) *FlagRow { return tx.Flags.Known(k) }
-
-// WantGateway names a gateway to read.
-func (tx *Tx) WantGateway(k GatewayKey) *GatewayRow { return tx.Gateways.Want(k) }
-
 // WantPut names a gateway to change.
 func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
 	tx.puts[k] = true
