@@ -108,7 +108,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			from audit.machine_history where tenant = 'demo' and machine = 'ticket' and key = '7'`: "1  open creation ; 2 open closed answer-1 answered",
 		`select string_agg(format('%s %s %s %s %s %s %s', order_no, subject, state, cause, revision, amount, machine), '; ' order by order_no)
 			from audit.orders where tenant = 'demo'`: "" +
-			"grab-1 user:9 pending creation 1 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
+			"grab-1 user:9 pending creation 1 9.90 simple_order; grab-2 user:8 cancelled buyer 2 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
 			"order-8 user:1 cancelled buyer 2 9.90 order; order-9 user:1 awaiting_payment creation 1 9.90 order",
 		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by at, what, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
 			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled",
@@ -139,6 +139,23 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			t.Errorf("%s\ngives %q, not %q", query, got, want)
 		}
 	}
+}
+
+// A buyer whose order was cancelled holds no unit of the sale.
+func TestUnitsOfBuyersInTheAuditingGuide(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	verifytest.Fill(t, db)
+	for _, b := range block.FindAllStringSubmatch(read(t, "../docs/auditing.md"), -1) {
+		if strings.Contains(b[1], "group by o.subject") {
+			query := "select concat_ws(' ', x) from (" + strings.TrimSuffix(b[1], ";\n") + ") x"
+			if got := lines(t, asAuditor(t, db), query); !slices.Equal(got, []string{"(user:9,1)"}) {
+				t.Errorf("%sgives %q", b[1], got)
+			}
+			return
+		}
+	}
+	t.Error("the guide has no query of the units that buyers hold")
 }
 
 func TestDecimalsAreExact(t *testing.T) {

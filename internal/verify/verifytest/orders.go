@@ -11,7 +11,7 @@ import (
 )
 
 // orders makes orders of sku-2: order-7 is paid and used coupon SPRING-1, order-8 was cancelled, order-9 awaits
-// payment, and grab-1 was won in a sale. For other: order-1, cancelled with a hold.
+// payment, grab-1 and grab-2 were won in a sale, and grab-2 was cancelled. For other: order-1, cancelled with a hold.
 func (b *Books) orders() {
 	b.ask("req-item-2", flow.Stock(&stock.PutItemCommand{Caller: caller(Demo, "req-item-2"), Item: "sku-2"}))
 	b.ask("req-restock-2", flow.Stock(&stock.ChangeCommand{Caller: caller(Demo, "req-restock-2"), Item: "sku-2",
@@ -39,8 +39,12 @@ func (b *Books) orders() {
 	b.ask("req-sale", &flow.PutSale{Caller: caller(Demo, "req-sale"), Named: sale.Named{
 		Key: sale.Key{Tenant: Demo, Sale: "autumn"}, Sale: sale.Sale{Item: "sku-2", PerBuyer: 1,
 			Order: &sale.Order{Asset: "CNY", Amount: "9.9", Machine: machine.SimpleOrderMachine}}}})
-	b.ask("req-grab", &flow.Grab{Caller: caller(Demo, "req-grab"), Sale: "autumn", Buyer: "user:9", Unit: 1,
-		OrderNo: "grab-1"})
+	for no, buyer := range map[string]string{"grab-1": "user:9", "grab-2": "user:8"} {
+		b.ask("req-"+no, &flow.Grab{Caller: caller(Demo, "req-"+no), Sale: "autumn", Buyer: buyer, Unit: 1,
+			OrderNo: no})
+	}
+	b.ask("req-grab-2-off", &flow.MoveOrder{Caller: caller(Demo, "req-grab-2-off"), OrderNo: "grab-2", Cancel: true,
+		Params: machine.MoveParams{Cause: "buyer"}})
 
 	held := &flow.CreateOrder{Caller: caller(Other, "req-order-1"), OrderNo: "order-1", Facts: order.Facts{
 		Machine: machine.OrderMachine, Subject: "user:1", Asset: "CNY", Amount: Decimal("9.9"), Payee: "world",
