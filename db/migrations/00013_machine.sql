@@ -220,7 +220,7 @@ comment on column machine_history.reason is 'Reason, for people; null: none.';
 comment on column machine_history.inputs is 'Inputs of the caller: names and values; null: none.';
 comment on column machine_history.principal is 'Principal of the caller; null: a timer.';
 comment on column machine_history.request_id is
-    'X-Request-ID of the call. Of a timer: the call that recorded the move, or "scheduler".';
+    'X-Request-ID of the call. Of a timer: the call that recorded the move, or "scheduler." and the instance''s id.';
 comment on column machine_history.recorded_at is
     'When it was recorded, by the database''s clock. If that has gone back since: the time of the move before.';
 
@@ -281,7 +281,8 @@ comment on column audit.machine_history.cause is 'Cause of the move.';
 comment on column audit.machine_history.reason is 'Reason; null: none.';
 comment on column audit.machine_history.inputs is 'Inputs of the caller; null: none.';
 comment on column audit.machine_history.principal is 'Principal of the caller; null: a timer.';
-comment on column audit.machine_history.request_id is 'X-Request-ID of the call, or "scheduler".';
+comment on column audit.machine_history.request_id is
+    'X-Request-ID of the call, or "scheduler." and the instance''s id.';
 comment on column audit.machine_history.recorded_at is 'When it was recorded.';
 comment on column audit.machine_history.version is 'Version of the machine.';
 comment on column audit.machine_history.instance_id is 'Id of the instance.';

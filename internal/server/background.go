@@ -140,7 +140,7 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 	}
 }
 
-// scheduler is the request id and the principal of background work.
+// scheduler is the principal of background work. Its request ids begin with it.
 const scheduler = "scheduler"
 
 // lapseHolds lapses the due holds of each account together.
@@ -161,10 +161,12 @@ func lapseReservations(due []stock.DueReservation) (commands []flow.Submission) 
 	return commands
 }
 
-// fireTimers records the moves of instances whose timer has fired.
+// fireTimers records the moves of instances whose timer has fired. Each has a request id of its own, as if it were a
+// call: audit.order_story finds the event of a move by it, among those of other instances in the batch.
 func fireTimers(due []machine.Due) (commands []flow.Submission) {
 	for _, d := range due {
-		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler, RequestID: scheduler}
+		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler,
+			RequestID: fmt.Sprintf("%s.%d", scheduler, d.ID)}
 		commands = append(commands, flow.Submission{Tenant: d.Tenant, Rows: 2,
 			Command: flow.Fire(&machine.FireCommand{Caller: caller, Key: d.Key})})
 	}

@@ -422,7 +422,7 @@ func TestTimersFire(t *testing.T) {
 	}
 	recorded := func(key string) bool {
 		return s.Count(`select count(*) from machine_history where actor = 'timer' and key = '`+key+`' and cause = 'timer'
-			and reason = 'timeout' and request_id = 'scheduler' and revision = 2`) == 1
+			and reason = 'timeout' and request_id = 'scheduler.' || instance_id and revision = 2`) == 1
 	}
 	servertest.Eventually(t, 20*time.Second, "the timer fires", func() bool { return recorded("free") })
 	if recorded("locked") {

@@ -198,7 +198,7 @@ type HistoryEntry struct {
 	Inputs map[string]string `protobuf:"bytes,7,rep,name=inputs,proto3" json:"inputs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Principal of the caller. Empty: a timer.
 	Principal string `protobuf:"bytes,8,opt,name=principal,proto3" json:"principal,omitempty"`
-	// X-Request-ID of the call. For a timer: the call that recorded the move, or "scheduler".
+	// X-Request-ID of the call. For a timer: the call that recorded the move, or "scheduler." and the instance's id.
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Time at which the move was recorded.
 	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
