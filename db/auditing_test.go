@@ -110,20 +110,24 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			from audit.orders where tenant = 'demo'`: "" +
 			"grab-1 user:9 pending creation 1 9.90 simple_order; grab-2 user:8 cancelled buyer 2 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
 			"order-8 user:1 cancelled buyer 2 9.90 order; order-9 user:1 awaiting_payment creation 1 9.90 order",
-		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by at, what, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled",
-		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by at, what, name) from audit.order_story where tenant = 'other' and order_no = 'order-1'`: "" +
-			"hold order-1/hold 0.40 CNY held; move awaiting_payment creation; hold ended order-1/hold 0.40 CNY released; move cancelled buyer",
+		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
+			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled; " +
+			"message ID webhook order.cancelled shop",
+		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'other' and order_no = 'order-1'`: "" +
+			"move awaiting_payment creation; hold order-1/hold 0.40 CNY held; move cancelled buyer; hold ended order-1/hold 0.40 CNY released",
+		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'demo' and order_no = 'order-7'`: "" +
+			"move awaiting_payment creation; reservation sku-2 order-7/1 2 reserved; coupon SPRING-1 locked; " +
+			"move paid payment-1; reservation ended sku-2 order-7/1 2 sold; coupon SPRING-1 used; message ID webhook order.paid shop",
 		`select string_agg(format('%s %s %s %s %s', code, campaign, state, owner, cause), '; ' order by code) from audit.coupons`: "" +
 			"SPRING-1 spring used user:1 order-7; SPRING-2 spring unclaimed  creation",
 		`select format('%s %s %s %s %s %s', sale, item, available, reserved, sold, open) from audit.sales`: "autumn sku-2 5 3 2 t",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at, what, name) from audit.requests
 			where request_id in ('req-order-9', 'req-coupons', 'req-sale') and what in ('order', 'coupon', 'sale')`: "" +
 			"coupon SPRING-1 spring tester; coupon SPRING-2 spring tester; order order-9 user:1 tester; sale autumn sku-2 tester",
-		`select string_agg(concat_ws(' ', what, name, detail), '; ' order by at, what, name, detail)
+		`select string_agg(concat_ws(' ', what, name, detail), '; ' order by at, n, name, detail)
 			from audit.order_story where tenant = 'demo' and order_no = 'order-9'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-9/1 2 reserved; payment card-1 created creation; flag card-1 wrong_amount 9.00 CNY; " +
-			"notice card-1 paid flagged: 9.00 was paid, and 9.90 is due; payment card-1 suspended tx-1; flag resolved card-1 refund: too little; " +
+			"move awaiting_payment creation; reservation sku-2 order-9/1 2 reserved; payment card-1 created creation; " +
+			"notice card-1 paid flagged: 9.00 was paid, and 9.90 is due; payment card-1 suspended tx-1; flag card-1 wrong_amount 9.00 CNY; flag resolved card-1 refund: too little; " +
 			"refund refund-1 9.00 CNY asked creation; payment card-2 created creation",
 		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; ' order by payment_id) from audit.payments`: "" +
 			"card-1 suspended 9.90 9.00 ; card-2 created 9.90  submit",

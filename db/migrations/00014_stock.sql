@@ -164,6 +164,8 @@ create table stock_changes (
     constraint stock_changes_reservation_no_check check ((kind = 'unsell') = (reservation_no is not null)),
     constraint stock_changes_reason_check check (octet_length(reason) <= 2048)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
+create index stock_changes_unsell_idx on stock_changes (tenant_id, item, reservation_no, change_id)
+    where kind = 'unsell';
 comment on table stock_changes is 'Changes of stock: goods that came in, were counted, or came back. Append-only.';
 comment on column stock_changes.tenant_id is 'Tenant.';
 comment on column stock_changes.change_id is 'Id; id >> 14 is the batch that committed it.';

@@ -165,15 +165,17 @@ comment on column audit.requests.id is
     'sales, gateways and settings. For a code it is the id of its notification, for a move that of the instance.';
 grant select on audit.requests to ledgerd_audit;
 
+-- Each part is found by an index, for one order at a time: "offset 0" keeps the planner from joining whole tables.
 create view audit.order_story as
-select t.name as tenant, o.order_no, s.at, s.what, s.name, s.detail, s.principal, s.request_id
+select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal, s.request_id
 from order_orders o
 cross join lateral (
-    select h.recorded_at as at, 'move'::text as what, h.to_state as name,
-        h.cause || coalesce(': ' || h.reason, '') as detail, h.principal, h.request_id
+    select h.recorded_at as at, case when h.revision = 1 then 1 else 1000 + least(h.revision, 1000) end as n,
+        'move'::text as what, h.to_state as name, h.cause || coalesce(': ' || h.reason, '') as detail, h.principal,
+        h.request_id
     from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     union all
-    select x.at, x.what, r.item || ' ' || r.reservation_no, r.quantity || ' ' || x.state, x.principal, x.request_id
+    select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
     from jsonb_array_elements(o.lines) with ordinality as l (line, n)
     cross join lateral (
         select * from stock_reservations v
@@ -182,44 +184,120 @@ cross join lateral (
         offset 0
     ) r
     cross join lateral (
-        values (r.created_at, 'reservation', 'reserved', r.principal, r.request_id),
-            (r.closed_at, 'reservation ended', r.state, null, coalesce(r.closed_request_id, r.request_id))
-    ) x (at, what, state, principal, request_id)
+        values (r.created_at, 2, 'reservation', r.quantity || ' reserved', r.principal, r.request_id),
+            (r.closed_at, 2001, 'reservation ended', r.quantity || ' ' || r.state,
+                case when r.closed_request_id is null and r.state <> 'expired' then r.principal end,
+                case when r.state <> 'expired' then coalesce(r.closed_request_id, r.request_id) end)
+        union all
+        select c.changed_at, 2010, 'unsell',
+            c.quantity || ' ' || c.change_no || coalesce(': ' || nullif(c.reason, ''), ''), c.principal, c.request_id
+        from stock_changes c
+        where c.kind = 'unsell' and c.tenant_id = o.tenant_id and c.item = r.item
+            and c.reservation_no = r.reservation_no
+    ) x (at, n, what, detail, principal, request_id)
     where x.at is not null
     union all
-    select x.at, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
+    select h.recorded_at, case h.to_state when 'locked' then 3 else 2002 end, 'coupon', o.coupon, h.to_state,
+        h.principal, h.request_id
+    from (
+        select v.coupon_id from coupon_coupons v
+        where v.tenant_id = o.tenant_id and v.code = o.coupon
+        offset 0
+    ) c
+    cross join lateral (
+        select * from machine_history v
+        where v.tenant_id = o.tenant_id and v.instance_id = c.coupon_id and v.cause = o.order_no
+        offset 0
+    ) h
+    union all
+    select x.at, x.n, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
         x.principal, x.request_id
     from (
         select * from ledger_holds v
         where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/hold'
         offset 0
     ) h
+    left join lateral (
+        select v.principal, v.request_id from ledger_transfers v
+        where h.state = 'captured' and v.tenant_id = o.tenant_id and v.hold_id = h.hold_id
+            and v.recorded_at >= h.closed_at
+        order by v.transfer_id desc limit 1
+    ) c on true
     cross join lateral (
-        values (h.created_at, 'hold', 'held', h.principal, h.request_id),
-            (h.closed_at, 'hold ended', h.state, null, null)
-    ) x (at, what, state, principal, request_id)
+        values (h.created_at, 4, 'hold', 'held', h.principal, h.request_id),
+            (h.closed_at, 2003, 'hold ended', h.state, c.principal, c.request_id)
+    ) x (at, n, what, state, principal, request_id)
     where x.at is not null
     union all
-    select f.recorded_at, 'transfer', f.biz_no, f.type, f.principal, f.request_id
+    select x.at, x.n, 'transfer', x.name, x.type, x.principal, x.request_id
     from (
         select * from ledger_transfers v
         where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/pay'
         offset 0
     ) f
+    cross join lateral (
+        select f.recorded_at, case when f.hold_id is null then 5 else 2004 end, f.biz_no, f.type, f.principal,
+            f.request_id
+        union all
+        select v.recorded_at, 2011, v.biz_no, v.type, v.principal, v.request_id
+        from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
+    ) x (at, n, name, type, principal, request_id)
     union all
-    select m.accepted_at, 'message', n.biz_no, m.channel || ' ' || m.business_type, m.principal, m.request_id
+    select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
     from (
-        select v.biz_no, v.message_id from notify_names v
-        where v.tenant_id = o.tenant_id and v.biz_no >= o.order_no || '/message/'
-            and v.biz_no < o.order_no || '/message0'
-            and substr(v.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
-        offset 0
-    ) n
-    join notify_messages m on m.tenant_id = o.tenant_id and m.message_id = n.message_id
+        -- Under the order's numbers.
+        select n.biz_no as name, n.biz_no is distinct from v.biz_no or v.accepted_at < o.created_at as repeated, v.*
+        from (
+            select k.biz_no, k.message_id from notify_names k
+            where k.tenant_id = o.tenant_id and k.biz_no >= o.order_no || '/message/'
+                and k.biz_no < o.order_no || '/message0'
+                and substr(k.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
+            offset 0
+        ) n
+        join notify_messages v on v.tenant_id = o.tenant_id and v.message_id = n.message_id
+        union all
+        -- Of the calls that created and moved it. The move of a timer may be recorded by a call about another order:
+        -- only its event counts.
+        select coalesce(v.biz_no, v.message_id::text collate "C"), false, v.*
+        from (
+            select h.request_id, h.recorded_at, bool_and(h.actor = 'timer') as by_timer, min(h.machine) as machine,
+                min(h.version) as version, max(h.to_state) as to_state
+            from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
+            group by h.request_id, h.recorded_at
+            offset 0
+        ) c
+        cross join lateral (
+            select * from notify_messages w
+            where w.request_id = c.request_id and w.accepted_at = c.recorded_at
+                and w.month = date_trunc('month', c.recorded_at at time zone 'UTC')::date
+            offset 0 -- without the tenant: with it, the primary key looks as good as the index on request ids
+        ) v
+        where v.tenant_id = o.tenant_id
+            and not exists (
+                select from order_orders p
+                where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/message/[0-9]+$'))
+            and (not c.by_timer or v.channel = 'webhook' and exists (
+                select from machine_definitions d
+                where d.tenant_id = o.tenant_id and d.machine = c.machine and d.version = c.version
+                    and d.definition -> 'moves' @> jsonb_build_array(
+                        jsonb_build_object('to', c.to_state, 'publish', v.business_type))))
+    ) m
+    cross join lateral (
+        select case when m.repeated then greatest(o.created_at, m.accepted_at) else m.accepted_at end, 3000,
+            case when m.repeated then 'message repeated' else 'message' end,
+            concat_ws(' ', m.channel, nullif(m.business_type, ''), m.recipient_hint) || case when m.repeated
+                then ': repeat of ' || coalesce(m.biz_no, m.message_id::text) else '' end,
+            case when m.repeated then o.principal else m.principal end,
+            case when m.repeated then o.request_id else m.request_id end
+        union all
+        select e.at, 3001, 'message event', concat_ws(' ', e.kind, e.provider, e.code), e.principal, e.request_id
+        from notify_events e
+        where not m.repeated and e.tenant_id = o.tenant_id and e.message_id = m.message_id and e.month = m.month
+    ) x (at, n, what, detail, principal, request_id)
 ) s
 left join access_tenants t on t.tenant_id = o.tenant_id
 union all
-select t.name as tenant, o.order_no, s.at, s.what, s.name, s.detail, s.principal, s.request_id
+select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal, s.request_id
 from order_orders o
 cross join lateral (
     select v.payment_id, v.out_trade_no from payment_payments v
@@ -227,16 +305,16 @@ cross join lateral (
     offset 0
 ) p
 cross join lateral (
-    select h.recorded_at as at, 'payment'::text as what, p.out_trade_no as name,
+    select h.recorded_at as at, 100 + least(h.revision, 800) as n, 'payment'::text as what, p.out_trade_no as name,
         h.to_state || ' ' || h.cause as detail, h.principal, h.request_id
     from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = p.payment_id
     union all
-    select n.recorded_at, 'notice', n.out_trade_no, n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''), null,
-        n.request_id
+    select n.recorded_at, 50, 'notice', n.out_trade_no, n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''),
+        null, n.request_id
     from payment_notices n
     where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
     union all
-    select h.recorded_at, 'refund', r.refund_no,
+    select h.recorded_at, 4000 + least(h.revision, 1000), 'refund', r.refund_no,
         audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause, h.principal,
         h.request_id
     from (
@@ -246,41 +324,55 @@ cross join lateral (
     ) r
     join machine_history h on h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
     union all
-    select x.at, x.what, f.out_trade_no, x.detail, x.principal, x.request_id
+    select x.at, x.n, x.what, f.out_trade_no, x.detail, x.principal, x.request_id
     from (
         select * from payment_flags v
         where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
         offset 0
     ) f
     cross join lateral (
-        values (f.created_at, 'flag', f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency, null,
-                f.request_id),
-            (f.resolved_at, 'flag resolved', f.resolution || coalesce(': ' || f.note, ''), f.resolved_by,
+        values (f.created_at, 3500, 'flag', f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency,
+                null, f.request_id),
+            (f.resolved_at, 3501, 'flag resolved', f.resolution || coalesce(': ' || f.note, ''), f.resolved_by,
                 f.resolved_request_id)
-    ) x (at, what, detail, principal, request_id)
+    ) x (at, n, what, detail, principal, request_id)
     where x.at is not null
 ) s
 left join access_tenants t on t.tenant_id = o.tenant_id;
 comment on view audit.order_story is
-    'Everything that happened to an order: its moves, and those of its reservations, its hold, its transfer, its '
-    'messages, and its payments. Ask for one order, by tenant and order_no, in the order of at.';
+    'Everything that happened to an order: its moves, its reservations and what came back of them, its coupon, its '
+    'hold, its transfer, its messages and what became of them, and its payments. Ask for one order, by tenant and '
+    'order_no, in the order of at, n. Messages are those under the order''s numbers, and all others of the calls that '
+    'created and moved it: a call that moved several orders has its messages in the story of each. Not here, because '
+    'no index finds them: the submit token that the order spent (audit.submit_tokens by spent_request_id), and '
+    'messages with a number of their own that were suppressed as repeats.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
+comment on column audit.order_story.n is
+    'Rank of rows of the same time: the creation, what was made with it, payments, moves, what ended with them, '
+    'messages, flags, refunds.';
 comment on column audit.order_story.what is
-    'move: of the order, or its creation; reservation; reservation ended; hold; hold ended; transfer; message: '
-    'accepted, with the biz_no order_no/message/1, 2 and so on; payment, refund: a move of it, or its creation; '
-    'notice: of a gateway; flag; flag resolved.';
+    'move: of the order, or its creation; reservation; reservation ended; unsell: sold units came back; coupon: '
+    'locked, given back or used; hold; hold ended; transfer, also its reversal; message: accepted; message repeated: '
+    'a message of the order''s creation that was suppressed, because it repeats an earlier one; message event: of a '
+    'message; payment, refund: a move of it, or its creation; notice: of a gateway; flag; flag resolved.';
 comment on column audit.order_story.name is
-    'State that the order entered; item and number of the reservation; biz_no of the hold, transfer or message; '
-    'out_trade_no of the payment, notice or flag; refund_no of the refund.';
+    'State that the order entered; item and number of the reservation; code of the coupon; biz_no of the hold or '
+    'transfer; biz_no of the message, or its number if it has none; out_trade_no of the payment, notice or flag; '
+    'refund_no of the refund.';
 comment on column audit.order_story.detail is
-    'Cause and reason of the move; quantity and state of the reservation; amount and state of the hold; type of the '
-    'transfer; channel and business type of the message; state and cause of the payment; amount, currency, state and '
-    'cause of the refund; kind, verdict and detail of the notice; kind, amount and currency of the flag, or its '
-    'resolution and note.';
-comment on column audit.order_story.principal is 'Principal of the caller, where it is recorded.';
-comment on column audit.order_story.request_id is 'X-Request-ID of the call, where it is recorded.';
+    'Cause and reason of the move; quantity and state of the reservation; quantity, number and reason of the unsell; '
+    'state of the coupon; amount and state of the hold; type of the transfer; channel, business type and masked '
+    'recipient of the message, and the message that it repeats; kind, provider and code of the event; state and cause '
+    'of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the notice; kind, '
+    'amount and currency of the flag, or its resolution and note.';
+comment on column audit.order_story.principal is
+    'Principal of the caller; null where it is not recorded: of moves by timers, notices, attempts to send, flags that '
+    'are raised, reservations that a later call ended, and holds that were released or expired.';
+comment on column audit.order_story.request_id is
+    'X-Request-ID of the call; null where it is not recorded: of reservations that expired, attempts to send, and '
+    'holds that were released or expired. If the order was cancelled at the same time, its move has the call.';
 grant select on audit.order_story to ledgerd_audit;
 reset role;
 

@@ -81,7 +81,8 @@ var weakenings = []struct {
 		[]string{`object=ledger_holds.mine definition="text generated, stored 'x'::text" (should be none)`}},
 	{"a column is dropped", `alter table stock_changes drop column reason cascade`,
 		[]string{`object=stock_changes.reason definition=none (should be text not null)`, `object="stock_changes_reason_check on stock_changes" definition=none`,
-			`kind=view object=audit.stock_changes definition=none (should be owner ledgerd_owner)`, `object="audit.stock_changes to ledgerd_audit" definition=none`}},
+			`kind=view object=audit.stock_changes definition=none (should be owner ledgerd_owner)`, `object="audit.stock_changes to ledgerd_audit" definition=none`,
+			`kind=view object=audit.order_story definition=none (should be owner ledgerd_owner)`, `object="audit.order_story to ledgerd_audit" definition=none`}},
 
 	{"a function has another body", `create or replace function commit_append_only() returns trigger language plpgsql set search_path = pg_catalog, pg_temp
 		as 'begin return null; end'`, []string{`kind=function object=commit_append_only()`}},

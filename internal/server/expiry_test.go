@@ -1,0 +1,38 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	"github.com/ledgerd/ledgerd/internal/server/servertest"
+)
+
+// Orders that expire together are cancelled in one batch. Each has a request id of its own, by which its story has its
+// own event.
+func TestOrdersThatExpireTogetherHaveTheirOwnEvents(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
+	c.OK("Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: "https://hooks.example.com/shop"},
+		new(notifyv1.CreateEndpointResponse))
+	const orders = 20
+	for n := range orders {
+		c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: fmt.Sprint("o-", n), Subject: "ann", Asset: "COIN",
+			Amount: "1", PayWithin: durationpb.New(time.Second)}, new(orderv1.CreateOrderResponse))
+	}
+	servertest.Eventually(t, 20*time.Second, "the orders are cancelled", func() bool {
+		return s.Count("select count(*) from machine_history where actor = 'timer'") == orders
+	})
+	if n := s.Count("select count(distinct recorded_at) from machine_history where actor = 'timer'"); n > orders/2 {
+		t.Errorf("%d orders were cancelled in %d batches", orders, n)
+	}
+	if n := s.Count("select count(*) from audit.order_story where what = 'message'"); n != orders {
+		t.Errorf("the stories of %d orders have %d events", orders, n)
+	}
+}
