@@ -85,7 +85,7 @@ func TestDocumentedCallsWork(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("SKIPPED, NOT TESTED: curl is not installed (apt-get install curl)")
 	}
-	for _, file := range append(apiPages(t), "../../README.md") {
+	for _, file := range append(apiPages(t), "../../README.md", "../../docs/recipes.md") {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			address := devServer(t)
