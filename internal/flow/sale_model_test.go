@@ -129,6 +129,7 @@ func unitKey(sale, buyer string, unit int32) string {
 
 func (f *fair) put(name string, t terms) string {
 	_, ok := f.items[t.item]
+	had, exists := f.sales[name]
 	switch {
 	case !ok:
 		return "ITEM_NOT_FOUND"
@@ -136,7 +137,9 @@ func (f *fair) put(name string, t terms) string {
 		return "ASSET_NOT_FOUND"
 	case t.campaign == "" && t.amount == "0.001":
 		return "FIELD_INVALID"
-	case f.sales[name] == t:
+	case exists && (had.campaign == "") != (t.campaign == ""):
+		return "FIELD_INVALID" // it would forget its winners
+	case had == t:
 		return "ok existed"
 	}
 	f.sales[name] = t
@@ -536,7 +539,8 @@ func (p *fairPlay) put(r *rapid.T) fairCommand {
 	} else {
 		s.Order = &sale.Order{Asset: t.asset, Amount: t.amount, PayWithin: time.Duration(t.within) * time.Minute, Machine: t.machine}
 	}
-	if t.asset == "CNY" && t.amount != "0.001" && t.item != "none" {
+	old, had := p.puts[name]
+	if t.asset == "CNY" && t.amount != "0.001" && t.item != "none" && (!had || (old.campaign == "") == (t.campaign == "")) {
 		p.puts[name] = t
 	}
 	return fairCommand{command: &flow.PutSale{Caller: p.caller, Named: sale.Named{Key: sale.Key{Tenant: p.caller.Tenant, Sale: name}, Sale: s}},
