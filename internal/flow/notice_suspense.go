@@ -189,7 +189,10 @@ func (c *FlagUnknown) flag(tx *Tx, n *paidNotice) error {
 	}
 	kind, detail := payment.UnknownNumber, "it was not created within 24 hours"
 	if c.payment.Exists {
-		var err error
+		err := n.mustHaveOrder() // the payment may be newer than the look-up of its order
+		if err != nil {
+			return err
+		}
 		if kind, detail, err = n.mismatch(tx); err != nil {
 			return err
 		}
