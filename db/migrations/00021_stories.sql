@@ -344,8 +344,9 @@ comment on view audit.order_story is
     'hold, its transfer, its messages and what became of them, and its payments. Ask for one order, by tenant and '
     'order_no, in the order of at, n. Messages are those under the order''s numbers, and all others of the calls that '
     'created and moved it: a call that moved several orders has its messages in the story of each. Not here, because '
-    'no index finds them: the submit token that the order spent (audit.submit_tokens by spent_request_id), and '
-    'messages with a number of their own that were suppressed as repeats.';
+    'no index finds them: the submit token that the order spent (audit.submit_tokens by spent_request_id), '
+    'messages with a number of their own that were suppressed as repeats, and those that were recorded while the '
+    'database''s clock was behind recorded times.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';

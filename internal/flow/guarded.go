@@ -10,6 +10,8 @@ type Guarded struct {
 	// Render makes the response from the command's answer. existed: an earlier call made the resource. It runs in the
 	// batch, which records the response under the request key. Nil: no response.
 	Render func(answer any, existed bool) (response any)
+	// PresentState: the command answers a repeat with the present state, which must not be recorded.
+	PresentState bool
 }
 
 // Result is the answer of a Guarded.
@@ -73,7 +75,7 @@ func (c *Guarded) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if a.Existed {
-		return commit.Repeat{First: a, Record: len(c.Conditions) > 0}, nil
+		return commit.Repeat{First: a, Record: len(c.Conditions) > 0 && !c.PresentState}, nil
 	}
 	return a, nil
 }

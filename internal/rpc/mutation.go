@@ -60,6 +60,8 @@ type mutation[R proto.Message] struct {
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
 	encode func(flow.Result) ([]byte, error)
 	decode func(context.Context, []byte) (R, error)
+	// presentState: a repeat is answered with the present state, which is never recorded under a key.
+	presentState bool
 	// storedBytes is the size of a stored request that the call runs besides its own.
 	storedBytes int
 	// maxKeyLife bounds the life of the request key. 0: no bound.
@@ -70,6 +72,12 @@ type mutation[R proto.Message] struct {
 func newMutation[A any, R proto.Message](c flow.Command, rows int, render func(A, bool) R) mutation[R] {
 	return mutation[R]{command: c, rows: rows,
 		render: func(answer any, existed bool) R { return render(answer.(A), existed) }}
+}
+
+// answersPresentState marks a mutation of which repeats are answered with the present state.
+func (m mutation[R]) answersPresentState() mutation[R] {
+	m.presentState = true
+	return m
 }
 
 // result is the response of a mutation, with the values of its header.
@@ -192,7 +200,7 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Guarded{Conditions: when, Command: m.command,
+		Command: &flow.Guarded{Conditions: when, Command: m.command, PresentState: m.presentState,
 			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
 	if m.direct != nil && len(when) == 0 {
 		w.Direct = m.direct()

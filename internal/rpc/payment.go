@@ -166,7 +166,7 @@ var createPaymentOperation = register("payment.create_payment",
 		}
 		return newMutation(cmd, paymentRows, func(v payment.View, existed bool) *pb.CreatePaymentResponse {
 			return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: existed}
-		})
+		}).answersPresentState()
 	})
 
 // address reads an IP address, which may be empty.
@@ -350,7 +350,7 @@ var refundPaymentOperation = register("payment.refund_payment",
 		}
 		return newMutation(cmd, 2*paymentRows, func(v payment.RefundView, existed bool) *pb.RefundPaymentResponse {
 			return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: existed}
-		})
+		}).answersPresentState()
 	})
 
 func (s *Payments) GetRefund(ctx context.Context, r *pb.GetRefundRequest) (*pb.GetRefundResponse, error) {

@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"slices"
 	"strings"
 	"unicode"
 
@@ -67,10 +66,10 @@ func named(m protoreflect.Message) map[string]string {
 // maxNameBytes bounds a name. Our own are shorter; longer ones are left out.
 const maxNameBytes = 512
 
-// isName reports whether a field holds a name of a resource: its id, its code or asset, its item, its coupon, or a
-// business number such as biz_no or order_no.
+// isName reports whether a field holds a name of a resource: its id, its code or asset, its item, or a business number
+// such as biz_no or order_no.
 func isName(field string) bool {
-	return slices.Contains([]string{"id", "code", "asset", "item", "coupon"}, field) || strings.HasSuffix(field, "_no")
+	return field == "id" || field == "code" || field == "asset" || field == "item" || strings.HasSuffix(field, "_no")
 }
 
 // snake converts StockItem to stock_item.

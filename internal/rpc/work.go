@@ -88,7 +88,7 @@ func standaloneBegin(held int64) operation[*beginRequest, *beginResponse] {
 			if c.conditional() {
 				command = beginOrFail{command, r, true}
 			}
-			return newMutation(command, 1, renderBegun)
+			return newMutation(command, 1, renderBegun).answersPresentState()
 		}}
 }
 
