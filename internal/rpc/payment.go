@@ -165,7 +165,11 @@ var createPaymentOperation = register("payment.create_payment",
 			cmd.Check = func(p *payment.Payment) error { return dispatch.Check(g, p) }
 		}
 		return newMutation(cmd, paymentRows, func(v payment.View, existed bool) *pb.CreatePaymentResponse {
-			return &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: existed}
+			res := &pb.CreatePaymentResponse{Payment: renderPayment(&v), Existed: existed}
+			if !c.submits {
+				res.Payment.Credential = nil // the answer of an Execute, or of an approved request, is recorded
+			}
+			return res
 		}).answersPresentState()
 	})
 

@@ -83,5 +83,13 @@ func TestPresentStatesAreNotRecorded(t *testing.T) {
 		if n := c.Count("select count(*) from commit_keys where key = 'k'"); n != 0 {
 			t.Errorf("the payment of a repeat, which may have a credential, is recorded")
 		}
+		c.Count(`with u as (update payment_payments set credential = '{"qr": "SECRET"}' returning 1) select count(*) from u`)
+		if p := ok(c, "Payment.CreatePayment", r, new(paymentv1.CreatePaymentResponse)); p.GetPayment().GetCredential()["qr"] != "SECRET" {
+			t.Errorf("%v", p)
+		}
+		a := c.call(connectJSON, "Batch.Execute", execute(operation("", r)), "Idempotency-Key", "e")
+		if a.Code != "" || strings.Contains(string(a.Raw), "SECRET") {
+			t.Errorf("an Execute is answered with the credential, and records it: %s", a.Raw)
+		}
 	})
 }

@@ -134,7 +134,8 @@ type Payment struct {
 	// Amount given back, console refunds included (FLAG_KIND_UNKNOWN_REFUND): it may exceed amount.
 	RefundedAmount string `protobuf:"bytes,15,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
 	// Values with which the payer's client pays, such as client_secret, code_url or form_url. Empty until the gateway
-	// knows the payment.
+	// knows the payment, and in the answers of an Execute and of an approved request, which are recorded: read the
+	// payment then.
 	Credential map[string]string `protobuf:"bytes,16,rep,name=credential,proto3" json:"credential,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Why it was last declined or refused, as the gateway or the service says. Empty: it was not.
 	FailureCode string `protobuf:"bytes,17,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
