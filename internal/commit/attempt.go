@@ -136,11 +136,8 @@ func abort(conn *pgx.Conn) {
 // load locks the rows, then reads keys, names and the time, in one round trip. Discovery and dependents of the rows
 // need further ones.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
-	a.tx = a.engine.newTx()
 	a.direct = m.direct > 0
-	if d, ok := any(a.tx).(DirectTx); ok && a.direct {
-		d.SetDirect()
-	}
+	a.tx = a.engine.newTx(a.direct)
 	for _, j := range a.jobs {
 		j.reset()
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })

@@ -152,7 +152,7 @@ func (s *search) isHeld(hash uint64) bool { return !s.held[hash].IsZero() }
 // rowsOf returns the hashes of the rows and names that a command needs, except those that Discover finds.
 func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	defer func() { _ = recover() }() // the job's attempt reports it
-	tx := e.newTx()
+	tx := e.newTx(false)
 	j.Command.Need(tx)
 	var l Latches
 	for _, x := range tx.Participants() {

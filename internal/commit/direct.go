@@ -19,13 +19,6 @@ type Direct struct {
 	Pause time.Duration
 }
 
-// DirectTx is a Tx whose commands can do more when they run alone.
-type DirectTx interface {
-	Tx
-	// SetDirect is called before Need in the transaction of a direct command, but not if it runs in a batch after all.
-	SetDirect()
-}
-
 // MaxDirect bounds the direct commands that run at a time, each on a connection.
 const MaxDirect = 16
 

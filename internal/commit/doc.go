@@ -4,8 +4,9 @@
 //
 // # One batch, from call to COMMIT
 //
-// Engine.Do (engine.go) makes a job from the call and submits it: queue.admit enforces the limits, inflightKeys.park
-// parks a job behind another one with the same request key in this process, and dispatch queues the other jobs.
+// Engine.Do (engine.go) makes a job from the call (submission.go) and submits it: queue.admit enforces the limits,
+// inflightKeys.park (keys.go) parks a job behind another one with the same request key in this process, and dispatch
+// queues the other jobs.
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
 // tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
@@ -30,7 +31,8 @@
 //
 // If COMMIT was sent and no response came, Engine.resolveOutcome determines the outcome (outcome.go).
 // attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and the jobs parked
-// behind its key (job.go). health.go decides whether the server is ready, pipe.go sends statements.
+// behind its key (keys.go). health.go has the metrics and decides whether the server is ready; pipe.go sends
+// statements.
 //
 // # One direct command
 //

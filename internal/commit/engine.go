@@ -14,8 +14,9 @@ import (
 
 // Config configures an engine. Zero values mean the defaults.
 type Config[T Tx] struct {
-	Pool     *pgxpool.Pool // at least Writers+2 connections, and MaxDirect more if there are direct commands
-	NewTx    func() T
+	Pool *pgxpool.Pool // at least Writers+2 connections, and MaxDirect more if there are direct commands
+	// NewTx returns an empty transaction of a batch, or of one direct command, unless that runs in a batch after all.
+	NewTx    func(direct bool) T
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2
 	Limits   Limits // default 1,000 rows in a batch; 200,000 rows and 64 MiB queued or running
@@ -32,7 +33,7 @@ type Config[T Tx] struct {
 // Engine runs commands. Safe for many goroutines; several engines may share a database.
 type Engine[T Tx] struct {
 	pool     *pgxpool.Pool
-	newTx    func() T
+	newTx    func(direct bool) T
 	instance string
 	names    map[string]bool
 	lockWait time.Duration

@@ -1,7 +1,9 @@
 package commit
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -119,3 +121,110 @@ var (
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The call writes more rows than fit into one commit, or is larger than one tenant's share of the queue. Split it."})
 )
+
+// job is a Submission in the engine.
+type job[T any] struct {
+	Submission[T]
+	state      atomic.Int32
+	blocked    atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
+	callerLeft atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
+	wait       *waiter
+	lane       *lane[T]
+	deadline   time.Time // its caller's deadline: no retry begins after it
+
+	// Guarded by inflight.mu.
+	parked []*job[T] // jobs with the same key, behind this one
+	gone   int       // number of abandoned jobs in parked
+
+	// Kept across attempts.
+	incomplete int   // number of ErrMoreRows
+	tries      int   // number of tries of a direct command that failed
+	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
+	deferred   bool  // by ErrLater: runs after its batch has committed
+
+	// State of one attempt; valid once it has committed.
+	out   Outcome
+	err   error
+	found *keyRecord // the record of its key before the attempt
+	kept  *keyRecord // the record of its key after the commit
+	fresh bool       // the attempt writes kept
+}
+
+// States of a job. Its batch claims it before each attempt. If an attempt had no effect and the next one is delayed,
+// the job returns to waiting, so that a call that is cancelled meanwhile can be answered with NOT_RUN.
+const (
+	waiting   int32 = iota
+	claimed         // its batch runs it, even if the call is cancelled
+	abandoned       // its call was cancelled before a claim: it never runs
+	finished        // out and err are its answer
+)
+
+func (j *job[T]) start(w Submission[T], wait *waiter, deadline time.Time) {
+	j.Submission, j.wait, j.deadline = w, wait, deadline
+	j.Rows = max(1, w.Rows)
+}
+
+// reset discards the state of an attempt.
+func (j *job[T]) reset() {
+	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, nil, nil, nil, false
+}
+
+// keyed reports whether the job's answer is looked up and recorded.
+func (j *job[T]) keyed() bool { return j.Key != nil && !j.DryRun }
+
+// claim claims the jobs that are not abandoned, and returns them.
+func claim[T any](jobs []*job[T]) []*job[T] {
+	live := jobs[:0]
+	for _, j := range jobs {
+		if j.state.Load() == claimed || j.state.CompareAndSwap(waiting, claimed) {
+			live = append(live, j)
+		}
+	}
+	return live
+}
+
+// unclaim returns jobs without effect to waiting, before a retry.
+func unclaim[T any](jobs []*job[T]) {
+	for _, j := range jobs {
+		if j.state.Load() == claimed {
+			j.reset()
+			j.state.Store(waiting)
+		}
+	}
+}
+
+// remaining returns the jobs that are not abandoned.
+func remaining[T any](jobs []*job[T]) []*job[T] {
+	live := make([]*job[T], 0, len(jobs)/2)
+	for _, j := range jobs {
+		if j.state.Load() != abandoned {
+			live = append(live, j)
+		}
+	}
+	return live
+}
+
+// waiter counts down the jobs of a call, then wakes the caller.
+type waiter struct {
+	left atomic.Int32
+	done chan struct{}
+}
+
+func (w *waiter) expect(n int) {
+	w.done = make(chan struct{})
+	w.left.Store(int32(n))
+}
+
+// until waits until all jobs have ended, or ctx has.
+func (w *waiter) until(ctx context.Context) {
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+	}
+}
+
+func (w *waiter) finish() {
+	if w.left.Add(-1) == 0 {
+		close(w.done)
+	}
+}

@@ -550,7 +550,7 @@ type toyEngine struct {
 func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	c := Config[*toyTx]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"},
+	c := Config[*toyTx]{NewTx: func(bool) *toyTx { return w.books() }, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"},
 		Metrics: NewMetrics(reg),
 		Log:     slog.New(slog.NewTextHandler(w.t.Output(), nil))}
 	for _, f := range change {

@@ -108,20 +108,15 @@ type Tx struct {
 	ends   map[order.Key][]*ends  // of parts of orders
 	hooks  map[int32]*webhook.All // endpoints of the tenants with events
 	loaded bool
-	direct bool
+	direct bool // of one direct command: the strategies of stock read and write by it
 }
-
-var _ commit.DirectTx = (*Tx)(nil)
 
 // NewTx returns an empty Tx, which refuses messages.
-func NewTx() *Tx { return newTx(nil) }
+func NewTx() *Tx { return newTx(nil, false) }
 
-func newTx(outbox *notify.Outbox) *Tx {
-	return &Tx{parts: make([]commit.Participant, domains), outbox: outbox}
+func newTx(outbox *notify.Outbox, direct bool) *Tx {
+	return &Tx{parts: make([]commit.Participant, domains), outbox: outbox, direct: direct}
 }
-
-// SetDirect marks the transaction of one direct command: the strategies of stock read and write by it.
-func (tx *Tx) SetDirect() { tx.direct = true }
 
 // Participants returns the participants that commands need, in lock order.
 func (tx *Tx) Participants() []commit.Participant {
@@ -195,8 +190,8 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger,
 	outbox *notify.Outbox) *Engine {
 	return commit.New(commit.Config[*Tx]{
-		Pool: pool, NewTx: func() *Tx { return newTx(outbox) }, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: nameConstraints,
+		Pool: pool, NewTx: func(direct bool) *Tx { return newTx(outbox, direct) }, Instance: instance,
+		Metrics: metrics, Log: log, NameConstraints: nameConstraints,
 	})
 }
 

@@ -41,7 +41,7 @@ func start(t *testing.T, db *pgtest.DB) engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewTx()} },
+	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func(bool) books { return books{template.NewTx()} },
 		Instance: "test", NameConstraints: template.NameConstraints()})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
