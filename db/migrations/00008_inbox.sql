@@ -24,7 +24,7 @@ create table inbox_messages (
     retry_at         timestamptz,
     error            text collate "C",
     result           text collate "C",
-    keep_ms          bigint,
+    life_ms          bigint,
     received_at      timestamptz not null,
     started_at       timestamptz not null,
     finished_at      timestamptz,
@@ -75,7 +75,7 @@ comment on column inbox_messages.max_backoff_ms is 'Longest backoff, in millisec
 comment on column inbox_messages.retry_at is 'When a failed message may be processed again.';
 comment on column inbox_messages.error is 'Error of the last failed attempt.';
 comment on column inbox_messages.result is 'Result as given by the consumer.';
-comment on column inbox_messages.keep_ms is 'How long the row is kept after success, in milliseconds; null: for ever.';
+comment on column inbox_messages.life_ms is 'How long the row is kept after success, in milliseconds; null: for ever.';
 comment on column inbox_messages.received_at is 'When it was first received: time of its batch.';
 comment on column inbox_messages.started_at is 'When the last attempt began.';
 comment on column inbox_messages.finished_at is 'When it succeeded or died.';
@@ -153,11 +153,11 @@ comment on column audit.inbox.inbox_id is 'Number of the row; inbox_id >> 14 is 
 
 grant select, insert, delete on inbox_messages, inbox_contents to ledgerd_app;
 grant update (inbox_id, topic, content_hash, state, holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms,
-    max_backoff_ms, retry_at, error, result, keep_ms, received_at, started_at, finished_at, requeued_at, expires_at,
+    max_backoff_ms, retry_at, error, result, life_ms, received_at, started_at, finished_at, requeued_at, expires_at,
     principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
 grant select (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state, holder, fence,
-    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, keep_ms, received_at,
+    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, life_ms, received_at,
     started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id) on inbox_messages
     to ledgerd_audit;
 grant select on audit.inbox to ledgerd_audit;

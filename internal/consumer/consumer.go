@@ -170,7 +170,7 @@ func (c *Consumer) incoming(k inbox.Key, topic string, body []byte) *rpc.Incomin
 	return &rpc.Incoming{Identity: access.Identity{Tenant: c.Tenant, Principal: "consumer:" + s.Name,
 		Role: access.Write},
 		Request: s.Request, Key: k, Delivery: inbox.Delivery{Topic: topic, Content: body, ContentLife: s.ContentLife,
-			Keep: s.Keep, MaxAttempts: s.MaxAttempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff}}
+			Life: s.Life, MaxAttempts: s.MaxAttempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff}}
 }
 
 // sleep waits and reports whether the wait completed.

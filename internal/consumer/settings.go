@@ -44,7 +44,7 @@ type Settings struct {
 	Backoff       time.Duration `yaml:"backoff"`
 	MaxBackoff    time.Duration `yaml:"max_backoff"`
 	ContentLife   time.Duration `yaml:"content_life"`
-	Keep          time.Duration `yaml:"keep"`           // 0: forever
+	Life          time.Duration `yaml:"life"`           // 0: forever
 	RetryRefusals bool          `yaml:"retry_refusals"` // otherwise a refused message is dead immediately
 }
 
@@ -192,7 +192,7 @@ func (s *Settings) defaults() error {
 		{"backoff", &s.Backoff, inbox.DefaultBackoff, time.Millisecond},
 		{"max_backoff", &s.MaxBackoff, max(inbox.DefaultMaxBackoff, s.Backoff), time.Millisecond},
 		{"content_life", &s.ContentLife, inbox.DefaultContentLife, time.Second},
-		{"keep", &s.Keep, 0, time.Minute},
+		{"life", &s.Life, 0, time.Minute},
 	} {
 		if *d.value == 0 {
 			*d.value = d.byDefault
@@ -207,8 +207,8 @@ func (s *Settings) defaults() error {
 	case s.MaxBackoff < s.Backoff:
 		return errors.New("max_backoff: must not be less than backoff")
 	case s.Backoff > 24*time.Hour, s.MaxBackoff > 7*24*time.Hour, s.ContentLife > 365*24*time.Hour,
-		s.Keep > 3650*24*time.Hour:
-		return errors.New("backoff must be at most a day, max_backoff a week, content_life a year, and keep ten years")
+		s.Life > 3650*24*time.Hour:
+		return errors.New("backoff must be at most a day, max_backoff a week, content_life a year, and life ten years")
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func TestTheDocumentedFileIsValid(t *testing.T) {
 	k, n, r := all[0], all[1], all[2]
 	if k.Name != "kafka/billing" || k.MessageID != "position" || k.MaxAttempts != 10 || k.Backoff != time.Second ||
 		k.MaxBackoff != time.Hour ||
-		k.ContentLife != 48*time.Hour || k.Keep != 0 || k.RetryRefusals {
+		k.ContentLife != 48*time.Hour || k.Life != 0 || k.RetryRefusals {
 		t.Errorf("%+v", k)
 	}
 	if n.MessageID != "broker" || r.MessageID != "field:event.id" || r.MaxAttempts != 20 ||
@@ -84,7 +84,7 @@ func TestMistakesInTheFileAreReported(t *testing.T) {
 		"consumers:\n  - " + good + "    message_id: 'header:'":                        "message_id: must be",
 		"consumers:\n  - " + good + "    request: ledgerd.ledger.v1.GetBalanceRequest": "request:",
 		"consumers:\n  - " + good + "    max_attempts: 1001":                           "max_attempts: must be",
-		"consumers:\n  - " + good + "    keep: 1s":                                     "keep: must be at least",
+		"consumers:\n  - " + good + "    life: 1s":                                     "life: must be at least",
 		"consumers:\n  - " + good + "    backoff: 2h\n    max_backoff: 1h":             "max_backoff: must not be",
 		"consumers:\n  - " + good + "  - " +
 			good: "has the name nats/g",

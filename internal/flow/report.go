@@ -54,7 +54,7 @@ func Reported(p report.Placed, requestID string) Submission {
 	return Submission{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &receiveReport{
 		receive: inbox.ReceiveCommand{Caller: caller,
 			Key:      inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
-			Delivery: inbox.Delivery{Keep: reportLife, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
+			Delivery: inbox.Delivery{Life: reportLife, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
 		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider,
 			ProviderMessageID: p.ProviderMessageID,
 			Delivered:         p.Delivered, Code: p.Code, Error: p.Text}}}

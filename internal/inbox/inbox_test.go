@@ -145,7 +145,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
 	reader := inbox.NewReader(pgtest.Pool(t, db.AllDSN))
-	d := delivery(func(d *inbox.Delivery) { d.Content, d.Hash, d.Keep = []byte("a\x00b"), sum("a\x00b"), time.Hour })
+	d := delivery(func(d *inbox.Delivery) { d.Content, d.Hash, d.Life = []byte("a\x00b"), sum("a\x00b"), time.Hour })
 	k := inbox.Key{Tenant: 1, Group: "grüppe", ID: "topic-0-17", Part: "order:1"}
 	begun := must(t, e, &inbox.BeginCommand{Caller: caller, Key: k, Delivery: d, Holder: "me",
 		Lease: time.Minute}).(inbox.Begun)
@@ -177,7 +177,7 @@ func TestCleanDeletesOnlyExpiredMessages(t *testing.T) {
 	e := engine(t, db, 6)
 	pool, super := pgtest.Pool(t, db.AllDSN), pgtest.Pool(t, db.SuperDSN)
 	for i := range 6 {
-		d := delivery(func(d *inbox.Delivery) { d.Keep = time.Hour })
+		d := delivery(func(d *inbox.Delivery) { d.Life = time.Hour })
 		must(t, e, &inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)},
 			Delivery: d})
 	}
@@ -306,7 +306,7 @@ func TestANewMessageDoesNotShowTheExpiredContent(t *testing.T) {
 	pool := pgtest.Pool(t, db.SuperDSN)
 	k := inbox.Key{Tenant: 1, Group: "g", ID: "m"}
 	d := delivery(func(d *inbox.Delivery) {
-		d.Content, d.Hash, d.ContentLife, d.Keep = []byte("old"), sum("old"), 24*time.Hour, time.Minute
+		d.Content, d.Hash, d.ContentLife, d.Life = []byte("old"), sum("old"), 24*time.Hour, time.Minute
 	})
 	must(t, e, &inbox.ReceiveCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d})
 	exec(t, pool, "update inbox_messages set expires_at = now() - interval '1 second'")

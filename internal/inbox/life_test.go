@@ -192,7 +192,7 @@ func TestAnotherContentIsNotTheSameMessage(t *testing.T) {
 }
 
 func TestAnExpiredMessageCountsAsNeverSeenButKeepsItsFence(t *testing.T) {
-	keep := func(d *inbox.Delivery) { d.Keep = time.Hour }
+	keep := func(d *inbox.Delivery) { d.Life = time.Hour }
 	p := newPaper()
 	p.want(t, 0, begin(keep), "run, attempt 1")
 	old := p.row()

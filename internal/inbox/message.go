@@ -36,7 +36,7 @@ type Delivery struct {
 	Content     []byte
 	Hash        []byte // SHA-256 of the content, which may be absent; nil: unknown
 	ContentLife time.Duration
-	Keep        time.Duration // after success; 0: forever
+	Life        time.Duration // after success; 0: forever
 	MaxAttempts int32
 	Backoff     time.Duration
 	MaxBackoff  time.Duration
@@ -71,7 +71,7 @@ type Message struct {
 	RetryAt       time.Time
 	Error         string
 	Result        string
-	Keep          time.Duration
+	Life          time.Duration
 	ReceivedAt    time.Time
 	StartedAt     time.Time
 	FinishedAt    time.Time
@@ -129,7 +129,7 @@ func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent boo
 func (m *Message) succeed(now time.Time, c commit.Caller, result string) {
 	m.State, m.Result, m.FinishedAt, m.LastRequestID = Succeeded, result, now, c.RequestID
 	m.LeaseUntil, m.RetryAt = time.Time{}, time.Time{}
-	if m.Keep > 0 {
-		m.ExpiresAt = now.Add(m.Keep)
+	if m.Life > 0 {
+		m.ExpiresAt = now.Add(m.Life)
 	}
 }

@@ -124,7 +124,7 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	m.Attempts++
 	m.StartedAt, m.LastRequestID = tx.Now, c.RequestID
 	m.LeaseUntil, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
-	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Keep = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Keep
+	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Life = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Life
 	return m
 }
 
@@ -186,7 +186,7 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 		arg.RetryAt = append(arg.RetryAt, m.RetryAt)
 		arg.Errors = append(arg.Errors, m.Error)
 		arg.Results = append(arg.Results, m.Result)
-		arg.KeepMs = append(arg.KeepMs, m.Keep.Milliseconds())
+		arg.LifeMs = append(arg.LifeMs, m.Life.Milliseconds())
 		arg.ReceivedAt = append(arg.ReceivedAt, m.ReceivedAt)
 		arg.StartedAt = append(arg.StartedAt, m.StartedAt)
 		arg.FinishedAt = append(arg.FinishedAt, m.FinishedAt)
@@ -203,7 +203,7 @@ func messageOf(k Key, r db.MessageLockRow) Message {
 	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder,
 		Fence: r.Fence, LeaseUntil: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
 		Backoff: ms(r.BackoffMs), MaxBackoff: ms(r.MaxBackoffMs), RetryAt: pg.OrZero(r.RetryAt),
-		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Keep: ms(pg.OrZero(r.KeepMs)),
+		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Life: ms(pg.OrZero(r.LifeMs)),
 		ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: pg.OrZero(r.FinishedAt),
 		RequeuedAt: pg.OrZero(r.RequeuedAt), ExpiresAt: pg.OrZero(r.ExpiresAt), Principal: r.Principal,
 		RequestID: r.RequestID, LastRequestID: r.LastRequestID}

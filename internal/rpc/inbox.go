@@ -195,7 +195,7 @@ func (d *decoder) messageKey(c *call, k *pb.MessageKey) inbox.Key {
 func (d *decoder) delivery(r *pb.Delivery) inbox.Delivery {
 	x := inbox.Delivery{Topic: d.name("delivery.topic", r.GetTopic()),
 		Content: r.GetContent(), Hash: r.GetContentSha256(),
-		ContentLife: lifeOr(r.GetContentLife(), inbox.DefaultContentLife), Keep: lifeOr(r.GetKeep(), 0),
+		ContentLife: lifeOr(r.GetContentLife(), inbox.DefaultContentLife), Life: lifeOr(r.GetLife(), 0),
 		MaxAttempts: cmp.Or(r.GetMaxAttempts(), inbox.DefaultMaxAttempts),
 		Backoff:     lifeOr(r.GetBackoff(), inbox.DefaultBackoff),
 		MaxBackoff:  lifeOr(r.GetMaxBackoff(), inbox.DefaultMaxBackoff)}

@@ -279,7 +279,7 @@ func TestDeliveryErrorsNameTheField(t *testing.T) {
 		"delivery.contentSha256": {Content: []byte("x"), ContentSha256: make([]byte, 32)},
 		"delivery.maxBackoff":    {Backoff: durationpb.New(time.Minute), MaxBackoff: durationpb.New(time.Second)},
 		"delivery.maxAttempts":   {MaxAttempts: 1001},
-		"delivery.keep":          {Keep: durationpb.New(time.Second)},
+		"delivery.life":          {Life: durationpb.New(time.Second)},
 		"delivery.topic":         {Topic: strings.Repeat("t", 257)},
 	} {
 		a := c.call(connectJSON, "Inbox.Begin", &inboxv1.BeginRequest{Key: message("m"), Delivery: d})

@@ -99,8 +99,8 @@ func (in *Incoming) delivery() *inboxv1.Delivery {
 	d := &in.Delivery
 	r := &inboxv1.Delivery{Topic: d.Topic, Content: d.Content, ContentLife: durationpb.New(d.ContentLife),
 		MaxAttempts: d.MaxAttempts, Backoff: durationpb.New(d.Backoff), MaxBackoff: durationpb.New(d.MaxBackoff)}
-	if d.Keep > 0 {
-		r.Keep = durationpb.New(d.Keep)
+	if d.Life > 0 {
+		r.Life = durationpb.New(d.Life)
 	}
 	if len(d.Content) > inbox.MaxContent {
 		sum := sha256.Sum256(d.Content)

@@ -3,7 +3,7 @@
 -- name: MessageGet :many
 select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence,
     m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
-    m.keep_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id, c.content
 from inbox_messages m
 left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
@@ -17,7 +17,7 @@ where m.tenant_id = @tenant_id and m.consumer_group = @consumer_group and m.mess
 
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
 from (
     select m.* from inbox_messages m
@@ -44,7 +44,7 @@ from (
 -- The same for messages that have not succeeded, which are few, by an index of their own.
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
 from inbox_messages s
 where s.tenant_id = @tenant_id and s.state = @only_state::text and s.state <> 'succeeded' and s.inbox_id < @before

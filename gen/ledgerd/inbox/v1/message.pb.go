@@ -162,7 +162,7 @@ type Delivery struct {
 	// Time to keep the content, up to a year. Default 48 hours. 0: not kept.
 	ContentLife *durationpb.Duration `protobuf:"bytes,4,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
 	// Time to keep the message after success: at least as long as the broker may redeliver it. Not set: for ever.
-	Keep *durationpb.Duration `protobuf:"bytes,5,opt,name=keep,proto3" json:"keep,omitempty"`
+	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
 	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Backoff after the first failed attempt. It doubles with each further one, less a random part of up to half.
@@ -232,9 +232,9 @@ func (x *Delivery) GetContentLife() *durationpb.Duration {
 	return nil
 }
 
-func (x *Delivery) GetKeep() *durationpb.Duration {
+func (x *Delivery) GetLife() *durationpb.Duration {
 	if x != nil {
-		return x.Keep
+		return x.Life
 	}
 	return nil
 }
@@ -487,7 +487,7 @@ const file_ledgerd_inbox_v1_message_proto_rawDesc = "" +
 	"\x0econtent_sha256\x18\x03 \x01(\fB\n" +
 	"\xbaH\a\xd8\x01\x01z\x02h R\rcontentSha256\x12M\n" +
 	"\fcontent_life\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00R\vcontentLife\x12A\n" +
-	"\x04keep\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b<R\x04keep\x12-\n" +
+	"\x04life\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b<R\x04life\x12-\n" +
 	"\fmax_attempts\x18\x06 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\vmaxAttempts\x12G\n" +
 	"\abackoff\x18\a \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x04\b\x80\xa3\x052\x04\x10\xc0\x84=R\abackoff\x12N\n" +
@@ -550,7 +550,7 @@ var file_ledgerd_inbox_v1_message_proto_goTypes = []any{
 }
 var file_ledgerd_inbox_v1_message_proto_depIdxs = []int32{
 	4,  // 0: ledgerd.inbox.v1.Delivery.content_life:type_name -> google.protobuf.Duration
-	4,  // 1: ledgerd.inbox.v1.Delivery.keep:type_name -> google.protobuf.Duration
+	4,  // 1: ledgerd.inbox.v1.Delivery.life:type_name -> google.protobuf.Duration
 	4,  // 2: ledgerd.inbox.v1.Delivery.backoff:type_name -> google.protobuf.Duration
 	4,  // 3: ledgerd.inbox.v1.Delivery.max_backoff:type_name -> google.protobuf.Duration
 	1,  // 4: ledgerd.inbox.v1.Message.key:type_name -> ledgerd.inbox.v1.MessageKey

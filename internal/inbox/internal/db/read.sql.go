@@ -14,7 +14,7 @@ const messageGet = `-- name: MessageGet :many
 
 select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence,
     m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
-    m.keep_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id, c.content
 from inbox_messages m
 left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
@@ -49,7 +49,7 @@ type MessageGetRow struct {
 	RetryAt        *time.Time
 	Error          *string
 	Result         *string
-	KeepMs         *int64
+	LifeMs         *int64
 	ReceivedAt     time.Time
 	StartedAt      time.Time
 	FinishedAt     *time.Time
@@ -94,7 +94,7 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 			&i.RetryAt,
 			&i.Error,
 			&i.Result,
-			&i.KeepMs,
+			&i.LifeMs,
 			&i.ReceivedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
@@ -119,10 +119,10 @@ const messagePage = `-- name: MessagePage :many
 
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
 from (
-    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.keep_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
+    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
     where m.tenant_id = $1 and m.inbox_id < $2
     order by m.inbox_id desc
     limit $3
@@ -161,7 +161,7 @@ type MessagePageRow struct {
 	RetryAt        *time.Time
 	Error          *string
 	Result         *string
-	KeepMs         *int64
+	LifeMs         *int64
 	ReceivedAt     time.Time
 	StartedAt      time.Time
 	FinishedAt     *time.Time
@@ -208,7 +208,7 @@ func (q *Queries) MessagePage(ctx context.Context, db DBTX, arg MessagePageParam
 			&i.RetryAt,
 			&i.Error,
 			&i.Result,
-			&i.KeepMs,
+			&i.LifeMs,
 			&i.ReceivedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
@@ -260,7 +260,7 @@ func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEn
 const messagePageOpen = `-- name: MessagePageOpen :many
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
 from inbox_messages s
 where s.tenant_id = $1 and s.state = $2::text and s.state <> 'succeeded' and s.inbox_id < $3
@@ -296,7 +296,7 @@ type MessagePageOpenRow struct {
 	RetryAt        *time.Time
 	Error          *string
 	Result         *string
-	KeepMs         *int64
+	LifeMs         *int64
 	ReceivedAt     time.Time
 	StartedAt      time.Time
 	FinishedAt     *time.Time
@@ -342,7 +342,7 @@ func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageO
 			&i.RetryAt,
 			&i.Error,
 			&i.Result,
-			&i.KeepMs,
+			&i.LifeMs,
 			&i.ReceivedAt,
 			&i.StartedAt,
 			&i.FinishedAt,
