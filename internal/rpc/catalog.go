@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
-
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -25,20 +23,15 @@ type CatalogEntry struct {
 // Catalog describes every call of the API, in the order of their operations.
 func Catalog() []CatalogEntry {
 	var all []CatalogEntry
-	byOperation := map[string]protoreflect.FullName{}
-	for request, p := range byRequest {
-		byOperation[p.operation] = request
-	}
-	for service, calls := range leastRoles {
-		short := service[strings.LastIndexByte(service, '.')+1:]
-		for name, role := range calls {
-			o := operationName(service, name)
-			fields := slices.Sorted(maps.Keys(fieldsForScopes[byOperation[o]]))
-			all = append(all, CatalogEntry{Operation: o, Call: short + "." + name, Role: role,
-				Execute: slices.Contains(executable(), o), Policy: slices.Contains(Operations(), o),
-				Approval: approvable(o), Above: slices.Contains(withAmount, o),
-				Fields: slices.DeleteFunc(fields, func(f string) bool { return f == "page_token" })})
-		}
+	for _, m := range calls() {
+		service := string(m.Parent().Name())
+		request := m.Input().FullName()
+		p := byRequest[request]
+		fields := slices.Sorted(maps.Keys(fieldsForScopes[request]))
+		all = append(all, CatalogEntry{Operation: p.operation, Call: service + "." + string(m.Name()), Role: p.role,
+			Execute: slices.Contains(executable(), p.operation), Policy: slices.Contains(Operations(), p.operation),
+			Approval: approvable(p.operation), Above: slices.Contains(withAmount, p.operation),
+			Fields: slices.DeleteFunc(fields, func(f string) bool { return f == "page_token" })})
 	}
 	slices.SortFunc(all, func(a, b CatalogEntry) int { return strings.Compare(a.Operation, b.Operation) })
 	return all

@@ -5,61 +5,41 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
+	adminv1 "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
-
-// eachCall runs a function for every call of the API.
-func eachCall(do func(service string, m protoreflect.MethodDescriptor)) {
-	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
-		for i := range f.Services().Len() {
-			s := f.Services().Get(i)
-			for j := 0; j < s.Methods().Len() && strings.HasPrefix(string(s.FullName()), "ledgerd."); j++ {
-				do(string(s.FullName()), s.Methods().Get(j))
-			}
-		}
-		return true
-	})
-}
 
 // TestEveryCallHasAPermission fails when a call is added without one.
 func TestEveryCallHasAPermission(t *testing.T) {
 	t.Parallel()
-	calls, operationsOf := 0, map[string]string{}
+	operationsOf := map[string]protoreflect.FullName{}
 	requests := map[protoreflect.FullName]bool{}
-	eachCall(func(service string, m protoreflect.MethodDescriptor) {
-		calls++
+	for _, m := range calls() {
 		p := byRequest[m.Input().FullName()]
-		_, ok := leastRoles[service][string(m.Name())]
-		if !ok {
-			t.Errorf("%s.%s has no least role: add it to leastRoles", service, m.Name())
-			return
+		if !proto.HasExtension(m.Options(), adminv1.E_LeastRole) {
+			t.Errorf("%s has no option least_role", m.FullName())
+			continue
 		}
 		if other := operationsOf[p.operation]; other != "" {
-			t.Errorf("%s.%s and %s are both %s", service, m.Name(), other, p.operation)
+			t.Errorf("%s and %s are both %s", m.FullName(), other, p.operation)
 		}
-		operationsOf[p.operation] = service + "." + string(m.Name())
+		operationsOf[p.operation] = m.FullName()
 		if requests[m.Input().FullName()] {
 			t.Errorf("%s is the request of two calls", m.Input().FullName())
 		}
 		requests[m.Input().FullName()] = true
 		if _, err := access.ParseScope(p.operation); err != nil {
-			t.Errorf("%s.%s: %v", service, m.Name(), err)
+			t.Errorf("%s: %v", m.FullName(), err)
 		}
 		reads := m.Options().(*descriptorpb.MethodOptions).GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 		if p.role == access.Read && !reads || p.role == access.Write && reads {
-			t.Errorf("%s.%s: reads: %v, but it needs the role %v", service, m.Name(), reads, p.role)
+			t.Errorf("%s: reads: %v, but it needs the role %v", m.FullName(), reads, p.role)
 		}
-	})
-	listed := 0
-	for _, of := range leastRoles {
-		listed += len(of)
-	}
-	if listed != calls {
-		t.Errorf("%d calls have a least role, there are %d", listed, calls)
 	}
 	for request, o := range operations {
 		if p := byRequest[request]; p.operation != o.name {

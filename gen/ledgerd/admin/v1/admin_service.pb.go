@@ -24,66 +24,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a key may do.
-type Role int32
-
-const (
-	Role_ROLE_UNSPECIFIED Role = 0
-	// Reads.
-	Role_ROLE_READ Role = 1
-	// Reads and changes.
-	Role_ROLE_WRITE Role = 2
-	// Also administers its tenant.
-	Role_ROLE_ADMIN Role = 3
-	// Administers all tenants, and does nothing else. Only `ledgerd apikey` creates such keys.
-	Role_ROLE_OPERATOR Role = 4
-)
-
-// Enum value maps for Role.
-var (
-	Role_name = map[int32]string{
-		0: "ROLE_UNSPECIFIED",
-		1: "ROLE_READ",
-		2: "ROLE_WRITE",
-		3: "ROLE_ADMIN",
-		4: "ROLE_OPERATOR",
-	}
-	Role_value = map[string]int32{
-		"ROLE_UNSPECIFIED": 0,
-		"ROLE_READ":        1,
-		"ROLE_WRITE":       2,
-		"ROLE_ADMIN":       3,
-		"ROLE_OPERATOR":    4,
-	}
-)
-
-func (x Role) Enum() *Role {
-	p := new(Role)
-	*p = x
-	return p
-}
-
-func (x Role) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (Role) Descriptor() protoreflect.EnumDescriptor {
-	return file_ledgerd_admin_v1_admin_service_proto_enumTypes[0].Descriptor()
-}
-
-func (Role) Type() protoreflect.EnumType {
-	return &file_ledgerd_admin_v1_admin_service_proto_enumTypes[0]
-}
-
-func (x Role) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use Role.Descriptor instead.
-func (Role) EnumDescriptor() ([]byte, []int) {
-	return file_ledgerd_admin_v1_admin_service_proto_rawDescGZIP(), []int{0}
-}
-
 type Tenant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, chosen by an operator. Unique. Never changes.
@@ -1770,7 +1710,7 @@ var File_ledgerd_admin_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/admin/v1/admin_service.proto\x12\x10ledgerd.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"Y\n" +
+	"$ledgerd/admin/v1/admin_service.proto\x12\x10ledgerd.admin.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"Y\n" +
 	"\x06Tenant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
 	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1893,29 +1833,21 @@ const file_ledgerd_admin_v1_admin_service_proto_rawDesc = "" +
 	"\x12DeleteLimitRequest\x12\x1f\n" +
 	"\x06tenant\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\x06tenant\x125\n" +
 	"\x05limit\x18\x02 \x01(\v2\x17.ledgerd.admin.v1.LimitB\x06\xbaH\x03\xc8\x01\x01R\x05limit\"\x15\n" +
-	"\x13DeleteLimitResponse*^\n" +
-	"\x04Role\x12\x14\n" +
-	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tROLE_READ\x10\x01\x12\x0e\n" +
+	"\x13DeleteLimitResponse2\x8e\t\n" +
+	"\fAdminService\x12c\n" +
+	"\fCreateTenant\x12%.ledgerd.admin.v1.CreateTenantRequest\x1a&.ledgerd.admin.v1.CreateTenantResponse\"\x04\xb8\xd7\x18\x04\x12c\n" +
+	"\vListTenants\x12$.ledgerd.admin.v1.ListTenantsRequest\x1a%.ledgerd.admin.v1.ListTenantsResponse\"\a\xb8\xd7\x18\x04\x90\x02\x01\x12Z\n" +
+	"\tCreateKey\x12\".ledgerd.admin.v1.CreateKeyRequest\x1a#.ledgerd.admin.v1.CreateKeyResponse\"\x04\xb8\xd7\x18\x03\x12Z\n" +
+	"\tRotateKey\x12\".ledgerd.admin.v1.RotateKeyRequest\x1a#.ledgerd.admin.v1.RotateKeyResponse\"\x04\xb8\xd7\x18\x03\x12Z\n" +
+	"\tRevokeKey\x12\".ledgerd.admin.v1.RevokeKeyRequest\x1a#.ledgerd.admin.v1.RevokeKeyResponse\"\x04\xb8\xd7\x18\x03\x12Z\n" +
+	"\bListKeys\x12!.ledgerd.admin.v1.ListKeysRequest\x1a\".ledgerd.admin.v1.ListKeysResponse\"\a\xb8\xd7\x18\x03\x90\x02\x01\x12Z\n" +
+	"\tPutPolicy\x12\".ledgerd.admin.v1.PutPolicyRequest\x1a#.ledgerd.admin.v1.PutPolicyResponse\"\x04\xb8\xd7\x18\x03\x12f\n" +
+	"\fListPolicies\x12%.ledgerd.admin.v1.ListPoliciesRequest\x1a&.ledgerd.admin.v1.ListPoliciesResponse\"\a\xb8\xd7\x18\x03\x90\x02\x01\x12c\n" +
+	"\fDeletePolicy\x12%.ledgerd.admin.v1.DeletePolicyRequest\x1a&.ledgerd.admin.v1.DeletePolicyResponse\"\x04\xb8\xd7\x18\x03\x12W\n" +
+	"\bPutLimit\x12!.ledgerd.admin.v1.PutLimitRequest\x1a\".ledgerd.admin.v1.PutLimitResponse\"\x04\xb8\xd7\x18\x03\x12`\n" +
 	"\n" +
-	"ROLE_WRITE\x10\x02\x12\x0e\n" +
-	"\n" +
-	"ROLE_ADMIN\x10\x03\x12\x11\n" +
-	"\rROLE_OPERATOR\x10\x042\xce\b\n" +
-	"\fAdminService\x12]\n" +
-	"\fCreateTenant\x12%.ledgerd.admin.v1.CreateTenantRequest\x1a&.ledgerd.admin.v1.CreateTenantResponse\x12_\n" +
-	"\vListTenants\x12$.ledgerd.admin.v1.ListTenantsRequest\x1a%.ledgerd.admin.v1.ListTenantsResponse\"\x03\x90\x02\x01\x12T\n" +
-	"\tCreateKey\x12\".ledgerd.admin.v1.CreateKeyRequest\x1a#.ledgerd.admin.v1.CreateKeyResponse\x12T\n" +
-	"\tRotateKey\x12\".ledgerd.admin.v1.RotateKeyRequest\x1a#.ledgerd.admin.v1.RotateKeyResponse\x12T\n" +
-	"\tRevokeKey\x12\".ledgerd.admin.v1.RevokeKeyRequest\x1a#.ledgerd.admin.v1.RevokeKeyResponse\x12V\n" +
-	"\bListKeys\x12!.ledgerd.admin.v1.ListKeysRequest\x1a\".ledgerd.admin.v1.ListKeysResponse\"\x03\x90\x02\x01\x12T\n" +
-	"\tPutPolicy\x12\".ledgerd.admin.v1.PutPolicyRequest\x1a#.ledgerd.admin.v1.PutPolicyResponse\x12b\n" +
-	"\fListPolicies\x12%.ledgerd.admin.v1.ListPoliciesRequest\x1a&.ledgerd.admin.v1.ListPoliciesResponse\"\x03\x90\x02\x01\x12]\n" +
-	"\fDeletePolicy\x12%.ledgerd.admin.v1.DeletePolicyRequest\x1a&.ledgerd.admin.v1.DeletePolicyResponse\x12Q\n" +
-	"\bPutLimit\x12!.ledgerd.admin.v1.PutLimitRequest\x1a\".ledgerd.admin.v1.PutLimitResponse\x12\\\n" +
-	"\n" +
-	"ListLimits\x12#.ledgerd.admin.v1.ListLimitsRequest\x1a$.ledgerd.admin.v1.ListLimitsResponse\"\x03\x90\x02\x01\x12Z\n" +
-	"\vDeleteLimit\x12$.ledgerd.admin.v1.DeleteLimitRequest\x1a%.ledgerd.admin.v1.DeleteLimitResponseB9Z7github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1;adminv1b\x06proto3"
+	"ListLimits\x12#.ledgerd.admin.v1.ListLimitsRequest\x1a$.ledgerd.admin.v1.ListLimitsResponse\"\a\xb8\xd7\x18\x03\x90\x02\x01\x12`\n" +
+	"\vDeleteLimit\x12$.ledgerd.admin.v1.DeleteLimitRequest\x1a%.ledgerd.admin.v1.DeleteLimitResponse\"\x04\xb8\xd7\x18\x03B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_ledgerd_admin_v1_admin_service_proto_rawDescOnce sync.Once
@@ -1929,89 +1861,88 @@ func file_ledgerd_admin_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_ledgerd_admin_v1_admin_service_proto_rawDescData
 }
 
-var file_ledgerd_admin_v1_admin_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_ledgerd_admin_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_ledgerd_admin_v1_admin_service_proto_goTypes = []any{
-	(Role)(0),                     // 0: ledgerd.admin.v1.Role
-	(*Tenant)(nil),                // 1: ledgerd.admin.v1.Tenant
-	(*Key)(nil),                   // 2: ledgerd.admin.v1.Key
-	(*Policy)(nil),                // 3: ledgerd.admin.v1.Policy
-	(*Limit)(nil),                 // 4: ledgerd.admin.v1.Limit
-	(*CreateTenantRequest)(nil),   // 5: ledgerd.admin.v1.CreateTenantRequest
-	(*CreateTenantResponse)(nil),  // 6: ledgerd.admin.v1.CreateTenantResponse
-	(*ListTenantsRequest)(nil),    // 7: ledgerd.admin.v1.ListTenantsRequest
-	(*ListTenantsResponse)(nil),   // 8: ledgerd.admin.v1.ListTenantsResponse
-	(*CreateKeyRequest)(nil),      // 9: ledgerd.admin.v1.CreateKeyRequest
-	(*CreateKeyResponse)(nil),     // 10: ledgerd.admin.v1.CreateKeyResponse
-	(*RotateKeyRequest)(nil),      // 11: ledgerd.admin.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),     // 12: ledgerd.admin.v1.RotateKeyResponse
-	(*RevokeKeyRequest)(nil),      // 13: ledgerd.admin.v1.RevokeKeyRequest
-	(*RevokeKeyResponse)(nil),     // 14: ledgerd.admin.v1.RevokeKeyResponse
-	(*ListKeysRequest)(nil),       // 15: ledgerd.admin.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),      // 16: ledgerd.admin.v1.ListKeysResponse
-	(*PutPolicyRequest)(nil),      // 17: ledgerd.admin.v1.PutPolicyRequest
-	(*PutPolicyResponse)(nil),     // 18: ledgerd.admin.v1.PutPolicyResponse
-	(*ListPoliciesRequest)(nil),   // 19: ledgerd.admin.v1.ListPoliciesRequest
-	(*ListPoliciesResponse)(nil),  // 20: ledgerd.admin.v1.ListPoliciesResponse
-	(*DeletePolicyRequest)(nil),   // 21: ledgerd.admin.v1.DeletePolicyRequest
-	(*DeletePolicyResponse)(nil),  // 22: ledgerd.admin.v1.DeletePolicyResponse
-	(*PutLimitRequest)(nil),       // 23: ledgerd.admin.v1.PutLimitRequest
-	(*PutLimitResponse)(nil),      // 24: ledgerd.admin.v1.PutLimitResponse
-	(*ListLimitsRequest)(nil),     // 25: ledgerd.admin.v1.ListLimitsRequest
-	(*ListLimitsResponse)(nil),    // 26: ledgerd.admin.v1.ListLimitsResponse
-	(*DeleteLimitRequest)(nil),    // 27: ledgerd.admin.v1.DeleteLimitRequest
-	(*DeleteLimitResponse)(nil),   // 28: ledgerd.admin.v1.DeleteLimitResponse
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*Tenant)(nil),                // 0: ledgerd.admin.v1.Tenant
+	(*Key)(nil),                   // 1: ledgerd.admin.v1.Key
+	(*Policy)(nil),                // 2: ledgerd.admin.v1.Policy
+	(*Limit)(nil),                 // 3: ledgerd.admin.v1.Limit
+	(*CreateTenantRequest)(nil),   // 4: ledgerd.admin.v1.CreateTenantRequest
+	(*CreateTenantResponse)(nil),  // 5: ledgerd.admin.v1.CreateTenantResponse
+	(*ListTenantsRequest)(nil),    // 6: ledgerd.admin.v1.ListTenantsRequest
+	(*ListTenantsResponse)(nil),   // 7: ledgerd.admin.v1.ListTenantsResponse
+	(*CreateKeyRequest)(nil),      // 8: ledgerd.admin.v1.CreateKeyRequest
+	(*CreateKeyResponse)(nil),     // 9: ledgerd.admin.v1.CreateKeyResponse
+	(*RotateKeyRequest)(nil),      // 10: ledgerd.admin.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),     // 11: ledgerd.admin.v1.RotateKeyResponse
+	(*RevokeKeyRequest)(nil),      // 12: ledgerd.admin.v1.RevokeKeyRequest
+	(*RevokeKeyResponse)(nil),     // 13: ledgerd.admin.v1.RevokeKeyResponse
+	(*ListKeysRequest)(nil),       // 14: ledgerd.admin.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),      // 15: ledgerd.admin.v1.ListKeysResponse
+	(*PutPolicyRequest)(nil),      // 16: ledgerd.admin.v1.PutPolicyRequest
+	(*PutPolicyResponse)(nil),     // 17: ledgerd.admin.v1.PutPolicyResponse
+	(*ListPoliciesRequest)(nil),   // 18: ledgerd.admin.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),  // 19: ledgerd.admin.v1.ListPoliciesResponse
+	(*DeletePolicyRequest)(nil),   // 20: ledgerd.admin.v1.DeletePolicyRequest
+	(*DeletePolicyResponse)(nil),  // 21: ledgerd.admin.v1.DeletePolicyResponse
+	(*PutLimitRequest)(nil),       // 22: ledgerd.admin.v1.PutLimitRequest
+	(*PutLimitResponse)(nil),      // 23: ledgerd.admin.v1.PutLimitResponse
+	(*ListLimitsRequest)(nil),     // 24: ledgerd.admin.v1.ListLimitsRequest
+	(*ListLimitsResponse)(nil),    // 25: ledgerd.admin.v1.ListLimitsResponse
+	(*DeleteLimitRequest)(nil),    // 26: ledgerd.admin.v1.DeleteLimitRequest
+	(*DeleteLimitResponse)(nil),   // 27: ledgerd.admin.v1.DeleteLimitResponse
+	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(Role)(0),                     // 29: ledgerd.admin.v1.Role
 	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
 }
 var file_ledgerd_admin_v1_admin_service_proto_depIdxs = []int32{
-	29, // 0: ledgerd.admin.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
-	0,  // 1: ledgerd.admin.v1.Key.role:type_name -> ledgerd.admin.v1.Role
-	29, // 2: ledgerd.admin.v1.Key.expire_time:type_name -> google.protobuf.Timestamp
-	29, // 3: ledgerd.admin.v1.Key.create_time:type_name -> google.protobuf.Timestamp
-	29, // 4: ledgerd.admin.v1.Key.revoke_time:type_name -> google.protobuf.Timestamp
-	29, // 5: ledgerd.admin.v1.Key.last_use_time:type_name -> google.protobuf.Timestamp
+	28, // 0: ledgerd.admin.v1.Tenant.create_time:type_name -> google.protobuf.Timestamp
+	29, // 1: ledgerd.admin.v1.Key.role:type_name -> ledgerd.admin.v1.Role
+	28, // 2: ledgerd.admin.v1.Key.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 3: ledgerd.admin.v1.Key.create_time:type_name -> google.protobuf.Timestamp
+	28, // 4: ledgerd.admin.v1.Key.revoke_time:type_name -> google.protobuf.Timestamp
+	28, // 5: ledgerd.admin.v1.Key.last_use_time:type_name -> google.protobuf.Timestamp
 	30, // 6: ledgerd.admin.v1.Policy.key_life:type_name -> google.protobuf.Duration
 	30, // 7: ledgerd.admin.v1.Limit.window:type_name -> google.protobuf.Duration
-	1,  // 8: ledgerd.admin.v1.ListTenantsResponse.tenants:type_name -> ledgerd.admin.v1.Tenant
-	0,  // 9: ledgerd.admin.v1.CreateKeyRequest.role:type_name -> ledgerd.admin.v1.Role
-	29, // 10: ledgerd.admin.v1.CreateKeyRequest.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 11: ledgerd.admin.v1.CreateKeyResponse.key:type_name -> ledgerd.admin.v1.Key
+	0,  // 8: ledgerd.admin.v1.ListTenantsResponse.tenants:type_name -> ledgerd.admin.v1.Tenant
+	29, // 9: ledgerd.admin.v1.CreateKeyRequest.role:type_name -> ledgerd.admin.v1.Role
+	28, // 10: ledgerd.admin.v1.CreateKeyRequest.expire_time:type_name -> google.protobuf.Timestamp
+	1,  // 11: ledgerd.admin.v1.CreateKeyResponse.key:type_name -> ledgerd.admin.v1.Key
 	30, // 12: ledgerd.admin.v1.RotateKeyRequest.overlap:type_name -> google.protobuf.Duration
-	29, // 13: ledgerd.admin.v1.RotateKeyRequest.expire_time:type_name -> google.protobuf.Timestamp
-	2,  // 14: ledgerd.admin.v1.RotateKeyResponse.key:type_name -> ledgerd.admin.v1.Key
-	2,  // 15: ledgerd.admin.v1.RotateKeyResponse.old_key:type_name -> ledgerd.admin.v1.Key
-	2,  // 16: ledgerd.admin.v1.RevokeKeyResponse.key:type_name -> ledgerd.admin.v1.Key
-	2,  // 17: ledgerd.admin.v1.ListKeysResponse.keys:type_name -> ledgerd.admin.v1.Key
-	3,  // 18: ledgerd.admin.v1.PutPolicyRequest.policy:type_name -> ledgerd.admin.v1.Policy
-	3,  // 19: ledgerd.admin.v1.ListPoliciesResponse.policies:type_name -> ledgerd.admin.v1.Policy
-	4,  // 20: ledgerd.admin.v1.PutLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
-	4,  // 21: ledgerd.admin.v1.ListLimitsResponse.limits:type_name -> ledgerd.admin.v1.Limit
-	4,  // 22: ledgerd.admin.v1.DeleteLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
-	5,  // 23: ledgerd.admin.v1.AdminService.CreateTenant:input_type -> ledgerd.admin.v1.CreateTenantRequest
-	7,  // 24: ledgerd.admin.v1.AdminService.ListTenants:input_type -> ledgerd.admin.v1.ListTenantsRequest
-	9,  // 25: ledgerd.admin.v1.AdminService.CreateKey:input_type -> ledgerd.admin.v1.CreateKeyRequest
-	11, // 26: ledgerd.admin.v1.AdminService.RotateKey:input_type -> ledgerd.admin.v1.RotateKeyRequest
-	13, // 27: ledgerd.admin.v1.AdminService.RevokeKey:input_type -> ledgerd.admin.v1.RevokeKeyRequest
-	15, // 28: ledgerd.admin.v1.AdminService.ListKeys:input_type -> ledgerd.admin.v1.ListKeysRequest
-	17, // 29: ledgerd.admin.v1.AdminService.PutPolicy:input_type -> ledgerd.admin.v1.PutPolicyRequest
-	19, // 30: ledgerd.admin.v1.AdminService.ListPolicies:input_type -> ledgerd.admin.v1.ListPoliciesRequest
-	21, // 31: ledgerd.admin.v1.AdminService.DeletePolicy:input_type -> ledgerd.admin.v1.DeletePolicyRequest
-	23, // 32: ledgerd.admin.v1.AdminService.PutLimit:input_type -> ledgerd.admin.v1.PutLimitRequest
-	25, // 33: ledgerd.admin.v1.AdminService.ListLimits:input_type -> ledgerd.admin.v1.ListLimitsRequest
-	27, // 34: ledgerd.admin.v1.AdminService.DeleteLimit:input_type -> ledgerd.admin.v1.DeleteLimitRequest
-	6,  // 35: ledgerd.admin.v1.AdminService.CreateTenant:output_type -> ledgerd.admin.v1.CreateTenantResponse
-	8,  // 36: ledgerd.admin.v1.AdminService.ListTenants:output_type -> ledgerd.admin.v1.ListTenantsResponse
-	10, // 37: ledgerd.admin.v1.AdminService.CreateKey:output_type -> ledgerd.admin.v1.CreateKeyResponse
-	12, // 38: ledgerd.admin.v1.AdminService.RotateKey:output_type -> ledgerd.admin.v1.RotateKeyResponse
-	14, // 39: ledgerd.admin.v1.AdminService.RevokeKey:output_type -> ledgerd.admin.v1.RevokeKeyResponse
-	16, // 40: ledgerd.admin.v1.AdminService.ListKeys:output_type -> ledgerd.admin.v1.ListKeysResponse
-	18, // 41: ledgerd.admin.v1.AdminService.PutPolicy:output_type -> ledgerd.admin.v1.PutPolicyResponse
-	20, // 42: ledgerd.admin.v1.AdminService.ListPolicies:output_type -> ledgerd.admin.v1.ListPoliciesResponse
-	22, // 43: ledgerd.admin.v1.AdminService.DeletePolicy:output_type -> ledgerd.admin.v1.DeletePolicyResponse
-	24, // 44: ledgerd.admin.v1.AdminService.PutLimit:output_type -> ledgerd.admin.v1.PutLimitResponse
-	26, // 45: ledgerd.admin.v1.AdminService.ListLimits:output_type -> ledgerd.admin.v1.ListLimitsResponse
-	28, // 46: ledgerd.admin.v1.AdminService.DeleteLimit:output_type -> ledgerd.admin.v1.DeleteLimitResponse
+	28, // 13: ledgerd.admin.v1.RotateKeyRequest.expire_time:type_name -> google.protobuf.Timestamp
+	1,  // 14: ledgerd.admin.v1.RotateKeyResponse.key:type_name -> ledgerd.admin.v1.Key
+	1,  // 15: ledgerd.admin.v1.RotateKeyResponse.old_key:type_name -> ledgerd.admin.v1.Key
+	1,  // 16: ledgerd.admin.v1.RevokeKeyResponse.key:type_name -> ledgerd.admin.v1.Key
+	1,  // 17: ledgerd.admin.v1.ListKeysResponse.keys:type_name -> ledgerd.admin.v1.Key
+	2,  // 18: ledgerd.admin.v1.PutPolicyRequest.policy:type_name -> ledgerd.admin.v1.Policy
+	2,  // 19: ledgerd.admin.v1.ListPoliciesResponse.policies:type_name -> ledgerd.admin.v1.Policy
+	3,  // 20: ledgerd.admin.v1.PutLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
+	3,  // 21: ledgerd.admin.v1.ListLimitsResponse.limits:type_name -> ledgerd.admin.v1.Limit
+	3,  // 22: ledgerd.admin.v1.DeleteLimitRequest.limit:type_name -> ledgerd.admin.v1.Limit
+	4,  // 23: ledgerd.admin.v1.AdminService.CreateTenant:input_type -> ledgerd.admin.v1.CreateTenantRequest
+	6,  // 24: ledgerd.admin.v1.AdminService.ListTenants:input_type -> ledgerd.admin.v1.ListTenantsRequest
+	8,  // 25: ledgerd.admin.v1.AdminService.CreateKey:input_type -> ledgerd.admin.v1.CreateKeyRequest
+	10, // 26: ledgerd.admin.v1.AdminService.RotateKey:input_type -> ledgerd.admin.v1.RotateKeyRequest
+	12, // 27: ledgerd.admin.v1.AdminService.RevokeKey:input_type -> ledgerd.admin.v1.RevokeKeyRequest
+	14, // 28: ledgerd.admin.v1.AdminService.ListKeys:input_type -> ledgerd.admin.v1.ListKeysRequest
+	16, // 29: ledgerd.admin.v1.AdminService.PutPolicy:input_type -> ledgerd.admin.v1.PutPolicyRequest
+	18, // 30: ledgerd.admin.v1.AdminService.ListPolicies:input_type -> ledgerd.admin.v1.ListPoliciesRequest
+	20, // 31: ledgerd.admin.v1.AdminService.DeletePolicy:input_type -> ledgerd.admin.v1.DeletePolicyRequest
+	22, // 32: ledgerd.admin.v1.AdminService.PutLimit:input_type -> ledgerd.admin.v1.PutLimitRequest
+	24, // 33: ledgerd.admin.v1.AdminService.ListLimits:input_type -> ledgerd.admin.v1.ListLimitsRequest
+	26, // 34: ledgerd.admin.v1.AdminService.DeleteLimit:input_type -> ledgerd.admin.v1.DeleteLimitRequest
+	5,  // 35: ledgerd.admin.v1.AdminService.CreateTenant:output_type -> ledgerd.admin.v1.CreateTenantResponse
+	7,  // 36: ledgerd.admin.v1.AdminService.ListTenants:output_type -> ledgerd.admin.v1.ListTenantsResponse
+	9,  // 37: ledgerd.admin.v1.AdminService.CreateKey:output_type -> ledgerd.admin.v1.CreateKeyResponse
+	11, // 38: ledgerd.admin.v1.AdminService.RotateKey:output_type -> ledgerd.admin.v1.RotateKeyResponse
+	13, // 39: ledgerd.admin.v1.AdminService.RevokeKey:output_type -> ledgerd.admin.v1.RevokeKeyResponse
+	15, // 40: ledgerd.admin.v1.AdminService.ListKeys:output_type -> ledgerd.admin.v1.ListKeysResponse
+	17, // 41: ledgerd.admin.v1.AdminService.PutPolicy:output_type -> ledgerd.admin.v1.PutPolicyResponse
+	19, // 42: ledgerd.admin.v1.AdminService.ListPolicies:output_type -> ledgerd.admin.v1.ListPoliciesResponse
+	21, // 43: ledgerd.admin.v1.AdminService.DeletePolicy:output_type -> ledgerd.admin.v1.DeletePolicyResponse
+	23, // 44: ledgerd.admin.v1.AdminService.PutLimit:output_type -> ledgerd.admin.v1.PutLimitResponse
+	25, // 45: ledgerd.admin.v1.AdminService.ListLimits:output_type -> ledgerd.admin.v1.ListLimitsResponse
+	27, // 46: ledgerd.admin.v1.AdminService.DeleteLimit:output_type -> ledgerd.admin.v1.DeleteLimitResponse
 	35, // [35:47] is the sub-list for method output_type
 	23, // [23:35] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
@@ -2024,20 +1955,20 @@ func file_ledgerd_admin_v1_admin_service_proto_init() {
 	if File_ledgerd_admin_v1_admin_service_proto != nil {
 		return
 	}
+	file_ledgerd_admin_v1_role_proto_init()
 	file_ledgerd_admin_v1_admin_service_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ledgerd_admin_v1_admin_service_proto_rawDesc), len(file_ledgerd_admin_v1_admin_service_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      0,
 			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_ledgerd_admin_v1_admin_service_proto_goTypes,
 		DependencyIndexes: file_ledgerd_admin_v1_admin_service_proto_depIdxs,
-		EnumInfos:         file_ledgerd_admin_v1_admin_service_proto_enumTypes,
 		MessageInfos:      file_ledgerd_admin_v1_admin_service_proto_msgTypes,
 	}.Build()
 	File_ledgerd_admin_v1_admin_service_proto = out.File

@@ -8,6 +8,7 @@ package approvalv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	anypb "google.golang.org/protobuf/types/known/anypb"
@@ -786,7 +787,7 @@ var File_ledgerd_approval_v1_approval_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_approval_v1_approval_service_proto_rawDesc = "" +
 	"\n" +
-	"*ledgerd/approval/v1/approval_service.proto\x12\x13ledgerd.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\x03\n" +
+	"*ledgerd/approval/v1/approval_service.proto\x12\x13ledgerd.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\xac\x03\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\x05state\x18\x02 \x01(\x0e2\".ledgerd.approval.v1.ApprovalStateR\x05state\x12\x1c\n" +
@@ -847,13 +848,13 @@ const file_ledgerd_approval_v1_approval_service_proto_rawDesc = "" +
 	"\x13APPROVAL_STATE_OPEN\x10\x01\x12\x1b\n" +
 	"\x17APPROVAL_STATE_APPROVED\x10\x02\x12\x1b\n" +
 	"\x17APPROVAL_STATE_REJECTED\x10\x03\x12\x1a\n" +
-	"\x16APPROVAL_STATE_EXPIRED\x10\x042\xfc\x03\n" +
-	"\x0fApprovalService\x12l\n" +
-	"\x0fRequestApproval\x12+.ledgerd.approval.v1.RequestApprovalRequest\x1a,.ledgerd.approval.v1.RequestApprovalResponse\x12T\n" +
-	"\aApprove\x12#.ledgerd.approval.v1.ApproveRequest\x1a$.ledgerd.approval.v1.ApproveResponse\x12Q\n" +
-	"\x06Reject\x12\".ledgerd.approval.v1.RejectRequest\x1a#.ledgerd.approval.v1.RejectResponse\x12e\n" +
-	"\vGetApproval\x12'.ledgerd.approval.v1.GetApprovalRequest\x1a(.ledgerd.approval.v1.GetApprovalResponse\"\x03\x90\x02\x01\x12k\n" +
-	"\rListApprovals\x12).ledgerd.approval.v1.ListApprovalsRequest\x1a*.ledgerd.approval.v1.ListApprovalsResponse\"\x03\x90\x02\x01B?Z=github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1;approvalv1b\x06proto3"
+	"\x16APPROVAL_STATE_EXPIRED\x10\x042\x96\x04\n" +
+	"\x0fApprovalService\x12r\n" +
+	"\x0fRequestApproval\x12+.ledgerd.approval.v1.RequestApprovalRequest\x1a,.ledgerd.approval.v1.RequestApprovalResponse\"\x04\xb8\xd7\x18\x02\x12Z\n" +
+	"\aApprove\x12#.ledgerd.approval.v1.ApproveRequest\x1a$.ledgerd.approval.v1.ApproveResponse\"\x04\xb8\xd7\x18\x02\x12W\n" +
+	"\x06Reject\x12\".ledgerd.approval.v1.RejectRequest\x1a#.ledgerd.approval.v1.RejectResponse\"\x04\xb8\xd7\x18\x02\x12i\n" +
+	"\vGetApproval\x12'.ledgerd.approval.v1.GetApprovalRequest\x1a(.ledgerd.approval.v1.GetApprovalResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12o\n" +
+	"\rListApprovals\x12).ledgerd.approval.v1.ListApprovalsRequest\x1a*.ledgerd.approval.v1.ListApprovalsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B?Z=github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1;approvalv1b\x06proto3"
 
 var (
 	file_ledgerd_approval_v1_approval_service_proto_rawDescOnce sync.Once

@@ -8,6 +8,7 @@ package auditv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	structpb "google.golang.org/protobuf/types/known/structpb"
@@ -405,7 +406,7 @@ var File_ledgerd_audit_v1_audit_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x99\x03\n" +
+	"$ledgerd/audit/v1/audit_service.proto\x12\x10ledgerd.audit.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\x99\x03\n" +
 	"\x05Event\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x121\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1d.ledgerd.audit.v1.SettingKindR\x04kind\x12\x12\n" +
@@ -448,10 +449,10 @@ const file_ledgerd_audit_v1_audit_service_proto_rawDesc = "" +
 	"\x11SETTING_KIND_SALE\x10\b\x12\x19\n" +
 	"\x15SETTING_KIND_TEMPLATE\x10\t\x12\x17\n" +
 	"\x13SETTING_KIND_TENANT\x10\n" +
-	"2l\n" +
-	"\fAuditService\x12\\\n" +
+	"2p\n" +
+	"\fAuditService\x12`\n" +
 	"\n" +
-	"ListEvents\x12#.ledgerd.audit.v1.ListEventsRequest\x1a$.ledgerd.audit.v1.ListEventsResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1;auditv1b\x06proto3"
+	"ListEvents\x12#.ledgerd.audit.v1.ListEventsRequest\x1a$.ledgerd.audit.v1.ListEventsResponse\"\a\xb8\xd7\x18\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1;auditv1b\x06proto3"
 
 var (
 	file_ledgerd_audit_v1_audit_service_proto_rawDescOnce sync.Once

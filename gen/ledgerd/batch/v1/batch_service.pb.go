@@ -8,6 +8,7 @@ package batchv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	anypb "google.golang.org/protobuf/types/known/anypb"
@@ -337,7 +338,7 @@ var File_ledgerd_batch_v1_batch_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_batch_v1_batch_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/batch/v1/batch_service.proto\x12\x10ledgerd.batch.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\"\xa3\x01\n" +
+	"$ledgerd/batch/v1/batch_service.proto\x12\x10ledgerd.batch.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\x1a\x1bledgerd/admin/v1/role.proto\"\xa3\x01\n" +
 	"\x0eExecuteRequest\x12H\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x1b.ledgerd.batch.v1.OperationB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\n" +
@@ -361,9 +362,9 @@ const file_ledgerd_batch_v1_batch_service_proto_rawDesc = "" +
 	"\x0fOperationResult\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\bresponse\x18\x02 \x01(\v2\x14.google.protobuf.AnyR\bresponse\x12\x18\n" +
-	"\aexisted\x18\x03 \x01(\bR\aexisted2^\n" +
-	"\fBatchService\x12N\n" +
-	"\aExecute\x12 .ledgerd.batch.v1.ExecuteRequest\x1a!.ledgerd.batch.v1.ExecuteResponseB9Z7github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1;batchv1b\x06proto3"
+	"\aexisted\x18\x03 \x01(\bR\aexisted2d\n" +
+	"\fBatchService\x12T\n" +
+	"\aExecute\x12 .ledgerd.batch.v1.ExecuteRequest\x1a!.ledgerd.batch.v1.ExecuteResponse\"\x04\xb8\xd7\x18\x02B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1;batchv1b\x06proto3"
 
 var (
 	file_ledgerd_batch_v1_batch_service_proto_rawDescOnce sync.Once

@@ -8,6 +8,7 @@ package idv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -365,7 +366,7 @@ var File_ledgerd_id_v1_id_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_id_v1_id_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1eledgerd/id/v1/id_service.proto\x12\rledgerd.id.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x01\n" +
+	"\x1eledgerd/id/v1/id_service.proto\x12\rledgerd.id.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\xbf\x01\n" +
 	"\x0fGenerateRequest\x123\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x15.ledgerd.id.v1.IdKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\x12!\n" +
 	"\x05count\x18\x02 \x01(\x05B\v\xbaH\b\x1a\x06\x18\xa0\x8d\x06(\x00R\x05count\x12.\n" +
@@ -392,10 +393,10 @@ const file_ledgerd_id_v1_id_service_proto_rawDesc = "" +
 	"\x13ID_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ID_KIND_SNOWFLAKE\x10\x01\x12\x13\n" +
 	"\x0fID_KIND_UUID_V7\x10\x02\x12\x14\n" +
-	"\x10ID_KIND_ORDER_NO\x10\x032\xa6\x01\n" +
-	"\tIdService\x12P\n" +
-	"\bGenerate\x12\x1e.ledgerd.id.v1.GenerateRequest\x1a\x1f.ledgerd.id.v1.GenerateResponse\"\x03\x90\x02\x02\x12G\n" +
-	"\x05Parse\x12\x1b.ledgerd.id.v1.ParseRequest\x1a\x1c.ledgerd.id.v1.ParseResponse\"\x03\x90\x02\x01B3Z1github.com/ledgerd/ledgerd/gen/ledgerd/id/v1;idv1b\x06proto3"
+	"\x10ID_KIND_ORDER_NO\x10\x032\xae\x01\n" +
+	"\tIdService\x12T\n" +
+	"\bGenerate\x12\x1e.ledgerd.id.v1.GenerateRequest\x1a\x1f.ledgerd.id.v1.GenerateResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12K\n" +
+	"\x05Parse\x12\x1b.ledgerd.id.v1.ParseRequest\x1a\x1c.ledgerd.id.v1.ParseResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B3Z1github.com/ledgerd/ledgerd/gen/ledgerd/id/v1;idv1b\x06proto3"
 
 var (
 	file_ledgerd_id_v1_id_service_proto_rawDescOnce sync.Once

@@ -7,6 +7,7 @@
 package idempotencyv1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,23 +25,23 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto\x1a\"ledgerd/idempotency/v1/claim.proto\x1a&ledgerd/idempotency/v1/work_read.proto\x1a!ledgerd/idempotency/v1/work.proto2\x9b\n" +
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\"ledgerd/idempotency/v1/claim.proto\x1a\"ledgerd/idempotency/v1/token.proto\x1a!ledgerd/idempotency/v1/work.proto\x1a&ledgerd/idempotency/v1/work_read.proto2\xd9\n" +
 	"\n" +
-	"\x12IdempotencyService\x12k\n" +
-	"\vIssueTokens\x12*.ledgerd.idempotency.v1.IssueTokensRequest\x1a+.ledgerd.idempotency.v1.IssueTokensResponse\"\x03\x90\x02\x02\x12c\n" +
+	"\x12IdempotencyService\x12o\n" +
+	"\vIssueTokens\x12*.ledgerd.idempotency.v1.IssueTokensRequest\x1a+.ledgerd.idempotency.v1.IssueTokensResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12i\n" +
 	"\n" +
-	"SpendToken\x12).ledgerd.idempotency.v1.SpendTokenRequest\x1a*.ledgerd.idempotency.v1.SpendTokenResponse\x12]\n" +
-	"\bClaimKey\x12'.ledgerd.idempotency.v1.ClaimKeyRequest\x1a(.ledgerd.idempotency.v1.ClaimKeyResponse\x12`\n" +
-	"\tClaimKeys\x12(.ledgerd.idempotency.v1.ClaimKeysRequest\x1a).ledgerd.idempotency.v1.ClaimKeysResponse\x12b\n" +
-	"\bGetClaim\x12'.ledgerd.idempotency.v1.GetClaimRequest\x1a(.ledgerd.idempotency.v1.GetClaimResponse\"\x03\x90\x02\x01\x12`\n" +
-	"\tDropClaim\x12(.ledgerd.idempotency.v1.DropClaimRequest\x1a).ledgerd.idempotency.v1.DropClaimResponse\x12T\n" +
-	"\x05Begin\x12$.ledgerd.idempotency.v1.BeginRequest\x1a%.ledgerd.idempotency.v1.BeginResponse\x12\\\n" +
-	"\x06Extend\x12%.ledgerd.idempotency.v1.ExtendRequest\x1a&.ledgerd.idempotency.v1.ExtendResponse\"\x03\x90\x02\x02\x12b\n" +
-	"\bComplete\x12'.ledgerd.idempotency.v1.CompleteRequest\x1a(.ledgerd.idempotency.v1.CompleteResponse\"\x03\x90\x02\x02\x12_\n" +
-	"\aAbandon\x12&.ledgerd.idempotency.v1.AbandonRequest\x1a'.ledgerd.idempotency.v1.AbandonResponse\"\x03\x90\x02\x02\x12_\n" +
-	"\aGetWork\x12&.ledgerd.idempotency.v1.GetWorkRequest\x1a'.ledgerd.idempotency.v1.GetWorkResponse\"\x03\x90\x02\x01\x12e\n" +
-	"\tListWorks\x12(.ledgerd.idempotency.v1.ListWorksRequest\x1a).ledgerd.idempotency.v1.ListWorksResponse\"\x03\x90\x02\x01\x12k\n" +
-	"\vResolveWork\x12*.ledgerd.idempotency.v1.ResolveWorkRequest\x1a+.ledgerd.idempotency.v1.ResolveWorkResponse\"\x03\x90\x02\x02BEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"SpendToken\x12).ledgerd.idempotency.v1.SpendTokenRequest\x1a*.ledgerd.idempotency.v1.SpendTokenResponse\"\x04\xb8\xd7\x18\x02\x12c\n" +
+	"\bClaimKey\x12'.ledgerd.idempotency.v1.ClaimKeyRequest\x1a(.ledgerd.idempotency.v1.ClaimKeyResponse\"\x04\xb8\xd7\x18\x02\x12f\n" +
+	"\tClaimKeys\x12(.ledgerd.idempotency.v1.ClaimKeysRequest\x1a).ledgerd.idempotency.v1.ClaimKeysResponse\"\x04\xb8\xd7\x18\x02\x12f\n" +
+	"\bGetClaim\x12'.ledgerd.idempotency.v1.GetClaimRequest\x1a(.ledgerd.idempotency.v1.GetClaimResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12f\n" +
+	"\tDropClaim\x12(.ledgerd.idempotency.v1.DropClaimRequest\x1a).ledgerd.idempotency.v1.DropClaimResponse\"\x04\xb8\xd7\x18\x02\x12Z\n" +
+	"\x05Begin\x12$.ledgerd.idempotency.v1.BeginRequest\x1a%.ledgerd.idempotency.v1.BeginResponse\"\x04\xb8\xd7\x18\x02\x12`\n" +
+	"\x06Extend\x12%.ledgerd.idempotency.v1.ExtendRequest\x1a&.ledgerd.idempotency.v1.ExtendResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12f\n" +
+	"\bComplete\x12'.ledgerd.idempotency.v1.CompleteRequest\x1a(.ledgerd.idempotency.v1.CompleteResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12c\n" +
+	"\aAbandon\x12&.ledgerd.idempotency.v1.AbandonRequest\x1a'.ledgerd.idempotency.v1.AbandonResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12c\n" +
+	"\aGetWork\x12&.ledgerd.idempotency.v1.GetWorkRequest\x1a'.ledgerd.idempotency.v1.GetWorkResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12i\n" +
+	"\tListWorks\x12(.ledgerd.idempotency.v1.ListWorksRequest\x1a).ledgerd.idempotency.v1.ListWorksResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12o\n" +
+	"\vResolveWork\x12*.ledgerd.idempotency.v1.ResolveWorkRequest\x1a+.ledgerd.idempotency.v1.ResolveWorkResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02BEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
 var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
 	(*IssueTokensRequest)(nil),  // 0: ledgerd.idempotency.v1.IssueTokensRequest
@@ -109,10 +110,10 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 	if File_ledgerd_idempotency_v1_idempotency_service_proto != nil {
 		return
 	}
-	file_ledgerd_idempotency_v1_token_proto_init()
 	file_ledgerd_idempotency_v1_claim_proto_init()
-	file_ledgerd_idempotency_v1_work_read_proto_init()
+	file_ledgerd_idempotency_v1_token_proto_init()
 	file_ledgerd_idempotency_v1_work_proto_init()
+	file_ledgerd_idempotency_v1_work_read_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -8,6 +8,7 @@ package inboxv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -1123,7 +1124,7 @@ var File_ledgerd_inbox_v1_inbox_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_inbox_v1_inbox_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/inbox/v1/inbox_service.proto\x12\x10ledgerd.inbox.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/inbox/v1/message.proto\"\xa2\x01\n" +
+	"$ledgerd/inbox/v1/inbox_service.proto\x12\x10ledgerd.inbox.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1eledgerd/inbox/v1/message.proto\"\xa2\x01\n" +
 	"\x0eReceiveRequest\x126\n" +
 	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyB\x06\xbaH\x03\xc8\x01\x01R\x03key\x126\n" +
 	"\bdelivery\x18\x02 \x01(\v2\x1a.ledgerd.inbox.v1.DeliveryR\bdelivery\x12 \n" +
@@ -1193,17 +1194,17 @@ const file_ledgerd_inbox_v1_inbox_service_proto_rawDesc = "" +
 	"\fVERDICT_DONE\x10\x02\x12\x10\n" +
 	"\fVERDICT_BUSY\x10\x03\x12\x10\n" +
 	"\fVERDICT_DEAD\x10\x04\x12\x11\n" +
-	"\rVERDICT_LATER\x10\x052\xb9\x05\n" +
-	"\fInboxService\x12N\n" +
-	"\aReceive\x12 .ledgerd.inbox.v1.ReceiveRequest\x1a!.ledgerd.inbox.v1.ReceiveResponse\x12H\n" +
-	"\x05Begin\x12\x1e.ledgerd.inbox.v1.BeginRequest\x1a\x1f.ledgerd.inbox.v1.BeginResponse\x12Q\n" +
-	"\bComplete\x12!.ledgerd.inbox.v1.CompleteRequest\x1a\".ledgerd.inbox.v1.CompleteResponse\x12E\n" +
-	"\x04Fail\x12\x1d.ledgerd.inbox.v1.FailRequest\x1a\x1e.ledgerd.inbox.v1.FailResponse\x12K\n" +
-	"\x06Extend\x12\x1f.ledgerd.inbox.v1.ExtendRequest\x1a .ledgerd.inbox.v1.ExtendResponse\x12f\n" +
-	"\x0fRequeueMessages\x12(.ledgerd.inbox.v1.RequeueMessagesRequest\x1a).ledgerd.inbox.v1.RequeueMessagesResponse\x12\\\n" +
+	"\rVERDICT_LATER\x10\x052\xe5\x05\n" +
+	"\fInboxService\x12T\n" +
+	"\aReceive\x12 .ledgerd.inbox.v1.ReceiveRequest\x1a!.ledgerd.inbox.v1.ReceiveResponse\"\x04\xb8\xd7\x18\x02\x12N\n" +
+	"\x05Begin\x12\x1e.ledgerd.inbox.v1.BeginRequest\x1a\x1f.ledgerd.inbox.v1.BeginResponse\"\x04\xb8\xd7\x18\x02\x12W\n" +
+	"\bComplete\x12!.ledgerd.inbox.v1.CompleteRequest\x1a\".ledgerd.inbox.v1.CompleteResponse\"\x04\xb8\xd7\x18\x02\x12K\n" +
+	"\x04Fail\x12\x1d.ledgerd.inbox.v1.FailRequest\x1a\x1e.ledgerd.inbox.v1.FailResponse\"\x04\xb8\xd7\x18\x02\x12Q\n" +
+	"\x06Extend\x12\x1f.ledgerd.inbox.v1.ExtendRequest\x1a .ledgerd.inbox.v1.ExtendResponse\"\x04\xb8\xd7\x18\x02\x12l\n" +
+	"\x0fRequeueMessages\x12(.ledgerd.inbox.v1.RequeueMessagesRequest\x1a).ledgerd.inbox.v1.RequeueMessagesResponse\"\x04\xb8\xd7\x18\x02\x12`\n" +
 	"\n" +
-	"GetMessage\x12#.ledgerd.inbox.v1.GetMessageRequest\x1a$.ledgerd.inbox.v1.GetMessageResponse\"\x03\x90\x02\x01\x12b\n" +
-	"\fListMessages\x12%.ledgerd.inbox.v1.ListMessagesRequest\x1a&.ledgerd.inbox.v1.ListMessagesResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1;inboxv1b\x06proto3"
+	"GetMessage\x12#.ledgerd.inbox.v1.GetMessageRequest\x1a$.ledgerd.inbox.v1.GetMessageResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12f\n" +
+	"\fListMessages\x12%.ledgerd.inbox.v1.ListMessagesRequest\x1a&.ledgerd.inbox.v1.ListMessagesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1;inboxv1b\x06proto3"
 
 var (
 	file_ledgerd_inbox_v1_inbox_service_proto_rawDescOnce sync.Once

@@ -7,6 +7,7 @@
 package ledgerv1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,35 +25,35 @@ var File_ledgerd_ledger_v1_ledger_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_ledger_v1_ledger_service_proto_rawDesc = "" +
 	"\n" +
-	"&ledgerd/ledger/v1/ledger_service.proto\x12\x11ledgerd.ledger.v1\x1a\x1fledgerd/ledger/v1/account.proto\x1a\x1fledgerd/ledger/v1/balance.proto\x1a\x1cledgerd/ledger/v1/hold.proto\x1a ledgerd/ledger/v1/transfer.proto2\xff\x11\n" +
-	"\rLedgerService\x12_\n" +
-	"\fCreateAssets\x12&.ledgerd.ledger.v1.CreateAssetsRequest\x1a'.ledgerd.ledger.v1.CreateAssetsResponse\x12^\n" +
+	"&ledgerd/ledger/v1/ledger_service.proto\x12\x11ledgerd.ledger.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1fledgerd/ledger/v1/account.proto\x1a\x1fledgerd/ledger/v1/balance.proto\x1a\x1cledgerd/ledger/v1/hold.proto\x1a ledgerd/ledger/v1/transfer.proto2\xf7\x12\n" +
+	"\rLedgerService\x12e\n" +
+	"\fCreateAssets\x12&.ledgerd.ledger.v1.CreateAssetsRequest\x1a'.ledgerd.ledger.v1.CreateAssetsResponse\"\x04\xb8\xd7\x18\x02\x12b\n" +
 	"\n" +
-	"ListAssets\x12$.ledgerd.ledger.v1.ListAssetsRequest\x1a%.ledgerd.ledger.v1.ListAssetsResponse\"\x03\x90\x02\x01\x12e\n" +
-	"\x0eCreateAccounts\x12(.ledgerd.ledger.v1.CreateAccountsRequest\x1a).ledgerd.ledger.v1.CreateAccountsResponse\x12^\n" +
+	"ListAssets\x12$.ledgerd.ledger.v1.ListAssetsRequest\x1a%.ledgerd.ledger.v1.ListAssetsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12k\n" +
+	"\x0eCreateAccounts\x12(.ledgerd.ledger.v1.CreateAccountsRequest\x1a).ledgerd.ledger.v1.CreateAccountsResponse\"\x04\xb8\xd7\x18\x02\x12b\n" +
 	"\n" +
-	"GetAccount\x12$.ledgerd.ledger.v1.GetAccountRequest\x1a%.ledgerd.ledger.v1.GetAccountResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\fListAccounts\x12&.ledgerd.ledger.v1.ListAccountsRequest\x1a'.ledgerd.ledger.v1.ListAccountsResponse\"\x03\x90\x02\x01\x12b\n" +
-	"\rUpdateAccount\x12'.ledgerd.ledger.v1.UpdateAccountRequest\x1a(.ledgerd.ledger.v1.UpdateAccountResponse\x12b\n" +
-	"\rFreezeAccount\x12'.ledgerd.ledger.v1.FreezeAccountRequest\x1a(.ledgerd.ledger.v1.FreezeAccountResponse\x12h\n" +
-	"\x0fUnfreezeAccount\x12).ledgerd.ledger.v1.UnfreezeAccountRequest\x1a*.ledgerd.ledger.v1.UnfreezeAccountResponse\x12_\n" +
-	"\fCloseAccount\x12&.ledgerd.ledger.v1.CloseAccountRequest\x1a'.ledgerd.ledger.v1.CloseAccountResponse\x12S\n" +
-	"\bTransfer\x12\".ledgerd.ledger.v1.TransferRequest\x1a#.ledgerd.ledger.v1.TransferResponse\x12b\n" +
-	"\rTransferBatch\x12'.ledgerd.ledger.v1.TransferBatchRequest\x1a(.ledgerd.ledger.v1.TransferBatchResponse\x12P\n" +
-	"\aReverse\x12!.ledgerd.ledger.v1.ReverseRequest\x1a\".ledgerd.ledger.v1.ReverseResponse\x12G\n" +
-	"\x04Hold\x12\x1e.ledgerd.ledger.v1.HoldRequest\x1a\x1f.ledgerd.ledger.v1.HoldResponse\x12P\n" +
-	"\aCapture\x12!.ledgerd.ledger.v1.CaptureRequest\x1a\".ledgerd.ledger.v1.CaptureResponse\x12P\n" +
-	"\aRelease\x12!.ledgerd.ledger.v1.ReleaseRequest\x1a\".ledgerd.ledger.v1.ReleaseResponse\x12U\n" +
-	"\aGetHold\x12!.ledgerd.ledger.v1.GetHoldRequest\x1a\".ledgerd.ledger.v1.GetHoldResponse\"\x03\x90\x02\x01\x12[\n" +
-	"\tListHolds\x12#.ledgerd.ledger.v1.ListHoldsRequest\x1a$.ledgerd.ledger.v1.ListHoldsResponse\"\x03\x90\x02\x01\x12a\n" +
-	"\vGetTransfer\x12%.ledgerd.ledger.v1.GetTransferRequest\x1a&.ledgerd.ledger.v1.GetTransferResponse\"\x03\x90\x02\x01\x12g\n" +
-	"\rListTransfers\x12'.ledgerd.ledger.v1.ListTransfersRequest\x1a(.ledgerd.ledger.v1.ListTransfersResponse\"\x03\x90\x02\x01\x12a\n" +
-	"\vListEntries\x12%.ledgerd.ledger.v1.ListEntriesRequest\x1a&.ledgerd.ledger.v1.ListEntriesResponse\"\x03\x90\x02\x01\x12^\n" +
+	"GetAccount\x12$.ledgerd.ledger.v1.GetAccountRequest\x1a%.ledgerd.ledger.v1.GetAccountResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12h\n" +
+	"\fListAccounts\x12&.ledgerd.ledger.v1.ListAccountsRequest\x1a'.ledgerd.ledger.v1.ListAccountsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12h\n" +
+	"\rUpdateAccount\x12'.ledgerd.ledger.v1.UpdateAccountRequest\x1a(.ledgerd.ledger.v1.UpdateAccountResponse\"\x04\xb8\xd7\x18\x02\x12h\n" +
+	"\rFreezeAccount\x12'.ledgerd.ledger.v1.FreezeAccountRequest\x1a(.ledgerd.ledger.v1.FreezeAccountResponse\"\x04\xb8\xd7\x18\x03\x12n\n" +
+	"\x0fUnfreezeAccount\x12).ledgerd.ledger.v1.UnfreezeAccountRequest\x1a*.ledgerd.ledger.v1.UnfreezeAccountResponse\"\x04\xb8\xd7\x18\x03\x12e\n" +
+	"\fCloseAccount\x12&.ledgerd.ledger.v1.CloseAccountRequest\x1a'.ledgerd.ledger.v1.CloseAccountResponse\"\x04\xb8\xd7\x18\x03\x12Y\n" +
+	"\bTransfer\x12\".ledgerd.ledger.v1.TransferRequest\x1a#.ledgerd.ledger.v1.TransferResponse\"\x04\xb8\xd7\x18\x02\x12h\n" +
+	"\rTransferBatch\x12'.ledgerd.ledger.v1.TransferBatchRequest\x1a(.ledgerd.ledger.v1.TransferBatchResponse\"\x04\xb8\xd7\x18\x02\x12V\n" +
+	"\aReverse\x12!.ledgerd.ledger.v1.ReverseRequest\x1a\".ledgerd.ledger.v1.ReverseResponse\"\x04\xb8\xd7\x18\x02\x12M\n" +
+	"\x04Hold\x12\x1e.ledgerd.ledger.v1.HoldRequest\x1a\x1f.ledgerd.ledger.v1.HoldResponse\"\x04\xb8\xd7\x18\x02\x12V\n" +
+	"\aCapture\x12!.ledgerd.ledger.v1.CaptureRequest\x1a\".ledgerd.ledger.v1.CaptureResponse\"\x04\xb8\xd7\x18\x02\x12V\n" +
+	"\aRelease\x12!.ledgerd.ledger.v1.ReleaseRequest\x1a\".ledgerd.ledger.v1.ReleaseResponse\"\x04\xb8\xd7\x18\x02\x12Y\n" +
+	"\aGetHold\x12!.ledgerd.ledger.v1.GetHoldRequest\x1a\".ledgerd.ledger.v1.GetHoldResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12_\n" +
+	"\tListHolds\x12#.ledgerd.ledger.v1.ListHoldsRequest\x1a$.ledgerd.ledger.v1.ListHoldsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12e\n" +
+	"\vGetTransfer\x12%.ledgerd.ledger.v1.GetTransferRequest\x1a&.ledgerd.ledger.v1.GetTransferResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12k\n" +
+	"\rListTransfers\x12'.ledgerd.ledger.v1.ListTransfersRequest\x1a(.ledgerd.ledger.v1.ListTransfersResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12e\n" +
+	"\vListEntries\x12%.ledgerd.ledger.v1.ListEntriesRequest\x1a&.ledgerd.ledger.v1.ListEntriesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12b\n" +
 	"\n" +
-	"GetBalance\x12$.ledgerd.ledger.v1.GetBalanceRequest\x1a%.ledgerd.ledger.v1.GetBalanceResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\fListBalances\x12&.ledgerd.ledger.v1.ListBalancesRequest\x1a'.ledgerd.ledger.v1.ListBalancesResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\fTrialBalance\x12&.ledgerd.ledger.v1.TrialBalanceRequest\x1a'.ledgerd.ledger.v1.TrialBalanceResponse\"\x03\x90\x02\x01\x12f\n" +
-	"\fWatchEntries\x12&.ledgerd.ledger.v1.WatchEntriesRequest\x1a'.ledgerd.ledger.v1.WatchEntriesResponse\"\x03\x90\x02\x010\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1;ledgerv1b\x06proto3"
+	"GetBalance\x12$.ledgerd.ledger.v1.GetBalanceRequest\x1a%.ledgerd.ledger.v1.GetBalanceResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12h\n" +
+	"\fListBalances\x12&.ledgerd.ledger.v1.ListBalancesRequest\x1a'.ledgerd.ledger.v1.ListBalancesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12h\n" +
+	"\fTrialBalance\x12&.ledgerd.ledger.v1.TrialBalanceRequest\x1a'.ledgerd.ledger.v1.TrialBalanceResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12j\n" +
+	"\fWatchEntries\x12&.ledgerd.ledger.v1.WatchEntriesRequest\x1a'.ledgerd.ledger.v1.WatchEntriesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x010\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1;ledgerv1b\x06proto3"
 
 var file_ledgerd_ledger_v1_ledger_service_proto_goTypes = []any{
 	(*CreateAssetsRequest)(nil),     // 0: ledgerd.ledger.v1.CreateAssetsRequest

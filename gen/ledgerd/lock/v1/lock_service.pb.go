@@ -8,6 +8,7 @@ package lockv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -904,7 +905,7 @@ var File_ledgerd_lock_v1_lock_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_lock_v1_lock_service_proto_rawDesc = "" +
 	"\n" +
-	"\"ledgerd/lock/v1/lock_service.proto\x12\x0fledgerd.lock.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x94\x03\n" +
+	"\"ledgerd/lock/v1/lock_service.proto\x12\x0fledgerd.lock.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\x94\x03\n" +
 	"\x04Lock\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1a.ledgerd.lock.v1.LockStateR\x05state\x12\x16\n" +
@@ -974,14 +975,14 @@ const file_ledgerd_lock_v1_lock_service_proto_rawDesc = "" +
 	"\tLockState\x12\x1a\n" +
 	"\x16LOCK_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLOCK_STATE_FREE\x10\x01\x12\x13\n" +
-	"\x0fLOCK_STATE_HELD\x10\x022\xe9\x03\n" +
-	"\vLockService\x12L\n" +
-	"\aAcquire\x12\x1f.ledgerd.lock.v1.AcquireRequest\x1a .ledgerd.lock.v1.AcquireResponse\x12K\n" +
-	"\x05Renew\x12\x1d.ledgerd.lock.v1.RenewRequest\x1a\x1e.ledgerd.lock.v1.RenewResponse\"\x03\x90\x02\x02\x12L\n" +
-	"\aRelease\x12\x1f.ledgerd.lock.v1.ReleaseRequest\x1a .ledgerd.lock.v1.ReleaseResponse\x12Q\n" +
-	"\aGetLock\x12\x1f.ledgerd.lock.v1.GetLockRequest\x1a .ledgerd.lock.v1.GetLockResponse\"\x03\x90\x02\x01\x12W\n" +
-	"\tListLocks\x12!.ledgerd.lock.v1.ListLocksRequest\x1a\".ledgerd.lock.v1.ListLocksResponse\"\x03\x90\x02\x01\x12E\n" +
-	"\x04Hold\x12\x1c.ledgerd.lock.v1.HoldRequest\x1a\x1d.ledgerd.lock.v1.HoldResponse0\x01B7Z5github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1;lockv1b\x06proto3"
+	"\x0fLOCK_STATE_HELD\x10\x022\x87\x04\n" +
+	"\vLockService\x12R\n" +
+	"\aAcquire\x12\x1f.ledgerd.lock.v1.AcquireRequest\x1a .ledgerd.lock.v1.AcquireResponse\"\x04\xb8\xd7\x18\x02\x12O\n" +
+	"\x05Renew\x12\x1d.ledgerd.lock.v1.RenewRequest\x1a\x1e.ledgerd.lock.v1.RenewResponse\"\a\xb8\xd7\x18\x02\x90\x02\x02\x12R\n" +
+	"\aRelease\x12\x1f.ledgerd.lock.v1.ReleaseRequest\x1a .ledgerd.lock.v1.ReleaseResponse\"\x04\xb8\xd7\x18\x02\x12U\n" +
+	"\aGetLock\x12\x1f.ledgerd.lock.v1.GetLockRequest\x1a .ledgerd.lock.v1.GetLockResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12[\n" +
+	"\tListLocks\x12!.ledgerd.lock.v1.ListLocksRequest\x1a\".ledgerd.lock.v1.ListLocksResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12K\n" +
+	"\x04Hold\x12\x1c.ledgerd.lock.v1.HoldRequest\x1a\x1d.ledgerd.lock.v1.HoldResponse\"\x04\xb8\xd7\x18\x020\x01B7Z5github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1;lockv1b\x06proto3"
 
 var (
 	file_ledgerd_lock_v1_lock_service_proto_rawDescOnce sync.Once

@@ -8,6 +8,7 @@ package machinev1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -549,7 +550,7 @@ var File_ledgerd_machine_v1_machine_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_machine_v1_machine_service_proto_rawDesc = "" +
 	"\n" +
-	"(ledgerd/machine/v1/machine_service.proto\x12\x12ledgerd.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a#ledgerd/machine/v1/definition.proto\x1a!ledgerd/machine/v1/instance.proto\"\xf7\x01\n" +
+	"(ledgerd/machine/v1/machine_service.proto\x12\x12ledgerd.machine.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\x1a#ledgerd/machine/v1/definition.proto\x1a!ledgerd/machine/v1/instance.proto\"\xf7\x01\n" +
 	"\aMachine\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x05R\aversion\x12>\n" +
@@ -587,19 +588,19 @@ const file_ledgerd_machine_v1_machine_service_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"H\n" +
 	"\x12GetDiagramResponse\x12\x18\n" +
 	"\amermaid\x18\x01 \x01(\tR\amermaid\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x05R\aversion2\x8b\a\n" +
-	"\x0eMachineService\x12d\n" +
-	"\rDefineMachine\x12(.ledgerd.machine.v1.DefineMachineRequest\x1a).ledgerd.machine.v1.DefineMachineResponse\x12`\n" +
+	"\aversion\x18\x02 \x01(\x05R\aversion2\xb5\a\n" +
+	"\x0eMachineService\x12j\n" +
+	"\rDefineMachine\x12(.ledgerd.machine.v1.DefineMachineRequest\x1a).ledgerd.machine.v1.DefineMachineResponse\"\x04\xb8\xd7\x18\x03\x12d\n" +
 	"\n" +
-	"GetMachine\x12%.ledgerd.machine.v1.GetMachineRequest\x1a&.ledgerd.machine.v1.GetMachineResponse\"\x03\x90\x02\x01\x12f\n" +
-	"\fListMachines\x12'.ledgerd.machine.v1.ListMachinesRequest\x1a(.ledgerd.machine.v1.ListMachinesResponse\"\x03\x90\x02\x01\x12`\n" +
+	"GetMachine\x12%.ledgerd.machine.v1.GetMachineRequest\x1a&.ledgerd.machine.v1.GetMachineResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12j\n" +
+	"\fListMachines\x12'.ledgerd.machine.v1.ListMachinesRequest\x1a(.ledgerd.machine.v1.ListMachinesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12d\n" +
 	"\n" +
-	"GetDiagram\x12%.ledgerd.machine.v1.GetDiagramRequest\x1a&.ledgerd.machine.v1.GetDiagramResponse\"\x03\x90\x02\x01\x12g\n" +
-	"\x0eCreateInstance\x12).ledgerd.machine.v1.CreateInstanceRequest\x1a*.ledgerd.machine.v1.CreateInstanceResponse\x12I\n" +
-	"\x04Move\x12\x1f.ledgerd.machine.v1.MoveRequest\x1a .ledgerd.machine.v1.MoveResponse\x12c\n" +
-	"\vGetInstance\x12&.ledgerd.machine.v1.GetInstanceRequest\x1a'.ledgerd.machine.v1.GetInstanceResponse\"\x03\x90\x02\x01\x12i\n" +
-	"\rListInstances\x12(.ledgerd.machine.v1.ListInstancesRequest\x1a).ledgerd.machine.v1.ListInstancesResponse\"\x03\x90\x02\x01\x12c\n" +
-	"\vListHistory\x12&.ledgerd.machine.v1.ListHistoryRequest\x1a'.ledgerd.machine.v1.ListHistoryResponse\"\x03\x90\x02\x01B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1;machinev1b\x06proto3"
+	"GetDiagram\x12%.ledgerd.machine.v1.GetDiagramRequest\x1a&.ledgerd.machine.v1.GetDiagramResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12m\n" +
+	"\x0eCreateInstance\x12).ledgerd.machine.v1.CreateInstanceRequest\x1a*.ledgerd.machine.v1.CreateInstanceResponse\"\x04\xb8\xd7\x18\x02\x12O\n" +
+	"\x04Move\x12\x1f.ledgerd.machine.v1.MoveRequest\x1a .ledgerd.machine.v1.MoveResponse\"\x04\xb8\xd7\x18\x02\x12g\n" +
+	"\vGetInstance\x12&.ledgerd.machine.v1.GetInstanceRequest\x1a'.ledgerd.machine.v1.GetInstanceResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12m\n" +
+	"\rListInstances\x12(.ledgerd.machine.v1.ListInstancesRequest\x1a).ledgerd.machine.v1.ListInstancesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12g\n" +
+	"\vListHistory\x12&.ledgerd.machine.v1.ListHistoryRequest\x1a'.ledgerd.machine.v1.ListHistoryResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1;machinev1b\x06proto3"
 
 var (
 	file_ledgerd_machine_v1_machine_service_proto_rawDescOnce sync.Once

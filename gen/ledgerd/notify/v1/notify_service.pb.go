@@ -7,6 +7,7 @@
 package notifyv1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,25 +25,25 @@ var File_ledgerd_notify_v1_notify_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_notify_service_proto_rawDesc = "" +
 	"\n" +
-	"&ledgerd/notify/v1/notify_service.proto\x12\x11ledgerd.notify.v1\x1a\x1cledgerd/notify/v1/code.proto\x1a\x1eledgerd/notify/v1/outbox.proto\x1a ledgerd/notify/v1/template.proto2\xca\v\n" +
-	"\rNotifyService\x12G\n" +
-	"\x04Send\x12\x1e.ledgerd.notify.v1.SendRequest\x1a\x1f.ledgerd.notify.v1.SendResponse\x12V\n" +
-	"\tSendBatch\x12#.ledgerd.notify.v1.SendBatchRequest\x1a$.ledgerd.notify.v1.SendBatchResponse\x12b\n" +
-	"\rCancelMessage\x12'.ledgerd.notify.v1.CancelMessageRequest\x1a(.ledgerd.notify.v1.CancelMessageResponse\x12h\n" +
-	"\x0fRequeueMessages\x12).ledgerd.notify.v1.RequeueMessagesRequest\x1a*.ledgerd.notify.v1.RequeueMessagesResponse\x12e\n" +
-	"\x0eReportDelivery\x12(.ledgerd.notify.v1.ReportDeliveryRequest\x1a).ledgerd.notify.v1.ReportDeliveryResponse\x12^\n" +
+	"&ledgerd/notify/v1/notify_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1cledgerd/notify/v1/code.proto\x1a\x1eledgerd/notify/v1/outbox.proto\x1a ledgerd/notify/v1/template.proto2\x98\f\n" +
+	"\rNotifyService\x12M\n" +
+	"\x04Send\x12\x1e.ledgerd.notify.v1.SendRequest\x1a\x1f.ledgerd.notify.v1.SendResponse\"\x04\xb8\xd7\x18\x02\x12\\\n" +
+	"\tSendBatch\x12#.ledgerd.notify.v1.SendBatchRequest\x1a$.ledgerd.notify.v1.SendBatchResponse\"\x04\xb8\xd7\x18\x02\x12h\n" +
+	"\rCancelMessage\x12'.ledgerd.notify.v1.CancelMessageRequest\x1a(.ledgerd.notify.v1.CancelMessageResponse\"\x04\xb8\xd7\x18\x02\x12n\n" +
+	"\x0fRequeueMessages\x12).ledgerd.notify.v1.RequeueMessagesRequest\x1a*.ledgerd.notify.v1.RequeueMessagesResponse\"\x04\xb8\xd7\x18\x02\x12k\n" +
+	"\x0eReportDelivery\x12(.ledgerd.notify.v1.ReportDeliveryRequest\x1a).ledgerd.notify.v1.ReportDeliveryResponse\"\x04\xb8\xd7\x18\x02\x12b\n" +
 	"\n" +
-	"GetMessage\x12$.ledgerd.notify.v1.GetMessageRequest\x1a%.ledgerd.notify.v1.GetMessageResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\fListMessages\x12&.ledgerd.notify.v1.ListMessagesRequest\x1a'.ledgerd.notify.v1.ListMessagesResponse\"\x03\x90\x02\x01\x12m\n" +
-	"\x0fListDeadLetters\x12).ledgerd.notify.v1.ListDeadLettersRequest\x1a*.ledgerd.notify.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12\\\n" +
-	"\vPutTemplate\x12%.ledgerd.notify.v1.PutTemplateRequest\x1a&.ledgerd.notify.v1.PutTemplateResponse\x12e\n" +
-	"\x0eDeleteTemplate\x12(.ledgerd.notify.v1.DeleteTemplateRequest\x1a).ledgerd.notify.v1.DeleteTemplateResponse\x12a\n" +
-	"\vGetTemplate\x12%.ledgerd.notify.v1.GetTemplateRequest\x1a&.ledgerd.notify.v1.GetTemplateResponse\"\x03\x90\x02\x01\x12g\n" +
-	"\rListTemplates\x12'.ledgerd.notify.v1.ListTemplatesRequest\x1a(.ledgerd.notify.v1.ListTemplatesResponse\"\x03\x90\x02\x01\x12m\n" +
-	"\x0fPreviewTemplate\x12).ledgerd.notify.v1.PreviewTemplateRequest\x1a*.ledgerd.notify.v1.PreviewTemplateResponse\"\x03\x90\x02\x01\x12S\n" +
-	"\bSendCode\x12\".ledgerd.notify.v1.SendCodeRequest\x1a#.ledgerd.notify.v1.SendCodeResponse\x12Y\n" +
+	"GetMessage\x12$.ledgerd.notify.v1.GetMessageRequest\x1a%.ledgerd.notify.v1.GetMessageResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12h\n" +
+	"\fListMessages\x12&.ledgerd.notify.v1.ListMessagesRequest\x1a'.ledgerd.notify.v1.ListMessagesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12q\n" +
+	"\x0fListDeadLetters\x12).ledgerd.notify.v1.ListDeadLettersRequest\x1a*.ledgerd.notify.v1.ListDeadLettersResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12b\n" +
+	"\vPutTemplate\x12%.ledgerd.notify.v1.PutTemplateRequest\x1a&.ledgerd.notify.v1.PutTemplateResponse\"\x04\xb8\xd7\x18\x03\x12k\n" +
+	"\x0eDeleteTemplate\x12(.ledgerd.notify.v1.DeleteTemplateRequest\x1a).ledgerd.notify.v1.DeleteTemplateResponse\"\x04\xb8\xd7\x18\x03\x12e\n" +
+	"\vGetTemplate\x12%.ledgerd.notify.v1.GetTemplateRequest\x1a&.ledgerd.notify.v1.GetTemplateResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12k\n" +
+	"\rListTemplates\x12'.ledgerd.notify.v1.ListTemplatesRequest\x1a(.ledgerd.notify.v1.ListTemplatesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12q\n" +
+	"\x0fPreviewTemplate\x12).ledgerd.notify.v1.PreviewTemplateRequest\x1a*.ledgerd.notify.v1.PreviewTemplateResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12Y\n" +
+	"\bSendCode\x12\".ledgerd.notify.v1.SendCodeRequest\x1a#.ledgerd.notify.v1.SendCodeResponse\"\x04\xb8\xd7\x18\x02\x12_\n" +
 	"\n" +
-	"VerifyCode\x12$.ledgerd.notify.v1.VerifyCodeRequest\x1a%.ledgerd.notify.v1.VerifyCodeResponseB;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
+	"VerifyCode\x12$.ledgerd.notify.v1.VerifyCodeRequest\x1a%.ledgerd.notify.v1.VerifyCodeResponse\"\x04\xb8\xd7\x18\x02B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
 
 var file_ledgerd_notify_v1_notify_service_proto_goTypes = []any{
 	(*SendRequest)(nil),             // 0: ledgerd.notify.v1.SendRequest

@@ -8,6 +8,7 @@ package notifyv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -1259,7 +1260,7 @@ var File_ledgerd_notify_v1_webhook_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\n" +
-	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xe6\x03\n" +
+	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xe6\x03\n" +
 	"\bEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x14\n" +
@@ -1345,16 +1346,16 @@ const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\x1bDISABLED_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19DISABLED_REASON_BY_CALLER\x10\x01\x12\x18\n" +
 	"\x14DISABLED_REASON_GONE\x10\x02\x12\x1b\n" +
-	"\x17DISABLED_REASON_FAILING\x10\x032\xa1\x06\n" +
-	"\x0eWebhookService\x12e\n" +
-	"\x0eCreateEndpoint\x12(.ledgerd.notify.v1.CreateEndpointRequest\x1a).ledgerd.notify.v1.CreateEndpointResponse\x12e\n" +
-	"\x0eUpdateEndpoint\x12(.ledgerd.notify.v1.UpdateEndpointRequest\x1a).ledgerd.notify.v1.UpdateEndpointResponse\x12_\n" +
-	"\fRotateSecret\x12&.ledgerd.notify.v1.RotateSecretRequest\x1a'.ledgerd.notify.v1.RotateSecretResponse\x12e\n" +
-	"\x0eDeleteEndpoint\x12(.ledgerd.notify.v1.DeleteEndpointRequest\x1a).ledgerd.notify.v1.DeleteEndpointResponse\x12[\n" +
-	"\tGetSecret\x12#.ledgerd.notify.v1.GetSecretRequest\x1a$.ledgerd.notify.v1.GetSecretResponse\"\x03\x90\x02\x01\x12P\n" +
-	"\aPublish\x12!.ledgerd.notify.v1.PublishRequest\x1a\".ledgerd.notify.v1.PublishResponse\x12a\n" +
-	"\vGetEndpoint\x12%.ledgerd.notify.v1.GetEndpointRequest\x1a&.ledgerd.notify.v1.GetEndpointResponse\"\x03\x90\x02\x01\x12g\n" +
-	"\rListEndpoints\x12'.ledgerd.notify.v1.ListEndpointsRequest\x1a(.ledgerd.notify.v1.ListEndpointsResponse\"\x03\x90\x02\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
+	"\x17DISABLED_REASON_FAILING\x10\x032\xcb\x06\n" +
+	"\x0eWebhookService\x12k\n" +
+	"\x0eCreateEndpoint\x12(.ledgerd.notify.v1.CreateEndpointRequest\x1a).ledgerd.notify.v1.CreateEndpointResponse\"\x04\xb8\xd7\x18\x03\x12k\n" +
+	"\x0eUpdateEndpoint\x12(.ledgerd.notify.v1.UpdateEndpointRequest\x1a).ledgerd.notify.v1.UpdateEndpointResponse\"\x04\xb8\xd7\x18\x03\x12e\n" +
+	"\fRotateSecret\x12&.ledgerd.notify.v1.RotateSecretRequest\x1a'.ledgerd.notify.v1.RotateSecretResponse\"\x04\xb8\xd7\x18\x03\x12k\n" +
+	"\x0eDeleteEndpoint\x12(.ledgerd.notify.v1.DeleteEndpointRequest\x1a).ledgerd.notify.v1.DeleteEndpointResponse\"\x04\xb8\xd7\x18\x03\x12_\n" +
+	"\tGetSecret\x12#.ledgerd.notify.v1.GetSecretRequest\x1a$.ledgerd.notify.v1.GetSecretResponse\"\a\xb8\xd7\x18\x03\x90\x02\x01\x12V\n" +
+	"\aPublish\x12!.ledgerd.notify.v1.PublishRequest\x1a\".ledgerd.notify.v1.PublishResponse\"\x04\xb8\xd7\x18\x02\x12e\n" +
+	"\vGetEndpoint\x12%.ledgerd.notify.v1.GetEndpointRequest\x1a&.ledgerd.notify.v1.GetEndpointResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12k\n" +
+	"\rListEndpoints\x12'.ledgerd.notify.v1.ListEndpointsRequest\x1a(.ledgerd.notify.v1.ListEndpointsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
 
 var (
 	file_ledgerd_notify_v1_webhook_service_proto_rawDescOnce sync.Once

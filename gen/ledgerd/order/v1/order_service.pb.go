@@ -8,6 +8,7 @@ package orderv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	v1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
@@ -146,7 +147,7 @@ var File_ledgerd_order_v1_order_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_order_v1_order_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/order/v1/order_service.proto\x12\x10ledgerd.order.v1\x1a\x1bbuf/validate/validate.proto\x1a!ledgerd/machine/v1/instance.proto\x1a\x1cledgerd/order/v1/order.proto\"\x91\x01\n" +
+	"$ledgerd/order/v1/order_service.proto\x12\x10ledgerd.order.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bledgerd/admin/v1/role.proto\x1a!ledgerd/machine/v1/instance.proto\x1a\x1cledgerd/order/v1/order.proto\"\x91\x01\n" +
 	"\x17ListOrderHistoryRequest\x12$\n" +
 	"\border_no\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01(@R\aorderNo\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
@@ -155,15 +156,15 @@ const file_ledgerd_order_v1_order_service_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"~\n" +
 	"\x18ListOrderHistoryResponse\x12:\n" +
 	"\aentries\x18\x01 \x03(\v2 .ledgerd.machine.v1.HistoryEntryR\aentries\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xc2\x04\n" +
-	"\fOrderService\x12Z\n" +
-	"\vCreateOrder\x12$.ledgerd.order.v1.CreateOrderRequest\x1a%.ledgerd.order.v1.CreateOrderResponse\x12T\n" +
-	"\tMoveOrder\x12\".ledgerd.order.v1.MoveOrderRequest\x1a#.ledgerd.order.v1.MoveOrderResponse\x12Z\n" +
-	"\vCancelOrder\x12$.ledgerd.order.v1.CancelOrderRequest\x1a%.ledgerd.order.v1.CancelOrderResponse\x12V\n" +
-	"\bGetOrder\x12!.ledgerd.order.v1.GetOrderRequest\x1a\".ledgerd.order.v1.GetOrderResponse\"\x03\x90\x02\x01\x12\\\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken2\xe0\x04\n" +
+	"\fOrderService\x12`\n" +
+	"\vCreateOrder\x12$.ledgerd.order.v1.CreateOrderRequest\x1a%.ledgerd.order.v1.CreateOrderResponse\"\x04\xb8\xd7\x18\x02\x12Z\n" +
+	"\tMoveOrder\x12\".ledgerd.order.v1.MoveOrderRequest\x1a#.ledgerd.order.v1.MoveOrderResponse\"\x04\xb8\xd7\x18\x02\x12`\n" +
+	"\vCancelOrder\x12$.ledgerd.order.v1.CancelOrderRequest\x1a%.ledgerd.order.v1.CancelOrderResponse\"\x04\xb8\xd7\x18\x02\x12Z\n" +
+	"\bGetOrder\x12!.ledgerd.order.v1.GetOrderRequest\x1a\".ledgerd.order.v1.GetOrderResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12`\n" +
 	"\n" +
-	"ListOrders\x12#.ledgerd.order.v1.ListOrdersRequest\x1a$.ledgerd.order.v1.ListOrdersResponse\"\x03\x90\x02\x01\x12n\n" +
-	"\x10ListOrderHistory\x12).ledgerd.order.v1.ListOrderHistoryRequest\x1a*.ledgerd.order.v1.ListOrderHistoryResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/order/v1;orderv1b\x06proto3"
+	"ListOrders\x12#.ledgerd.order.v1.ListOrdersRequest\x1a$.ledgerd.order.v1.ListOrdersResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12r\n" +
+	"\x10ListOrderHistory\x12).ledgerd.order.v1.ListOrderHistoryRequest\x1a*.ledgerd.order.v1.ListOrderHistoryResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/order/v1;orderv1b\x06proto3"
 
 var (
 	file_ledgerd_order_v1_order_service_proto_rawDescOnce sync.Once

@@ -7,6 +7,7 @@
 package paymentv1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,25 +25,25 @@ var File_ledgerd_payment_v1_payment_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_payment_service_proto_rawDesc = "" +
 	"\n" +
-	"(ledgerd/payment/v1/payment_service.proto\x12\x12ledgerd.payment.v1\x1a\x1dledgerd/payment/v1/flag.proto\x1a ledgerd/payment/v1/gateway.proto\x1a ledgerd/payment/v1/payment.proto\x1a\x1fledgerd/payment/v1/refund.proto\x1a$ledgerd/payment/v1/transaction.proto2\x8d\v\n" +
-	"\x0ePaymentService\x12[\n" +
+	"(ledgerd/payment/v1/payment_service.proto\x12\x12ledgerd.payment.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1dledgerd/payment/v1/flag.proto\x1a ledgerd/payment/v1/gateway.proto\x1a ledgerd/payment/v1/payment.proto\x1a\x1fledgerd/payment/v1/refund.proto\x1a$ledgerd/payment/v1/transaction.proto2\xd1\v\n" +
+	"\x0ePaymentService\x12a\n" +
 	"\n" +
-	"PutGateway\x12%.ledgerd.payment.v1.PutGatewayRequest\x1a&.ledgerd.payment.v1.PutGatewayResponse\x12f\n" +
-	"\fListGateways\x12'.ledgerd.payment.v1.ListGatewaysRequest\x1a(.ledgerd.payment.v1.ListGatewaysResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\rCreatePayment\x12(.ledgerd.payment.v1.CreatePaymentRequest\x1a).ledgerd.payment.v1.CreatePaymentResponse\x12`\n" +
+	"PutGateway\x12%.ledgerd.payment.v1.PutGatewayRequest\x1a&.ledgerd.payment.v1.PutGatewayResponse\"\x04\xb8\xd7\x18\x03\x12j\n" +
+	"\fListGateways\x12'.ledgerd.payment.v1.ListGatewaysRequest\x1a(.ledgerd.payment.v1.ListGatewaysResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12j\n" +
+	"\rCreatePayment\x12(.ledgerd.payment.v1.CreatePaymentRequest\x1a).ledgerd.payment.v1.CreatePaymentResponse\"\x04\xb8\xd7\x18\x02\x12d\n" +
 	"\n" +
-	"GetPayment\x12%.ledgerd.payment.v1.GetPaymentRequest\x1a&.ledgerd.payment.v1.GetPaymentResponse\"\x03\x90\x02\x01\x12f\n" +
-	"\fListPayments\x12'.ledgerd.payment.v1.ListPaymentsRequest\x1a(.ledgerd.payment.v1.ListPaymentsResponse\"\x03\x90\x02\x01\x12[\n" +
+	"GetPayment\x12%.ledgerd.payment.v1.GetPaymentRequest\x1a&.ledgerd.payment.v1.GetPaymentResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12j\n" +
+	"\fListPayments\x12'.ledgerd.payment.v1.ListPaymentsRequest\x1a(.ledgerd.payment.v1.ListPaymentsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12a\n" +
 	"\n" +
-	"AskGateway\x12%.ledgerd.payment.v1.AskGatewayRequest\x1a&.ledgerd.payment.v1.AskGatewayResponse\x12g\n" +
-	"\x0eHandleCallback\x12).ledgerd.payment.v1.HandleCallbackRequest\x1a*.ledgerd.payment.v1.HandleCallbackResponse\x12c\n" +
-	"\vListNotices\x12&.ledgerd.payment.v1.ListNoticesRequest\x1a'.ledgerd.payment.v1.ListNoticesResponse\"\x03\x90\x02\x01\x12d\n" +
-	"\rRefundPayment\x12(.ledgerd.payment.v1.RefundPaymentRequest\x1a).ledgerd.payment.v1.RefundPaymentResponse\x12]\n" +
-	"\tGetRefund\x12$.ledgerd.payment.v1.GetRefundRequest\x1a%.ledgerd.payment.v1.GetRefundResponse\"\x03\x90\x02\x01\x12r\n" +
-	"\x10ListTransactions\x12+.ledgerd.payment.v1.ListTransactionsRequest\x1a,.ledgerd.payment.v1.ListTransactionsResponse\"\x03\x90\x02\x01\x12c\n" +
-	"\vListRefunds\x12&.ledgerd.payment.v1.ListRefundsRequest\x1a'.ledgerd.payment.v1.ListRefundsResponse\"\x03\x90\x02\x01\x12]\n" +
-	"\tListFlags\x12$.ledgerd.payment.v1.ListFlagsRequest\x1a%.ledgerd.payment.v1.ListFlagsResponse\"\x03\x90\x02\x01\x12^\n" +
-	"\vResolveFlag\x12&.ledgerd.payment.v1.ResolveFlagRequest\x1a'.ledgerd.payment.v1.ResolveFlagResponseB=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
+	"AskGateway\x12%.ledgerd.payment.v1.AskGatewayRequest\x1a&.ledgerd.payment.v1.AskGatewayResponse\"\x04\xb8\xd7\x18\x02\x12m\n" +
+	"\x0eHandleCallback\x12).ledgerd.payment.v1.HandleCallbackRequest\x1a*.ledgerd.payment.v1.HandleCallbackResponse\"\x04\xb8\xd7\x18\x02\x12g\n" +
+	"\vListNotices\x12&.ledgerd.payment.v1.ListNoticesRequest\x1a'.ledgerd.payment.v1.ListNoticesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12j\n" +
+	"\rRefundPayment\x12(.ledgerd.payment.v1.RefundPaymentRequest\x1a).ledgerd.payment.v1.RefundPaymentResponse\"\x04\xb8\xd7\x18\x02\x12a\n" +
+	"\tGetRefund\x12$.ledgerd.payment.v1.GetRefundRequest\x1a%.ledgerd.payment.v1.GetRefundResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12v\n" +
+	"\x10ListTransactions\x12+.ledgerd.payment.v1.ListTransactionsRequest\x1a,.ledgerd.payment.v1.ListTransactionsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12g\n" +
+	"\vListRefunds\x12&.ledgerd.payment.v1.ListRefundsRequest\x1a'.ledgerd.payment.v1.ListRefundsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12a\n" +
+	"\tListFlags\x12$.ledgerd.payment.v1.ListFlagsRequest\x1a%.ledgerd.payment.v1.ListFlagsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12d\n" +
+	"\vResolveFlag\x12&.ledgerd.payment.v1.ResolveFlagRequest\x1a'.ledgerd.payment.v1.ResolveFlagResponse\"\x04\xb8\xd7\x18\x02B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
 
 var file_ledgerd_payment_v1_payment_service_proto_goTypes = []any{
 	(*PutGatewayRequest)(nil),        // 0: ledgerd.payment.v1.PutGatewayRequest

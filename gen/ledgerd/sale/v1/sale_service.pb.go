@@ -7,6 +7,7 @@
 package salev1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,18 +25,18 @@ var File_ledgerd_sale_v1_sale_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_sale_v1_sale_service_proto_rawDesc = "" +
 	"\n" +
-	"\"ledgerd/sale/v1/sale_service.proto\x12\x0fledgerd.sale.v1\x1a\x1cledgerd/sale/v1/coupon.proto\x1a\x1aledgerd/sale/v1/sale.proto2\xe9\x06\n" +
-	"\vSaleService\x12L\n" +
-	"\aPutSale\x12\x1f.ledgerd.sale.v1.PutSaleRequest\x1a .ledgerd.sale.v1.PutSaleResponse\x12Q\n" +
-	"\aGetSale\x12\x1f.ledgerd.sale.v1.GetSaleRequest\x1a .ledgerd.sale.v1.GetSaleResponse\"\x03\x90\x02\x01\x12W\n" +
-	"\tListSales\x12!.ledgerd.sale.v1.ListSalesRequest\x1a\".ledgerd.sale.v1.ListSalesResponse\"\x03\x90\x02\x01\x12C\n" +
-	"\x04Grab\x12\x1c.ledgerd.sale.v1.GrabRequest\x1a\x1d.ledgerd.sale.v1.GrabResponse\x12O\n" +
-	"\bGrabMany\x12 .ledgerd.sale.v1.GrabManyRequest\x1a!.ledgerd.sale.v1.GrabManyResponse\x12[\n" +
-	"\fIssueCoupons\x12$.ledgerd.sale.v1.IssueCouponsRequest\x1a%.ledgerd.sale.v1.IssueCouponsResponse\x12X\n" +
-	"\vClaimCoupon\x12#.ledgerd.sale.v1.ClaimCouponRequest\x1a$.ledgerd.sale.v1.ClaimCouponResponse\x12[\n" +
-	"\fRedeemCoupon\x12$.ledgerd.sale.v1.RedeemCouponRequest\x1a%.ledgerd.sale.v1.RedeemCouponResponse\x12W\n" +
-	"\tGetCoupon\x12!.ledgerd.sale.v1.GetCouponRequest\x1a\".ledgerd.sale.v1.GetCouponResponse\"\x03\x90\x02\x01\x12]\n" +
-	"\vListCoupons\x12#.ledgerd.sale.v1.ListCouponsRequest\x1a$.ledgerd.sale.v1.ListCouponsResponse\"\x03\x90\x02\x01B7Z5github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1;salev1b\x06proto3"
+	"\"ledgerd/sale/v1/sale_service.proto\x12\x0fledgerd.sale.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1cledgerd/sale/v1/coupon.proto\x1a\x1aledgerd/sale/v1/sale.proto2\x9d\a\n" +
+	"\vSaleService\x12R\n" +
+	"\aPutSale\x12\x1f.ledgerd.sale.v1.PutSaleRequest\x1a .ledgerd.sale.v1.PutSaleResponse\"\x04\xb8\xd7\x18\x03\x12U\n" +
+	"\aGetSale\x12\x1f.ledgerd.sale.v1.GetSaleRequest\x1a .ledgerd.sale.v1.GetSaleResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12[\n" +
+	"\tListSales\x12!.ledgerd.sale.v1.ListSalesRequest\x1a\".ledgerd.sale.v1.ListSalesResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12I\n" +
+	"\x04Grab\x12\x1c.ledgerd.sale.v1.GrabRequest\x1a\x1d.ledgerd.sale.v1.GrabResponse\"\x04\xb8\xd7\x18\x02\x12U\n" +
+	"\bGrabMany\x12 .ledgerd.sale.v1.GrabManyRequest\x1a!.ledgerd.sale.v1.GrabManyResponse\"\x04\xb8\xd7\x18\x02\x12a\n" +
+	"\fIssueCoupons\x12$.ledgerd.sale.v1.IssueCouponsRequest\x1a%.ledgerd.sale.v1.IssueCouponsResponse\"\x04\xb8\xd7\x18\x02\x12^\n" +
+	"\vClaimCoupon\x12#.ledgerd.sale.v1.ClaimCouponRequest\x1a$.ledgerd.sale.v1.ClaimCouponResponse\"\x04\xb8\xd7\x18\x02\x12a\n" +
+	"\fRedeemCoupon\x12$.ledgerd.sale.v1.RedeemCouponRequest\x1a%.ledgerd.sale.v1.RedeemCouponResponse\"\x04\xb8\xd7\x18\x02\x12[\n" +
+	"\tGetCoupon\x12!.ledgerd.sale.v1.GetCouponRequest\x1a\".ledgerd.sale.v1.GetCouponResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12a\n" +
+	"\vListCoupons\x12#.ledgerd.sale.v1.ListCouponsRequest\x1a$.ledgerd.sale.v1.ListCouponsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B7Z5github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1;salev1b\x06proto3"
 
 var file_ledgerd_sale_v1_sale_service_proto_goTypes = []any{
 	(*PutSaleRequest)(nil),       // 0: ledgerd.sale.v1.PutSaleRequest

@@ -7,6 +7,7 @@
 package stockv1
 
 import (
+	_ "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -24,20 +25,20 @@ var File_ledgerd_stock_v1_stock_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_stock_v1_stock_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/stock/v1/stock_service.proto\x12\x10ledgerd.stock.v1\x1a\x1bledgerd/stock/v1/item.proto\x1a\"ledgerd/stock/v1/reservation.proto2\x9b\b\n" +
-	"\fStockService\x12N\n" +
-	"\aPutItem\x12 .ledgerd.stock.v1.PutItemRequest\x1a!.ledgerd.stock.v1.PutItemResponse\x12S\n" +
-	"\aGetItem\x12 .ledgerd.stock.v1.GetItemRequest\x1a!.ledgerd.stock.v1.GetItemResponse\"\x03\x90\x02\x01\x12Y\n" +
-	"\tListItems\x12\".ledgerd.stock.v1.ListItemsRequest\x1a#.ledgerd.stock.v1.ListItemsResponse\"\x03\x90\x02\x01\x12N\n" +
-	"\aRestock\x12 .ledgerd.stock.v1.RestockRequest\x1a!.ledgerd.stock.v1.RestockResponse\x12Z\n" +
-	"\vAdjustStock\x12$.ledgerd.stock.v1.AdjustStockRequest\x1a%.ledgerd.stock.v1.AdjustStockResponse\x12K\n" +
-	"\x06Unsell\x12\x1f.ledgerd.stock.v1.UnsellRequest\x1a .ledgerd.stock.v1.UnsellResponse\x12N\n" +
-	"\aReserve\x12 .ledgerd.stock.v1.ReserveRequest\x1a!.ledgerd.stock.v1.ReserveResponse\x12K\n" +
-	"\x06Deduct\x12\x1f.ledgerd.stock.v1.DeductRequest\x1a .ledgerd.stock.v1.DeductResponse\x12N\n" +
-	"\aConfirm\x12 .ledgerd.stock.v1.ConfirmRequest\x1a!.ledgerd.stock.v1.ConfirmResponse\x12K\n" +
-	"\x06Cancel\x12\x1f.ledgerd.stock.v1.CancelRequest\x1a .ledgerd.stock.v1.CancelResponse\x12h\n" +
-	"\x0eGetReservation\x12'.ledgerd.stock.v1.GetReservationRequest\x1a(.ledgerd.stock.v1.GetReservationResponse\"\x03\x90\x02\x01\x12n\n" +
-	"\x10ListReservations\x12).ledgerd.stock.v1.ListReservationsRequest\x1a*.ledgerd.stock.v1.ListReservationsResponse\"\x03\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1;stockv1b\x06proto3"
+	"$ledgerd/stock/v1/stock_service.proto\x12\x10ledgerd.stock.v1\x1a\x1bledgerd/admin/v1/role.proto\x1a\x1bledgerd/stock/v1/item.proto\x1a\"ledgerd/stock/v1/reservation.proto2\xdb\b\n" +
+	"\fStockService\x12T\n" +
+	"\aPutItem\x12 .ledgerd.stock.v1.PutItemRequest\x1a!.ledgerd.stock.v1.PutItemResponse\"\x04\xb8\xd7\x18\x02\x12W\n" +
+	"\aGetItem\x12 .ledgerd.stock.v1.GetItemRequest\x1a!.ledgerd.stock.v1.GetItemResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12]\n" +
+	"\tListItems\x12\".ledgerd.stock.v1.ListItemsRequest\x1a#.ledgerd.stock.v1.ListItemsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12T\n" +
+	"\aRestock\x12 .ledgerd.stock.v1.RestockRequest\x1a!.ledgerd.stock.v1.RestockResponse\"\x04\xb8\xd7\x18\x02\x12`\n" +
+	"\vAdjustStock\x12$.ledgerd.stock.v1.AdjustStockRequest\x1a%.ledgerd.stock.v1.AdjustStockResponse\"\x04\xb8\xd7\x18\x02\x12Q\n" +
+	"\x06Unsell\x12\x1f.ledgerd.stock.v1.UnsellRequest\x1a .ledgerd.stock.v1.UnsellResponse\"\x04\xb8\xd7\x18\x02\x12T\n" +
+	"\aReserve\x12 .ledgerd.stock.v1.ReserveRequest\x1a!.ledgerd.stock.v1.ReserveResponse\"\x04\xb8\xd7\x18\x02\x12Q\n" +
+	"\x06Deduct\x12\x1f.ledgerd.stock.v1.DeductRequest\x1a .ledgerd.stock.v1.DeductResponse\"\x04\xb8\xd7\x18\x02\x12T\n" +
+	"\aConfirm\x12 .ledgerd.stock.v1.ConfirmRequest\x1a!.ledgerd.stock.v1.ConfirmResponse\"\x04\xb8\xd7\x18\x02\x12Q\n" +
+	"\x06Cancel\x12\x1f.ledgerd.stock.v1.CancelRequest\x1a .ledgerd.stock.v1.CancelResponse\"\x04\xb8\xd7\x18\x02\x12l\n" +
+	"\x0eGetReservation\x12'.ledgerd.stock.v1.GetReservationRequest\x1a(.ledgerd.stock.v1.GetReservationResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01\x12r\n" +
+	"\x10ListReservations\x12).ledgerd.stock.v1.ListReservationsRequest\x1a*.ledgerd.stock.v1.ListReservationsResponse\"\a\xb8\xd7\x18\x01\x90\x02\x01B9Z7github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1;stockv1b\x06proto3"
 
 var file_ledgerd_stock_v1_stock_service_proto_goTypes = []any{
 	(*PutItemRequest)(nil),           // 0: ledgerd.stock.v1.PutItemRequest
