@@ -29,7 +29,7 @@ import (
 // background starts the background tasks, such as lapsing holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", handle(s, ledger.DueHolds, lapseHolds))
-	s.every(ctx, time.Second, "lapse reservations", handle(s, stock.DueReservations, lapseReservations))
+	s.every(ctx, time.Second, "lapse reservations", handle(s, stock.DueItems, lapseReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
 	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
 	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
@@ -153,7 +153,7 @@ func lapseHolds(due []ledger.DueHold) (commands []flow.Submission) {
 }
 
 // lapseReservations lapses the due reservations of each item together.
-func lapseReservations(due []stock.DueReservation) (commands []flow.Submission) {
+func lapseReservations(due []stock.DueItem) (commands []flow.Submission) {
 	for _, i := range stock.ItemsOf(due) {
 		commands = append(commands, flow.Submission{Tenant: i.Tenant, Rows: 1,
 			Command: flow.Stock(&stock.LapseCommand{Item: i})})

@@ -11,30 +11,31 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
 )
 
-// DueReservation is an open reservation past its expiry.
-type DueReservation struct {
-	Item      ItemKey
-	ExpiresAt time.Time
+// DueItem is an item with a reservation that may be past its expiry.
+type DueItem struct {
+	ItemKey
+	LapseAt time.Time
 }
 
-// DueReservations finds reservations past their expiry, oldest first, after the given one. A LapseCommand for each item
-// makes them lapse. Correctness does not depend on promptness: loading an item makes its due reservations lapse too.
-func DueReservations(ctx context.Context, pool *pgxpool.Pool, after DueReservation,
-	limit int32) ([]DueReservation, error) {
-	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{After: after.ExpiresAt,
-		AfterTenant: after.Item.Tenant, AfterItem: after.Item.Item, Batch: limit})
-	due := make([]DueReservation, len(rows))
+// DueItems finds items with reservations that may be past their expiry, those longest past first, after the given one.
+// A LapseCommand makes them lapse. An item is found once for each segment, and also if the reservation that would have
+// been the first to lapse has ended otherwise while others are open. Correctness does not depend on promptness: loading
+// an item makes its due reservations lapse too.
+func DueItems(ctx context.Context, pool *pgxpool.Pool, after DueItem, limit int32) ([]DueItem, error) {
+	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{After: after.LapseAt,
+		AfterTenant: after.Tenant, AfterItem: after.Item, Batch: limit})
+	due := make([]DueItem, len(rows))
 	for n, r := range rows {
-		due[n] = DueReservation{ItemKey{r.TenantID, r.Item}, pg.OrZero(r.ExpiresAt)}
+		due[n] = DueItem{ItemKey{r.TenantID, r.Item}, pg.OrZero(r.NextLapseAt)}
 	}
 	return due, err
 }
 
-// ItemsOf returns the distinct items of reservations.
-func ItemsOf(due []DueReservation) []ItemKey {
+// ItemsOf returns the distinct items.
+func ItemsOf(due []DueItem) []ItemKey {
 	items := make([]ItemKey, len(due))
-	for n, r := range due {
-		items[n] = r.Item
+	for n, i := range due {
+		items[n] = i.ItemKey
 	}
 	slices.SortFunc(items, ItemKey.compare)
 	return slices.Compact(items)

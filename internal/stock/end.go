@@ -1,6 +1,10 @@
 package stock
 
-import "github.com/ledgerd/ledgerd/internal/commit"
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
 
 // ConfirmCommand sells the units of a reservation. Its answer is a Reservation.
 type ConfirmCommand struct {
@@ -91,5 +95,12 @@ func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state, reques
 			s.Available += units
 		}
 	})
+	if i.counts().Reserved == 0 {
+		for _, s := range i.rows { // any row may have the note of another's reservation
+			if !s.nextLapseAt.IsZero() {
+				tx.change(s).nextLapseAt = time.Time{}
+			}
+		}
+	}
 	return *r
 }

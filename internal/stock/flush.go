@@ -137,6 +137,7 @@ func (tx *Tx) updateReservations(p *commit.Pipe) {
 	slices.SortFunc(all, func(a, b lapsed) int { return a.key.compare(b.key) })
 	var arg db.ReservationUpdateParams
 	for _, r := range all {
+		arg.Tids = append(arg.Tids, r.seen.tid)
 		arg.Tenants = append(arg.Tenants, r.key.Tenant)
 		arg.Items = append(arg.Items, r.key.Item)
 		arg.ReservationNos = append(arg.ReservationNos, r.key.no)

@@ -57,11 +57,15 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 	}
 	s.wants(confirm("milk", "a"), "a: 7 sold")
 	s.wants(cancel("milk", "b"), "b: 1 cancelled")
+	late := reserve("bread", "late", 1)
+	late.Life = 2 * time.Hour
+	s.all(put("bread", 1), restock("bread", "r", 10), reserve("bread", "a", 7), late)
+	s.wants(confirm("bread", "a"), "a: 7 sold")
 	find := func() []stock.ItemKey {
 		t.Helper()
-		var all []stock.DueReservation
-		for after := (stock.DueReservation{}); ; after = all[len(all)-1] {
-			due, err := stock.DueReservations(t.Context(), s.app, after, 1)
+		var all []stock.DueItem
+		for after := (stock.DueItem{}); ; after = all[len(all)-1] {
+			due, err := stock.DueItems(t.Context(), s.app, after, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,22 +80,49 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 	}
 	clock.Set(t, time.Hour)
 	due := find()
-	if len(due) != 2 || due[0].Item != "coffee" || due[1].Item != "tea" {
+	if len(due) != 3 || due[0].Item != "bread" || due[1].Item != "coffee" || due[2].Item != "tea" {
 		t.Errorf("due: %v", due)
 	}
 	for _, k := range due {
 		s.wants(&stock.LapseCommand{Item: k}, "<nil>")
-		s.wantCounts(k.Item, "10/0/0/10")
 	}
+	s.wantCounts("coffee", "10/0/0/10")
+	s.wantCounts("bread", "2/1/7/10") // nothing of it was due, and it is not found again
+	s.wantCounts("tea", "10/0/0/10")
 	if due := find(); len(due) != 0 {
 		t.Errorf("still due: %v", due)
 	}
 	before := s.text("select count(*)::text from commit_batches")
-	s.wants(&stock.LapseCommand{Item: due[0]}, "<nil>")
-	s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "milk"}}, "<nil>")
-	s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "milk"}}, "<nil>")
-	if after := s.text("select (count(*) - 1)::text from commit_batches"); after != before { // milk's bound was too early
-		t.Errorf("%s batches, then %s and one", before, after)
+	for _, k := range due {
+		s.wants(&stock.LapseCommand{Item: k}, "<nil>")
+	}
+	if after := s.text("select count(*)::text from commit_batches"); after != before {
+		t.Errorf("%s batches, then %s", before, after)
+	}
+}
+
+// After some reservations have lapsed, one row has the note of the next reservation, which may be of another segment. It
+// stays until no reservation is open.
+func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
+	t.Parallel()
+	tea := t.Name()
+	for _, end := range []command{confirm(tea, "b"), cancel(tea, "b")} {
+		s, clock := timed(t)
+		first, second, third := reserve(tea, "a", 1), reserve(tea, "b", 4), reserve(tea, "c", 5)
+		first.Life, second.Life, third.Life = 10*time.Minute, 30*time.Minute, time.Hour
+		s.all(put(tea, 2), restock(tea, "r", 10), first, second, third)
+		clock.Set(t, 11*time.Minute)
+		s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+		s.all(end)
+		clock.Set(t, 61*time.Minute)
+		due, err := stock.DueItems(t.Context(), s.app, stock.DueItem{}, 10)
+		if err != nil || len(due) != 1 || due[0].Item != tea {
+			t.Errorf("due: %v, %v", due, err)
+		}
+		s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+		if got := s.text("select state from stock_reservations where reservation_no = 'c'"); got != "expired" {
+			t.Errorf("the last reservation is %s", got)
+		}
 	}
 }
 

@@ -34,7 +34,9 @@ func (tx *Tx) lookupReservations(p *commit.Pipe) {
 		rows, err := q.ReservationLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			row := wanted[r.N-1]
-			tx.reservations.Load(row, reservationOf(row.Key.ItemKey, pageRow(row.Key.no, r)))
+			v := reservationOf(row.Key.ItemKey, pageRow(row.Key.no, r))
+			v.seen.tid = r.Ctid
+			tx.reservations.Load(row, v)
 		}
 		return err
 	})
@@ -53,7 +55,7 @@ func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
 		Life:      time.Duration(pg.OrZero(r.LifeMs)) * time.Millisecond,
 		CreatedAt: r.CreatedAt, ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
 		Principal: r.Principal, RequestID: r.RequestID, ClosedRequestID: pg.OrZero(r.ClosedRequestID),
-		segment: r.Segment, draws: r.Draws, seen: seen{r.State, r.Unsold}}
+		segment: r.Segment, draws: r.Draws, seen: seen{state: r.State, unsold: r.Unsold}}
 }
 
 func (tx *Tx) lookupChanges(p *commit.Pipe) {
@@ -171,7 +173,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 				continue
 			}
 			tx.lapseIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,
-				segment: r.Segment, draws: r.Draws, seen: seen{state: Reserved}})
+				segment: r.Segment, draws: r.Draws, seen: seen{tid: r.Tid, state: Reserved}})
 		}
 		return nil
 	})

@@ -90,6 +90,7 @@ type Reservation struct {
 
 // seen are the columns as read that an update confirms.
 type seen struct {
+	tid    pgtype.TID
 	state  string
 	unsold int64
 }

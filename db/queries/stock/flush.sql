@@ -112,27 +112,22 @@ from (
 order by u.tenant_id, u.item collate "C", u.reservation_no collate "C";
 
 -- name: ReservationUpdate :exec
--- Updates reservations, in the order of the arrays. Fails unless all are there in the state that the batch read: the
--- batch may not have locked their items yet.
+-- Updates reservations, in the order of the arrays. Fails unless all are where and in the state that the batch read: it
+-- may not have locked their items yet.
 with updated as (
     update stock_reservations r
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,
         closed_request_id = nullif(y.closed_request_id, '')
     from (
-        select l.ctid as tid, u.seen_unsold, u.seen_state, u.unsold, u.state, u.closed_at, u.closed_request_id
-        from (
-            select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
-                unnest(@reservation_nos::text[]) as reservation_no, unnest(@seen_unsold::bigint[]) as seen_unsold,
-                unnest(@seen_states::text[]) as seen_state, unnest(@unsold::bigint[]) as unsold,
-                unnest(@states::text[]) as state, unnest(@closed_at::timestamptz[]) as closed_at,
-                unnest(@closed_request_ids::text[]) as closed_request_id
-        ) u
-        cross join lateral (
-            select k.ctid from stock_reservations k
-            where k.tenant_id = u.tenant_id and k.item = u.item and k.reservation_no = u.reservation_no offset 0
-        ) l
+        select unnest(@tids::tid[]) as tid, unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
+            unnest(@reservation_nos::text[]) as reservation_no, unnest(@seen_unsold::bigint[]) as seen_unsold,
+            unnest(@seen_states::text[]) as seen_state, unnest(@unsold::bigint[]) as unsold,
+            unnest(@states::text[]) as state, unnest(@closed_at::timestamptz[]) as closed_at,
+            unnest(@closed_request_ids::text[]) as closed_request_id
+        offset 0
     ) y
-    where r.ctid = y.tid and r.state = y.seen_state and r.unsold = y.seen_unsold
+    where r.ctid = y.tid and r.tenant_id = y.tenant_id and r.item = y.item and r.reservation_no = y.reservation_no
+        and r.state = y.seen_state and r.unsold = y.seen_unsold
     returning 1
 )
 select commit_expect(count(*), cardinality(@items::text[])) from updated;

@@ -67,15 +67,15 @@ cross join lateral (
 ) d;
 
 -- name: ReservationLookup :many
-select u.n::integer as n, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
-    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+select u.n::integer as n, r.ctid, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref,
+    r.life_ms, r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item, unnest(@reservation_nos::text[]) as reservation_no
 ) u
 cross join lateral (
-    select l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms, l.created_at,
-        l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+    select l.ctid, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.reservation_no = u.reservation_no offset 0
 ) r;
@@ -100,15 +100,16 @@ cross join lateral (
 -- For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
 -- locked, but for those that another session holds: they lapse later, and delay no other command. The comparison of two
 -- columns leaves the planner one index to choose.
-select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
+select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item
 ) u
 cross join lateral (
-    (select d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
+    (select d.tid, d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
     from (
-        select l.* from stock_reservations l
+        select l.ctid as tid, l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
+        from stock_reservations l
         where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
             and (l.item, l.expires_at) <= (u.item, @now::timestamptz)
         order by l.expires_at
@@ -120,7 +121,7 @@ cross join lateral (
         offset 0 for no key update skip locked
     ) f on true)
     union all
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
+    (select l.ctid as tid, l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
         and (l.item, l.expires_at) > (u.item, @now::timestamptz)
@@ -129,10 +130,10 @@ cross join lateral (
 ) r;
 
 -- name: DuePage :many
--- Items with reservations whose time is over, the oldest first, after a given reservation, for the background task.
--- Uses now(), because clock_timestamp() cannot be an index condition: all open reservations would be read.
-select l.tenant_id, l.item, l.expires_at from stock_reservations l
-where l.state = 'reserved' and l.expires_at <= now()
-    and (l.expires_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)
-order by l.expires_at, l.tenant_id, l.item
+-- Segments of items with reservations whose time may be over, the oldest first, after a given one, for the background
+-- task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be read.
+select l.tenant_id, l.item, l.next_lapse_at from stock_items l
+where l.next_lapse_at <= now()
+    and (l.next_lapse_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)
+order by l.next_lapse_at, l.tenant_id, l.item
 limit @batch::integer;

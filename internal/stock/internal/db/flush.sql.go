@@ -387,20 +387,15 @@ with updated as (
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,
         closed_request_id = nullif(y.closed_request_id, '')
     from (
-        select l.ctid as tid, u.seen_unsold, u.seen_state, u.unsold, u.state, u.closed_at, u.closed_request_id
-        from (
-            select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as item,
-                unnest($3::text[]) as reservation_no, unnest($4::bigint[]) as seen_unsold,
-                unnest($5::text[]) as seen_state, unnest($6::bigint[]) as unsold,
-                unnest($7::text[]) as state, unnest($8::timestamptz[]) as closed_at,
-                unnest($9::text[]) as closed_request_id
-        ) u
-        cross join lateral (
-            select k.ctid from stock_reservations k
-            where k.tenant_id = u.tenant_id and k.item = u.item and k.reservation_no = u.reservation_no offset 0
-        ) l
+        select unnest($2::tid[]) as tid, unnest($3::integer[]) as tenant_id, unnest($1::text[]) as item,
+            unnest($4::text[]) as reservation_no, unnest($5::bigint[]) as seen_unsold,
+            unnest($6::text[]) as seen_state, unnest($7::bigint[]) as unsold,
+            unnest($8::text[]) as state, unnest($9::timestamptz[]) as closed_at,
+            unnest($10::text[]) as closed_request_id
+        offset 0
     ) y
-    where r.ctid = y.tid and r.state = y.seen_state and r.unsold = y.seen_unsold
+    where r.ctid = y.tid and r.tenant_id = y.tenant_id and r.item = y.item and r.reservation_no = y.reservation_no
+        and r.state = y.seen_state and r.unsold = y.seen_unsold
     returning 1
 )
 select commit_expect(count(*), cardinality($1::text[])) from updated
@@ -408,6 +403,7 @@ select commit_expect(count(*), cardinality($1::text[])) from updated
 
 type ReservationUpdateParams struct {
 	Items            []string
+	Tids             []pgtype.TID
 	Tenants          []int32
 	ReservationNos   []string
 	SeenUnsold       []int64
@@ -418,11 +414,12 @@ type ReservationUpdateParams struct {
 	ClosedRequestIds []string
 }
 
-// Updates reservations, in the order of the arrays. Fails unless all are there in the state that the batch read: the
-// batch may not have locked their items yet.
+// Updates reservations, in the order of the arrays. Fails unless all are where and in the state that the batch read: it
+// may not have locked their items yet.
 func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg ReservationUpdateParams) error {
 	_, err := db.Exec(ctx, reservationUpdate,
 		arg.Items,
+		arg.Tids,
 		arg.Tenants,
 		arg.ReservationNos,
 		arg.SeenUnsold,

@@ -133,10 +133,10 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 }
 
 const duePage = `-- name: DuePage :many
-select l.tenant_id, l.item, l.expires_at from stock_reservations l
-where l.state = 'reserved' and l.expires_at <= now()
-    and (l.expires_at, l.tenant_id, l.item) > ($1::timestamptz, $2::integer, $3::text)
-order by l.expires_at, l.tenant_id, l.item
+select l.tenant_id, l.item, l.next_lapse_at from stock_items l
+where l.next_lapse_at <= now()
+    and (l.next_lapse_at, l.tenant_id, l.item) > ($1::timestamptz, $2::integer, $3::text)
+order by l.next_lapse_at, l.tenant_id, l.item
 limit $4::integer
 `
 
@@ -148,13 +148,13 @@ type DuePageParams struct {
 }
 
 type DuePageRow struct {
-	TenantID  int32
-	Item      string
-	ExpiresAt *time.Time
+	TenantID    int32
+	Item        string
+	NextLapseAt *time.Time
 }
 
-// Items with reservations whose time is over, the oldest first, after a given reservation, for the background task.
-// Uses now(), because clock_timestamp() cannot be an index condition: all open reservations would be read.
+// Segments of items with reservations whose time may be over, the oldest first, after a given one, for the background
+// task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be read.
 func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]DuePageRow, error) {
 	rows, err := db.Query(ctx, duePage,
 		arg.After,
@@ -169,7 +169,7 @@ func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]Du
 	var items []DuePageRow
 	for rows.Next() {
 		var i DuePageRow
-		if err := rows.Scan(&i.TenantID, &i.Item, &i.ExpiresAt); err != nil {
+		if err := rows.Scan(&i.TenantID, &i.Item, &i.NextLapseAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -374,15 +374,16 @@ func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams)
 }
 
 const reservationDue = `-- name: ReservationDue :many
-select u.n::integer as n, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
+select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item
 ) u
 cross join lateral (
-    (select d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
+    (select d.tid, d.reservation_no, d.quantity, d.segment, d.draws, d.expires_at, coalesce(f.free, false) as free
     from (
-        select l.tenant_id, l.item, l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms, l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id, l.ctid from stock_reservations l
+        select l.ctid as tid, l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at
+        from stock_reservations l
         where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
             and (l.item, l.expires_at) <= (u.item, $3::timestamptz)
         order by l.expires_at
@@ -394,7 +395,7 @@ cross join lateral (
         offset 0 for no key update skip locked
     ) f on true)
     union all
-    (select l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
+    (select l.ctid as tid, l.reservation_no, l.quantity, l.segment, l.draws, l.expires_at, true
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
         and (l.item, l.expires_at) > (u.item, $3::timestamptz)
@@ -412,6 +413,7 @@ type ReservationDueParams struct {
 
 type ReservationDueRow struct {
 	N             int32
+	Tid           pgtype.TID
 	ReservationNo string
 	Quantity      int64
 	Segment       int16
@@ -439,6 +441,7 @@ func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDu
 		var i ReservationDueRow
 		if err := rows.Scan(
 			&i.N,
+			&i.Tid,
 			&i.ReservationNo,
 			&i.Quantity,
 			&i.Segment,
@@ -457,15 +460,15 @@ func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDu
 }
 
 const reservationLookup = `-- name: ReservationLookup :many
-select u.n::integer as n, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
-    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+select u.n::integer as n, r.ctid, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref,
+    r.life_ms, r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item, unnest($3::text[]) as reservation_no
 ) u
 cross join lateral (
-    select l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms, l.created_at,
-        l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+    select l.ctid, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.reservation_no = u.reservation_no offset 0
 ) r
@@ -479,6 +482,7 @@ type ReservationLookupParams struct {
 
 type ReservationLookupRow struct {
 	N               int32
+	Ctid            pgtype.TID
 	ReservationID   int64
 	Quantity        int64
 	Unsold          int64
@@ -506,6 +510,7 @@ func (q *Queries) ReservationLookup(ctx context.Context, db DBTX, arg Reservatio
 		var i ReservationLookupRow
 		if err := rows.Scan(
 			&i.N,
+			&i.Ctid,
 			&i.ReservationID,
 			&i.Quantity,
 			&i.Unsold,
