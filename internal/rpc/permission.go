@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	adminv1 "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -18,9 +17,6 @@ type permission struct {
 	operation string
 	role      access.Role
 }
-
-// adminService is the service whose calls an operator may make, and no others.
-const adminService = adminv1connect.AdminServiceName
 
 // The permissions of all calls, by procedure, and by the full name of the request: Execute and batches contain
 // requests. Some requests need access.Admin besides: see needsAdmin.
