@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
@@ -90,7 +92,7 @@ const (
 	// for those of one query, so that the run comes to others when another transaction holds the first.
 	dueRun, dueTry = 10 * time.Second, 5 * time.Second
 	// duePause is how long a tenant is left out after more than 50, and more than half, of its commands of one query
-	// have failed, such as when a limit refuses the events of its timers. Otherwise it would use up every run.
+	// were refused, such as when a limit refuses the events of its timers. Otherwise it would use up every run.
 	duePause = 30 * time.Second
 )
 
@@ -114,17 +116,17 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 					byTenant[x.Tenant] = append(byTenant[x.Tenant], x)
 				}
 			}
-			for tenant, submissions := range byTenant {
-				before := failed
-				try, cancel := context.WithTimeout(ctx, dueTry)
-				results := s.engine.DoAll(try, submissions)
-				cancel()
+			for tenant, results := range s.runDue(ctx, byTenant) {
+				refused := 0
 				for _, r := range results {
-					if r.Err != nil {
-						failed, first = failed+1, cmp.Or(first, r.Err)
+					if r.Err == nil {
+						continue
+					}
+					if failed, first = failed+1, cmp.Or(first, r.Err); !temporary(r.Err) {
+						refused++
 					}
 				}
-				if delete(paused, tenant); failed-before > max(100, len(submissions))/2 {
+				if delete(paused, tenant); refused > max(100, len(results))/2 {
 					paused[tenant] = time.Now().Add(duePause)
 				}
 			}
@@ -138,6 +140,33 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 		}
 		return nil
 	}
+}
+
+// runDue runs the commands of all tenants at the same time: locked rows of one do not delay another.
+func (s *Server) runDue(ctx context.Context, byTenant map[int32][]flow.Submission) map[int32][]commit.Result {
+	ctx, cancel := context.WithTimeout(ctx, dueTry)
+	defer cancel()
+	all := map[int32][]commit.Result{}
+	var mu sync.Mutex
+	var tenants sync.WaitGroup
+	for tenant, submissions := range byTenant {
+		tenants.Go(func() {
+			results := s.engine.DoAll(ctx, submissions)
+			mu.Lock()
+			defer mu.Unlock()
+			all[tenant] = results
+		})
+	}
+	tenants.Wait()
+	return all
+}
+
+// temporary reports whether an error comes from the present state of the database or the server: the command itself
+// was not refused.
+func temporary(err error) bool {
+	f := fault.Of(err)
+	return f != nil && slices.Contains([]*fault.Reason{fault.RowsLocked, fault.DatabaseUnavailable,
+		fault.OutcomeUnknown, fault.NotRun, fault.Busy, fault.ShuttingDown}, f.Reason)
 }
 
 // scheduler is the principal of background work. Its request ids begin with it.
