@@ -46,7 +46,8 @@ comment on column stock_items.stocked is
     'Units that were ever put in, sold ones included: available + reserved + sold.';
 comment on column stock_items.version is 'Number of changes.';
 comment on column stock_items.next_lapse_at is
-    'No reservation of the item lapses before the earliest of its rows; null: none of this segment does.';
+    'No reservation of the item lapses before the earliest of its rows, whichever segments gave the units. Null in all '
+    'rows: none lapses.';
 
 create table stock_item_details (
     tenant_id  integer not null,

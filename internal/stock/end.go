@@ -96,7 +96,7 @@ func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state, reques
 		}
 	})
 	if i.counts().Reserved == 0 {
-		for _, s := range i.rows { // any row may have the note of another's reservation
+		for _, s := range i.rows { // one of them has the next expiry of the whole item after Resolve
 			if !s.nextLapseAt.IsZero() {
 				tx.change(s).nextLapseAt = time.Time{}
 			}

@@ -101,8 +101,8 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 	}
 }
 
-// After some reservations have lapsed, one row has the note of the next reservation, which may be of another segment. It
-// stays until no reservation is open.
+// After some reservations have lapsed, one row has the next expiry for all segments. It stays there until no reservation
+// of the item is open.
 func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
 	t.Parallel()
 	tea := t.Name()

@@ -112,8 +112,8 @@ from (
 order by u.tenant_id, u.item collate "C", u.reservation_no collate "C";
 
 -- name: ReservationUpdate :exec
--- Updates reservations, in the order of the arrays. Fails unless all are where and in the state that the batch read: it
--- may not have locked their items yet.
+-- Updates reservations, in the order of the arrays. Fails unless each is still the row version that the batch read: the
+-- batch may not have locked their items yet.
 with updated as (
     update stock_reservations r
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,

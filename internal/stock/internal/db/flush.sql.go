@@ -414,8 +414,8 @@ type ReservationUpdateParams struct {
 	ClosedRequestIds []string
 }
 
-// Updates reservations, in the order of the arrays. Fails unless all are where and in the state that the batch read: it
-// may not have locked their items yet.
+// Updates reservations, in the order of the arrays. Fails unless each is still the row version that the batch read: the
+// batch may not have locked their items yet.
 func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg ReservationUpdateParams) error {
 	_, err := db.Exec(ctx, reservationUpdate,
 		arg.Items,
