@@ -30,6 +30,9 @@ var jsonPosition = regexp.MustCompile(`^(syntax error )?\(line (\d+):(\d+)\): (.
 func explainJSON(body []byte, m proto.Message, err error) error {
 	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ") // differs from build to build
 	at := jsonPosition.FindStringSubmatch(text)
+	if text == "unexpected EOF" && json.Valid(body) {
+		return jsonProblem{problem: `a string has half of a surrogate pair, such as "\ud83d" alone`}
+	}
 	if at == nil || !json.Valid(body) {
 		return jsonProblem{problem: text}
 	}
@@ -212,7 +215,7 @@ func jsonForm(f protoreflect.FieldDescriptor) string {
 		if slices.Contains(decimalFields, f.Name()) {
 			return `a decimal in double quotes, such as "12.30", not a number`
 		}
-		return "a string in double quotes"
+		return "a string in double quotes, of valid UTF-8"
 	case protoreflect.BoolKind:
 		return "true or false"
 	case protoreflect.BytesKind:
@@ -228,13 +231,18 @@ func jsonForm(f protoreflect.FieldDescriptor) string {
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		switch f.Message().FullName() {
 		case "google.protobuf.Duration":
-			return `a number of seconds with an s behind it, such as "3600s" or "0.5s"`
+			return `a number of seconds with an s behind it, such as "3600s" or "0.5s", below 10,000 years, with at most 9 decimals`
 		case "google.protobuf.Timestamp":
 			return `a time by RFC 3339, such as "2026-01-31T08:00:00Z"`
 		}
 		return "an object"
 	}
-	return "an integer, as a number or in double quotes"
+	bits := 64
+	switch f.Kind() {
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Uint32Kind:
+		bits = 32
+	}
+	return fmt.Sprintf("an integer of at most %d bits, as a number or in double quotes", bits)
 }
 
 // jsonNames maps field names to their JSON names where these differ, such as biz_no to bizNo.

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a key may do.
+// Role is what a key may do: READ, WRITE and ADMIN each include those before them, OPERATOR includes none.
 type Role int32
 
 const (
