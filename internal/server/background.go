@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -91,13 +92,17 @@ const (
 	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next. dueTry bounds the wait
 	// for those of one query, so that the run comes to others when another transaction holds the first.
 	dueRun, dueTry = 10 * time.Second, 5 * time.Second
-	// duePause is how long a tenant is left out after more than 50, and more than half, of its commands of one query
-	// were refused, such as when a limit refuses the events of its timers. Otherwise it would use up every run.
+	// duePause is how long a tenant is left out if most of its commands of one query were refused, such as by a limit
+	// on the events of its timers. Otherwise it would use up every run.
 	duePause = 30 * time.Second
 )
 
+// most reports whether n commands are more than half of all, and more than 50.
+func most(n, all int) bool { return n > max(100, all)/2 }
+
 // handle returns a task that handles all rows that are due, oldest first: find returns those after a given one, and
-// commands what to run for them. It skips a row that another transaction holds; the next run retries it.
+// commands what to run for them. It skips a row that another transaction holds; the next run retries it. A tenant is
+// left out for the rest of a run if most of its commands of one query have failed.
 func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error),
 	commands func(due []T) []flow.Submission) func(context.Context) error {
 	paused := map[int32]time.Time{} // tenants, until a time
@@ -105,19 +110,21 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 		ctx, cancel := context.WithTimeout(ctx, dueRun)
 		defer cancel()
 		failed, first := 0, error(nil)
-		for after := *new(T); ; {
-			due, err := find(ctx, s.reads, after, dueBatch)
-			if err != nil {
-				return err
+		out := map[int32]bool{} // tenants left out of the rest of this run
+		var due []T
+		var err error
+		for after := *new(T); ; after = due[len(due)-1] {
+			if due, err = find(ctx, s.reads, after, dueBatch); err != nil {
+				break
 			}
 			byTenant := map[int32][]flow.Submission{}
 			for _, x := range commands(due) {
-				if x.RequestID, x.Bytes = scheduler, 256; time.Now().After(paused[x.Tenant]) {
+				if x.RequestID, x.Bytes = scheduler, 256; !out[x.Tenant] && time.Now().After(paused[x.Tenant]) {
 					byTenant[x.Tenant] = append(byTenant[x.Tenant], x)
 				}
 			}
 			for tenant, results := range s.runDue(ctx, byTenant) {
-				refused := 0
+				before, refused := failed, 0
 				for _, r := range results {
 					if r.Err == nil {
 						continue
@@ -126,19 +133,19 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 						refused++
 					}
 				}
-				if delete(paused, tenant); refused > max(100, len(results))/2 {
+				out[tenant] = most(failed-before, len(results))
+				if delete(paused, tenant); most(refused, len(results)) {
 					paused[tenant] = time.Now().Add(duePause)
 				}
 			}
 			if len(due) < dueBatch {
 				break // what has become due meanwhile waits for the next run
 			}
-			after = due[len(due)-1]
 		}
 		if failed > 0 {
-			return fmt.Errorf("%d failed, such as: %w", failed, first)
+			return fmt.Errorf("%d failed, such as: %w", failed, errors.Join(first, err))
 		}
-		return nil
+		return err
 	}
 }
 

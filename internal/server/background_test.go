@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,34 @@ func TestManyLockedItemsLapseOnceTheyAreFree(t *testing.T) {
 	}
 	servertest.Eventually(t, 15*time.Second, "the reservations lapse", func() bool {
 		return s.Count("select count(*) from stock_reservations where state = 'reserved'") == 0
+	})
+}
+
+// A tenant with more locked rows than one run can wait for does not keep the run from other tenants.
+func TestThousandsOfLockedItemsDelayNoOtherTenant(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	reserve(writer(s), "item")
+	for _, sql := range []string{ // copies of the item
+		"insert into stock_items select tenant_id, item || i, segment, segments, strategy, available, reserved, sold, stocked, version, next_lapse_at",
+		"insert into stock_item_details select tenant_id, item || i, label, metadata, created_at, changed_at, principal, request_id",
+		"insert into stock_change_names select tenant_id, item || i, change_no, change_id + 5000 + i",
+		`insert into stock_changes (tenant_id, change_id, item, change_no, kind, quantity, stocked_after, reservation_no, reason, changed_at, principal, request_id)
+			select tenant_id, change_id + 5000 + i, item || i, change_no, kind, quantity, stocked_after, reservation_no, reason, changed_at, principal, request_id`,
+		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at, expires_at,
+				principal, request_id)
+			select tenant_id, item || i, reservation_no, reservation_id + 100 + i, quantity, unsold, segment, state, life_ms, created_at, expires_at,
+				principal, request_id`,
+	} {
+		table := strings.Fields(sql)[2]
+		if _, err := s.Pool.Exec(t.Context(), sql+" from "+table+", generate_series(1, 1999) i where item = 'item'"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve(&servertest.Caller{Site: s, APIKey: s.Key("other", "boss", access.Admin)}, "free")
+	restartWithLocks(s)
+	servertest.Eventually(t, 30*time.Second, "the free item's reservation lapses", func() bool {
+		return s.Count("select count(*) from stock_reservations where item = 'free' and state = 'expired'") == 1
 	})
 }
 
