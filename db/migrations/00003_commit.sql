@@ -101,18 +101,24 @@ declare
 begin
     select e.epoch, e.history, e.timeline into last from commit_epochs e order by e.epoch desc limit 1;
     if not found then
-        return 1;
+        return commit_timeline();
     end if;
-    if pg_is_in_recovery() or (last.history = commit_history() and last.timeline = commit_timeline()) then
+    if pg_is_in_recovery() then
         return last.epoch;
     end if;
-    return last.epoch + 1;
+    if last.history <> commit_history() then
+        return last.epoch + commit_timeline();
+    end if;
+    if commit_timeline() < last.timeline then
+        return last.epoch + 1;
+    end if;
+    return last.epoch + commit_timeline() - last.timeline;
 end
 $$;
 -- +goose StatementEnd
 comment on function commit_epoch is
-    'Number of the present epoch, even if no server has recorded it yet: the last recorded one, or the next if '
-    'history or timeline have changed.';
+    'Number of the present epoch, even if no server has recorded it yet: each promotion since the last recorded one '
+    'counts, so numbers that begin with the epoch differ although their rows, and the record, were lost.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is

@@ -3,6 +3,7 @@ package access_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -58,6 +59,30 @@ func TestChangesAreAsDurableAsBatches(t *testing.T) {
 	keys := 0
 	if err := super.QueryRow(t.Context(), "select count(*) from access_api_keys").Scan(&keys); err != nil || keys != 1 {
 		t.Errorf("%d keys, %v", keys, err)
+	}
+}
+
+// Standbys are promoted while only administration works: no server records the epochs. Events that a promotion may have
+// lost have other numbers than those after it.
+func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
+	t.Parallel()
+	d, last := pgtest.NewDurable(t), int64(0)
+	for promotions := range 3 {
+		if promotions > 0 {
+			d = d.Standby(t)
+			d.Promote(t)
+		}
+		pool, event := pgtest.Pool(t, d.SuperDSN), int64(0)
+		if _, _, err := access.Administer(pool).CreateTenant(t.Context(), fmt.Sprint("tenant-", promotions)); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.QueryRow(t.Context(), "select max(event_id) from audit_events").Scan(&event); err != nil {
+			t.Fatal(err)
+		}
+		if promotions > 0 && event < last+1<<33 {
+			t.Errorf("after %d promotions and event %d: event %d, which may have been lost", promotions, last, event)
+		}
+		last = event
 	}
 }
 
