@@ -199,7 +199,8 @@ func (c *Grab) needCoupon(tx *Tx) {
 	c.deduct.Need(tx.Stock())
 }
 
-// Apply gives the unit, or says why not. Returns faults SALE_NOT_FOUND, FIELD_INVALID, and those of the order.
+// Apply gives the unit, or says why not. Returns faults SALE_NOT_FOUND, ITEM_NOT_FOUND, FIELD_INVALID, and those
+// of the order.
 func (c *Grab) Apply(tx *Tx) (any, error) {
 	s, err := sale.MustExist(c.row)
 	if err != nil {

@@ -20,7 +20,8 @@ cross join lateral (
 ) i;
 
 -- name: ItemLookup :many
--- The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since.
+-- The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
+-- ATOMIC checks only what is available, in ItemTake.
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
     i.next_lapse_at, i.xmin, i.ctid
 from (

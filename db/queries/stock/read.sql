@@ -14,7 +14,7 @@ cross join lateral (
 where d.tenant_id = @tenant_id::integer and d.item = @item::text;
 
 -- name: ItemPage :many
--- Items after a given one whose names begin with a prefix. No item sorts after 128 times the last character.
+-- Items after a given one whose names begin with a prefix. No item sorts after 32 times the last character, 128 bytes.
 select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
     i.sold, i.stocked
 from (

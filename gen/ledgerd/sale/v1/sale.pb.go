@@ -32,7 +32,7 @@ const (
 	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
 	// The buyer has won a unit with this call.
 	Outcome_OUTCOME_WON Outcome = 1
-	// The buyer has won this unit before.
+	// The buyer has won a unit of the sale before, or has a coupon of its campaign.
 	Outcome_OUTCOME_ALREADY Outcome = 2
 	// No unit is left. One whose order is not paid in time comes back.
 	Outcome_OUTCOME_SOLD_OUT Outcome = 3

@@ -340,7 +340,8 @@ type ItemLookupRow struct {
 	Ctid        pgtype.TID
 }
 
-// The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since.
+// The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
+// ATOMIC checks only what is available, in ItemTake.
 func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams) ([]ItemLookupRow, error) {
 	rows, err := db.Query(ctx, itemLookup, arg.Items, arg.Tenants, arg.Segment)
 	if err != nil {

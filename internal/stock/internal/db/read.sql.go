@@ -50,7 +50,7 @@ type ItemPageRow struct {
 	Stocked   int64
 }
 
-// Items after a given one whose names begin with a prefix. No item sorts after 128 times the last character.
+// Items after a given one whose names begin with a prefix. No item sorts after 32 times the last character, 128 bytes.
 func (q *Queries) ItemPage(ctx context.Context, db DBTX, arg ItemPageParams) ([]ItemPageRow, error) {
 	rows, err := db.Query(ctx, itemPage,
 		arg.TenantID,
