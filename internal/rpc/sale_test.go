@@ -312,6 +312,35 @@ func TestAGrabIsTheResultOfItsToken(t *testing.T) {
 	}
 }
 
+// Whatever a grab is answered, it spends its token, and a repeat under its key gets the same answer.
+func TestAGrabWithoutAUnitSpendsItsToken(t *testing.T) {
+	t.Parallel()
+	c := saleSite(t)
+	later := saleOf("tv", "tv", "COIN")
+	later.OpenTime = timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Second))
+	c.putSale(later)
+	issued := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	early := func() salev1.Outcome {
+		return ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Submit-Token", issued, "Idempotency-Key", "early").GetOutcome()
+	}
+	if o := early(); o != salev1.Outcome_OUTCOME_NOT_OPEN {
+		t.Errorf("before the sale: %v", o)
+	}
+	later.OpenTime = nil
+	c.putSale(later)
+	if o := early(); o != salev1.Outcome_OUTCOME_NOT_OPEN {
+		t.Errorf("a repeat: %v", o)
+	}
+	if a := c.call(connectJSON, "Sale.Grab", grab("tv", "ada"), "Submit-Token", issued); a.Reason(t) != "TOKEN_SPENT" {
+		t.Errorf("%s", a.Raw)
+	}
+	g := ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Idempotency-Key", "in time")
+	if g.GetOutcome() != salev1.Outcome_OUTCOME_WON {
+		t.Errorf("under a new key: %v", g)
+	}
+}
+
 func TestASaleKeepsWhatItGives(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)
