@@ -56,7 +56,7 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 type looksLast string
 
 func (c looksLast) Need(tx *flow.Tx) {
-	tx.Claims().WantLast(claim.Key{Tenant: caller.Tenant, Scope: "s", Key: string(c)})
+	tx.Claims().WantRechecked(claim.Key{Tenant: caller.Tenant, Scope: "s", Key: string(c)})
 }
 
 func (looksLast) Apply(*flow.Tx) (any, error) { return nil, nil }

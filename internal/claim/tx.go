@@ -15,8 +15,8 @@ import (
 // Tx holds the claims of one batch's transaction. Commands declare keys with Want, and use or drop them.
 type Tx struct {
 	claims
-	sorted []*Row        // all rows
-	last   map[*Row]bool // named with WantLast; true: claimed since the batch has locked its rows
+	sorted    []*Row        // all rows
+	rechecked map[*Row]bool // named with WantRechecked; true: claimed since the batch has locked its rows
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -38,23 +38,23 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
-// WantLast declares a key that is looked up again after all rows of the batch are locked or read. A command that reads
-// a claim and other rows needs it: otherwise it could see a part of what another process commits together.
-func (tx *Tx) WantLast(k Key) *Row {
+// WantRechecked declares a key that is looked up again after all rows of the batch are locked or read. A command that
+// reads a claim and other rows needs it: otherwise it could see a part of what another process commits together.
+func (tx *Tx) WantRechecked(k Key) *Row {
 	r := tx.Want(k)
-	if tx.last == nil {
-		tx.last = map[*Row]bool{}
+	if tx.rechecked == nil {
+		tx.rechecked = map[*Row]bool{}
 	}
-	tx.last[r] = false
+	tx.rechecked[r] = false
 	return r
 }
 
-// Lookup looks again for the keys of WantLast.
+// Lookup looks again for the keys of WantRechecked.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	var rows []*Row
 	var arg db.ClaimSeenParams
 	for _, r := range tx.Sorted() {
-		if _, last := tx.last[r]; last {
+		if _, again := tx.rechecked[r]; again {
 			rows = append(rows, r)
 			arg.Tenants, arg.Scopes = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope)
 			arg.Keys = append(arg.Keys, r.Key.Key)
@@ -66,15 +66,15 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.ClaimSeen(p.Context(), d, arg)
 		for _, n := range found {
-			tx.last[rows[n-1]] = !rows[n-1].Found // Lock has answered before
+			tx.rechecked[rows[n-1]] = !rows[n-1].Found // Lock has answered before
 		}
 		return err
 	})
 }
 
-// Late reports whether another process has claimed a key of WantLast since the batch has locked its rows: a later batch
-// sees the claim.
-func (tx *Tx) Late(r *Row) bool { return tx.last[r] }
+// ClaimedSince reports whether another process has claimed a key of WantRechecked since the batch has locked its rows:
+// a later batch sees the claim.
+func (tx *Tx) ClaimedSince(r *Row) bool { return tx.rechecked[r] }
 
 // Live reports whether a key is claimed. An expired claim counts as absent, even if its row exists.
 func (tx *Tx) Live(r *Row) bool {

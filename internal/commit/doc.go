@@ -22,7 +22,7 @@
 //	          loadDependents: Start, then Resolve reads dependents of the rows
 //	apply     every command in order of arrival (apply.go): plain Go over rows in memory. For a command with a
 //	          request key, Submission.Encode then returns the bytes that the key records: its response, which
-//	          internal/rpc has rendered in Apply (flow.Guarded).
+//	          internal/rpc has rendered in Apply (flow.Conditional).
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
 //	          awaitEvidence: may wait for predecessors. confirm: Confirm and Write of each participant, which

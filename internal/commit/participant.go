@@ -137,7 +137,7 @@ type Rows[K comparable, V any] struct {
 type Row[K comparable, V any] struct {
 	Key   K
 	Value V    // zero if there is no row
-	Found bool // the database has the row; set by Lock
+	Found bool // the database has the row
 	// Exists: the commands of the batch see the row. It is in the database, or one of them made it.
 	Exists bool
 
@@ -172,7 +172,7 @@ func (t *Table[K, V]) Rows() Rows[K, V] {
 func (t *Table[K, V]) Hash(k K) uint64 { return maphash.Comparable(t.seed, k) }
 
 // Want names a row to lock and load. After the load it panics for any other row, because that row would seem not to
-// exist. See Known.
+// exist. See Wanted.
 func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	r := s.wanted[k]
 	if r == nil {
@@ -186,8 +186,8 @@ func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	return r
 }
 
-// Known returns a row that was wanted, or nil. It is for commands that learn a key only when they run.
-func (s *Rows[K, V]) Known(k K) *Row[K, V] { return s.wanted[k] }
+// Wanted returns a row that was wanted, or nil. It is for commands that learn a key only when they run.
+func (s *Rows[K, V]) Wanted(k K) *Row[K, V] { return s.wanted[k] }
 
 // Add adds a row whose key is certainly new, such as a random one. No command looks for it.
 func (s *Rows[K, V]) Add(k K, v V) *Row[K, V] {

@@ -40,7 +40,7 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 		return nil, machine.Instance{}, err
 	}
 	k := couponInstance(row.Key)
-	if r := tx.Machines().Known(k); !r.Exists {
+	if r := tx.Machines().Wanted(k); !r.Exists {
 		// Another server has issued it since this batch has read its instances: another attempt finds both.
 		return nil, machine.Instance{}, commit.ErrMoreRows
 	}
@@ -228,7 +228,7 @@ func (c *ClaimCoupon) Apply(tx *Tx) (any, error) {
 		return nil, x.HasExpired()
 	}
 	p := campaignClaim(x.Campaign, c.Owner, c.Code)
-	row := tx.Claims().Known(p.At(c.Tenant))
+	row := tx.Claims().Wanted(p.At(c.Tenant))
 	if row == nil {
 		c.campaign = x.Campaign
 		return nil, commit.ErrMoreRows

@@ -142,7 +142,7 @@ func (c *notice) need(tx *Tx, found func(o *order.Order)) {
 	}
 	c.order = nil
 	tx.Orders().WantOfPayment(c.Tenant, c.OutTradeNo, func(o *order.Order) {
-		c.order = tx.Orders().Known(o.Key)
+		c.order = tx.Orders().Wanted(o.Key)
 		tx.Machines().Want(instanceOf(o))
 		if found != nil {
 			found(o)

@@ -69,7 +69,7 @@ func (c *consoleNotice) find(tx *Tx) (*payment.ConsoleRow, error) {
 		}
 	}
 	for _, id := range ids {
-		r := tx.Payments().Consoles.Known(payment.ConsoleKey{Tenant: c.Tenant, ID: id})
+		r := tx.Payments().Consoles.Wanted(payment.ConsoleKey{Tenant: c.Tenant, ID: id})
 		if r == nil {
 			c.rows.ids = ids
 			return nil, commit.ErrMoreRows
@@ -149,7 +149,7 @@ func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		return nil, commit.ErrLater // another call of this batch has raised a flag about it
 	}
 	flag := payment.FlagKey{Tenant: c.Tenant, ID: x.FlagID}
-	if flag.ID != 0 && tx.Payments().Flags.Known(flag) == nil {
+	if flag.ID != 0 && tx.Payments().Flags.Wanted(flag) == nil {
 		c.rows.flag = flag.ID
 		return nil, commit.ErrMoreRows
 	}
@@ -166,7 +166,7 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 	money []*payment.TransactionRow) NoticeResult {
 	was, detail := r.Value, c.describeChange(&r.Value, &next)
 	resolved := was.GivenBack()
-	last := tx.Payments().Flags.Known(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
+	last := tx.Payments().Flags.Wanted(payment.FlagKey{Tenant: c.Tenant, ID: was.FlagID})
 	if last != nil && last.Value.Resolution == "" {
 		resolved, _ = resolved.Sub(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: detail,
@@ -273,7 +273,7 @@ func (c *consoleNotice) transactionOfPayment(tx *Tx) (money *payment.Transaction
 		return nil, "", commit.ErrMoreRows
 	}
 	if paid != "" {
-		r := tx.Payments().Transactions.Known(c.transactionKey(paid))
+		r := tx.Payments().Transactions.Wanted(c.transactionKey(paid))
 		if r.Exists && r.Value.OutTradeNo == c.OutTradeNo {
 			return r, paid, nil
 		}
@@ -298,7 +298,7 @@ func (c *consoleNotice) refundedTransaction(tx *Tx) (money *payment.TransactionR
 // transactionByID returns a transaction and locks its payment. It may not exist yet: a gateway may report the refund
 // first.
 func (r *consoleRows) transactionByID(tx *Tx, k payment.TransactionKey) (*payment.TransactionRow, error) {
-	money := tx.Payments().Transactions.Known(k)
+	money := tx.Payments().Transactions.Wanted(k)
 	if money == nil {
 		r.transaction = k.ID // the next attempt names it
 		return nil, commit.ErrMoreRows
@@ -311,7 +311,7 @@ func (r *consoleRows) transactionByID(tx *Tx, k payment.TransactionKey) (*paymen
 
 // lockPayment returns ErrMoreRows if this attempt has not locked the instance of a payment: the next one does.
 func (r *consoleRows) lockPayment(tx *Tx, k payment.Key) error {
-	if tx.Machines().Known(paymentInstance(k)) != nil {
+	if tx.Machines().Wanted(paymentInstance(k)) != nil {
 		return nil
 	}
 	r.guards = append(r.guards, k.OutTradeNo)

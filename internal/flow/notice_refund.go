@@ -171,7 +171,7 @@ func (c *refundNotice) endRefund(tx *Tx, x *payment.Refund) error {
 	if err := c.refund.mustBeNamed(tx, x); err != nil {
 		return err
 	}
-	money := tx.Payments().Transactions.Known(x.Transaction())
+	money := tx.Payments().Transactions.Wanted(x.Transaction())
 	tx.Payments().EndRefundCalls(x.RefundKey)
 	t := tx.Payments().Transactions.Change(money)
 	t.Refunding, _ = t.Refunding.Sub(x.Amount)
@@ -270,8 +270,8 @@ func (r *refundRows) need(tx *Tx, k payment.RefundKey) {
 // mustBeNamed returns ErrMoreRows if this attempt has not named the transaction and the flags of a refund.
 func (r *refundRows) mustBeNamed(tx *Tx, x *payment.Refund) error {
 	outcome := payment.FlagKey{Tenant: x.Tenant, ID: x.OutcomeFlagID}
-	if tx.Payments().Transactions.Known(x.Transaction()) == nil || x.FlagID != 0 && r.flag == nil ||
-		x.OutcomeFlagID != 0 && tx.Payments().Flags.Known(outcome) == nil {
+	if tx.Payments().Transactions.Wanted(x.Transaction()) == nil || x.FlagID != 0 && r.flag == nil ||
+		x.OutcomeFlagID != 0 && tx.Payments().Flags.Wanted(outcome) == nil {
 		found := *x
 		r.found = &found
 		return commit.ErrMoreRows

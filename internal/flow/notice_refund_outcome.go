@@ -100,14 +100,14 @@ func (c *refundNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Notice
 	n, _ := g.given.Sub(x.GivenBack)
 	n, _ = n.Sub(excess(g.booked, x.Booked))
 	withdrawn := false
-	if last := tx.Payments().Flags.Known(payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}); last != nil &&
+	if last := tx.Payments().Flags.Wanted(payment.FlagKey{Tenant: c.Tenant, ID: x.OutcomeFlagID}); last != nil &&
 		last.Value.Resolution == "" {
 		n, _ = n.Add(last.Value.TooMuch())
 		tx.Payments().ResolveFlag(last, payment.Resolved{Resolution: payment.Withdrawn, Note: g.detail,
 			Principal: c.Principal, RequestID: c.RequestID})
 		withdrawn = true
 	}
-	t := tx.Payments().Transactions.Change(tx.Payments().Transactions.Known(x.Transaction()))
+	t := tx.Payments().Transactions.Change(tx.Payments().Transactions.Wanted(x.Transaction()))
 	t.ExtraRefunded, _ = t.ExtraRefunded.Sub(excess(x.GivenBack, g.countedBefore))
 	t.AddExtra(excess(g.given, g.counted))
 	nothing := g.given.IsZero() && g.booked.IsZero() && !g.counted.IsZero()

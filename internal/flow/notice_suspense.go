@@ -72,7 +72,7 @@ func (c *paidNotice) unknownPayment(tx *Tx) (any, error) {
 	if c.money.Exists {
 		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
 	}
-	if !tx.Machines().Known(paymentInstance(c.payment.Key)).Exists {
+	if !tx.Machines().Wanted(paymentInstance(c.payment.Key)).Exists {
 		if _, err := c.run(tx, c.creation.Apply); err != nil {
 			return nil, err
 		}
@@ -133,7 +133,7 @@ func (c *FlagUnknown) Need(tx *Tx) {
 
 // Apply flags the money of each notice.
 func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
-	if r := tx.Machines().Known(paymentInstance(c.Key)); !r.Exists {
+	if r := tx.Machines().Wanted(paymentInstance(c.Key)); !r.Exists {
 		return false, nil
 	}
 	i, err := tx.Machines().StateOf(paymentInstance(c.Key), c.Caller)

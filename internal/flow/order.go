@@ -31,8 +31,8 @@ type CreateOrder struct {
 	order.Facts
 	// Renumber makes another number if OrderNo is taken. Nil: the caller chose the number.
 	Renumber func() (string, error)
-	// Unnumbered is why no number could be made; nil: one was.
-	Unnumbered error
+	// NumberErr is why no number could be made; nil: one was.
+	NumberErr error
 	// Messages are sent in the same commit. One without a BizNo gets one of the order.
 	Messages []notify.SendCommand
 
@@ -81,7 +81,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 	c.needLines(tx, k)
 	c.needMoney(tx, k)
 	if c.Purchase != nil || c.Sale != nil {
-		c.purchase = tx.Claims().WantLast(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
+		c.purchase = tx.Claims().WantRechecked(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
 		c.same.need(tx)
 	}
 	if c.Coupon != "" {
@@ -131,8 +131,8 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 // Apply creates the order, or returns the one that there is. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
 // ORDER_PART_EXISTS, MACHINE_NOT_FOUND, ASSET_NOT_FOUND, FIELD_INVALID, and those of the parts.
 func (c *CreateOrder) Apply(tx *Tx) (any, error) {
-	if c.Unnumbered != nil {
-		return nil, c.Unnumbered
+	if c.NumberErr != nil {
+		return nil, c.NumberErr
 	}
 	if c.row.Exists {
 		return c.repeat(tx)
@@ -213,10 +213,10 @@ func instanceOf(o *order.Order) machine.Key {
 // instanceRead reports whether the batch has read the instance of an order. It reads instances before orders: an order
 // that is committed in between is there without its instance, and another attempt finds both.
 func (tx *Tx) instanceRead(o *order.Order) bool {
-	if tx.parts[machines.index] == nil {
+	if !machines.opened(tx) {
 		return false // a Grab of a sold-out sale names orders whose parts may end, but no instance
 	}
-	r := tx.Machines().Known(instanceOf(o))
+	r := tx.Machines().Wanted(instanceOf(o))
 	return r != nil && r.Exists
 }
 
@@ -228,7 +228,7 @@ func viewOf(o *order.Order, i machine.Instance) order.View {
 // claim claims the purchase. If there is an order of the same purchase, claim answers with it, or refuses.
 func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 	claims := tx.Claims()
-	if claims.Late(c.purchase) {
+	if claims.ClaimedSince(c.purchase) {
 		return nil, commit.ErrLater
 	}
 	if claims.Live(c.purchase) {

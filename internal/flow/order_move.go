@@ -126,7 +126,8 @@ func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	return nil
 }
 
-// orderRef resolves an order of which only the number is known: one attempt reads the order, the next its instance.
+// orderRef resolves an order whose number a command learns only when it runs: the next attempt reads the order, and the
+// instance that it probably has.
 type orderRef struct {
 	order   order.Key
 	machine string
@@ -146,8 +147,8 @@ func (l *orderRef) need(tx *Tx) {
 // view returns the order as it is now: moved by its timer, if that has fired.
 func (l *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
 	var row *order.Row
-	if tx.parts[orders.index] != nil {
-		row = tx.Orders().Known(k)
+	if orders.opened(tx) {
+		row = tx.Orders().Wanted(k)
 	}
 	if row == nil {
 		l.order, l.machine = k, cmp.Or(l.machine, machine.OrderMachine)

@@ -92,10 +92,10 @@ func (tx *Tx) endsOf(o *order.Order) *ends {
 
 // orderOf returns the order of an instance, or nil if it has none. known: the batch has read whether it has.
 func (tx *Tx) orderOf(i *machine.Instance) (o *order.Order, known bool) {
-	if tx.parts[orders.index] == nil {
+	if !orders.opened(tx) {
 		return nil, false
 	}
-	row := tx.Orders().Known(order.Key{Tenant: i.Tenant, OrderNo: i.Key.Key})
+	row := tx.Orders().Wanted(order.Key{Tenant: i.Tenant, OrderNo: i.Key.Key})
 	if row == nil {
 		return nil, false
 	}

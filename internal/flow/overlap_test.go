@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
@@ -247,6 +248,49 @@ func TestCapturesReversalsAndAccountChangesDoNotOverlap(t *testing.T) {
 			g.want("second", second, "ok")
 			if n := g.count("overlaps_total"); n != 0 {
 				t.Errorf("%v batches overlapped", n)
+			}
+		})
+	}
+}
+
+// A published event locks nothing, so the transfers beside it overlap. A change of an endpoint locks its row.
+func TestPublishedEventsOverlapAndChangesOfEndpointsDoNot(t *testing.T) {
+	t.Parallel()
+	for name, overlaps := range map[string]bool{"publish": true, "create": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			beside := map[string]flow.Command{
+				"publish": &flow.Publish{Caller: caller},
+				"create":  flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: "bank", URL: "https://example.com"}),
+			}[name]
+			first := g.start(transfer("gate", "world", user(0), "5"))
+			g.waits()
+			second := make(chan []commit.Result, 1)
+			go func() {
+				second <- g.engine.DoAll(t.Context(), []flow.Submission{
+					submission(flow.Submission{Command: flow.Ledger(transfer("a", user(0), user(1), "2"))}),
+					submission(flow.Submission{Command: beside}),
+				})
+			}()
+			if overlaps {
+				g.overlapped()
+			} else {
+				select {
+				case got := <-second:
+					t.Fatalf("answered %v before the first was committed", got)
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			g.open()
+			g.want("first", first, "ok")
+			for _, r := range <-second {
+				if r.Err != nil {
+					t.Error(r.Err)
+				}
+			}
+			if got := g.count("overlaps_total") == 1; got != overlaps {
+				t.Errorf("overlapped: %v, want %v", got, overlaps)
 			}
 		})
 	}

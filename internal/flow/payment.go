@@ -73,8 +73,8 @@ type CreatePayment struct {
 	Stored   []byte
 	// Renumber makes another number if OutTradeNo is taken. Nil: the caller chose the number.
 	Renumber func() (string, error)
-	// Unnumbered is why no number could be made; nil: one was.
-	Unnumbered error
+	// NumberErr is why no number could be made; nil: one was.
+	NumberErr error
 	// Check checks the payment by the rules of the gateway. Nil: this server does not know them.
 	Check func(*payment.Payment) error
 
@@ -113,8 +113,8 @@ func (c *CreatePayment) Need(tx *Tx) {
 // Apply creates the payment, or returns the one that there is. Returns faults ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
 // PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, and FIELD_INVALID.
 func (c *CreatePayment) Apply(tx *Tx) (any, error) {
-	if c.Unnumbered != nil {
-		return nil, c.Unnumbered
+	if c.NumberErr != nil {
+		return nil, c.NumberErr
 	}
 	o, err := order.MustExist(c.order)
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 
 // viewPayment returns a named payment with its state and its money, as far as that is named.
 func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
-	row := tx.Payments().Known(k)
+	row := tx.Payments().Wanted(k)
 	p, err := payment.MustExist(row)
 	if err != nil {
 		return v, err
@@ -206,7 +206,7 @@ func (tx *Tx) viewPayment(k payment.Key) (v payment.View, err error) {
 
 // instanceOfRow returns the instance of a payment or refund that exists.
 func (tx *Tx) instanceOfRow(k machine.Key, c commit.Caller) (i machine.Instance, err error) {
-	if r := tx.Machines().Known(k); r == nil || !r.Exists {
+	if r := tx.Machines().Wanted(k); r == nil || !r.Exists {
 		return i, commit.ErrMoreRows // another server has made both since instances were read
 	}
 	return tx.Machines().StateOf(k, c)
@@ -232,7 +232,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 	}
 	k := c.row.Key
 	call, move := payment.Submit, c.creation.Apply
-	if tx.Machines().Known(paymentInstance(k)).Exists { // a notice came before it
+	if tx.Machines().Wanted(paymentInstance(k)).Exists { // a notice came before it
 		i, err := tx.Machines().StateOf(paymentInstance(k), c.Caller)
 		if err != nil {
 			return nil, err

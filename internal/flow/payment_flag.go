@@ -83,7 +83,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 		c.needTransfer(tx, c.Target)
 	case payment.Accept:
 		tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
-			c.accepted.order = tx.Orders().Known(o.Key)
+			c.accepted.order = tx.Orders().Wanted(o.Key)
 			tx.Machines().Want(instanceOf(o))
 			tx.nameParts(o)
 			c.accepted.others.need(tx, payment.OrderKey(o.Key))

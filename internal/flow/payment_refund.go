@@ -91,7 +91,7 @@ func (c *RefundPayment) Need(tx *Tx) {
 	}
 	c.needHold(tx, c.hold.account, c.hold.asset)
 	tx.Orders().WantOfPayment(k.Tenant, k.OutTradeNo, func(o *order.Order) {
-		c.order = tx.Orders().Known(o.Key)
+		c.order = tx.Orders().Wanted(o.Key)
 		tx.Machines().Want(instanceOf(o))
 		if c.hold.command == nil {
 			c.needHold(tx, cmp.Or(c.hold.account, o.Payee), o.Asset)

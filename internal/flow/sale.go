@@ -107,10 +107,10 @@ type Grab struct {
 	Buyer string
 	Unit  int32 // of the buyer, from 1
 	// OrderNo is a number for the order, and Renumber makes another if it is taken.
-	OrderNo    string
-	Renumber   func() (string, error)
-	Unnumbered error  // why no number could be made; nil: one was
-	Code       string // for the coupon
+	OrderNo   string
+	Renumber  func() (string, error)
+	NumberErr error  // why no number could be made; nil: one was
+	Code      string // for the coupon
 
 	consequences
 	row  *sale.Row
@@ -142,7 +142,7 @@ type Grabbed struct {
 func (c *Grab) Need(tx *Tx) {
 	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
 	c.row = tx.Sales().Want(k)
-	known, empty, ok := sale.Known(k)
+	known, empty, ok := sale.LastRead(k)
 	if c.found != nil {
 		known, ok = *c.found, true
 	}
@@ -158,7 +158,7 @@ func (c *Grab) Need(tx *Tx) {
 	} else {
 		c.claimed = campaignClaim(known.Coupon.Campaign, c.Buyer, c.Code)
 	}
-	c.owned = tx.Claims().WantLast(c.claimed.At(c.Tenant))
+	c.owned = tx.Claims().WantRechecked(c.claimed.At(c.Tenant))
 	c.same.need(tx)
 	c.need(tx)
 	switch {
@@ -183,7 +183,7 @@ func (c *Grab) facts() (f order.Facts) {
 
 func (c *Grab) needOrder(tx *Tx, f order.Facts) {
 	if c.order == nil {
-		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, Unnumbered: c.Unnumbered}
+		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, NumberErr: c.NumberErr}
 	}
 	c.order.Facts = f
 	c.order.Need(tx)
@@ -243,7 +243,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 
 // already returns what the buyer has won before, or nil.
 func (c *Grab) already(tx *Tx) (any, error) {
-	if tx.Claims().Late(c.owned) {
+	if tx.Claims().ClaimedSince(c.owned) {
 		return nil, commit.ErrLater
 	}
 	if !tx.Claims().Live(c.owned) {

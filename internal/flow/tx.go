@@ -89,39 +89,42 @@ func register[P commit.Participant](open func(*Tx) P, names ...string) *domain[P
 // of returns the domain's participant in a batch, and opens it when Need first asks for it. After the load it panics,
 // because a participant opened then would be neither loaded nor written.
 func (d *domain[P]) of(tx *Tx) P {
-	if p := tx.parts[d.index]; p != nil {
+	if p := tx.participants[d.index]; p != nil {
 		return p.(P)
 	}
 	if tx.loaded {
 		panic("flow: a command uses a domain that its Need did not name")
 	}
 	p := d.open(tx)
-	tx.parts[d.index] = p
+	tx.participants[d.index] = p
 	return p
 }
 
+// opened reports whether a command of the batch needs the domain.
+func (d *domain[P]) opened(tx *Tx) bool { return tx.participants[d.index] != nil }
+
 // Tx is one batch's transaction, with the participants of its domains. It opens only domains that a command needs.
 type Tx struct {
-	parts  []commit.Participant // in lock order; nil: not needed
-	outbox *notify.Outbox
-	events map[eventKey]*namedEvent
-	ends   map[order.Key][]*ends  // of parts of orders
-	hooks  map[int32]*webhook.All // endpoints of the tenants with events
-	loaded bool
-	direct bool // of one direct command: the strategies of stock read and write by it
+	participants []commit.Participant // in lock order; nil: not needed
+	outbox       *notify.Outbox
+	events       map[eventKey]*namedEvent
+	ends         map[order.Key][]*ends  // of parts of orders
+	hooks        map[int32]*webhook.All // endpoints of the tenants with events
+	loaded       bool
+	direct       bool // of one direct command: the strategies of stock read and write by it
 }
 
 // NewTx returns an empty Tx, which refuses messages.
 func NewTx() *Tx { return newTx(nil, false) }
 
 func newTx(outbox *notify.Outbox, direct bool) *Tx {
-	return &Tx{parts: make([]commit.Participant, domains), outbox: outbox, direct: direct}
+	return &Tx{participants: make([]commit.Participant, domains), outbox: outbox, direct: direct}
 }
 
 // Participants returns the participants that commands need, in lock order.
 func (tx *Tx) Participants() []commit.Participant {
 	tx.loaded = true
-	return slices.DeleteFunc(slices.Clone(tx.parts), func(p commit.Participant) bool { return p == nil })
+	return slices.DeleteFunc(slices.Clone(tx.participants), func(p commit.Participant) bool { return p == nil })
 }
 
 // Claims returns the participant of claimed keys.

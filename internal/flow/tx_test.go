@@ -62,7 +62,7 @@ func must[T any](t *testing.T, e *flow.Engine, w flow.Submission) T {
 	return answered(out.Answer).(T)
 }
 
-// answered returns the answer of the command, also if answer is that of a Guarded.
+// answered returns the answer of the command, also if answer is that of a Conditional.
 func answered(answer any) any {
 	if a, ok := answer.(flow.Result); ok {
 		return a.Value
@@ -70,9 +70,9 @@ func answered(answer any) any {
 	return answer
 }
 
-// behind returns a Guarded of a command with conditions.
+// behind returns a Conditional of a command with conditions.
 func behind(c flow.Command, conditions ...flow.Condition) flow.Command {
-	return &flow.Guarded{Command: c, Conditions: conditions}
+	return &flow.Conditional{Command: c, Conditions: conditions}
 }
 
 func submission(w flow.Submission) flow.Submission {

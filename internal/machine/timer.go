@@ -39,7 +39,7 @@ func (c *FireCommand) Apply(tx *Tx) (any, error) {
 
 // StateOf returns an instance that a command of the batch has named, moved by its timer if that has fired.
 func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
-	r := tx.Known(k)
+	r := tx.Wanted(k)
 	if r == nil {
 		return Instance{}, commit.ErrMoreRows
 	}
@@ -56,31 +56,31 @@ func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
 // Targets returns the states with such parts to which the batch's definition lets an instance move, by the given
 // actors, sorted. Moves back are left out: the state that they return to has no effect again.
 func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
-	v := &tx.Known(k).Value
+	v := &tx.Wanted(k).Value
 	return v.def.targets(v.State, parts, by...)
 }
 
 // Allows reports whether the batch's definition lets an instance move to a state, by the given actors.
 func (tx *Tx) Allows(k Key, to string, by ...Actor) bool {
-	v := &tx.Known(k).Value
+	v := &tx.Wanted(k).Value
 	m, ok := v.def.moves[pair{v.State, to}]
 	return ok && slices.ContainsFunc(by, m.by) && (!m.back || to == v.CameFrom)
 }
 
 // NeedsInputs reports whether the batch's definition requires inputs, or a reason, for the move to a state.
 func (tx *Tx) NeedsInputs(k Key, to string) bool {
-	v := &tx.Known(k).Value
+	v := &tx.Wanted(k).Value
 	return len(v.def.moves[pair{v.State, to}].Require) > 0
 }
 
 // Cancels reports whether a state of a named instance's definition cancels the parts of an order.
 func (tx *Tx) Cancels(k Key, state string) bool {
-	return tx.Known(k).Value.def.states[state].Parts == CancelParts
+	return tx.Wanted(k).Value.def.states[state].Parts == CancelParts
 }
 
 // Cancelled returns the states of a named instance's definition that cancel the parts of an order, sorted.
 func (tx *Tx) Cancelled(k Key) (states []string) {
-	for name, s := range tx.Known(k).Value.def.states {
+	for name, s := range tx.Wanted(k).Value.def.states {
 		if s.Parts == CancelParts {
 			states = append(states, name)
 		}

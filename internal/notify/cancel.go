@@ -19,7 +19,7 @@ func (c *CancelCommand) Need(tx *Tx) { c.row = tx.openRow(Key{c.Tenant, c.ID}) }
 // without requesting the row.
 func (tx *Tx) openRow(k Key) *queueRow {
 	if tx.started() {
-		return tx.queue.Known(k)
+		return tx.queue.Wanted(k)
 	}
 	return tx.queue.Want(k)
 }

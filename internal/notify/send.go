@@ -127,12 +127,12 @@ func (c *SendCommand) Need(tx *Tx) {
 // change only the content. The fingerprint is inserted without a lookup. If that violates the unique constraint, the
 // batch runs again, and then requests the fingerprint of the resolved message first.
 func (c *SendCommand) needLate(tx *Tx) {
-	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Known)
-	c.name = tx.names.Known(nameKey{c.Tenant, c.BizNo})
+	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Wanted)
+	c.name = tx.names.Wanted(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
 	}
-	if r := tx.fingerprints.Known(c.key); r != nil {
+	if r := tx.fingerprints.Wanted(c.key); r != nil {
 		c.fingerprint = r
 	} else {
 		c.fingerprint = tx.late[c.key]

@@ -206,7 +206,7 @@ func (tx *Tx) message(k Key) *Message {
 		return nil
 	}
 	now := *m
-	if r := tx.queue.Known(k); r != nil {
+	if r := tx.queue.Wanted(k); r != nil {
 		now.State, now.reported = cmp.Or(r.Value.state, now.State), cmp.Or(r.Value.reported, now.reported)
 		if r.Found {
 			now.GiveUpAt = r.Value.giveUpAt

@@ -59,7 +59,7 @@ func (tx *Tx) ended(c dueCall) bool {
 	if c.subject != OfPayment {
 		return false
 	}
-	r := tx.Payments.Known(k)
+	r := tx.Payments.Wanted(k)
 	return r != nil && r.Exists && !r.Found &&
 		slices.Contains(tx.closes[tx.born[k]:], OrderKey{c.tenant, r.Value.OrderNo})
 }

@@ -157,8 +157,8 @@ func compareGateways(a, b GatewayKey) int {
 // Want names a payment.
 func (tx *Tx) Want(k Key) *Row { return tx.Payments.Want(k) }
 
-// Known returns a payment that is named, or nil.
-func (tx *Tx) Known(k Key) *Row { return tx.Payments.Known(k) }
+// Wanted returns a payment that is named, or nil.
+func (tx *Tx) Wanted(k Key) *Row { return tx.Payments.Wanted(k) }
 
 // WantMoney names a payment's transactions too.
 func (tx *Tx) WantMoney(k Key) {
@@ -170,7 +170,7 @@ func (tx *Tx) WantMoney(k Key) {
 // Money returns the transactions of a payment whose money is named, the first first.
 func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
-		rows = append(rows, tx.Transactions.Known(t))
+		rows = append(rows, tx.Transactions.Wanted(t))
 	}
 	for _, r := range tx.Transactions.Fresh() { // of earlier commands of the batch
 		if r.Key.Tenant == k.Tenant && r.Value.OutTradeNo == k.OutTradeNo {
@@ -212,7 +212,7 @@ func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 		}
 	}
 	for i := range all {
-		r := tx.Payments.Known(Key{k.Tenant, all[i].OutTradeNo})
+		r := tx.Payments.Wanted(Key{k.Tenant, all[i].OutTradeNo})
 		all[i].Paid = all[i].Paid || tx.received(r)
 	}
 	return all
@@ -223,7 +223,7 @@ func (tx *Tx) received(r *Row) bool {
 	if r == nil || r.Value.TransactionID == "" {
 		return false
 	}
-	t := tx.Transactions.Known(TransactionKey{r.Key.Tenant, r.Value.Gateway, r.Value.TransactionID})
+	t := tx.Transactions.Wanted(TransactionKey{r.Key.Tenant, r.Value.Gateway, r.Value.TransactionID})
 	return t != nil && t.Exists
 }
 

@@ -55,7 +55,7 @@ type mutation[R proto.Message] struct {
 	render func(answer any, existed bool) R
 	// direct returns how a call without conditions runs; nil: in a batch. standsAlone is the field by which the call
 	// asks for a transaction of its own, or empty. A call that asks for one is refused where it would share one.
-	direct      func() *commit.Direct
+	direct      *commit.Direct
 	standsAlone string
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
 	encode func(flow.Result) ([]byte, error)
@@ -200,10 +200,10 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Guarded{Conditions: when, Command: m.command, PresentState: m.presentState,
+		Command: &flow.Conditional{Conditions: when, Command: m.command, PresentState: m.presentState,
 			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
-	if m.direct != nil && len(when) == 0 {
-		w.Direct = m.direct()
+	if len(when) == 0 {
+		w.Direct = m.direct
 	}
 	if m.encode != nil {
 		w.Encode = func(answer any) ([]byte, error) { return m.encode(answer.(flow.Result)) }

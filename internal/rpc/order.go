@@ -41,7 +41,7 @@ var createOrderOperation = register("order.create_order",
 		cmd.Facts = d.order(r)
 		if cmd.OrderNo == "" {
 			cmd.Renumber = c.gate.OrderNo
-			cmd.OrderNo, cmd.Unnumbered = c.orderNo()
+			cmd.OrderNo, cmd.NumberErr = c.orderNo()
 		}
 		rows := cmd.Rows() + sendRows*len(cmd.Messages)
 		return newMutation(cmd, rows, func(v order.View, existed bool) *pb.CreateOrderResponse {

@@ -159,7 +159,7 @@ var createPaymentOperation = register("payment.create_payment",
 		}
 		if cmd.OutTradeNo == "" {
 			cmd.Renumber = c.gate.OrderNo
-			cmd.OutTradeNo, cmd.Unnumbered = c.orderNo()
+			cmd.OutTradeNo, cmd.NumberErr = c.orderNo()
 		}
 		if g := c.gate.Gateway(payment.GatewayKey{Tenant: cmd.Tenant, Gateway: cmd.Gateway}); g != nil {
 			cmd.Check = func(p *payment.Payment) error { return dispatch.Check(g, p) }

@@ -63,10 +63,10 @@ func (d *decoder) sale(r *pb.Sale) sale.Sale {
 
 // grabRows is the number of rows that a grab probably writes.
 func (c *call) grabRows(name string) int {
-	if _, empty, _ := sale.Known(sale.Key{Tenant: c.identity.Tenant, Sale: name}); empty {
+	if _, empty, _ := sale.LastRead(sale.Key{Tenant: c.identity.Tenant, Sale: name}); empty {
 		return 1 // nothing is left to win
 	}
-	return orderRows + 3
+	return 6 // claim, order, instance, move, reservation, item
 }
 
 func (s *Sales) Grab(ctx context.Context, r *pb.GrabRequest) (*pb.GrabResponse, error) {
@@ -82,7 +82,7 @@ var grabOperation = register(grabName, func(c *call, d *decoder, r *pb.GrabReque
 func grabCommand(c *call, d *decoder, name, path string, g *pb.Grab) *flow.Grab {
 	cmd := &flow.Grab{Caller: c.caller(), Sale: name, Buyer: d.name(path+"buyer", g.GetBuyer()),
 		Unit: max(g.GetUnit(), 1), Renumber: c.gate.OrderNo, Code: coupon.NewCode()}
-	cmd.OrderNo, cmd.Unnumbered = c.orderNo()
+	cmd.OrderNo, cmd.NumberErr = c.orderNo()
 	return cmd
 }
 

@@ -24,15 +24,13 @@ var strategyNames = inverse(strategies)
 func byStrategy(cmd *stock.ReserveCommand, r interface {
 	GetStrategy() pb.Strategy
 	GetMaxAttempts() int32
-}) (direct func() *commit.Direct, standsAlone string) {
+}) (direct *commit.Direct, standsAlone string) {
 	if s := r.GetStrategy(); s != pb.Strategy_STRATEGY_UNSPECIFIED && s != pb.Strategy_STRATEGY_BATCHED {
 		standsAlone = "strategy"
 	}
-	return func() *commit.Direct {
-		cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
-			stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
-		return stock.Direct(cmd.Strategy, int(r.GetMaxAttempts()))
-	}, standsAlone
+	cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
+		stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
+	return stock.Direct(cmd.Strategy, int(r.GetMaxAttempts())), standsAlone
 }
 
 // refuseShared refuses a call that would share a transaction, by the field that asks for one of its own.

@@ -15,7 +15,7 @@ type memory struct {
 
 var known = memory{sales: map[Key]Sale{}, empty: map[Key]bool{}}
 
-// learn corrects what Known returns.
+// learn corrects what LastRead returns.
 func (m *memory) learn(k Key, s Sale) {
 	m.mu.RLock()
 	old, ok := m.sales[k]
@@ -51,8 +51,8 @@ func LearnEmpty(k Key, empty bool) {
 	}
 }
 
-// Known returns a sale as this process last read it. empty: it had no unit left then.
-func Known(k Key) (s Sale, empty, ok bool) {
+// LastRead returns a sale as this process last read it. empty: it had no unit left then.
+func LastRead(k Key) (s Sale, empty, ok bool) {
 	known.mu.RLock()
 	defer known.mu.RUnlock()
 	s, ok = known.sales[k]

@@ -14,7 +14,7 @@ type ChangeCommand struct {
 
 	item *item
 	name *commit.Row[numbered, Change]
-	sale *commit.Row[numbered, Reservation]
+	sold *commit.Row[numbered, Reservation]
 }
 
 // Need declares the item, the number, and the reservation of an unsell.
@@ -22,7 +22,7 @@ func (c *ChangeCommand) Need(tx *Tx) {
 	c.item = tx.item(c.Tenant, c.Item, 1)
 	c.name = tx.changes.Want(numbered{c.item.ItemKey, c.ChangeNo})
 	if c.Kind == Unsell {
-		c.sale = tx.reservation(c.item, c.ReservationNo)
+		c.sold = tx.reservation(c.item, c.ReservationNo)
 	}
 }
 
@@ -98,10 +98,10 @@ func (c *ChangeCommand) remove(tx *Tx) error {
 
 // unsell makes sold units available again.
 func (c *ChangeCommand) unsell(tx *Tx) error {
-	if !c.sale.Exists {
+	if !c.sold.Exists {
 		return reservationNotFound(c.Item, c.ReservationNo)
 	}
-	old := c.sale.Value.at(tx.Now)
+	old := c.sold.Value.at(tx.Now)
 	if old.State != Sold {
 		return ReservationNotSold.New("reservation %s of item %s is %s", c.ReservationNo, c.Item, old.State).
 			With("reservation_no", c.ReservationNo).With("state", old.State)
@@ -110,7 +110,7 @@ func (c *ChangeCommand) unsell(tx *Tx) error {
 		return UnsellExceedsSold.New("only %d units of reservation %s are still sold", left, c.ReservationNo).
 			With("reservation_no", c.ReservationNo).With("left", left)
 	}
-	tx.reservations.Change(c.sale).Unsold += c.Quantity
+	tx.reservations.Change(c.sold).Unsold += c.Quantity
 	old.spread(old.Unsold, c.Quantity, func(n int16, units int64) {
 		s := tx.change(c.item.segment(n))
 		s.Sold -= units

@@ -191,7 +191,7 @@ func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
 		s.Available += units
 	})
 	k := numbered{i.ItemKey, no}
-	if named := tx.reservations.Known(k); named != nil {
+	if named := tx.reservations.Wanted(k); named != nil {
 		v := tx.reservations.Change(named)
 		*v = v.at(tx.Now)
 		return

@@ -17,9 +17,9 @@ type ReserveCommand struct {
 	Ref           string
 	Strategy      string // of a direct transaction; any other is batched
 
-	item *item
-	row  *commit.Row[numbered, Reservation]
-	all  int // of a direct transaction: the number of segments, if one did not suffice
+	item     *item
+	row      *commit.Row[numbered, Reservation]
+	segments int // of a direct transaction: how many to lock, if one did not suffice
 }
 
 // Need declares the item and the number.
@@ -33,7 +33,7 @@ func (c *ReserveCommand) Need(tx *Tx) {
 func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 	if i := c.item; i.oneSegment && !i.rows[0].found && i.rows[0].number > 0 {
 		// The hint named a segment that this database does not have.
-		c.all = 1
+		c.segments = 1
 		return nil, commit.ErrMoreRows
 	}
 	if err := c.item.ready(); err != nil {
@@ -51,7 +51,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 	}
 	available := c.item.counts().Available
 	if c.item.oneSegment && (c.item.due(tx.Now) || available < c.Quantity && c.item.rows[0].segments > 1) {
-		c.all = int(c.item.rows[0].segments)
+		c.segments = int(c.item.rows[0].segments)
 		return nil, commit.ErrMoreRows
 	}
 	if available < c.Quantity {
@@ -63,7 +63,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 	if c.Life > 0 {
 		r.State, r.ExpiresAt, r.ClosedAt = Reserved, tx.Now.Add(c.Life), time.Time{}
 	}
-	if c.all > 1 {
+	if c.segments > 1 {
 		tx.level(c.item)
 	}
 	r.draw(c.item)

@@ -39,8 +39,8 @@ func Direct(strategy string, tries int) *commit.Direct {
 
 // need declares the item: all of its segments, or, in a direct transaction, first one of them alone.
 func (c *ReserveCommand) need(tx *Tx) *item {
-	if !tx.direct || c.all > 0 {
-		return tx.item(c.Tenant, c.Item, max(1, c.all))
+	if !tx.direct || c.segments > 0 {
+		return tx.item(c.Tenant, c.Item, max(1, c.segments))
 	}
 	k := ItemKey{c.Tenant, c.Item}
 	chosen := maphash.String(segmentSeed, c.ReservationNo) % uint64(known.get(k).segments)

@@ -233,7 +233,7 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 
 // current returns the template after the earlier commands of the batch; nil: there is none.
 func (u *Use) current() (compiled *Compiled, version int32, locale string) {
-	r := u.tx.roots.Known(key{u.name.Tenant, string(u.name.Channel), u.name.Name})
+	r := u.tx.roots.Wanted(key{u.name.Tenant, string(u.name.Channel), u.name.Name})
 	if r == nil || !r.Exists {
 		return u.compiled, u.version, u.key.locale
 	}

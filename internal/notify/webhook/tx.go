@@ -49,6 +49,9 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
 }
 
+// CanOverlap is true for batches that only publish events: which endpoints want them is read without locks.
+func (tx *Tx) CanOverlap() bool { return len(tx.Sorted()) == 0 }
+
 // Lock locks and loads the endpoints.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	rows := tx.Sorted()

@@ -67,7 +67,7 @@ type SaleServiceClient interface {
 	ListSales(context.Context, *v1.ListSalesRequest) (*v1.ListSalesResponse, error)
 	// Gives a buyer a unit, in the order in which calls come, and makes its order or coupon in the same commit. A winner
 	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
-	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND; of a coupon COUPON_OWNED.
+	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
 	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
@@ -277,7 +277,7 @@ type SaleServiceHandler interface {
 	ListSales(context.Context, *v1.ListSalesRequest) (*v1.ListSalesResponse, error)
 	// Gives a buyer a unit, in the order in which calls come, and makes its order or coupon in the same commit. A winner
 	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
-	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND; of a coupon COUPON_OWNED.
+	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
 	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)

@@ -2,9 +2,9 @@ package flow
 
 import "github.com/ledgerd/ledgerd/internal/commit"
 
-// Guarded is a command with the conditions that guard it, such as a submit token, and the rendering of its response.
-// Its answer is a Result, or a commit.Repeat of one.
-type Guarded struct {
+// Conditional is a command with the conditions that guard it, such as a submit token, and the rendering of its
+// response. Its answer is a Result, or a commit.Repeat of one.
+type Conditional struct {
 	Conditions []Condition
 	Command    Command
 	// Render makes the response from the command's answer. existed: an earlier call made the resource. It runs in the
@@ -14,7 +14,7 @@ type Guarded struct {
 	PresentState bool
 }
 
-// Result is the answer of a Guarded.
+// Result is the answer of a Conditional.
 type Result struct {
 	Response any // rendered; nil without Render
 	Value    any // the command's answer
@@ -22,7 +22,7 @@ type Result struct {
 }
 
 // Need names the rows of the conditions and of the command.
-func (c *Guarded) Need(tx *Tx) {
+func (c *Conditional) Need(tx *Tx) {
 	for _, x := range c.Conditions {
 		x.Need(tx)
 	}
@@ -30,13 +30,13 @@ func (c *Guarded) Need(tx *Tx) {
 }
 
 // Count runs the command's Count, if it has one.
-func (c *Guarded) Count(tx *Tx) bool {
+func (c *Conditional) Count(tx *Tx) bool {
 	x, ok := c.Command.(commit.Counted[*Tx])
 	return ok && x.Count(tx)
 }
 
 // Guard runs the guards of the conditions in order, then the command's own.
-func (c *Guarded) Guard(tx *Tx) error {
+func (c *Conditional) Guard(tx *Tx) error {
 	for _, x := range c.Conditions {
 		if err := x.Guard(tx); err != nil {
 			return err
@@ -49,7 +49,7 @@ func (c *Guarded) Guard(tx *Tx) error {
 }
 
 // Apply runs the command, renders its answer, and passes it to the conditions.
-func (c *Guarded) Apply(tx *Tx) (any, error) {
+func (c *Conditional) Apply(tx *Tx) (any, error) {
 	for _, x := range c.Conditions {
 		if err := x.Apply(tx); err != nil {
 			return nil, err
