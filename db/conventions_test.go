@@ -281,12 +281,13 @@ func TestStatementTriggersReadTheirOwnRows(t *testing.T) {
 	const allowed = "which moves are allowed is data; it copies its transition tables into arrays first"
 	exceptions{
 		"machine_instances_created: machine_moves": allowed, "machine_instances_moved: machine_moves": allowed,
-		"machine_instances_created: gone": "not in the branch of an insert",
+		"machine_instances_created: gone":    "not in the branch of an insert",
+		"commit_epochs_begin: commit_epochs": "of the epoch before, one row", "commit_epochs_begin: last": "a variable",
 	}.hold(t, "is read by a trigger", others)
 }
 
 // rising are the sequences, with the columns that have their values. The values of one row must rise, for ever: moved
-// to another database, a sequence has to begin above the low 34 bits of the greatest value of its columns.
+// to another database, a sequence has to begin above the greatest value of its columns without the base of its epoch.
 var rising = map[string][]string{
 	"commit_batch_seq": {"commit_batches.batch_id"},
 	"lock_fence_seq":   {"lock_locks.fence", "lock_waiters.ticket"},
@@ -333,8 +334,8 @@ func TestNumbersComeFromBatchesOrRegisteredSequences(t *testing.T) {
 		if _, rest, ok := strings.Cut(s.text, "nextval('"); ok {
 			sequence, _, _ := strings.Cut(rest, "'")
 			drawn[sequence] = true
-			if !strings.Contains(s.text, "(commit_epoch() - 1)::bigint") || !strings.Contains(s.text, "<< 34) + nextval(") {
-				t.Errorf("%s draws numbers of %s that a failover may give out again: add the epoch", s.name, sequence)
+			if !strings.Contains(s.text, "commit_base()") || !strings.Contains(s.text, " + nextval(") {
+				t.Errorf("%s draws numbers of %s that a failover may give out again: add commit_base()", s.name, sequence)
 			}
 		}
 	}

@@ -1,9 +1,11 @@
--- No two locks have the same fence, and none has a fence that has not been drawn yet. Those of each epoch begin 2^34
--- higher.
+-- No two locks have the same fence, and none has a fence that has not been drawn yet. They are numbers of the
+-- sequence and the base of an epoch.
 select f.tenant_id, f.name, f.fence,
     case when f.locks > 1 then 'another lock has it too' else 'it was not drawn yet' end as problem
 from (
     select l.tenant_id, l.name, l.fence, count(*) over (partition by l.fence) as locks from lock_locks l
 ) f
 cross join lock_fence_seq s
-where f.locks > 1 or f.fence & 17179869183 > s.last_value or f.fence >> 34 >= (select commit_epoch())
+where f.locks > 1 or f.fence > (select commit_base()) + s.last_value or not exists (
+    select from commit_epochs e where f.fence - e.base between 1 and s.last_value
+)

@@ -78,7 +78,9 @@ create table commit_epochs (
     history  text collate "C" not null default commit_history(),
     timeline integer not null default commit_timeline(),
     began_at timestamptz not null default clock_timestamp(),
-    constraint commit_epochs_pkey primary key (epoch)
+    base     bigint not null,
+    constraint commit_epochs_pkey primary key (epoch),
+    constraint commit_epochs_base_check check (base >= 0 and base < 562949953421312)
 );
 comment on table commit_epochs is
     'One row per epoch of the database''s history. A restore into another cluster or database, and each promotion '
@@ -90,6 +92,35 @@ comment on column commit_epochs.nonce is
 comment on column commit_epochs.history is 'Result of commit_history.';
 comment on column commit_epochs.timeline is 'Result of commit_timeline.';
 comment on column commit_epochs.began_at is 'When a server first noticed the epoch.';
+comment on column commit_epochs.base is
+    'Added to the numbers of sequences, which never go back: at least 2^34 more than that of the epoch before, and up '
+    'to 2^34 more at random. So epochs with the same number, in copies of the database that went different ways, '
+    'have different numbers.';
+
+-- +goose StatementBegin
+create function commit_begin_epoch() returns trigger
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    last record;
+begin
+    if new.base is not null then -- a restore of the data alone
+        return new;
+    end if;
+    select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
+    if found then
+        new.base := last.base + ((new.epoch - last.epoch)::bigint << 34) + floor(random() * 17179869184)::bigint;
+    else
+        new.base := (new.epoch - 1)::bigint << 34;
+    end if;
+    return new;
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_begin_epoch is 'Chooses the base of a new epoch.';
+create trigger commit_epochs_begin before insert on commit_epochs
+    for each row execute function commit_begin_epoch();
 
 -- +goose StatementBegin
 create function commit_epoch() returns integer
@@ -118,11 +149,32 @@ $$;
 -- +goose StatementEnd
 comment on function commit_epoch is
     'Number of the present epoch, even if no server has recorded it yet: each promotion since the last recorded one '
-    'counts, so numbers that begin with the epoch differ although their rows, and the record, were lost.';
+    'counts.';
+alter table commit_epochs alter epoch set default commit_epoch();
+
+-- +goose StatementBegin
+create function commit_base() returns bigint
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    epoch integer := commit_epoch();
+    last record;
+begin
+    select e.epoch, e.base into last from commit_epochs e order by e.epoch desc limit 1;
+    if not found then
+        return (epoch - 1)::bigint << 34;
+    end if;
+    return last.base + ((epoch - last.epoch)::bigint << 34);
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_base is
+    'Base of the present epoch; the least that it can be, as long as no server has recorded it.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is
-    'Batch numbers, fetched in blocks of 1,000 by every process. Those of each epoch begin 2^34 higher.';
+    'Batch numbers, fetched in blocks of 1,000 by every process. The base of the epoch is added: see commit_base.';
 
 create table commit_batches (
     batch_id     bigint not null,
@@ -239,7 +291,9 @@ grant select (tenant_id, principal, operation, key, refused, request_id, created
 
 create trigger commit_epochs_append_only before update or delete or truncate on commit_epochs
     for each statement execute function commit_append_only();
-grant select, insert on commit_epochs to ledgerd_app;
+grant select on commit_epochs to ledgerd_app;
+-- The defaults decide everything else: no login begins an epoch that Postgres does not know.
+grant insert (began_at) on commit_epochs to ledgerd_app;
 grant select on commit_epochs to ledgerd_audit;
 
 create table commit_counts (
@@ -360,7 +414,9 @@ drop table commit_counts;
 drop table commit_keys;
 drop table commit_batches;
 drop table commit_epochs;
+drop function commit_base;
 drop function commit_epoch;
+drop function commit_begin_epoch;
 drop function commit_timeline;
 drop function commit_history;
 drop function commit_batch_before;

@@ -7,8 +7,8 @@ set local role ledgerd_owner;
 create sequence work_fence_seq as bigint;
 comment on sequence work_fence_seq is
     'Fences. A fence is drawn while the row of its key is locked, so that the fences of a key grow, also after the '
-    'cleaner deleted the row. The cache must be 1: cached numbers would be out of order. Those of each epoch begin '
-    '2^34 higher.';
+    'cleaner deleted the row. The cache must be 1: cached numbers would be out of order. The base of the epoch '
+    'is added: see commit_base.';
 
 create table work_records (
     tenant_id          integer not null,

@@ -7,8 +7,8 @@ set local role ledgerd_owner;
 create sequence lock_fence_seq as bigint;
 comment on sequence lock_fence_seq is
     'Fences of acquisitions and tickets of waiters. A number is drawn while the row of the lock is locked, so the '
-    'numbers of a lock grow in commit order, also after the cleaner deleted the row. Those of each epoch begin 2^34 '
-    'higher.';
+    'numbers of a lock grow in commit order, also after the cleaner deleted the row. The base of the epoch '
+    'is added: see commit_base.';
 
 create table lock_locks (
     tenant_id   integer not null,

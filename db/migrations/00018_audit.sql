@@ -6,8 +6,8 @@ set local role ledgerd_owner;
 
 create sequence audit_event_seq as bigint;
 comment on sequence audit_event_seq is
-    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. Those of each epoch '
-    'begin 2^34 higher.';
+    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. The base of the '
+    'epoch is added: see commit_base.';
 
 create table audit_events (
     tenant_id     integer not null,
@@ -58,7 +58,7 @@ grant insert (tenant_id, event_id, kind, name, before, after, recorded_at, princ
     on audit_events to ledgerd_app, ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
 grant usage on sequence audit_event_seq to ledgerd_admin;
-grant select on commit_epochs to ledgerd_admin;
+grant select, insert (began_at) on commit_epochs to ledgerd_admin;
 grant select on audit_events, audit_event_seq to ledgerd_audit;
 
 create view audit.changes as
@@ -87,7 +87,7 @@ grant select on audit.changes to ledgerd_audit;
 reset role;
 
 -- +goose Down
-revoke select on commit_epochs from ledgerd_admin;
+revoke select, insert (began_at) on commit_epochs from ledgerd_admin;
 drop view audit.changes;
 drop table audit_events;
 drop sequence audit_event_seq;

@@ -86,6 +86,34 @@ func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
 	}
 }
 
+// Two standbys of one primary, promoted one after the other, are on the same timeline, in epochs with the same number.
+// The second one knows nothing of the first.
+func TestNumbersOfTwoBranchesDiffer(t *testing.T) {
+	t.Parallel()
+	d, numbers := pgtest.NewDurable(t), [2][2]int64{}
+	if _, _, err := access.Administer(pgtest.Pool(t, d.SuperDSN)).CreateTenant(t.Context(), "shop"); err != nil {
+		t.Fatal(err)
+	}
+	for i, branch := range []*pgtest.Durable{d.Standby(t), d.Standby(t)} {
+		branch.System(t, "primary_conninfo", "")
+		branch.Promote(t)
+		pool := pgtest.Pool(t, branch.SuperDSN)
+		if _, _, err := access.Administer(pool).CreateTenant(t.Context(), fmt.Sprint("branch-", i)); err != nil {
+			t.Fatal(err)
+		}
+		if err := pool.QueryRow(t.Context(), "select commit_epoch(), max(event_id) from audit_events").
+			Scan(&numbers[i][0], &numbers[i][1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if numbers[0][0] != numbers[1][0] {
+		t.Fatalf("the branches are in epochs %d and %d", numbers[0][0], numbers[1][0])
+	}
+	if apart := numbers[1][1] - numbers[0][1]; -1000 < apart && apart < 1000 {
+		t.Errorf("both branches have event %d", numbers[0][1])
+	}
+}
+
 // A pooler whose connection to the server is lost at COMMIT answers with a FATAL error. It proves nothing.
 func TestAFatalAnswerToCommitIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,8 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 		t.Errorf("the term was %s, and is %s", first, again)
 	}
 	// The operator's statement after restoring a disk snapshot.
-	if _, err := pool.Exec(t.Context(), "insert into commit_epochs (epoch) select max(epoch) + 1 from commit_epochs"); err != nil {
+	super := pgtest.Pool(t, db.SuperDSN)
+	if _, err := super.Exec(t.Context(), "insert into commit_epochs (epoch) select max(epoch) + 1 from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
 	if next := agree(); next == first {

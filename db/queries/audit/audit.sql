@@ -1,11 +1,14 @@
 -- Statements on the audit log. Arrays have the same length.
 
+-- name: EpochBegin :exec
+-- Records the present epoch: no event is numbered in one that a failover could make forget.
+insert into commit_epochs default values on conflict (epoch) do nothing;
+
 -- name: EventInsert :exec
--- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts. The numbers
--- of each epoch begin 2^34 higher, as batch numbers do.
+-- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     approved_by)
-select u.tenant_id, (c.before << 34) + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
+select u.tenant_id, c.base + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif(@now::timestamptz, '0001-01-01 00:00:00+00'), c.now),
     nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''),
     nullif(u.approved_by, '')
@@ -15,7 +18,7 @@ from (
         unnest(@key_ids::text[]) as key_id, unnest(@request_ids::text[]) as request_id,
         unnest(@approved_by::text[]) as approved_by
 ) u
-cross join (select clock_timestamp() as now, (commit_epoch() - 1)::bigint as before offset 0) c;
+cross join (select clock_timestamp() as now, commit_base() as base offset 0) c;
 
 -- name: EventPage :many
 -- Lists events of a time, the newest first. An empty kind or principal means any.

@@ -39,8 +39,8 @@ where locktype = 'relation' and relation = 'commit_batches'::regclass and mode =
 
 -- name: BatchBlock :one
 -- First number of a block of 1,000 batch numbers. The sequence goes back when the database loses its last commits: the
--- numbers of each epoch begin 2^34 higher, so that none is given out again.
-select (((commit_epoch() - 1)::bigint << 34) + nextval('commit_batch_seq'))::bigint as first;
+-- base of the epoch keeps a number from being given out again.
+select (commit_base() + nextval('commit_batch_seq'))::bigint as first;
 
 -- name: DurabilityRaise :exec
 -- Makes a transaction as durable as a batch, whatever default the role or the database has.

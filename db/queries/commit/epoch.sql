@@ -9,7 +9,7 @@ left join commit_epochs l on l.epoch = e.epoch;
 
 -- name: EpochBegin :exec
 -- Records the present epoch, unless another server has done so.
-insert into commit_epochs (epoch) select commit_epoch() on conflict (epoch) do nothing;
+insert into commit_epochs default values on conflict (epoch) do nothing;
 
 -- name: EpochHistory :one
 -- Identifies the database, also on its standbys and across restarts.

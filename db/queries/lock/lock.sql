@@ -24,9 +24,9 @@ cross join lateral (
 ) l;
 
 -- name: FenceDraw :many
--- Draws fences and tickets, when all row locks are held. Those of each epoch begin 2^34 higher, as batch numbers do.
-select ((e.before << 34) + nextval('lock_fence_seq'))::bigint as fence
-from (select (commit_epoch() - 1)::bigint as before offset 0) e, generate_series(1, @draws::integer);
+-- Draws fences and tickets, when all row locks are held.
+select (e.base + nextval('lock_fence_seq'))::bigint as fence
+from (select commit_base() as base offset 0) e, generate_series(1, @draws::integer);
 
 -- name: WaiterLookup :many
 -- Waiters of locks whose rows are locked, ordered by ticket.

@@ -21,10 +21,9 @@ cross join lateral (
 ) w;
 
 -- name: FenceDraw :many
--- Draws fences when the locks are held, so that each is greater than all earlier fences of the locked rows. Those of
--- each epoch begin 2^34 higher, as batch numbers do.
-select ((e.before << 34) + nextval('work_fence_seq'))::bigint as fence
-from (select (commit_epoch() - 1)::bigint as before offset 0) e, generate_series(1, @count::integer);
+-- Draws fences when the locks are held, so that each is greater than all earlier fences of the locked rows.
+select (e.base + nextval('work_fence_seq'))::bigint as fence
+from (select commit_base() as base offset 0) e, generate_series(1, @count::integer);
 
 -- name: WorkInsert :exec
 -- Inserts records. All processes insert in the same order.

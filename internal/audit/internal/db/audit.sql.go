@@ -10,11 +10,22 @@ import (
 	"time"
 )
 
-const eventInsert = `-- name: EventInsert :exec
+const epochBegin = `-- name: EpochBegin :exec
 
+insert into commit_epochs default values on conflict (epoch) do nothing
+`
+
+// Statements on the audit log. Arrays have the same length.
+// Records the present epoch: no event is numbered in one that a failover could make forget.
+func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, epochBegin)
+	return err
+}
+
+const eventInsert = `-- name: EventInsert :exec
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     approved_by)
-select u.tenant_id, (c.before << 34) + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
+select u.tenant_id, c.base + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
     nullif(u.after, '')::jsonb, coalesce(nullif($1::timestamptz, '0001-01-01 00:00:00+00'), c.now),
     nullif(u.principal, ''), nullif(u.key_id, ''), nullif(u.request_id, ''),
     nullif(u.approved_by, '')
@@ -24,7 +35,7 @@ from (
         unnest($8::text[]) as key_id, unnest($9::text[]) as request_id,
         unnest($10::text[]) as approved_by
 ) u
-cross join (select clock_timestamp() as now, (commit_epoch() - 1)::bigint as before offset 0) c
+cross join (select clock_timestamp() as now, commit_base() as base offset 0) c
 `
 
 type EventInsertParams struct {
@@ -40,9 +51,7 @@ type EventInsertParams struct {
 	ApprovedBy []string
 }
 
-// Statements on the audit log. Arrays have the same length.
-// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts. The numbers
-// of each epoch begin 2^34 higher, as batch numbers do.
+// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
 	_, err := db.Exec(ctx, eventInsert,
 		arg.Now,

@@ -13,11 +13,11 @@ import (
 )
 
 const batchBlock = `-- name: BatchBlock :one
-select (((commit_epoch() - 1)::bigint << 34) + nextval('commit_batch_seq'))::bigint as first
+select (commit_base() + nextval('commit_batch_seq'))::bigint as first
 `
 
 // First number of a block of 1,000 batch numbers. The sequence goes back when the database loses its last commits: the
-// numbers of each epoch begin 2^34 higher, so that none is given out again.
+// base of the epoch keeps a number from being given out again.
 func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 	row := db.QueryRow(ctx, batchBlock)
 	var first int64

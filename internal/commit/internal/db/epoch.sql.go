@@ -11,7 +11,7 @@ import (
 )
 
 const epochBegin = `-- name: EpochBegin :exec
-insert into commit_epochs (epoch) select commit_epoch() on conflict (epoch) do nothing
+insert into commit_epochs default values on conflict (epoch) do nothing
 `
 
 // Records the present epoch, unless another server has done so.

@@ -27,11 +27,11 @@ func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
 }
 
 const fenceDraw = `-- name: FenceDraw :many
-select ((e.before << 34) + nextval('lock_fence_seq'))::bigint as fence
-from (select (commit_epoch() - 1)::bigint as before offset 0) e, generate_series(1, $1::integer)
+select (e.base + nextval('lock_fence_seq'))::bigint as fence
+from (select commit_base() as base offset 0) e, generate_series(1, $1::integer)
 `
 
-// Draws fences and tickets, when all row locks are held. Those of each epoch begin 2^34 higher, as batch numbers do.
+// Draws fences and tickets, when all row locks are held.
 func (q *Queries) FenceDraw(ctx context.Context, db DBTX, draws int32) ([]int64, error) {
 	rows, err := db.Query(ctx, fenceDraw, draws)
 	if err != nil {

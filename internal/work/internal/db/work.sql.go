@@ -13,12 +13,11 @@ import (
 )
 
 const fenceDraw = `-- name: FenceDraw :many
-select ((e.before << 34) + nextval('work_fence_seq'))::bigint as fence
-from (select (commit_epoch() - 1)::bigint as before offset 0) e, generate_series(1, $1::integer)
+select (e.base + nextval('work_fence_seq'))::bigint as fence
+from (select commit_base() as base offset 0) e, generate_series(1, $1::integer)
 `
 
-// Draws fences when the locks are held, so that each is greater than all earlier fences of the locked rows. Those of
-// each epoch begin 2^34 higher, as batch numbers do.
+// Draws fences when the locks are held, so that each is greater than all earlier fences of the locked rows.
 func (q *Queries) FenceDraw(ctx context.Context, db DBTX, count int32) ([]int64, error) {
 	rows, err := db.Query(ctx, fenceDraw, count)
 	if err != nil {
