@@ -13,7 +13,12 @@ left join commit_batches b on b.batch_id = r.reservation_id >> 14 and b.commands
 where i.item is null or r.segment >= i.segments or cardinality(r.draws) > i.segments or d.quantity <> r.quantity
     or b.batch_id is null or b.committed_at <> r.created_at
     and not (r.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
-        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
-        where t.batch_id <> b.batch_id and t.commands > 0
+        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
+        cross join lateral (
+            select from commit_batches t
+            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
+                and t.commands > 0
+            order by t.committed_at
+            limit 1
+        ) t
     ))

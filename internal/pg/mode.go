@@ -17,14 +17,15 @@ const modeSetting = "default_query_exec_mode"
 var ErrMode = errors.New("the database URL asks for a query execution mode that is not supported")
 
 // CheckMode refuses query execution modes that do not work. exec and simple_protocol cannot encode arrays of
-// the service's types. Prepared statements (cache_statement, the default) are lost behind a pooler in
+// the service's types. describe_exec uses an unnamed statement over two round trips, between which a pooler may switch
+// to a connection with another one. Prepared statements (cache_statement, the default) are lost behind a pooler in
 // transaction mode; a pooler that keeps them (PgBouncer 1.21 or later with max_prepared_statements) requires
 // the mode to be named in the URL.
 func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	config := pool.Config().ConnConfig
 	switch config.DefaultQueryExecMode {
-	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
-		return fmt.Errorf("%w: %s must be cache_statement, cache_describe or describe_exec", ErrMode, modeSetting)
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeDescribeExec:
+		return fmt.Errorf("%w: %s must be cache_statement or cache_describe", ErrMode, modeSetting)
 	case pgx.QueryExecModeCacheStatement:
 		if strings.Contains(config.ConnString(), modeSetting) {
 			return nil

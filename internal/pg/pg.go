@@ -38,6 +38,7 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 	c.ConnConfig.ConnectTimeout = 5 * time.Second
 	c.ConnConfig.DialFunc = dialer.DialContext
 	c.ConnConfig.OnNotice = notice
+	c.PrepareConn = renewReadOnly
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())
 		registerTimes(conn.TypeMap())
@@ -48,6 +49,20 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 		return setTimeout(ctx, conn, statementTimeout)
 	}
 	return pgxpool.NewWithConfig(ctx, c)
+}
+
+const usedReadOnly = "ledgerd.used_read_only"
+
+// renewReadOnly drops a session that is read-only by its default after one use, since it stays so when the default of
+// the role or the database is changed back.
+func renewReadOnly(_ context.Context, c *pgx.Conn) (usable bool, err error) {
+	if c.PgConn().ParameterStatus("default_transaction_read_only") != "on" {
+		return true, nil
+	}
+	data := c.PgConn().CustomData()
+	usable = data[usedReadOnly] == nil
+	data[usedReadOnly] = true
+	return usable, nil
 }
 
 // ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that
