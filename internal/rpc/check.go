@@ -210,12 +210,10 @@ func checkItem(item *ledgerv1.TransferBatchItem) error {
 			return err
 		}
 	}
-	if t := item.GetTransfer(); t != nil {
-		if err := check(t); err != nil {
-			return err
-		}
+	if item.GetTransfer() == nil || len(item.ProtoReflect().GetUnknown()) > 0 {
+		return check(item)
 	}
-	return check(item)
+	return check(item.GetTransfer())
 }
 
 // findInvalid returns the path of the first field that no call may have: an unknown field, which may be a condition
