@@ -200,7 +200,7 @@ func (b *stockBench) retries(ctx context.Context, kind load.Kind) (n float64, er
 			continue
 		}
 		for _, m := range f.GetMetric() {
-			if m.GetLabel()[0].GetValue() != "committed" {
+			if m.GetLabel()[0].GetValue() != "done" {
 				n += m.GetCounter().GetValue()
 			}
 		}

@@ -133,7 +133,7 @@ func abort(conn *pgx.Conn) {
 	}
 }
 
-// load locks the rows, then reads keys, names and the time, in one round trip. Discovery and dependents of the rows
+// load locks the rows, then reads names, keys and the time, in one round trip. Discovery and dependents of the rows
 // need further ones.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.direct = m.direct > 0

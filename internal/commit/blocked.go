@@ -67,7 +67,7 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 	}
 	unclaim(jobs)
 	e.markHeld(jobs[0], s)
-	jobs[0].blocked.Store(true)
+	jobs[0].awaitsRows.Store(true)
 	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
 		e.block(jobs[0])
 	}
@@ -90,7 +90,7 @@ func (e *Engine[T]) anyLate(jobs []*job[T]) bool {
 func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 	brief := e.lockTimeout(true)
 	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
-		isLate := j.blocked.Load() && late(j, brief)
+		isLate := j.awaitsRows.Load() && late(j, brief)
 		if isLate && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
 			e.fail(j, rowsLocked(err))
 		}
@@ -195,7 +195,7 @@ func prune(times map[uint64]time.Time, life time.Duration) {
 func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 	for _, j := range jobs {
 		e.metrics.lockWaits.Inc()
-		j.blocked.Store(true)
+		j.awaitsRows.Store(true)
 		if j.turn == 0 {
 			e.blocked.turns++
 			j.turn = e.blocked.turns

@@ -272,7 +272,7 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 		if e.queue.admit([]*job[*toyTx]{j}) != admitted {
 			t.Fatal("not admitted")
 		}
-		j.blocked.Store(true)
+		j.awaitsRows.Store(true)
 		j.state.Store(state)
 		if left := e.failLate([]*job[*toyTx]{j}, nil); len(left) > 0 {
 			t.Errorf("state %d: not late", state)

@@ -77,12 +77,12 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 		var end ending
 		conn, jobs, end, err = e.try(conn, jobs, mode{direct: wait})
 		switch {
-		case end == committed: // or abandoned
+		case end == done: // or abandoned
 			jobs = e.answer(jobs)
 		case end == incomplete: // try again at once; maxMore bounds it
 			err = nil
 		case end == blocked, end == raced && e.aboutRows(err):
-			j.blocked.Store(end == blocked)
+			j.awaitsRows.Store(end == blocked)
 			if j.tries++; j.tries < j.Direct.Tries && !j.callerLeft.Load() && !e.queue.isClosed() {
 				unclaim(jobs)
 				return true

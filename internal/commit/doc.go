@@ -12,13 +12,14 @@
 // tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
 // ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart (blocked.go).
 //
-// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and makes one
-// attempt (attempt.go):
+// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next, epoch.go) and
+// makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and
+// Write are methods of participants (participant.go, worth reading first):
 //
 //	load      Need names rows. Discover finds further rows by unlocked reads of columns that never change.
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic
 //	          batch takes over shared rows from its predecessor, which is still committing.
-//	          Lock or Read, keys.lookup (keys.go), Lookup, and the time, all in one round trip.
+//	          Lock or Read, Lookup, keys.lookup (keys.go), and the time, all in one round trip.
 //	          loadDependents: Start, then Resolve reads dependents of the rows
 //	apply     every command in order of arrival (apply.go): plain Go over rows in memory. For a command with a
 //	          request key, Submission.Encode then returns the bytes that the key records: its response, which
@@ -29,10 +30,10 @@
 //	          verify in this transaction the assumptions of the attempt (evidence.go). insertOwnRow: the batch's row
 //	commit    sends all statements with COMMIT
 //
-// If COMMIT was sent and no response came, Engine.resolveOutcome determines the outcome (outcome.go).
+// If COMMIT was sent and its success is not confirmed, Engine.resolveOutcome determines the outcome (outcome.go).
 // attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and the jobs parked
-// behind its key (keys.go). health.go has the metrics and decides whether the server is ready; pipe.go sends
-// statements.
+// behind its key (keys.go). health.go decides whether the server is ready, and has the metrics and the counts of calls
+// with keys; pipe.go sends statements, and has connections plan them anew.
 //
 // # One direct command
 //

@@ -179,7 +179,7 @@ func (e *Engine[T]) resultOf(ctx context.Context, j *job[T]) Result {
 
 // notRun returns the reason why a job did not run before its caller's deadline.
 func (e *Engine[T]) notRun(j *job[T], cause error) error {
-	if j.blocked.Load() {
+	if j.awaitsRows.Load() {
 		return rowsLocked(cause)
 	}
 	if err := e.Ready(); err != nil {

@@ -47,8 +47,8 @@ func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
 // confirm queues the statements that verify the evidence, in the transaction that COMMIT ends, and those that update
 // shared rows. It reports whether there are updates.
 //
-//	rows    locked: they cannot have changed. Optimistic: every row that the batch saw is locked and is
-//	        as its last known writer wrote it; the predecessors have committed (awaitEvidence)
+//	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is locked and
+//	        is as its last known writer wrote it; the predecessors have committed (awaitEvidence)
 //	names   a name that the batch takes is inserted: its unique constraint is the proof. A name that was
 //	        looked up and not taken depends on rows: it is valid as long as these are unchanged
 //	time    nothing to confirm
@@ -84,7 +84,7 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 type ending int
 
 const (
-	committed  ending = iota // every job has its outcome: durable, nothing to write, or answered OUTCOME_UNKNOWN
+	done       ending = iota // every job has its outcome: durable, nothing to write, or answered OUTCOME_UNKNOWN
 	incomplete               // a command asked for rows that it had not named
 	overfull                 // more row ids than one batch has
 	conflicted               // optimistic evidence did not hold
@@ -97,7 +97,7 @@ const (
 	endings
 )
 
-var endingNames = [endings]string{"committed", "incomplete", "overfull", "conflicted", "raced", "collided", "blocked",
+var endingNames = [endings]string{"done", "incomplete", "overfull", "conflicted", "raced", "collided", "blocked",
 	"lost", "rejected", "broken"}
 
 func (e ending) String() string { return endingNames[e] }
@@ -151,7 +151,7 @@ func (e *Engine[T]) classify(err error) ending {
 	var p *pgconn.PgError
 	switch {
 	case err == nil:
-		return committed
+		return done
 	case errors.Is(err, errIncomplete):
 		return incomplete
 	case errors.Is(err, errTooManyIDs):

@@ -17,7 +17,8 @@ type Participant interface {
 	// after Discover.
 	Latch(l *Latches)
 	// CanOverlap reports whether the batch may run optimistically (see Optimistic): whether all data that its commands
-	// may read depends on rows and names added by Latch. Called after Discover.
+	// may read either depends on rows and names added by Latch, or may be as old as the last commit before the batch,
+	// such as the settings of limits. Called after Discover.
 	CanOverlap() bool
 	// Lock locks and loads rows, sorted by key. FOR NO KEY UPDATE.
 	Lock(p *Pipe)
@@ -106,9 +107,9 @@ var ErrConflict = errors.New("commit: the batch cannot run optimistically")
 type Observer interface {
 	Participant
 	// Ended is called once after every Flush that began, as soon as the outcome of its transaction is known, before any
-	// caller is answered, and without locks of the engine. committed means durably committed; it is false after a
-	// rollback, a dry run, a batch that wrote nothing, or an unknown outcome. It must not block.
-	Ended(committed bool)
+	// caller is answered, and without locks of the engine. durable is false after a rollback, a dry run, a batch that
+	// wrote nothing, or an unknown outcome. It must not block.
+	Ended(durable bool)
 }
 
 // Tx is one batch's transaction as commands see it. Participants is called once, after the Need of every command. It

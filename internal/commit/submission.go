@@ -126,7 +126,7 @@ var (
 type job[T any] struct {
 	Submission[T]
 	state      atomic.Int32
-	blocked    atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
+	awaitsRows atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
 	callerLeft atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
 	wait       *waiter
 	lane       *lane[T]

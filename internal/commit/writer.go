@@ -107,7 +107,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			return conn
 		}
 		switch end {
-		case committed:
+		case done:
 			if contended { // the pessimistic rerun committed, so the conflict was due to optimism, of our batches
 				e.backoff.start()
 				contended = false
@@ -158,7 +158,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 	}
 }
 
-// try claims the jobs that are not abandoned, and makes one attempt. On any ending except committed no effect is
+// try claims the jobs that are not abandoned, and makes one attempt. On any ending except done no effect is
 // durable.
 func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
@@ -174,7 +174,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		jobs = e.failLate(jobs, nil)
 	}
 	if live = claim(jobs); len(live) == 0 {
-		return conn, nil, committed, nil
+		return conn, nil, done, nil
 	}
 	if len(live) > 1 && slices.ContainsFunc(live, func(j *job[T]) bool { return j.DryRun }) {
 		return conn, live, overfull, nil // a dry run rolls back, so it needs an attempt of its own
@@ -194,9 +194,9 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		conn = nil
 	}
 	if err != nil && a.sent && e.resolveOutcome(a, err) {
-		end, err = committed, nil
+		end, err = done, nil
 	}
-	if end == committed {
+	if end == done {
 		e.blocked.release(&a.latch.Latches)
 	}
 	a.notifyObservers()

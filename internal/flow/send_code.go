@@ -47,7 +47,7 @@ func (c *SendCode) Apply(tx *Tx) (any, error) {
 		if _, err := c.render(); err != nil {
 			return nil, err
 		}
-		if err := c.message.Count(tx.Messages()); err != nil {
+		if err := c.message.CountOnly(tx.Messages()); err != nil {
 			return nil, err
 		}
 		return c.Done(tx.Codes(), 0), nil

@@ -285,16 +285,16 @@ func (o onDomain[P]) Count(tx *Tx) bool {
 	return ok && c.Count(o.domain.of(tx))
 }
 
-func (o onDomain[P]) stays() bool {
+func (o onDomain[P]) survivesRefusal() bool {
 	_, guarded := o.command.(commit.Guarded[P])
 	_, counted := o.command.(commit.Counted[P])
 	return guarded || counted
 }
 
-// Stays reports whether a command has a part that survives its refusal.
-func Stays(c Command) bool {
-	if o, ok := c.(interface{ stays() bool }); ok {
-		return o.stays()
+// SurvivesRefusal reports whether a command has a part that survives its refusal.
+func SurvivesRefusal(c Command) bool {
+	if o, ok := c.(interface{ survivesRefusal() bool }); ok {
+		return o.survivesRefusal()
 	}
 	_, guarded := c.(commit.Guarded[*Tx])
 	_, counted := c.(commit.Counted[*Tx])

@@ -211,11 +211,11 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 }
 
 // Ended hands the leased messages over after a commit, or releases their room after a rollback.
-func (tx *Tx) Ended(committed bool) {
+func (tx *Tx) Ended(durable bool) {
 	jobs := tx.jobs
 	tx.jobs = nil
 	var accepted []send.Channel
-	if committed {
+	if durable {
 		for _, m := range tx.created {
 			accepted = append(accepted, m.Channel)
 		}
@@ -224,7 +224,7 @@ func (tx *Tx) Ended(committed bool) {
 	h := tx.outbox.Handoff
 	switch {
 	case h == nil:
-	case !committed:
+	case !durable:
 		if len(jobs) > 0 {
 			h.Drop(jobs)
 		}

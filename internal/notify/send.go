@@ -208,8 +208,8 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	return &m.Message, nil
 }
 
-// Count counts the message for limits instead of applying it. Returns fault NOTIFY_LIMITED.
-func (c *SendCommand) Count(tx *Tx) error {
+// CountOnly counts the message for limits instead of applying it. Returns fault NOTIFY_LIMITED.
+func (c *SendCommand) CountOnly(tx *Tx) error {
 	if c.err != nil {
 		return c.err
 	}

@@ -25,7 +25,7 @@ func TestApprovableOperationsLeaveNothingBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := o.read(c, &decoder{}, typ.New().Interface())
-		if flow.Stays(m.command) {
+		if flow.SurvivesRefusal(m.command) {
 			stay++
 			if approvable(o.name) {
 				t.Errorf("%s leaves something behind", o.name)

@@ -147,7 +147,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.deny(s.wrapFault(err))
 		return
 	}
-	if flow.Stays(s.mutation.command) && len(s.references) > 0 {
+	if flow.SurvivesRefusal(s.mutation.command) && len(s.references) > 0 {
 		d.bad(at+"references", "must be empty: this operation takes effect even when others are refused")
 	}
 	if s.mutation.dry {

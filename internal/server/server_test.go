@@ -222,7 +222,7 @@ func TestMetricNames(t *testing.T) {
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="first"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="replayed"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="mismatch"} 1`,
-		"ledgerd_commit_inflight_rows", `ledgerd_commit_attempts_total{ending="committed"}`, "ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
+		"ledgerd_commit_inflight_rows", `ledgerd_commit_attempts_total{ending="done"}`, "ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
 		`ledgerd_pool_connections{pool="engine",state="max"}`, `ledgerd_pool_connections{pool="read",state="used"}`,
 		`ledgerd_pool_waits_total{pool="engine"}`, "go_goroutines", "process_cpu_seconds_total",
 	} {

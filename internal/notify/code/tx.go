@@ -249,9 +249,9 @@ func insertParams(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
 type tally struct{ what, channel, place string }
 
 // Ended counts refusals, and, if the batch has committed, its outcomes.
-func (tx *Tx) Ended(committed bool) {
+func (tx *Tx) Ended(durable bool) {
 	happened := tx.refused
-	if committed {
+	if durable {
 		happened = append(happened, tx.tallies...)
 	}
 	for _, t := range happened {
