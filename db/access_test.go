@@ -50,6 +50,9 @@ func TestServiceMayNotAdminister(t *testing.T) {
 	}
 	do(t, conn, "update access_api_keys set used_at = now()")
 	do(t, conn, "insert into commit_epochs default values on conflict (epoch) do nothing")
+	do(t, conn, "set ledgerd.history = 'of another database'")
+	refused(t, conn, "insert into commit_epochs default values", noPrivilege, "")
+	refused(t, conn, "select commit_base()", noPrivilege, "")
 }
 
 func TestAdministrationMayDoNothingElse(t *testing.T) {

@@ -14,13 +14,4 @@ where a.state = 'approved'
         and (a.decided_by is null or a.decided_by = a.principal or a.decided_at >= a.expires_at
             or a.decided_request_id is distinct from 'approval.' || a.approval_id or k.principal <> a.decided_by)
     or b.batch_id is null or b.committed_at <> a.created_at
-    and not (a.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (a.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

@@ -13,13 +13,4 @@ left join lateral (
 left join commit_batches b on b.batch_id = c.coupon_id >> 14 and b.commands > 0
 where i.instance_id is null or i.state in ('claimed', 'locked', 'used') and i.owner is null
     or b.batch_id is null or b.committed_at <> c.created_at
-    and not (c.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (c.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

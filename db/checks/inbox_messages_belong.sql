@@ -6,13 +6,4 @@ select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id,
 from inbox_messages m
 left join commit_batches b on b.batch_id = m.inbox_id >> 14 and b.commands > 0
 where b.batch_id is null or b.committed_at <> m.received_at
-    and not (m.received_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (m.received_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

@@ -8,13 +8,4 @@ left join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id
 left join commit_batches b on b.batch_id = a.account_id >> 14 and b.commands > 0
 where s.code is null or s.scale <> a.scale or d.account_id is null or b.batch_id is null
     or b.committed_at <> d.created_at
-    and not (d.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (d.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

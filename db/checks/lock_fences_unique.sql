@@ -6,6 +6,6 @@ from (
     select l.tenant_id, l.name, l.fence, count(*) over (partition by l.fence) as locks from lock_locks l
 ) f
 cross join lock_fence_seq s
-where f.locks > 1 or f.fence > (select commit_base()) + s.last_value or not exists (
+where f.locks > 1 or f.fence > (select max(e.base) from commit_epochs e) + s.last_value or not exists (
     select from commit_epochs e where f.fence - e.base between 1 and s.last_value
 )

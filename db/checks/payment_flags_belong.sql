@@ -62,13 +62,5 @@ where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.a
     or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
         and f.amount > 0
     or not c.found
-    or b.batch_id is null or b.committed_at <> f.created_at and not (f.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    or b.batch_id is null or b.committed_at <> f.created_at
+    and not (f.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

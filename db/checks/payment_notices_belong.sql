@@ -11,13 +11,4 @@ full join payment_notice_names x on x.tenant_id = n.tenant_id and x.notice_id = 
     and x.gateway = n.gateway and (x.notify_id = n.notify_id or x.notify_id like 'unknown_refund/%')
 left join commit_batches b on b.batch_id = n.notice_id >> 14 and b.commands > 0
 where n.notice_id is null or x.notice_id is null or b.batch_id is null or b.committed_at <> n.recorded_at
-    and not (n.recorded_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (n.recorded_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

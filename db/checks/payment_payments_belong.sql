@@ -27,13 +27,4 @@ where i.instance_id is null or b.batch_id is null
         select from machine_history h
         where h.tenant_id = p.tenant_id and h.instance_id = p.payment_id and h.to_state = 'unexpected'
     ))
-    and not (p.created_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    and not (p.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

@@ -11,13 +11,5 @@ full join stock_change_names n on n.tenant_id = c.tenant_id and n.item = c.item 
 left join stock_items i on i.tenant_id = c.tenant_id and i.item = c.item and i.segment = 0
 left join commit_batches b on b.batch_id = c.change_id >> 14 and b.commands > 0
 where c.change_id is null or n.change_id is null or i.item is null or b.batch_id is null
-    or b.committed_at <> c.changed_at and not (c.changed_at < b.committed_at and exists (
-        select from generate_series((b.batch_id >> 16) + 1, (b.batch_id >> 16) - 100, -1) g -- 6.5 million batches
-        cross join lateral (
-            select from commit_batches t
-            where t.batch_id >> 16 = g and t.committed_at = b.committed_at and t.batch_id <> b.batch_id
-                and t.commands > 0
-            order by t.committed_at
-            limit 1
-        ) t
-    ))
+    or b.committed_at <> c.changed_at
+    and not (c.changed_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))

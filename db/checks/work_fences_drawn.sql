@@ -3,6 +3,6 @@
 select w.tenant_id, w.scope, w.key, w.fence, s.last_value as drawn
 from work_records w
 cross join work_fence_seq s
-where w.fence > (select commit_base()) + s.last_value or not exists (
+where w.fence > (select max(e.base) from commit_epochs e) + s.last_value or not exists (
     select from commit_epochs e where w.fence - e.base between 1 and s.last_value
 )

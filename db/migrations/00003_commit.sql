@@ -33,28 +33,33 @@ $$;
 -- +goose StatementEnd
 comment on function commit_append_only is 'Trigger that refuses update, delete and truncate.';
 
+-- +goose StatementBegin
+create function commit_read_history() returns text
+    language sql
+    stable
+    set search_path = pg_catalog, pg_temp
+    as $$
+        select s.system_identifier || '/' || d.oid
+        from pg_catalog.pg_control_system() s, pg_catalog.pg_database d where d.datname = current_database()
+    $$;
+-- +goose StatementEnd
+comment on function commit_read_history is 'The cluster''s system identifier and the database''s oid.';
+
 -- commit_history and commit_timeline run in every batch.
 -- +goose StatementBegin
 create function commit_history() returns text
     language plpgsql
-    set search_path = pg_catalog, pg_temp
+    set search_path from current
     as $$
-declare
-    known text := current_setting('ledgerd.history', true);
 begin
-    if known <> '' then
-        return known;
-    end if;
-    return (
-        select set_config('ledgerd.history', s.system_identifier || '/' || d.oid, false)
-        from pg_catalog.pg_control_system() s, pg_catalog.pg_database d where d.datname = current_database()
-    );
+    return coalesce(nullif(current_setting('ledgerd.history', true), ''),
+        set_config('ledgerd.history', commit_read_history(), false));
 end
 $$;
 -- +goose StatementEnd
 comment on function commit_history is
-    'The cluster''s system identifier and the database''s oid. Neither changes during a session, so the session '
-    'caches both: the first is read from a file.';
+    'Result of commit_read_history. It does not change during a session, so the session caches it: the identifier is '
+    'read from a file.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer
@@ -108,6 +113,10 @@ begin
     if new.base is not null then -- a restore of the data alone
         return new;
     end if;
+    if new.history <> commit_read_history() then
+        raise exception 'ledgerd.history is set to %: not this database', new.history
+            using errcode = 'insufficient_privilege';
+    end if;
     select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
     if found then
         new.base := last.base + ((new.epoch - last.epoch)::bigint << 34) + floor(random() * 17179869184)::bigint;
@@ -118,7 +127,8 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_begin_epoch is 'Chooses the base of a new epoch.';
+comment on function commit_begin_epoch is
+    'Chooses the base of a new epoch, and refuses one of another database: every login may set ledgerd.history.';
 create trigger commit_epochs_begin before insert on commit_epochs
     for each row execute function commit_begin_epoch();
 
@@ -158,19 +168,21 @@ create function commit_base() returns bigint
     set search_path from current
     as $$
 declare
-    epoch integer := commit_epoch();
-    last record;
+    present bigint;
 begin
-    select e.epoch, e.base into last from commit_epochs e order by e.epoch desc limit 1;
-    if not found then
-        return (epoch - 1)::bigint << 34;
-    end if;
-    return last.base + ((epoch - last.epoch)::bigint << 34);
+    for tries in 1 .. 2 loop
+        select e.base into present from commit_epochs e where e.epoch = commit_epoch();
+        if found then
+            return present;
+        end if;
+        insert into commit_epochs default values on conflict (epoch) do nothing;
+    end loop;
+    raise exception 'epoch % was recorded but is missing', commit_epoch();
 end
 $$;
 -- +goose StatementEnd
 comment on function commit_base is
-    'Base of the present epoch; the least that it can be, as long as no server has recorded it.';
+    'Base of the present epoch, which it records if no server has yet: every number belongs to a recorded epoch.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is
@@ -184,7 +196,8 @@ create table commit_batches (
     commands     integer not null,
     instance     text collate "C" not null,
     epoch        integer not null default commit_epoch(),
-    constraint commit_batches_pkey primary key (batch_id)
+    constraint commit_batches_pkey primary key (batch_id),
+    constraint commit_batches_id_check check (batch_id between 1 and 562949953421311)
 );
 create index commit_batches_order_idx on commit_batches (epoch, xid, batch_id);
 create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
@@ -276,6 +289,37 @@ comment on function commit_batch_before is
     'Greatest batch number below a given one whose batch has a time in [start_at, end_at); 0 for none. Skips '
     'ranges of 65,536 numbers without such a time by one index lookup each. Does not assume that times grow with '
     'numbers.';
+
+-- +goose StatementBegin
+create function commit_time_taken(batch bigint, at timestamptz) returns boolean
+    language plpgsql
+    stable
+    set search_path from current
+    as $$
+declare
+    run bigint := (batch >> 16) + 1;
+    taken boolean;
+begin
+    for tries in 0 .. 101 loop
+        -- Ordered as commit_batches_time_idx, or the planner may read all batches: many can have this time.
+        select b.committed_at = at into taken from commit_batches b
+        where b.batch_id >> 16 = run and b.committed_at >= at and b.batch_id <> batch and b.commands > 0
+        order by b.committed_at limit 1;
+        if taken then
+            return true;
+        end if;
+        select b.batch_id >> 16 into run from commit_batches b where b.batch_id < run << 16
+        order by b.batch_id desc limit 1;
+        exit when not found;
+    end loop;
+    return false;
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_time_taken is
+    'Whether a batch that has this time took it from another one: an account that it changed was ahead of the clock. '
+    'Looks at 6.5 million numbers before it, also of earlier epochs, and at those that other servers fetched at the '
+    'same time.';
 
 create trigger commit_batches_append_only before update or delete or truncate on commit_batches
     for each statement execute function commit_append_only();
@@ -419,6 +463,8 @@ drop function commit_epoch;
 drop function commit_begin_epoch;
 drop function commit_timeline;
 drop function commit_history;
+drop function commit_read_history;
+drop function commit_time_taken;
 drop function commit_batch_before;
 drop function commit_expect;
 drop function commit_append_only;

@@ -95,9 +95,6 @@ func Write(ctx context.Context, tx pgx.Tx, c commit.Caller, changes ...Change) e
 	if len(events) == 0 {
 		return nil
 	}
-	if err := q.EpochBegin(ctx, tx); err != nil { // a batch's is recorded before it has a number
-		return fmt.Errorf("record the epoch: %w", err)
-	}
 	return insert(ctx, tx, events, time.Time{})
 }
 

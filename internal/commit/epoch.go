@@ -75,8 +75,8 @@ func AwaitRunning(ctx context.Context, d DB) error {
 
 // batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
 // its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
-// Only a loss that Postgres cannot detect, such as the restore of a disk snapshot, makes it give numbers out again.
-// Then a batch collides on the primary key, and a new block is fetched.
+// After a loss that Postgres cannot detect, such as the restore of a disk snapshot, they are: then a batch may collide
+// on the primary key, and a new block is fetched.
 type batchIDs struct {
 	mu            sync.Mutex
 	unused, limit int64
@@ -98,9 +98,7 @@ func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
 	var first int64
 	fetched := time.Now()
 	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
-		if err = q.EpochBegin(ctx, tx); err == nil { // or the next epoch could have the same number
-			first, err = q.BatchBlock(ctx, tx)
-		}
+		first, err = q.BatchBlock(ctx, tx)
 		return err
 	})
 	if err != nil {

@@ -53,8 +53,8 @@ func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	for _, history := range []string{"1/1", "2/2"} { // the history of another cluster
 		var epoch, next int
-		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, history)
-			select coalesce(max(epoch), 0) + 1, $1 from commit_epochs returning epoch`, history).Scan(&epoch)
+		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, history, base)
+			select coalesce(max(epoch), 0) + 1, $1, 0 from commit_epochs returning epoch`, history).Scan(&epoch)
 		if err != nil {
 			t.Fatal(err)
 		}

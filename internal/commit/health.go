@@ -110,9 +110,8 @@ func (e *Engine[T]) probe() {
 	}
 }
 
-// noticeEpoch records a new epoch after a restore or a failover. The next block of batch numbers records it too: an
-// epoch that is not recorded would share its number with the one after it. Cursors, fences and audit events depend on
-// it.
+// noticeEpoch records a new epoch after a restore or a failover, so that cursors of the epoch before end at once. The
+// first number that is drawn would record it too (commit_base).
 func (e *Engine[T]) noticeEpoch() {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
@@ -214,7 +213,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		overlaps: counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "attempts_total",
-			Help: "Attempts to commit a batch, by ending: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
+			Help: "Attempts to commit a batch, by ending: done; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
 		culprits:  counter("culprits_total", "Commands that the database rejected."),
 		lockWaits: counter("lock_waits_total", "Commands postponed because another transaction had locked their rows."),
 		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),

@@ -1,9 +1,5 @@
 -- Statements on the audit log. Arrays have the same length.
 
--- name: EpochBegin :exec
--- Records the present epoch: no event is numbered in one that a failover could make forget.
-insert into commit_epochs default values on conflict (epoch) do nothing;
-
 -- name: EventInsert :exec
 -- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,

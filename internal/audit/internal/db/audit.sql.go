@@ -10,19 +10,8 @@ import (
 	"time"
 )
 
-const epochBegin = `-- name: EpochBegin :exec
-
-insert into commit_epochs default values on conflict (epoch) do nothing
-`
-
-// Statements on the audit log. Arrays have the same length.
-// Records the present epoch: no event is numbered in one that a failover could make forget.
-func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
-	_, err := db.Exec(ctx, epochBegin)
-	return err
-}
-
 const eventInsert = `-- name: EventInsert :exec
+
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     approved_by)
 select u.tenant_id, c.base + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
@@ -51,6 +40,7 @@ type EventInsertParams struct {
 	ApprovedBy []string
 }
 
+// Statements on the audit log. Arrays have the same length.
 // Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
 	_, err := db.Exec(ctx, eventInsert,
