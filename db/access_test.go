@@ -49,7 +49,10 @@ func TestServiceMayNotAdminister(t *testing.T) {
 		refused(t, conn, sql, noPrivilege, "")
 	}
 	do(t, conn, "update access_api_keys set used_at = now()")
-	do(t, conn, "insert into commit_epochs default values on conflict (epoch) do nothing")
+	do(t, conn, "insert into commit_epochs (began_at) values ('infinity') on conflict (epoch) do nothing")
+	if began := lines(t, conn, "select min(began_at)::text from commit_epochs"); began[0] == "infinity" {
+		t.Error("an epoch begins at infinity")
+	}
 	do(t, conn, "set ledgerd.history = 'of another database'")
 	refused(t, conn, "insert into commit_epochs default values", noPrivilege, "")
 	refused(t, conn, "select commit_base()", noPrivilege, "")

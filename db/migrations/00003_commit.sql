@@ -118,11 +118,11 @@ begin
             using errcode = 'insufficient_privilege';
     end if;
     select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
-    if found then
-        new.base := last.base + ((new.epoch - last.epoch)::bigint << 34) + floor(random() * 17179869184)::bigint;
-    else
-        new.base := (new.epoch - 1)::bigint << 34;
+    new.base := coalesce(last.base, 0) + ((new.epoch - coalesce(last.epoch, 1))::bigint << 34);
+    if new.epoch > 1 then -- not random(), which setseed() decides
+        new.base := new.base + (('x' || left(md5(gen_random_uuid()::text), 9))::bit(36)::bigint >> 2);
     end if;
+    new.began_at := clock_timestamp();
     return new;
 end
 $$;
@@ -297,20 +297,27 @@ create function commit_time_taken(batch bigint, at timestamptz) returns boolean
     set search_path from current
     as $$
 declare
-    run bigint := (batch >> 16) + 1;
+    below bigint := batch >> 16;
+    above bigint := (batch >> 16) + 1;
+    run bigint;
     taken boolean;
 begin
-    for tries in 0 .. 101 loop
-        -- Ordered as commit_batches_time_idx, or the planner may read all batches: many can have this time.
-        select b.committed_at = at into taken from commit_batches b
-        where b.batch_id >> 16 = run and b.committed_at >= at and b.batch_id <> batch and b.commands > 0
-        order by b.committed_at limit 1;
-        if taken then
-            return true;
-        end if;
-        select b.batch_id >> 16 into run from commit_batches b where b.batch_id < run << 16
-        order by b.batch_id desc limit 1;
-        exit when not found;
+    for tries in 0 .. 100 loop
+        for run in select unnest(array[below, above]) loop
+            -- Ordered as commit_batches_time_idx, or the planner may read all batches: many can have this time.
+            select b.committed_at = at into taken from commit_batches b
+            where b.batch_id >> 16 = run and b.committed_at >= at and b.batch_id <> batch and b.commands > 0
+            order by b.committed_at limit 1;
+            if taken then
+                return true;
+            end if;
+        end loop;
+        select (select b.batch_id >> 16 from commit_batches b where b.batch_id < below << 16
+                order by b.batch_id desc limit 1),
+            (select b.batch_id >> 16 from commit_batches b where b.batch_id >= (above + 1) << 16
+                order by b.batch_id limit 1)
+        into below, above;
+        exit when below is null and above is null;
     end loop;
     return false;
 end
@@ -318,8 +325,7 @@ $$;
 -- +goose StatementEnd
 comment on function commit_time_taken is
     'Whether a batch that has this time took it from another one: an account that it changed was ahead of the clock. '
-    'Looks at 6.5 million numbers before it, also of earlier epochs, and at those that other servers fetched at the '
-    'same time.';
+    'Looks at 6.5 million numbers before it and after it, also of other epochs: a server uses its numbers for an hour.';
 
 create trigger commit_batches_append_only before update or delete or truncate on commit_batches
     for each statement execute function commit_append_only();

@@ -90,9 +90,17 @@ func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
 // The second one knows nothing of the first.
 func TestNumbersOfTwoBranchesDiffer(t *testing.T) {
 	t.Parallel()
+	for name, recorded := range map[string]bool{"an epoch is recorded": true, "none is recorded": false} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); twoBranches(t, recorded) })
+	}
+}
+
+func twoBranches(t *testing.T, recorded bool) {
 	d, numbers := pgtest.NewDurable(t), [2][2]int64{}
-	if _, _, err := access.Administer(pgtest.Pool(t, d.SuperDSN)).CreateTenant(t.Context(), "shop"); err != nil {
-		t.Fatal(err)
+	if recorded {
+		if _, _, err := access.Administer(pgtest.Pool(t, d.SuperDSN)).CreateTenant(t.Context(), "shop"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for i, branch := range []*pgtest.Durable{d.Standby(t), d.Standby(t)} {
 		branch.System(t, "primary_conninfo", "")

@@ -35,7 +35,11 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",
 				e.Epoch)
 		}
-		if err := q.EpochBegin(ctx, pool); err != nil {
+		// By default the isolation may be one under which a loser of the race fails.
+		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			return q.EpochBegin(ctx, tx)
+		})
+		if err != nil {
 			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)
 		}
 	}

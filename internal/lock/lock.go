@@ -136,7 +136,7 @@ func (c *RenewCommand) Apply(tx *Tx) (any, error) {
 func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
 	switch {
-	case tx.held(l) && l.Value.Fence > fence:
+	case tx.held(l) && l.Value.Fence != fence:
 		f.With("now", "held by another")
 	case l.Exists && l.Value.Fence == fence && l.Value.State == stateHeld:
 		f.With("now", "lapsed").With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))

@@ -226,8 +226,10 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	if next.Fence <= c.Fence || next.Holder != "two" || next.Holds != 1 {
 		t.Errorf("taken over: %+v", next)
 	}
-	if err := p.renew("c", c.Fence); fault.Of(err).Metadata["now"] != "held by another" {
-		t.Errorf("renewed after the takeover: %v", err)
+	for _, fence := range []int64{c.Fence, next.Fence + 1000} {
+		if err := p.renew("c", fence); fault.Of(err).Metadata["now"] != "held by another" {
+			t.Errorf("renewed under %d after the takeover under %d: %v", fence, next.Fence, err)
+		}
 	}
 }
 

@@ -341,8 +341,7 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 		m.DueAt = m.NotBefore
 	}
 	if m.DueAt.Sub(tx.Now) > MaxAhead {
-		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future",
-			MaxAhead).WithField("not_before", "must be at most 30 days in the future")
+		return nil, fault.InvalidField("not_before", "must be at most 30 days in the future")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MaxGiveUpAfter), DefaultGiveUpAfter))
 	until := tx.Now.Add(cmp.Or(min(c.ContentLife, MaxContentLife), DefaultContentLife))

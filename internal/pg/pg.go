@@ -51,18 +51,23 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-const usedReadOnly = "ledgerd.used_read_only"
+const (
+	readOnlySince = "ledgerd.read_only_since"
+	readOnlyLife  = time.Second
+)
 
-// renewReadOnly drops a session that is read-only by its default after one use, since it stays so when the default of
-// the role or the database is changed back.
+// renewReadOnly drops a session that is read-only by its default after a second of use, since it stays so when the
+// default of the role or the database is changed back.
 func renewReadOnly(_ context.Context, c *pgx.Conn) (usable bool, err error) {
 	if c.PgConn().ParameterStatus("default_transaction_read_only") != "on" {
 		return true, nil
 	}
 	data := c.PgConn().CustomData()
-	usable = data[usedReadOnly] == nil
-	data[usedReadOnly] = true
-	return usable, nil
+	since, seen := data[readOnlySince].(time.Time)
+	if !seen {
+		data[readOnlySince] = time.Now()
+	}
+	return !seen || time.Since(since) < readOnlyLife, nil
 }
 
 // ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that

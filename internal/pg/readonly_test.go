@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -25,11 +26,25 @@ func TestReadOnlySessionsAreNotKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	for _, want := range []string{"on", "off"} {
-		setting := ""
-		if err := pool.QueryRow(t.Context(), "show transaction_read_only").Scan(&setting); err != nil || setting != want {
-			t.Errorf("transaction_read_only is %q of %s, %v", setting, want, err)
+	show := func() (setting string) {
+		if err := pool.QueryRow(t.Context(), "show transaction_read_only").Scan(&setting); err != nil {
+			t.Fatal(err)
 		}
-		setDefault("off")
+		return setting
+	}
+	if got := show(); got != "on" {
+		t.Errorf("transaction_read_only is %q", got)
+	}
+	for range 500 { // one connection a read would fail some
+		show()
+	}
+	if n := pool.Stat().NewConnsCount(); n > 100 {
+		t.Errorf("%d connections were made", n)
+	}
+	setDefault("off")
+	for end := time.Now().Add(10 * time.Second); show() == "on"; {
+		if time.Now().After(end) {
+			t.Fatal("the session is kept")
+		}
 	}
 }

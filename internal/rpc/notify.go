@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"time"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -41,12 +40,7 @@ func sendCommand(c commit.Caller, d *decoder, r *pb.SendRequest) *notify.SendCom
 		BizNo: d.bizNo("biz_no", r.GetBizNo()), Priority: priorities[r.GetPriority()],
 		GiveUpAfter: r.GetGiveUpAfter().AsDuration(), ContentLife: r.GetContentLife().AsDuration(),
 		OnUnknown: onUnknowns[r.GetOnUnknown()], MaxAttempts: r.GetMaxAttempts(), ClientIP: r.GetClientIp()}
-	if r.GetNotBefore() != nil {
-		p.NotBefore = r.GetNotBefore().AsTime().Truncate(time.Microsecond)
-		if err := r.GetNotBefore().CheckValid(); err != nil || p.NotBefore.Year() > 9999 {
-			d.bad("not_before", "is not a time between the years 1 and 9999")
-		}
-	}
+	p.NotBefore = d.time("not_before", r.GetNotBefore())
 	if r.GetRepeatWindow() != nil {
 		window := r.GetRepeatWindow().AsDuration()
 		p.RepeatWindow = &window

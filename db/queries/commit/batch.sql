@@ -43,9 +43,11 @@ where locktype = 'relation' and relation = 'commit_batches'::regclass and mode =
 select (commit_base() + nextval('commit_batch_seq'))::bigint as first;
 
 -- name: DurabilityRaise :exec
--- Makes a transaction as durable as a batch, whatever default the role or the database has.
+-- Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
+-- ends soon, since it may have recorded the epoch, for which all others wait.
 select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
-    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true);
+    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true),
+    set_config('idle_in_transaction_session_timeout', '5s', true);
 
 -- name: BatchInsert :one
 -- Last statement of a batch before COMMIT. Returns the transaction id.

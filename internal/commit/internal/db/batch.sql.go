@@ -170,10 +170,12 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 
 const durabilityRaise = `-- name: DurabilityRaise :exec
 select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
-    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true)
+    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true),
+    set_config('idle_in_transaction_session_timeout', '5s', true)
 `
 
-// Makes a transaction as durable as a batch, whatever default the role or the database has.
+// Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
+// ends soon, since it may have recorded the epoch, for which all others wait.
 func (q *Queries) DurabilityRaise(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, durabilityRaise)
 	return err
