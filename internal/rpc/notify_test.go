@@ -7,8 +7,10 @@ import (
 	"hash/crc32"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -281,6 +283,18 @@ func TestContentIsVisibleToAdminsOnly(t *testing.T) {
 	if got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse)); got.GetRecipient() != "" ||
 		got.GetContent() != nil || got.GetMessage().GetRecipientHint() != "+86138****5678" {
 		t.Errorf("after the deletion: %v", got)
+	}
+}
+
+func TestTimesOfMessagesAreNotCut(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
+	r := sms("1")
+	r.NotBefore = &timestamppb.Timestamp{Seconds: time.Now().Unix(), Nanos: 100}
+	if a := c.call(connectJSON, "Notify.Send", r); a.Reason(t) != "FIELD_INVALID" ||
+		!strings.Contains(a.Message, "notBefore: must be in whole microseconds") {
+		t.Errorf("%s %s", a.Reason(t), a.Message)
 	}
 }
 
