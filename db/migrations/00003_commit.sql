@@ -196,8 +196,7 @@ create table commit_batches (
     commands     integer not null,
     instance     text collate "C" not null,
     epoch        integer not null default commit_epoch(),
-    constraint commit_batches_pkey primary key (batch_id),
-    constraint commit_batches_id_check check (batch_id between 1 and 562949953421311)
+    constraint commit_batches_pkey primary key (batch_id)
 );
 create index commit_batches_order_idx on commit_batches (epoch, xid, batch_id);
 create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
