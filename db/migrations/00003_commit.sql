@@ -100,7 +100,7 @@ comment on column commit_epochs.began_at is 'When a server first noticed the epo
 comment on column commit_epochs.base is
     'Added to the numbers of sequences, which never go back: at least 2^34 more than that of the epoch before, and up '
     'to 2^34 more at random. So epochs with the same number, in copies of the database that went different ways, '
-    'have different numbers.';
+    'begin at different places.';
 
 -- +goose StatementBegin
 create function commit_begin_epoch() returns trigger
@@ -341,7 +341,7 @@ grant select (tenant_id, principal, operation, key, refused, request_id, created
 create trigger commit_epochs_append_only before update or delete or truncate on commit_epochs
     for each statement execute function commit_append_only();
 grant select on commit_epochs to ledgerd_app;
--- The defaults decide everything else: no login begins an epoch that Postgres does not know.
+-- Defaults and the trigger decide all columns: no login begins an epoch that Postgres does not know.
 grant insert (began_at) on commit_epochs to ledgerd_app;
 grant select on commit_epochs to ledgerd_audit;
 
