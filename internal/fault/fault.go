@@ -144,9 +144,40 @@ func InvalidField(path, format string, args ...any) *Fault {
 	return FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
 }
 
+// In returns err with its fields below path, such as "items[2].": a part of a request does not know where it stands in it.
+func In(path string, err error) error {
+	return Rename(err, func(name string) string { return path + name })
+}
+
+// Rename returns err with other names of its fields.
+func Rename(err error, name func(path string) string) error {
+	f := Of(err)
+	if f == nil || len(f.Fields) == 0 {
+		return err
+	}
+	own := *f
+	own.Fields = slices.Clone(f.Fields)
+	for i := range own.Fields {
+		own.Fields[i].Path = name(f.Fields[i].Path)
+	}
+	if rest, ok := strings.CutPrefix(f.Message, f.Fields[0].Path+": "); ok {
+		own.Message = own.Fields[0].Path + ": " + rest
+	}
+	return &own
+}
+
+// OtherCall stands for all fields where the first request with the same number was made by another kind of call, such as
+// a Capture instead of a Transfer.
+const OtherCall = "call"
+
 // Differing adds the fields in which a request differs from the first one with the same number: to the message, to the
 // metadata as differs, and as invalid fields. number is the name of the number.
 func (f *Fault) Differing(fields []string, number string) *Fault {
+	if slices.Contains(fields, OtherCall) {
+		f.Message += ", by another kind of call"
+		f.WithField(number, "is used by another kind of call")
+		return f.With("differs", OtherCall)
+	}
 	f.Message += ", with other content: " + strings.Join(fields, ", ")
 	for _, name := range fields {
 		f.WithField(name, "differs from the first request with this "+number)

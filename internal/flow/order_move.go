@@ -168,7 +168,7 @@ func (l *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Call
 // inElement puts the element of a list of the request before the fields of a fault.
 func inElement(err error, list string, n int) error {
 	at := fmt.Sprintf("%s[%d]", list, n)
-	return inFields(err, func(path string) string { return at + "." + path })
+	return fault.In(at+".", err)
 }
 
 // inLine is inElement for a reservation of a line.
@@ -180,27 +180,20 @@ func inLine(err error, n int) error {
 	return err
 }
 
-// inBalance reports a fault of the order's hold or transfer as one of balance.amount.
+// inBalance reports a fault of the order's hold or transfer in the fields of the order.
 func inBalance(err error) error {
-	return inFields(err, func(string) string { return "balance.amount" })
+	return fault.Rename(err, func(path string) string {
+		switch path {
+		case "from", "postings[0].from":
+			return "balance.account"
+		case "to", "postings[0].to":
+			return "payee"
+		}
+		return "balance.amount"
+	})
 }
 
 // inMachine reports a fault of the order's instance as one of pay_within.
-func inMachine(err error) error { return inFields(err, func(string) string { return "pay_within" }) }
-
-// inFields returns err with other names of its fields.
-func inFields(err error, rename func(path string) string) error {
-	f := fault.Of(err)
-	if f == nil || len(f.Fields) == 0 {
-		return err
-	}
-	own := *f
-	own.Fields = slices.Clone(f.Fields)
-	for i := range own.Fields {
-		own.Fields[i].Path = rename(f.Fields[i].Path)
-	}
-	if rest, ok := strings.CutPrefix(f.Message, f.Fields[0].Path+": "); ok {
-		own.Message = own.Fields[0].Path + ": " + rest
-	}
-	return &own
+func inMachine(err error) error {
+	return fault.Rename(err, func(string) string { return "pay_within" })
 }

@@ -178,7 +178,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		return fault.InvalidField("account", "must be another account than the one on which the money stands")
 	}
 	if _, err := c.transfer.command.Apply(tx.Ledger()); err != nil {
-		return inFields(err, func(string) string { return "account" })
+		return fault.Rename(err, func(string) string { return "account" })
 	}
 	if c.money != nil && c.money.Exists && !c.flag.Kind.OfRefund() {
 		tx.Payments().Transactions.Change(c.money).Account = to

@@ -2,7 +2,6 @@ package flow
 
 import (
 	"cmp"
-	"errors"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -151,7 +150,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		hold.Amount = amount.NewDecimal(n, t.Scale)
 		if err := makePart(order.Key{Tenant: p.Tenant, OrderNo: p.OrderNo}, "hold", hold.BizNo, hold,
 			tx.Ledger()); err != nil {
-			return nil, inFields(err, func(string) string { return "amount" })
+			return nil, fault.Rename(err, func(string) string { return "amount" })
 		}
 	}
 	changed := tx.Payments().Transactions.Change(money)
@@ -213,11 +212,8 @@ func (c *RefundPayment) amount(t *payment.Transaction) (amount.Int, error) {
 	if c.Amount != nil {
 		var err error
 		if n, err = c.Amount.Minor(t.Scale); err != nil {
-			problem := "must not have more decimals than the payment"
-			if errors.Is(err, amount.ErrOverflow) {
-				problem = "must have at most 38 digits in minor units"
-			}
-			return n, fault.InvalidField("amount", "%s", problem)
+			f := amount.Refused(err, *c.Amount, t.Currency, t.Scale)
+			return n, f.WithField("amount", f.Message)
 		}
 	}
 	if n.Cmp(rest) > 0 || n.Sign() <= 0 {

@@ -53,7 +53,7 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 			err = c.checkMachine(tx, &f)
 		}
 		if err != nil {
-			return nil, inFields(err, func(path string) string { return "sale.order." + path })
+			return nil, fault.In("sale.order.", err)
 		}
 		if o.Amount, err = atScale(f.Amount, scale); err != nil {
 			return nil, err

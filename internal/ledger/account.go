@@ -1,8 +1,8 @@
 package ledger
 
 import (
+	"fmt"
 	"maps"
-	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/audit"
@@ -38,7 +38,8 @@ func (c *CreateAssetsCommand) Apply(tx *Tx) (any, error) {
 		a := c.handles[i]
 		if a.found && a.Scale != want.Scale {
 			return nil, AssetExistsDifferent.New("asset %s has scale %d, not %d", a.Code, a.Scale, want.Scale).
-				With("asset", a.Code).With("scale", a.Scale).With("differs", "scale")
+				With("asset", a.Code).With("scale", a.Scale).With("differs", "scale").
+				WithField(fmt.Sprintf("assets[%d].scale", i), "differs from that of the existing asset")
 		}
 		if !a.found {
 			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, tx.at.Now
@@ -87,35 +88,49 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	made := CreatedAccounts{Accounts: make([]Account, 0, len(c.Accounts))}
 	c.changes = nil
 	for i, want := range c.Accounts {
-		a, asset := c.handles[i], c.assets[i]
-		if !asset.found {
-			return nil, assetNotFound(asset.Code)
+		a := c.handles[i]
+		existed := a.found
+		if err := c.create(tx, a, c.assets[i], want); err != nil {
+			return nil, fault.In(fmt.Sprintf("accounts[%d].", i), err)
 		}
-		lo, hi, err := limits(want.Min, want.Max, &Account{AccountKey: a.AccountKey, Scale: asset.Scale})
-		if err != nil {
-			return nil, err
-		}
-		if a.found {
-			if err := a.sameAs(want, lo, hi); err != nil {
-				return nil, err
-			}
+		if existed {
 			made.Existed++
-			made.Accounts = append(made.Accounts, *a)
-			continue
-		}
-		if lo != nil && lo.Sign() > 0 || hi != nil && hi.Sign() < 0 {
-			return nil, LimitViolated.New("account %s would start outside its limits: its first balance is 0",
-				a.Code).With("account", a.Code)
-		}
-		tx.touch(a)
-		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
-		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, tx.at.Now, c.RequestID
-		if lo == nil || lo.Sign() < 0 {
-			c.changes = append(c.changes, a.change(nil))
 		}
 		made.Accounts = append(made.Accounts, *a)
 	}
 	return made, nil
+}
+
+// create creates an account, or checks that the existing one has the same content.
+func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want NewAccount) error {
+	if !asset.found {
+		return assetNotFound(asset.Code)
+	}
+	lo, hi, err := limits(want.Min, want.Max, &Account{AccountKey: a.AccountKey, Scale: asset.Scale})
+	if err != nil {
+		return err
+	}
+	if a.found {
+		return a.sameAs(want, lo, hi)
+	}
+	outside := ""
+	switch {
+	case lo != nil && lo.Sign() > 0:
+		outside = "min_balance"
+	case hi != nil && hi.Sign() < 0:
+		outside = "max_balance"
+	}
+	if outside != "" {
+		return LimitViolated.New("account %s would start outside its limits: its first balance is 0", a.Code).
+			With("account", a.Code).WithField(outside, "must allow a balance of 0")
+	}
+	tx.touch(a)
+	a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
+	a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, tx.at.Now, c.RequestID
+	if lo == nil || lo.Sign() < 0 {
+		c.changes = append(c.changes, a.change(nil))
+	}
+	return nil
 }
 
 // Changes returns the new accounts that may be overdrawn. Others have no settings of note.
@@ -180,8 +195,8 @@ func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	return AccountExistsDifferent.New("account %s exists with other content: %s", a.Code, strings.Join(fields, ", ")).
-		With("account", a.Code).With("asset", a.Asset).With("differs", strings.Join(fields, ","))
+	return AccountExistsDifferent.New("account %s in asset %s exists already", a.Code, a.Asset).
+		Differing(fields, "code and asset").With("account", a.Code).With("asset", a.Asset)
 }
 
 func sameLimit(a, b *amount.Int) bool {
@@ -220,7 +235,7 @@ func (c *UpdateAccountCommand) Changes() (commit.Caller, []audit.Change) {
 func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	a := c.account
 	if !a.found {
-		return nil, notFound(a)
+		return nil, notFound(a, "account")
 	}
 	if a.lapsing {
 		return nil, commit.ErrLater

@@ -45,7 +45,7 @@ func TestAccountsAreCreatedAllOrNone(t *testing.T) {
 	precise.Max = decOf("0.001")
 	p.refused(LimitViolated, accounts(newAccount("x"), tooLow))
 	p.refused(LimitViolated, accounts(newAccount("x"), tooHigh))
-	p.refused(AmountTooPrecise, accounts(newAccount("x"), precise))
+	p.refused(amount.TooPrecise, accounts(newAccount("x"), precise))
 	if p.Row(AccountKey{1, "x", "CNY"}) != nil {
 		t.Error("x was created")
 	}
@@ -102,7 +102,7 @@ func TestNewLimitsMustFitTheCurrentBalance(t *testing.T) {
 		{"greatest balance below", "ann", AccountChange{Max: decOf("99.99")}, LimitViolated},
 		{"least above greatest", "ann", AccountChange{Min: decOf("10"), Max: decOf("5")}, LimitViolated},
 		{"unbounded", "ann", AccountChange{Unbounded: true, ClearMax: true}, nil},
-		{"too precise", "ann", AccountChange{Min: decOf("0.001")}, AmountTooPrecise},
+		{"too precise", "ann", AccountChange{Min: decOf("0.001")}, amount.TooPrecise},
 		{"least balance of a debtor", "world", AccountChange{Min: decOf("0")}, LimitViolated},
 		{"least balance 39 digits above", "abyss", AccountChange{Min: decOf("999999999999999999999999999999999999.99")},
 			LimitViolated},

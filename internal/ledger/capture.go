@@ -78,7 +78,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 		return nil, commit.ErrMoreRows
 	}
 	if !to.found {
-		return nil, notFound(to)
+		return nil, notFound(to, "to")
 	}
 	if to == from {
 		return nil, fault.FieldInvalid.New("to: a capture cannot pay the account of its hold").
@@ -122,7 +122,7 @@ func (c *CaptureCommand) form() string {
 
 func (c *CaptureCommand) differences(t *Transfer, h *Hold) (fields []string) {
 	if t.HoldID == 0 || len(t.Entries) != 2 {
-		return []string{"kind"}
+		return []string{fault.OtherCall}
 	}
 	if h == nil || t.HoldID != h.ID {
 		return []string{nameField("hold", c.HoldID)}

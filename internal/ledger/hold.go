@@ -50,10 +50,10 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: h.copy()}, nil
 	}
 	if !c.from.found {
-		return nil, notFound(c.from)
+		return nil, notFound(c.from, "from")
 	}
 	if c.to != nil && !c.to.found {
-		return nil, notFound(c.to)
+		return nil, notFound(c.to, "to")
 	}
 	n, err := minor(c.Amount, c.from)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	}
 	held, ok := c.from.Held.Add(n)
 	if !ok {
-		return nil, AmountTooLarge.New("the held balance of %s would have more than 38 digits",
+		return nil, amount.TooLarge.New("the held balance of %s would have more than 38 digits",
 			c.from.Code).With("account", c.from.Code)
 	}
 	h := &Hold{Tenant: c.Tenant, ID: tx.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -50,8 +51,8 @@ func TestHoldIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 		{"account not found", hold("x", "nobody", "", "1"), AccountNotFound},
 		{"destination not found", hold("x", "ann", "nobody", "1"), AccountNotFound},
 		{"destination before precision", hold("x", "ann", "nobody", "0.001"), AccountNotFound},
-		{"too precise before closed", hold("x", "closed", "", "0.001"), AmountTooPrecise},
-		{"too large", hold("x", "ann", "", "12345678901234567890123456789012345678"), AmountTooLarge},
+		{"too precise before closed", hold("x", "closed", "", "0.001"), amount.TooPrecise},
+		{"too large", hold("x", "ann", "", "12345678901234567890123456789012345678"), amount.TooLarge},
 		{"closed", hold("x", "closed", "", "1"), AccountClosed},
 		{"closed before all of nothing", hold("x", "closed", "", "all"), AccountClosed},
 		{"frozen", hold("x", "frozen", "", "1"), AccountFrozen},
@@ -60,7 +61,7 @@ func TestHoldIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 		{"too little beside what is held", hold("x", "keeping", "", "2.01"), InsufficientFunds},
 		{"up to of nothing", hold("x", "cid", "", "up to 1"), InsufficientFunds},
 		{"all without a least balance", hold("x", "world", "", "all"), AvailableUnbounded},
-		{"held of 38 digits", hold("x", "heavy", "", "0.01"), AmountTooLarge},
+		{"held of 38 digits", hold("x", "heavy", "", "0.01"), amount.TooLarge},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -119,7 +120,7 @@ func TestCaptureIsRefused(t *testing.T) {
 		{"no destination", capture("x", "aimless", "1"), DestinationMissing},
 		{"to itself", capture("x", "h", "1", to("ann")), fault.FieldInvalid},
 		{"destination not found", capture("x", "h", "1", to("nobody")), AccountNotFound},
-		{"too precise", capture("x", "h", "0.001"), AmountTooPrecise},
+		{"too precise", capture("x", "h", "0.001"), amount.TooPrecise},
 		{"more than remains", capture("x", "h", "60.01"), CaptureExceedsHold},
 		{"destination closed", capture("x", "h", "60", to("closed")), AccountClosed},
 		{"destination full", capture("x", "h", "60", to("full")), BalanceLimitExceeded},

@@ -329,7 +329,7 @@ func (t *modelTransfer) repeat(o op, fields []string) string {
 
 func (t *modelTransfer) transferDiffers(o op) (fields []string) {
 	if t.kind != "transfer" {
-		return []string{"kind"}
+		return []string{"call"}
 	}
 	fields = shared(o, t.op)
 	if o.kind != t.op.kind {

@@ -116,7 +116,7 @@ func (m *model) capture(o op) string {
 
 func (t *modelTransfer) captureDiffers(o op, h *modelHold) (fields []string) {
 	if t.kind != "capture" {
-		return []string{"kind"}
+		return []string{"call"}
 	}
 	if h == nil || o.target != t.op.target {
 		return []string{"hold_biz_no"}
@@ -167,7 +167,7 @@ func (m *model) reverse(o op) string {
 	if t := m.transfers[o.biz]; t != nil {
 		var fields []string
 		if t.kind != "reversal" {
-			fields = []string{"kind"}
+			fields = []string{"call"}
 		} else {
 			if fields = shared(o, t.op); o.target != t.op.target {
 				fields = append(fields, "transfer_biz_no")

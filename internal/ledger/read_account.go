@@ -90,7 +90,7 @@ func accountOf(tenant int32, r db.AccountPageRow) Account {
 // orNotFound converts pgx.ErrNoRows of an account query to its fault.
 func orNotFound(err error, tenant int32, code, asset string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
-		return notFound(&Account{AccountKey: AccountKey{tenant, code, asset}})
+		return notFound(&Account{AccountKey: AccountKey{tenant, code, asset}}, "account")
 	}
 	return err
 }

@@ -26,12 +26,6 @@ var (
 	HoldNotFound = fault.Define(fault.Reason{Name: "HOLD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such hold."})
-	AmountTooPrecise = fault.Define(fault.Reason{Name: "AMOUNT_TOO_PRECISE", Class: fault.BadRequest,
-		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The amount has more decimals than its asset. Nothing is rounded."})
-	AmountTooLarge = fault.Define(fault.Reason{Name: "AMOUNT_TOO_LARGE", Class: fault.BadRequest,
-		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The amount, or the balance that it would make, has more than 38 digits in minor units."})
 	CursorHistoryEnded = fault.Define(fault.Reason{Name: "CURSOR_HISTORY_ENDED", Class: fault.Conflict,
 		Code: fault.FailedPrecondition, Step: fault.ReadAgain,
 		Doc: "The database was restored, or a standby was promoted, after the cursor was issued: commits that the caller has seen may be lost. Watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries."})
@@ -80,5 +74,6 @@ var (
 )
 
 func assetNotFound(code string) error {
-	return AssetNotFound.New("there is no asset %s", code).With("asset", code)
+	return AssetNotFound.New("there is no asset %s", code).With("asset", code).
+		WithField("asset", "must be an asset that exists")
 }

@@ -124,8 +124,8 @@ func TestTransferUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 		{move("dressed", post("ann", "bob", "1")).with(dressed(yesterday),
 			func(p *TransferParams) { p.Metadata["b"] = "3" }), "metadata"},
 		{move("dressed", post("ann", "bob", "1")), "metadata"},
-		{move("c", post("ann", "bob", "1")), "kind"},
-		{move("r", post("bob", "ann", "10")), "kind"},
+		{move("c", post("ann", "bob", "1")), "call"},
+		{move("r", post("bob", "ann", "10")), "call"},
 	}
 	for _, test := range tests {
 		p.differs(test.c, test.want)
@@ -219,8 +219,8 @@ func TestCaptureUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	p.differs(capture("c", "h", "10", func(p *CaptureParams) { p.Metadata = noted("a", "1") }), "metadata")
 	p.differs(capture("c", "h", "10", restReleased), "release_rest")
 	p.differs(capture("e", "h", "10"), "release_rest")
-	p.differs(capture("t", "h", "1"), "kind")
-	p.differs(capture("r", "h", "10"), "kind")
+	p.differs(capture("t", "h", "1"), "call")
+	p.differs(capture("r", "h", "10"), "call")
 }
 
 // A hold may be created and captured between discovery and look-up. Then its accounts are not locked, but the
@@ -247,7 +247,7 @@ func TestReversalUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	p.differs(reverse("r", "u"), "transfer_biz_no")
 	p.differs(reverse("r", "none"), "transfer_biz_no")
 	p.differs(&ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: 99, BizNo: "r"}}, "transfer_id")
-	p.differs(reverse("u", "t"), "kind")
+	p.differs(reverse("u", "t"), "call")
 	c := reverse("r", "t")
 	c.Metadata, c.EffectiveAt = noted("a", "1"), noon
 	p.differs(c, "effective_time,metadata")

@@ -1,12 +1,12 @@
 package ledger
 
 import (
-	"errors"
 	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // Reversal is the type of a transfer that reverses another.
@@ -116,7 +116,7 @@ func (t *Transfer) greatest() (n amount.Decimal) {
 
 func (c *ReverseCommand) differences(t, target *Transfer) (fields []string) {
 	if t.ReversesID == 0 {
-		return []string{"kind"}
+		return []string{fault.OtherCall}
 	}
 	if target == nil || t.ReversesID != target.ID {
 		fields = append(fields, nameField("transfer", c.TransferID))
@@ -150,9 +150,8 @@ func transferNotFound(name string, value any) error {
 	return TransferNotFound.New("there is no transfer %v", value).With(name, value)
 }
 
-func notFound(a *Account) error {
+// notFound is the fault for the account that a field of the request names.
+func notFound(a *Account, field string) error {
 	return AccountNotFound.New("there is no account %s in asset %s", a.Code, a.Asset).With("account",
-		a.Code).With("asset", a.Asset)
+		a.Code).With("asset", a.Asset).WithField(field, "must be an account that exists, in this asset")
 }
-
-func isTooPrecise(err error) bool { return errors.Is(err, amount.ErrTooPrecise) }

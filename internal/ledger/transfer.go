@@ -82,10 +82,10 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 		}
 		return commit.Repeat{First: first}, nil
 	}
-	for _, accounts := range [...][]*Account{c.from, c.to, c.on} {
-		for _, a := range accounts {
+	for n, accounts := range [...][]*Account{c.from, c.to, c.on} {
+		for i, a := range accounts {
 			if !a.found {
-				return nil, notFound(a)
+				return nil, notFound(a, fmt.Sprintf(accountFields[n], i))
 			}
 			if a.lapsing {
 				return nil, commit.ErrLater
@@ -113,17 +113,16 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	return t, nil
 }
 
+// accountFields are the fields of a request that name TransferCommand.from, to and on.
+var accountFields = [...]string{"postings[%d].from", "postings[%d].to", "conditions[%d].account"}
+
 // minor converts an amount to minor units of the account's asset.
 func minor(d amount.Decimal, a *Account) (amount.Int, error) {
 	n, err := d.Minor(a.Scale)
-	switch {
-	case err == nil:
-		return n, nil
-	case isTooPrecise(err):
-		return n, AmountTooPrecise.New("%s has more decimals than %s, which has %d", d, a.Asset, a.Scale).
-			With("asset", a.Asset).With("scale", a.Scale)
+	if err != nil {
+		return n, amount.Refused(err, d, a.Asset, a.Scale)
 	}
-	return n, AmountTooLarge.New("%s %s has more than 38 digits", d, a.Asset).With("asset", a.Asset)
+	return n, nil
 }
 
 // inField adds the field path to an error of minor.
@@ -212,7 +211,7 @@ func formDifference(x, y string) string {
 // differences returns the fields in which a request differs from the existing transfer with its biz_no.
 func (c *TransferCommand) differences(t *Transfer) (fields []string) {
 	if t.HoldID != 0 || t.ReversesID != 0 {
-		return []string{"kind"} // a capture or a reversal
+		return []string{fault.OtherCall} // a capture or a reversal
 	}
 	if c.Type != t.Type {
 		fields = append(fields, "type")
@@ -318,7 +317,7 @@ func (a *Account) frozen() error {
 }
 
 func (a *Account) tooLarge() error {
-	return AmountTooLarge.New("the balance of %s would have more than 38 digits", a.Code).With("account", a.Code)
+	return amount.TooLarge.New("the balance of %s would have more than 38 digits", a.Code).With("account", a.Code)
 }
 
 func (a *Account) mayPay(n amount.Int) error {
@@ -360,7 +359,7 @@ func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
 		case a.Min == nil:
 			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
 		}
-		return n, AmountTooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account",
+		return n, amount.TooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account",
 			a.Code)
 	}
 	if available.Sign() <= 0 {

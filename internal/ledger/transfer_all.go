@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"fmt"
+
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -28,7 +30,8 @@ func (c *TransferAllCommand) Apply(tx *Tx) (any, error) {
 		answer, err := c.Transfers[i].Apply(tx)
 		if err != nil {
 			if f := fault.Of(err); f != nil {
-				return nil, f.With("item", i).With("biz_no", c.Transfers[i].BizNo)
+				f.With("item", i).With("biz_no", c.Transfers[i].BizNo)
+				return nil, fault.In(fmt.Sprintf("items[%d].transfer.", i), f)
 			}
 			return nil, err
 		}

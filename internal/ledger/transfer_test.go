@@ -80,16 +80,16 @@ func TestTransferIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 			AccountNotFound},
 		{"account of a later posting before precision",
 			move("x", post("ann", "bob", "1.001"), post("ann", "nobody", "1")), AccountNotFound},
-		{"too precise", move("x", post("ann", "bob", "1.001")), AmountTooPrecise},
-		{"too precise up to", move("x", post("ann", "bob", "up to 1.001")), AmountTooPrecise},
+		{"too precise", move("x", post("ann", "bob", "1.001")), amount.TooPrecise},
+		{"too precise up to", move("x", post("ann", "bob", "up to 1.001")), amount.TooPrecise},
 		{"later posting too precise before conditions",
-			move("x", post("ann", "bob", "1"), post("ann", "bob", "1.001")).when(on("ann", 99, "")), AmountTooPrecise},
+			move("x", post("ann", "bob", "1"), post("ann", "bob", "1.001")).when(on("ann", 99, "")), amount.TooPrecise},
 		{"condition too precise before a stale version",
-			move("x", post("ann", "bob", "1")).when(on("ann", 99, ""), on("bob", none, "1.001")), AmountTooPrecise},
+			move("x", post("ann", "bob", "1")).when(on("ann", 99, ""), on("bob", none, "1.001")), amount.TooPrecise},
 		{"amount of 39 digits in minor units", move("x", post("ann", "bob", "12345678901234567890123456789012345678")),
-			AmountTooLarge},
+			amount.TooLarge},
 		{"condition of 39 digits", move("x",
-			post("ann", "bob", "1")).when(on("ann", none, "12345678901234567890123456789012345678")), AmountTooLarge},
+			post("ann", "bob", "1")).when(on("ann", none, "12345678901234567890123456789012345678")), amount.TooLarge},
 		{"stale version before a lacking balance",
 			move("x", post("ann", "bob", "1")).when(on("bob", none, "1000"), on("ann", 99, "")), StaleVersion},
 		{"stale version before a closed account", move("x", post("closed", "bob", "1")).when(on("ann", 99, "")),
@@ -115,13 +115,13 @@ func TestTransferIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 		{"far too little", move("x", post("credit", "bob", "999999999999999999999999999999999999.99")),
 			InsufficientFunds},
 		{"all without a least balance", move("x", post("world", "bob", "all")), AvailableUnbounded},
-		{"all that has 39 digits", move("x", post("deep", "bob", "all")), AmountTooLarge},
+		{"all that has 39 digits", move("x", post("deep", "bob", "all")), amount.TooLarge},
 		{"payee full", move("x", post("ann", "full", "10.01")), BalanceLimitExceeded},
 		{"payee far too full", move("x", post("rich", "full", "999999999999999999999999999999999999.99")),
 			BalanceLimitExceeded},
 		{"frozen payee is full all the same", move("x", post("ann", "full-frozen", "10.01")), BalanceLimitExceeded},
-		{"payee of 38 digits", move("x", post("ann", "richest", "0.01")), AmountTooLarge},
-		{"payer of -38 digits", move("x", post("poorest", "ann", "0.01")), AmountTooLarge},
+		{"payee of 38 digits", move("x", post("ann", "richest", "0.01")), amount.TooLarge},
+		{"payer of -38 digits", move("x", post("poorest", "ann", "0.01")), amount.TooLarge},
 		{"first posting before the second", move("x", post("ann", "full", "10.01"), post("closed", "bob", "1")),
 			BalanceLimitExceeded},
 		{"second posting", move("x", post("ann", "bob", "1"), post("frozen", "bob", "1")), AccountFrozen},
@@ -202,7 +202,7 @@ func TestTransferOfSeveralAssetsKeepsTheScaleOfEach(t *testing.T) {
 		}
 	}
 	yen.Amount = dec("0.5")
-	p.refused(AmountTooPrecise, move("y", yen))
+	p.refused(amount.TooPrecise, move("y", yen))
 	yen.Asset = "USD"
 	p.refused(AccountNotFound, move("y", yen))
 }
@@ -225,7 +225,7 @@ func TestRefusalReportsTheState(t *testing.T) {
 			map[string]string{"account": "ann", "version": "2"}},
 		{BalanceConditionFailed, move("x", post("ann", "bob", "1")).when(on("bob", -1, "101")),
 			map[string]string{"account": "bob", "balance": "100.00"}},
-		{AmountTooPrecise, move("x", post("ann", "bob", "0.001")), map[string]string{"asset": "CNY", "scale": "2"}},
+		{amount.TooPrecise, move("x", post("ann", "bob", "0.001")), map[string]string{"asset": "CNY", "scale": "2"}},
 		{AccountFrozen, move("x", post("frozen", "bob", "1")), map[string]string{"account": "frozen", "asset": "CNY"}},
 	}
 	for _, test := range tests {

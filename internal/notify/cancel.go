@@ -56,12 +56,16 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	return m, nil
 }
 
+func notFound(id int64) error {
+	return NotFound.New("there is no message %d", id).With("message_id", id)
+}
+
 // find returns the message of a row in its present state. Returns fault NOTIFY_NOT_FOUND.
 func (tx *Tx) find(r *queueRow) (*Message, error) {
 	if m := tx.message(r.Key); m != nil {
 		return m, nil
 	}
-	return nil, NotFound.New("there is no message %d", r.Key.ID)
+	return nil, notFound(r.Key.ID)
 }
 
 // notRequested returns the error for a message whose row was not requested before the batch started.

@@ -59,7 +59,7 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 				return err
 			}
 			if len(ids) == 0 {
-				return NotFound.New("there is no message with biz_no %s", bizNo)
+				return NotFound.New("there is no message with biz_no %s", bizNo).With("biz_no", bizNo)
 			}
 			k.ID = ids[0]
 		}
@@ -68,7 +68,7 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 			return err
 		}
 		if len(messages) == 0 {
-			return NotFound.New("there is no message %d", k.ID)
+			return notFound(k.ID)
 		}
 		t = &Detail{Message: messages[0]}
 		if err := t.events(ctx, d); err != nil || !withContent {

@@ -34,7 +34,7 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	}
 	if c.row == nil {
 		return nil, NotFound.New("there is no message with provider %s and provider_message_id %q", c.Provider,
-			c.ProviderMessageID)
+			c.ProviderMessageID).With("provider", c.Provider).With("provider_message_id", c.ProviderMessageID)
 	}
 	m, err := tx.find(c.row)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -236,7 +235,7 @@ func (c *SendCommand) existing(tx *Tx) (*Message, error) {
 	f := BizNoExistsDifferent.New("biz_no %s is already used by another message", c.BizNo).With("biz_no",
 		c.BizNo).With("first_id", n.id)
 	if first != nil {
-		f = f.With("differs", strings.Join(c.differences(tx.outbox, first), ",")).With("state", first.State)
+		f = f.Differing(c.differences(tx.outbox, first), "biz_no").With("state", first.State)
 	}
 	return nil, f
 }
@@ -254,9 +253,17 @@ func (c *SendCommand) differences(o *Outbox, m *Message) (fields []string) {
 		fields = append(fields, "business_type")
 	}
 	if len(fields) == 0 || c.Render == nil && !bytes.Equal(c.contentHash(o, &c.Content), m.ContentHash) {
-		fields = append(fields, "content")
+		fields = append(fields, c.says())
 	}
 	return fields
+}
+
+// says returns the field of a request that says what to send.
+func (c *SendCommand) says() string {
+	if c.Template != nil {
+		return "template"
+	}
+	return "content"
 }
 
 func (c *SendCommand) contentHash(o *Outbox, content *send.Content) []byte {
@@ -308,14 +315,20 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text),
 			MaxContent)
 	}
+	field := ""
 	switch c.Channel {
 	case send.Email:
-		err = email.Check(&r.Content)
+		field, err = email.Check(&r.Content)
 	case send.Webhook:
-		err = webhook.Check(&r.Content)
+		field, err = webhook.Check(&r.Content)
 	}
 	if err != nil {
-		return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
+		if c.Render == nil {
+			field = "content." + field
+		} else {
+			field = c.says()
+		}
+		return nil, fault.FieldInvalid.New("%s", err).WithField(field, err.Error())
 	}
 	h := tx.outbox.tenantKeys(c.Tenant)
 	m := &created{recipient: c.to, content: r.Content, text: text}

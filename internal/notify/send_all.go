@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"fmt"
+
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -27,7 +29,8 @@ func (c *SendAllCommand) Apply(tx *Tx) (any, error) {
 		answer, err := s.Apply(tx)
 		if err != nil {
 			if f := fault.Of(err); f != nil {
-				return nil, f.With("item", i).With("biz_no", s.BizNo)
+				f.With("item", i).With("biz_no", s.BizNo)
+				return nil, fault.In(fmt.Sprintf("items[%d].", i), f)
 			}
 			return nil, err
 		}

@@ -54,7 +54,7 @@ func (v *View) Repeated() error {
 		With("create_time", v.CreatedAt.Format(time.RFC3339Nano))
 }
 
-// CheckDecimals checks that no amount has more decimals than its asset. Returns fault FIELD_INVALID.
+// CheckDecimals checks that the asset can have all amounts. Returns faults AMOUNT_TOO_PRECISE, AMOUNT_TOO_LARGE.
 func (f *Facts) CheckDecimals(scale uint8) error {
 	amounts := map[string]amount.Decimal{"amount": f.Amount}
 	if f.Balance != nil {
@@ -67,14 +67,15 @@ func (f *Facts) CheckDecimals(scale uint8) error {
 	}
 	var bad *fault.Fault
 	for _, path := range slices.Sorted(maps.Keys(amounts)) {
-		if _, err := amounts[path].Minor(scale); err == nil {
+		_, err := amounts[path].Minor(scale)
+		if err == nil {
 			continue
 		}
-		problem := fmt.Sprintf("must have at most %d decimals and 38 digits, as %s", scale, f.Asset)
+		refused := amount.Refused(err, amounts[path], f.Asset, scale)
 		if bad == nil {
-			bad = fault.FieldInvalid.New("%s: %s", path, problem)
+			bad = refused
 		}
-		bad = bad.WithField(path, problem)
+		bad = bad.WithField(path, refused.Message)
 	}
 	if bad == nil {
 		return nil

@@ -1,8 +1,6 @@
 package payment
 
 import (
-	"strings"
-
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -77,13 +75,8 @@ func GatewayMustExist(r *GatewayRow) (*Gateway, error) {
 
 // Differs is the fault for a number that is used with other content.
 func (r *Refund) Differs(fields []string) error {
-	f := RefundExistsDifferent.New("the refund_no %s is already used, with another %s", r.RefundNo,
-		strings.Join(fields, " and ")).With("refund_no", r.RefundNo).With("first_id", r.ID).
-		With("differs", strings.Join(fields, ","))
-	for _, name := range fields {
-		f = f.WithField(name, "differs from the first request with this refund_no")
-	}
-	return f
+	return RefundExistsDifferent.New("the refund_no %s is already used", r.RefundNo).Differing(fields, "refund_no").
+		With("refund_no", r.RefundNo).With("first_id", r.ID)
 }
 
 // IsConsoleRefund is the fault for the number of a console refund: its gateway would not give money back again.

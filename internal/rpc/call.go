@@ -121,7 +121,11 @@ func readKey(h http.Header) (key string, life time.Duration, err error) {
 	if err != nil || !sent {
 		return "", 0, err
 	}
-	return parseKeyHeader(value)
+	key, life, err = parseKeyHeader(value)
+	if f := fault.Of(err); f != nil {
+		err = f.WithField(KeyHeader, f.Message)
+	}
+	return key, life, err
 }
 
 // ParseKey parses an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as a structured field
@@ -129,9 +133,12 @@ func readKey(h http.Header) (key string, life time.Duration, err error) {
 func ParseKey(s string) (string, error) {
 	key, life, err := parseKeyHeader(s)
 	if err == nil && life != 0 {
-		return "", commit.KeyInvalid.New("idempotency_key takes no life parameter: only the header Idempotency-Key does")
+		err = commit.KeyInvalid.New("idempotency_key takes no life parameter: only the header Idempotency-Key does")
 	}
-	return key, err
+	if f := fault.Of(err); f != nil {
+		return "", f.WithField("idempotency_key", f.Message)
+	}
+	return key, nil
 }
 
 // parseKeyHeader parses the header: a key as in ParseKey. A quoted key may have its life in seconds as a parameter of
@@ -155,6 +162,9 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 	}
 	if key == s && strings.Contains(key, ";life=") {
 		return "", 0, commit.KeyInvalid.New(`an Idempotency-Key with a life must be quoted: "KEY";life=172800`)
+	}
+	if key == s && strings.TrimSpace(key) != key { // of an item: HTTP trims headers
+		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must not begin or end with a space, unless it is quoted")
 	}
 	if len(key) < 1 || len(key) > 255 || !printableASCII(key) {
 		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")

@@ -40,7 +40,7 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 			Gateway: "till", Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "nope",
 				BusinessType: "paid", Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "Thank you"}}}}}},
 		{"RefundPayment", "PAYMENT_NOT_FOUND", "none-1", refundPayment("refund-1", "none-1", "")},
-		{"RefundPayment", "FIELD_INVALID", "amount: must not have more decimals than the payment", refundPayment("refund-1", "paid-a", "0.001")},
+		{"RefundPayment", "AMOUNT_TOO_PRECISE", "0.001 has more decimals than COIN, which has 2", refundPayment("refund-1", "paid-a", "0.001")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be greater than zero", refundPayment("refund-1", "paid-a", "0")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be a decimal", &paymentv1.RefundPaymentRequest{RefundNo: "refund-1",
 			OutTradeNo: "paid-a", Amount: proto.String("")}},

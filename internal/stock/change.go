@@ -1,6 +1,9 @@
 package stock
 
-import "github.com/ledgerd/ledgerd/internal/commit"
+import (
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
 
 // ChangeCommand changes what is stocked, or takes sold units back. Its answer is a Change.
 type ChangeCommand struct {
@@ -121,7 +124,7 @@ func (c *ChangeCommand) unsell(tx *Tx) error {
 
 func (c *ChangeCommand) differences(first Change) (fields []string) {
 	if c.Kind != first.Kind {
-		return []string{"kind"}
+		return []string{fault.OtherCall}
 	}
 	if c.Quantity != first.Quantity {
 		fields = append(fields, "quantity")

@@ -91,11 +91,11 @@ func (m *model) reserve(c *stock.ReserveCommand) string {
 		case r.quantity == 0:
 			return "RESERVATION_ENDED state=" + r.state
 		case (r.life == 0) != (life == 0):
-			differs = append(differs, "kind")
+			differs = append(differs, "call")
 		case r.life != life:
 			differs = append(differs, "life")
 		}
-		if r.quantity != c.Quantity {
+		if r.quantity != c.Quantity && !slices.Contains(differs, "call") {
 			differs = append(differs, "quantity")
 		}
 		if len(differs) > 0 {
@@ -174,7 +174,7 @@ func (m *model) change(c *stock.ChangeCommand) string {
 			differs = append(differs, "reservation_no")
 		}
 		if first.Kind != c.Kind {
-			differs = []string{"kind"}
+			differs = []string{"call"}
 		}
 		if len(differs) > 0 {
 			return "CHANGE_EXISTS_DIFFERENT differs=" + strings.Join(differs, ",")

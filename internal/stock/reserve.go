@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // ReserveCommand reserves units of an item for a time. With a life of 0 it sells them at once. Its answer is a
@@ -107,7 +108,7 @@ func (r *Reservation) draw(i *item) {
 
 func (c *ReserveCommand) differences(r Reservation) (fields []string) {
 	if (c.Life == 0) != (r.Life == 0) {
-		fields = append(fields, "kind")
+		fields = append(fields, fault.OtherCall)
 	} else if c.Life != r.Life {
 		fields = append(fields, "life")
 	}

@@ -18,7 +18,7 @@ func TestItemsArePutAndRestocked(t *testing.T) {
 	s.wants(restock("tea", "r1", 5), "r1: restock 5 of 5")
 	s.wants(restock("tea", "r1", 5), "r1: restock 5 of 5, existed")
 	s.wants(restock("tea", "r1", 6), "CHANGE_EXISTS_DIFFERENT differs=quantity")
-	s.wants(adjust("tea", "r1", 5, ""), "CHANGE_EXISTS_DIFFERENT differs=kind")
+	s.wants(adjust("tea", "r1", 5, ""), "CHANGE_EXISTS_DIFFERENT differs=call")
 	s.wants(restock("tea", "r2", 1), "r2: restock 1 of 6")
 	c.Label = "Green tea"
 	s.wants(c, "tea (Green tea): 6/0/0/6 in 1")
@@ -37,7 +37,7 @@ func TestReservationEndsOnce(t *testing.T) {
 	s.wants(reserve("tea", "a", 4), "a: 4 reserved")
 	s.wants(reserve("tea", "a", 4), "a: 4 reserved, existed")
 	s.wants(reserve("tea", "a", 5), "RESERVATION_EXISTS_DIFFERENT differs=quantity")
-	s.wants(deduct("tea", "a", 4), "RESERVATION_EXISTS_DIFFERENT differs=kind")
+	s.wants(deduct("tea", "a", 4), "RESERVATION_EXISTS_DIFFERENT differs=call")
 	s.wants(reserve("tea", "b", 7), "OUT_OF_STOCK available=6")
 	s.wantCounts("tea", "6/4/0/10")
 	s.wants(confirm("tea", "a"), "a: 4 sold")

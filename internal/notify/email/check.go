@@ -23,27 +23,27 @@ const (
 
 const anyType = "application/octet-stream"
 
-// Check returns why a message cannot be sent by e-mail. The error contains nothing of the message but names of header
-// fields.
-func Check(c *send.Content) error {
+// Check returns why a message cannot be sent by e-mail, and the field of the content that is at fault. The error contains
+// nothing of the message but names of header fields.
+func Check(c *send.Content) (field string, err error) {
 	switch {
 	case len(c.Subject) > maxSubject:
-		return fmt.Errorf("the subject has more than %d bytes", maxSubject)
+		return "subject", fmt.Errorf("the subject has more than %d bytes", maxSubject)
 	case slices.ContainsFunc(strings.Fields(c.Subject), func(w string) bool { return len(w) > maxWord }):
-		return fmt.Errorf("the subject has a word of more than %d bytes", maxWord)
+		return "subject", fmt.Errorf("the subject has a word of more than %d bytes", maxWord)
 	case !isLine(c.Subject):
-		return errors.New("the subject is not one line of UTF-8")
+		return "subject", errors.New("the subject is not one line of UTF-8")
 	case !utf8.ValidString(c.Text) || !utf8.ValidString(c.HTML):
-		return errors.New("the text is not UTF-8")
+		return "text", errors.New("the text is not UTF-8")
 	case c.Text == "" && c.HTML == "" && len(c.Attachments) == 0:
-		return errors.New("the message has neither text, html nor attachments")
+		return "text", errors.New("the message has neither text, html nor attachments")
 	}
 	for i := range c.Attachments {
 		if err := checkAttachment(&c.Attachments[i]); err != nil {
-			return fmt.Errorf("attachment %d: %w", i+1, err)
+			return fmt.Sprintf("attachments[%d]", i), fmt.Errorf("attachment %d: %w", i+1, err)
 		}
 	}
-	return checkHeaders(c.Headers)
+	return "headers", checkHeaders(c.Headers)
 }
 
 func checkAttachment(a *send.Attachment) error {

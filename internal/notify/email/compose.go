@@ -35,7 +35,7 @@ func (s *Sender) compose(m *send.Message) (*composed, error) {
 	if !isKey(m.Key) {
 		return nil, errors.New("the key is not valid")
 	}
-	if err := Check(&m.Content); err != nil {
+	if _, err := Check(&m.Content); err != nil {
 		return nil, err
 	}
 	to, err := parseAddress(m.Recipient)

@@ -217,7 +217,7 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 		if u.name.Version > 0 {
 			f.With("version", u.name.Version)
 		}
-		return Rendered{}, f
+		return Rendered{}, f.WithField("template", "must be a template of this channel that exists")
 	}
 	content, problems := compiled.Render(compiled.offer(values, offered))
 	if len(problems) > 0 {

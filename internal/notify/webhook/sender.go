@@ -76,20 +76,20 @@ func New(s Settings) (*Sender, error) {
 
 var goodType = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 
-// Check returns why a message cannot be sent to any endpoint.
-func Check(c *send.Content) error {
+// Check returns why a message cannot be sent to any endpoint, and the field of the content that is at fault.
+func Check(c *send.Content) (field string, err error) {
 	switch {
 	case !goodType.MatchString(c.Type): // it becomes a header
-		return errors.New("type must be 1 to 128 letters, digits, dots, - and _")
+		return "type", errors.New("type must be 1 to 128 letters, digits, dots, - and _")
 	case len(c.Data) > MaxBody:
-		return fmt.Errorf("data must be at most %d bytes", MaxBody)
+		return "data", fmt.Errorf("data must be at most %d bytes", MaxBody)
 	}
-	return nil
+	return "", nil
 }
 
 // Send posts the message's data to its endpoint. Types do not apply: the message names the endpoint.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
-	if err := Check(&m.Content); err != nil {
+	if _, err := Check(&m.Content); err != nil {
 		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: err.Error()}
 	}
 	e, err := s.find(ctx, Key{m.Tenant, m.Recipient})
