@@ -33,8 +33,8 @@ var kindOfSetting = func() map[audit.Kind]pb.SettingKind {
 
 func (s *Audit) ListEvents(ctx context.Context, r *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
 	var d decoder
-	f := audit.Filter{Kind: settingKinds[r.GetKind()], Name: r.GetName(), Principal: r.GetPrincipal(),
-		From: d.time("start_time", r.GetStartTime()), Before: d.time("end_time", r.GetEndTime())}
+	f := audit.Filter{Kind: settingKinds[r.GetKind()], Name: r.GetName(), Principal: r.GetPrincipal()}
+	f.From, f.Before = d.period(r.GetStartTime(), r.GetEndTime())
 	if f.Name != "" && f.Kind == "" {
 		d.bad("kind", "must be set with name")
 	}

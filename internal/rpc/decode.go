@@ -224,6 +224,15 @@ func lifeOr(d *durationpb.Duration, byDefault time.Duration) time.Duration {
 	return d.AsDuration().Truncate(time.Millisecond)
 }
 
+// period decodes the fields start_time, which a period includes, and end_time, which it does not. Each may be missing.
+func (d *decoder) period(start, end *timestamppb.Timestamp) (from, before time.Time) {
+	from, before = d.time("start_time", start), d.time("end_time", end)
+	if start != nil && end != nil && before.Before(from) {
+		d.bad("end_time", "must not be before start_time")
+	}
+	return from, before
+}
+
 // time decodes a time in whole microseconds, the resolution of the database.
 func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
 	if t == nil {

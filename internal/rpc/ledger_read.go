@@ -45,8 +45,8 @@ func (s *Ledger) GetTransfer(ctx context.Context, r *pb.GetTransferRequest) (*pb
 
 func (s *Ledger) ListTransfers(ctx context.Context, r *pb.ListTransfersRequest) (*pb.ListTransfersResponse, error) {
 	var d decoder
-	f := ledger.TransferFilter{Type: r.GetType(), Metadata: r.GetMetadata(),
-		From: d.time("start_time", r.GetStartTime()), Before: d.time("end_time", r.GetEndTime())}
+	f := ledger.TransferFilter{Type: r.GetType(), Metadata: r.GetMetadata()}
+	f.From, f.Before = d.period(r.GetStartTime(), r.GetEndTime())
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func (s *Ledger) ListTransfers(ctx context.Context, r *pb.ListTransfersRequest) 
 
 func (s *Ledger) ListEntries(ctx context.Context, r *pb.ListEntriesRequest) (*pb.ListEntriesResponse, error) {
 	var d decoder
-	f := ledger.StatementFilter{Type: r.GetType(), From: d.time("start_time", r.GetStartTime()),
-		Before: d.time("end_time", r.GetEndTime()), Ascending: r.GetAscending()}
+	f := ledger.StatementFilter{Type: r.GetType(), Ascending: r.GetAscending()}
+	f.From, f.Before = d.period(r.GetStartTime(), r.GetEndTime())
 	if err := d.err(); err != nil {
 		return nil, err
 	}

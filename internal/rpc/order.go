@@ -87,7 +87,7 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	return f
 }
 
-// orderLines decodes lines. If each has an amount, they must add up.
+// orderLines decodes lines. If each has an amount, they must add up; the amounts of some are at most the total.
 func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list []order.Line) {
 	sum, priced, fits := amount.Int{}, 0, true
 	for i, l := range lines {
@@ -108,8 +108,15 @@ func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list 
 		}
 		list = append(list, x)
 	}
-	if whole, err := total.Minor(maxDecimals); priced > 0 && priced == len(lines) && (err != nil || whole != sum) {
+	if priced == 0 {
+		return list
+	}
+	switch whole, err := total.Minor(maxDecimals); {
+	case priced == len(lines) && (err != nil || whole != sum):
 		d.bad("amount", "must be the sum of the amounts of the lines, "+amount.NewDecimal(sum, maxDecimals).String())
+	case err == nil && whole.Cmp(sum) < 0:
+		d.bad("amount", "must be at least the sum of the amounts of the lines, "+
+			amount.NewDecimal(sum, maxDecimals).String())
 	}
 	return list
 }
@@ -211,8 +218,8 @@ func (s *Orders) GetOrder(ctx context.Context, r *pb.GetOrderRequest) (*pb.GetOr
 
 func (s *Orders) ListOrders(ctx context.Context, r *pb.ListOrdersRequest) (*pb.ListOrdersResponse, error) {
 	var d decoder
-	f := order.Filter{Subject: r.GetSubject(), Machine: r.GetMachine(), State: r.GetState(),
-		From: d.time("start_time", r.GetStartTime()), Before: d.time("end_time", r.GetEndTime())}
+	f := order.Filter{Subject: r.GetSubject(), Machine: r.GetMachine(), State: r.GetState()}
+	f.From, f.Before = d.period(r.GetStartTime(), r.GetEndTime())
 	if f.State != "" && f.Machine == "" {
 		d.bad("machine", "must be set with state")
 	}

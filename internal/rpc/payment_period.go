@@ -24,7 +24,8 @@ func (s *Payments) ListTransactions(ctx context.Context, r *pb.ListTransactionsR
 // periodOf reads a period. Lists of one payment have none.
 func periodOf(gateway string, start, end *timestamppb.Timestamp, outTradeNo string) (payment.Period, error) {
 	var d decoder
-	p := payment.Period{Gateway: gateway, From: d.time("start_time", start), Before: d.time("end_time", end)}
+	p := payment.Period{Gateway: gateway}
+	p.From, p.Before = d.period(start, end)
 	if outTradeNo != "" {
 		d.bad("out_trade_no", "must not be set together with gateway, start_time or end_time")
 	}
