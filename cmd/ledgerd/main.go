@@ -30,7 +30,8 @@ import (
 
 // cli is the command line: one field per subcommand.
 type cli struct {
-	LogLevel slog.Level `help:"Minimum log level: debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
+	Version  kong.VersionFlag `help:"Show the version of this program."`
+	LogLevel slog.Level       `help:"Minimum log level: debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
 
 	Dev     devCmd     `cmd:"" default:"withargs" help:"Run a server with a private Postgres and sample data (the default)."`
 	Serve   serveCmd   `cmd:"" help:"Run a server on DATABASE_URL."`
@@ -147,6 +148,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 	var c cli
 	parser, err := kong.New(&c, kong.Name("ledgerd"), kong.Writers(out, errOut), kong.UsageOnError(),
+		kong.Vars{"version": version()},
 		kong.Description("A ledger and idempotency service on Postgres."))
 	if err != nil {
 		panic(err) // the definition of the command line is invalid

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,21 @@ func limitMemory() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(192 << 20)
 	}
+}
+
+// version describes this program: the release or the commit that it was built from, and the compiler.
+func version() string {
+	b, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "ledgerd, built without a version"
+	}
+	text := "ledgerd " + b.Main.Version
+	for _, s := range b.Settings {
+		if s.Key == "vcs.revision" && !strings.Contains(text, s.Value[:12]) {
+			text += " " + s.Value[:12]
+		}
+	}
+	return text + " " + b.GoVersion
 }
 
 // startTraces exports traces to an OTLP/HTTP address; without one it does nothing. The SDK's environment

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -161,5 +162,25 @@ func TestVerifyNamesDisabledGuards(t *testing.T) {
 	if code != 1 || !strings.Contains(said, `schema_matches: kind=trigger object="ledger_entries_append_only on ledger_entries" definition=`) ||
 		!strings.Contains(said, "\nschema_matches: 1 violations\n") || !strings.Contains(said, "the database violates 1 checks") {
 		t.Errorf("%d %s", code, said)
+	}
+}
+
+func TestVerifyNamesTheRoleThatItNeeds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	execute(t, db.SuperDSN, "revoke select on ledger_accounts from ledgerd_app")
+	for _, refused := range []string{"ledger_accounts", "goose_db_version"} {
+		code, said := command(t, on([]string{"verify"}, db.AppDSN)...)
+		if code != 1 || !strings.Contains(said, "permission denied for table "+refused) || !strings.Contains(said, "ledgerd_audit") {
+			t.Errorf("%d %s", code, said)
+		}
+		execute(t, db.SuperDSN, "revoke select on goose_db_version from public, ledgerd_app, ledgerd_admin, ledgerd_audit")
+	}
+}
+
+func TestVersionNamesTheProgramAndItsCompiler(t *testing.T) {
+	t.Parallel()
+	if out := build(t).must("--version"); !strings.HasPrefix(out, "ledgerd ") || !strings.HasSuffix(out, " "+runtime.Version()) {
+		t.Error(out)
 	}
 }

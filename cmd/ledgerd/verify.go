@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/ledgerd/ledgerd/internal/importer"
 	"github.com/ledgerd/ledgerd/internal/verify"
@@ -26,6 +29,14 @@ func (*verifyCmd) Help() string {
 
 // Run compares the schema, recomputes every balance and checks all invariants.
 func (c *verifyCmd) Run(e *env) error {
+	err := c.verify(e)
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient privilege
+		return fmt.Errorf("%w: the login must be able to read all tables and views, as members of ledgerd_audit are", err)
+	}
+	return err
+}
+
+func (c *verifyCmd) verify(e *env) error {
 	pool, err := e.open(c.DatabaseURL, 2)
 	if err != nil {
 		return err
