@@ -34,7 +34,7 @@ type tenantsKey struct{}
 
 // ForTenants returns a context whose statements see the rows of some tenants only. Planned and Begin apply it.
 func ForTenants(ctx context.Context, tenants ...int32) context.Context {
-	return context.WithValue(ctx, tenantsKey{}, TenantSet(tenants...))
+	return context.WithValue(ctx, tenantsKey{}, tenants)
 }
 
 // ForAllTenants is ForTenants for work that spans tenants: authentication, background tasks, commands of operators.
@@ -44,8 +44,13 @@ func ForAllTenants(ctx context.Context) context.Context {
 
 // TenantsOf returns the value of ledgerd.tenants for statements of a context. Empty: none was set.
 func TenantsOf(ctx context.Context) string {
-	set, _ := ctx.Value(tenantsKey{}).(string)
-	return set
+	switch tenants := ctx.Value(tenantsKey{}).(type) {
+	case []int32: // most calls need no text
+		return TenantSet(tenants...)
+	case string:
+		return tenants
+	}
+	return ""
 }
 
 // ReadCommitted begins a transaction of the usual isolation.

@@ -57,7 +57,7 @@ func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 // admit authenticates a caller, reads the request's header, and admits the request's body.
 func (g *Gate) admit(ctx context.Context, spec connect.Spec, p connect.Peer, h http.Header) (context.Context, error) {
 	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure),
-		identity: g.Anyone, header: h, requestID: h.Get(RequestIDHeader),
+		identity: g.Anyone, header: h, requestID: h.Get(requestIDKey),
 		json: strings.Contains(h.Get("Content-Type"), "json") || p.Query.Get("encoding") == "json"}
 	c.reply, _ = ctx.Value(replyKey{}).(*reply)
 	if spec.StreamType&connect.StreamTypeClient == 0 { // the request is one message

@@ -178,16 +178,15 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
 		}
 		defer func() { out.held.release(); out.calls.Leave() }()
+		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse the
+		// connection and parse the rest of the body as a request.
 		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
 		length, zipped := int(r.ContentLength), isZipped(r)
 		if r.Method == http.MethodGet {
 			length = max(length, len(r.URL.RawQuery)) // holds the message
 		}
 		raw := newBody(r)
-		// Set the body on a copy: net/http checks whether the body of its own request was read to the end. Otherwise it
-		// would reuse the connection and parse the rest of the body as a request.
 		if 0 <= length && length <= smallRequest && !zipped {
-			r = r.WithContext(r.Context())
 			r.Body = raw
 			next.ServeHTTP(w, r)
 			return
