@@ -144,7 +144,7 @@ func InvalidField(path, format string, args ...any) *Fault {
 	return FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
 }
 
-// In returns err with its fields below path, such as "items[2].": a part of a request does not know where it stands in it.
+// In returns err with its fields below path, such as "items[2].": a part of a request does not know where it stands.
 func In(path string, err error) error {
 	return Rename(err, func(name string) string { return path + name })
 }
@@ -166,8 +166,8 @@ func Rename(err error, name func(path string) string) error {
 	return &own
 }
 
-// OtherCall stands for all fields where the first request with the same number was made by another kind of call, such as
-// a Capture instead of a Transfer.
+// OtherCall stands for all fields where the first request with the same number was made by another kind of call, such
+// as a Capture instead of a Transfer.
 const OtherCall = "call"
 
 // Differing adds the fields in which a request differs from the first one with the same number: to the message, to the

@@ -299,6 +299,24 @@ type created struct {
 	text        []byte // content as it is stored
 }
 
+// check returns fault FIELD_INVALID if the channel cannot send the content.
+func (c *SendCommand) check(content *send.Content) (err error) {
+	field := ""
+	switch c.Channel {
+	case send.Email:
+		field, err = email.Check(content)
+	case send.Webhook:
+		field, err = webhook.Check(content)
+	}
+	if err == nil {
+		return nil
+	}
+	if field = "content." + field; c.Render != nil {
+		field = c.says()
+	}
+	return fault.FieldInvalid.New("%s", err).WithField(field, err.Error())
+}
+
 func (c *SendCommand) make(tx *Tx) (*created, error) {
 	r := Rendered{Content: c.Content}
 	if c.Render != nil {
@@ -315,20 +333,8 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text),
 			MaxContent)
 	}
-	field := ""
-	switch c.Channel {
-	case send.Email:
-		field, err = email.Check(&r.Content)
-	case send.Webhook:
-		field, err = webhook.Check(&r.Content)
-	}
-	if err != nil {
-		if c.Render == nil {
-			field = "content." + field
-		} else {
-			field = c.says()
-		}
-		return nil, fault.FieldInvalid.New("%s", err).WithField(field, err.Error())
+	if err := c.check(&r.Content); err != nil {
+		return nil, err
 	}
 	h := tx.outbox.tenantKeys(c.Tenant)
 	m := &created{recipient: c.to, content: r.Content, text: text}

@@ -178,8 +178,8 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
 		}
 		defer func() { out.held.release(); out.calls.Leave() }()
-		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse the
-		// connection and parse the rest of the body as a request.
+		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse
+		// the connection and parse the rest of the body as a request.
 		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
 		length, zipped := int(r.ContentLength), isZipped(r)
 		if r.Method == http.MethodGet {

@@ -23,8 +23,8 @@ const (
 
 const anyType = "application/octet-stream"
 
-// Check returns why a message cannot be sent by e-mail, and the field of the content that is at fault. The error contains
-// nothing of the message but names of header fields.
+// Check returns why a message cannot be sent by e-mail, and the field of the content that is at fault. The error
+// contains nothing of the message but names of header fields.
 func Check(c *send.Content) (field string, err error) {
 	switch {
 	case len(c.Subject) > maxSubject:
