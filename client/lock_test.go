@@ -36,8 +36,8 @@ func mustLock(t testing.TB, c *client.Client, name string, opts ...client.LockOp
 func TestALockIsRenewedUntilItIsUnlocked(t *testing.T) {
 	t.Parallel()
 	c, db := lockSite(t)
-	l := mustLock(t, c, "a", client.LockLease(time.Second), client.LockHolder("me"))
-	_, err := c.Lock(context.Background(), "a", client.LockWait(2500*time.Millisecond))
+	l := mustLock(t, c, "a", client.LockLease(3*time.Second), client.LockHolder("me"))
+	_, err := c.Lock(context.Background(), "a", client.LockWait(7*time.Second))
 	e, _ := client.AsError(err)
 	if !errors.Is(err, client.ReasonLockHeld) || e.Metadata["holder"] != "me" || e.Metadata["position"] != "1" {
 		t.Errorf("second acquisition: %v %+v", err, e)
