@@ -241,7 +241,7 @@ func TestOrderOfWhatTheSameExecuteMakes(t *testing.T) {
 		if c == x {
 			m.equal("ends", got, "ok; ok; ok; ok; ok; o awaiting_payment; o paid")
 		} else {
-			m.equal("ends", got, "FIELD_INVALID")
+			m.equal("ends", got, "AMOUNT_TOO_PRECISE")
 		}
 	}
 	m.wantRows("o", "order, paid 2 pay, 3 rice sold, hold captured, transfer")

@@ -136,7 +136,7 @@ func (f *fair) put(name string, t terms) string {
 	case t.campaign == "" && t.asset != "CNY":
 		return "ASSET_NOT_FOUND"
 	case t.campaign == "" && t.amount == "0.001":
-		return "FIELD_INVALID"
+		return "AMOUNT_TOO_PRECISE"
 	case exists && (had.campaign == "") != (t.campaign == ""):
 		return "FIELD_INVALID" // it would forget its winners
 	case had == t:

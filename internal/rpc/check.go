@@ -26,11 +26,6 @@ func check(m proto.Message) error {
 	if err := decodeError(m); err != nil {
 		return err
 	}
-	return checkDecoded(m)
-}
-
-// checkDecoded is check of a message that was decoded, such as a part of a request.
-func checkDecoded(m proto.Message) error {
 	if path, problem := findInvalid(m.ProtoReflect()); problem != "" {
 		return fault.InvalidField(path, "%s", problem)
 	}
@@ -216,9 +211,9 @@ func checkItem(item *ledgerv1.TransferBatchItem) error {
 		}
 	}
 	if item.GetTransfer() == nil || len(item.ProtoReflect().GetUnknown()) > 0 {
-		return checkDecoded(item)
+		return check(item)
 	}
-	return checkDecoded(item.GetTransfer())
+	return check(item.GetTransfer())
 }
 
 // findInvalid returns the path of the first field that no call may have: an unknown field, which may be a condition

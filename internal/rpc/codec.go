@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -65,17 +66,23 @@ func storeDecodeError(m proto.Message, err error) {
 	}
 	proto.Reset(m)
 	b := protowire.AppendTag(nil, decodeErrorField, protowire.BytesType)
-	m.ProtoReflect().SetUnknown(protowire.AppendString(b, p.path+"\x00"+p.problem))
+	m.ProtoReflect().SetUnknown(protowire.AppendString(b, decodeErrorMark+p.path+"\x00"+p.problem))
 }
 
-// decodeError returns the error that storeDecodeError stored, if any. A caller that sends the field itself gets its own
-// text back.
+// decodeErrorMark tells the field from one that a caller sends.
+var decodeErrorMark = rand.Text()
+
+// decodeError returns the error that storeDecodeError stored, if any.
 func decodeError(m proto.Message) error {
 	field, kind, n := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
 	if n < 0 || field != decodeErrorField || kind != protowire.BytesType {
 		return nil
 	}
 	text, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[n:])
+	text, ours := strings.CutPrefix(text, decodeErrorMark)
+	if !ours {
+		return nil
+	}
 	path, problem, _ := strings.Cut(strings.ToValidUTF8(text, "?"), "\x00")
 	f := fault.FieldInvalid.New("the request cannot be read: %s", jsonProblem{path, problem}.Error())
 	if path != "" {

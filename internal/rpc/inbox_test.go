@@ -86,7 +86,7 @@ func init() {
 			return &inboxv1.ReceiveRequest{Key: message("new-" + tag), Delivery: deliveryOf("x"), Result: "seen"}
 		}, refused: func(tag string) proto.Message { return &inboxv1.ReceiveRequest{Key: message("dead-" + tag)} }},
 		"Inbox.Begin": {well: func(tag string) proto.Message {
-			return &inboxv1.BeginRequest{Key: message("begin-" + tag), Delivery: deliveryOf("x")}
+			return &inboxv1.BeginRequest{Key: message("begin-" + tag), Delivery: deliveryOf("x"), Lease: durationpb.New(time.Hour)}
 		}},
 		"Inbox.Complete": {well: func(tag string) proto.Message {
 			return &inboxv1.CompleteRequest{Key: message("held-" + tag), Fence: heldFence, Result: "done"}

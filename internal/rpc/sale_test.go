@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -240,8 +241,8 @@ func TestSaleHasHours(t *testing.T) {
 	}
 	fine := saleOf("x", "tv", "COIN")
 	fine.GetOrder().Amount = "0.001"
-	if a := c.call(connectJSON, "Sale.PutSale", putSale(fine)); a.Reason(t) != "FIELD_INVALID" ||
-		!strings.Contains(a.Message, "sale.order.amount") {
+	if a := c.call(connectJSON, "Sale.PutSale", putSale(fine)); a.Reason(t) != "AMOUNT_TOO_PRECISE" ||
+		!slices.Equal(a.Fields(t), []string{"sale.order.amount"}) {
 		t.Errorf("%s", a.Raw)
 	}
 }
