@@ -1,0 +1,150 @@
+package load
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+)
+
+// pairEnv has the URLs of two servers without API keys, separated by a comma.
+const pairEnv = "LEDGERD_PAIR"
+
+const (
+	pairAccounts = 10_000
+	pairSlice    = 700 * time.Millisecond
+)
+
+// BenchmarkPair compares two servers that run already, such as two versions of ledgerd, each with its own Postgres. It
+// calls one and then the other, for a slice of time each: the speed of a machine can change by half within minutes, so
+// that runs one after the other compare minutes. -benchtime 20x makes 20 pairs of slices. ratio is the median of the
+// second server's calls a second, divided by those of the first; low and high are quartiles.
+func BenchmarkPair(b *testing.B) {
+	if os.Getenv(pairEnv) == "" {
+		b.Skip(pairEnv + " has no URLs of two servers")
+	}
+	urls := strings.SplitN(os.Getenv(pairEnv), ",", 2)
+	run := fmt.Sprintf("%04x", time.Now().Unix()%0x10000)
+	for _, url := range urls {
+		createPairAccounts(b, &Spec{URL: url, APIKey: "none", Patience: 20 * time.Second})
+	}
+	for _, x := range []struct {
+		name           string
+		callers, items int
+		hot            bool
+		request        func(key string) (procedure string, m proto.Message)
+	}{
+		{name: "transfer-1", callers: 1},
+		{name: "transfer-64", callers: 64},
+		{name: "transfer-256", callers: 256},
+		{name: "hot-256", callers: 256, hot: true},
+		{name: "batch-8", callers: 8, items: 1000},
+		{name: "claim-256", callers: 256, request: func(key string) (string, proto.Message) {
+			return idempotencyv1connect.IdempotencyServiceClaimKeyProcedure, &idempotencyv1.ClaimKeyRequest{Key: key}
+		}},
+		{name: "token-256", callers: 256, request: func(string) (string, proto.Message) {
+			return idempotencyv1connect.IdempotencyServiceIssueTokensProcedure,
+				&idempotencyv1.IssueTokensRequest{Purpose: "order", Count: 1}
+		}},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			var calls [2][]func() Outcome
+			for i, url := range urls {
+				spec := &Spec{URL: url, APIKey: "none", Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1, Items: x.items,
+					Patience: 20 * time.Second}
+				if x.hot {
+					spec.Hot, spec.Accounts = pairAccounts-1, pairAccounts-1
+				}
+				for n := range x.callers {
+					calls[i] = append(calls[i], pairCall(b, spec, n, x.request))
+				}
+			}
+			run = fmt.Sprintf("%04x", time.Now().UnixMicro()%0x10000) // no biz_no comes again
+			b.ResetTimer()
+			comparePair(b, calls)
+		})
+	}
+}
+
+// pairCall returns one caller: of transfers, or of the request for a key that is new in every call.
+func pairCall(b *testing.B, spec *Spec, n int, request func(key string) (string, proto.Message)) func() Outcome {
+	b.Helper()
+	if request == nil {
+		c, err := newConnectCaller(spec, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(c.close)
+		return c.call
+	}
+	c := &httpConn{}
+	if err := c.open(spec); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(c.close)
+	begun, calls := time.Now().UnixNano(), 0
+	return func() Outcome {
+		calls++
+		procedure, m := request(fmt.Sprintf("%d-%d-%d", begun, n, calls))
+		if err := c.unary(spec, procedure, m, nil); err != nil {
+			return Outcome{Refused: 1, Err: err}
+		}
+		return Outcome{Succeeded: 1}
+	}
+}
+
+// comparePair measures both servers once for each pair, the first one first in every other pair.
+func comparePair(b *testing.B, calls [2][]func() Outcome) {
+	b.Helper()
+	var ratios []float64
+	for n := range b.N {
+		var rate [2]float64
+		for _, i := range []int{n % 2, 1 - n%2} {
+			r, err := Measure(b.Context(), calls[i], pairSlice/5, pairSlice, func(string) {})
+			if err != nil {
+				b.Fatal(err)
+			}
+			if r.Refused+r.Unknown > 0 || r.Measured == 0 {
+				b.Fatalf("server %d: %d refused, %d unknown: %s", i+1, r.Refused, r.Unknown, r.FirstError)
+			}
+			rate[i] = float64(r.Measured) / r.Seconds
+		}
+		ratios = append(ratios, rate[1]/rate[0])
+	}
+	slices.Sort(ratios)
+	for unit, at := range map[string]float64{"low": 0.25, "ratio": 0.5, "high": 0.75} {
+		b.ReportMetric(ratios[int(at*float64(len(ratios)-1))], unit)
+	}
+}
+
+func createPairAccounts(b *testing.B, spec *Spec) {
+	b.Helper()
+	var c httpConn
+	if err := c.open(spec); err != nil {
+		b.Fatal(err)
+	}
+	defer c.close()
+	call := func(procedure string, m proto.Message) {
+		if err := c.unary(spec, procedure, m, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+	call(ledgerv1connect.LedgerServiceCreateAssetsProcedure,
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: Asset, Scale: 2}}})
+	for first := 0; first < pairAccounts; first += 1000 {
+		r := &ledgerv1.CreateAccountsRequest{}
+		for n := first; n < first+1000; n++ {
+			r.Accounts = append(r.Accounts, &ledgerv1.NewAccount{Code: Code(n), Asset: Asset, Unbounded: true})
+		}
+		call(ledgerv1connect.LedgerServiceCreateAccountsProcedure, r)
+	}
+}
