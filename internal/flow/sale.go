@@ -46,7 +46,7 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 	if o := c.Order; o != nil {
 		scale, err := tx.Ledger().Decimals(c.Key.Tenant, o.Asset)
 		if err != nil {
-			return nil, err
+			return nil, fault.In("sale.order.", err)
 		}
 		f := factsOf(o)
 		if err = f.CheckDecimals(scale); err == nil {

@@ -72,7 +72,7 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 		{"Hold", "ACCOUNT_NOT_FOUND", "to", &ledgerv1.HoldRequest{BizNo: "h", From: "u:a", To: "nowhere", Asset: "COIN", Amount: "1"}},
 		{"FreezeAccount", "ACCOUNT_NOT_FOUND", "account", &ledgerv1.FreezeAccountRequest{Account: ref("nowhere", "COIN")}},
 		{"GetAccount", "ACCOUNT_NOT_FOUND", "account", &ledgerv1.GetAccountRequest{Account: ref("nowhere", "COIN")}},
-		{"Notify.SendBatch", "FIELD_INVALID", "items[1].recipient", both(byText("nobody", "y", "y"))},
+		{"Notify.SendBatch", "FIELD_INVALID", "items[1].recipient", both(byText("no number", "y", "y"))},
 		{"Notify.SendBatch", "FIELD_INVALID", "items[1].not_before", both(late)},
 		{"Notify.SendBatch", "FIELD_INVALID", "items[1].content.subject", both(mail)},
 		{"Notify.SendBatch", "TEMPLATE_NOT_FOUND", "items[1].template", both(from("none"))},
