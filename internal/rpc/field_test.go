@@ -83,6 +83,7 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 		{"Order.CreateOrder", "AMOUNT_TOO_PRECISE", "amount", &orderv1.CreateOrderRequest{Subject: "u", Asset: "COIN", Amount: "0.001"}},
 		{"Order.CreateOrder", "FIELD_INVALID", "amount", &orderv1.CreateOrderRequest{Subject: "u", Asset: "COIN", Amount: "5",
 			Lines: []*orderv1.OrderLine{{Item: "tea", Quantity: 1, Amount: "6"}, {Item: "tea", Quantity: 1}}}},
+		{"Sale.PutSale", "ASSET_NOT_FOUND", "sale.order.asset", putSale(saleOf("lot", "tea", "NONE"))},
 		{"ListTransfers", "FIELD_INVALID", "end_time", &ledgerv1.ListTransfersRequest{StartTime: late.NotBefore, EndTime: timestamppb.New(time.Unix(1, 0))}},
 		{"Stock.Reserve", "RESERVATION_EXISTS_DIFFERENT", "reservation_no", &stockv1.ReserveRequest{Item: "tea", ReservationNo: "sold", Quantity: 1}},
 	} {
