@@ -105,6 +105,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
+	waitUntilSettled(t, super)
 	if err := super.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -232,6 +233,20 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 		got, next, err := r.Statement(ctx, 1, "world", "CNY", ledger.StatementFilter{Type: "rare"}, p)
 		return len(got), next, err
 	})
+}
+
+// waitUntilSettled waits until no transaction runs that began before the last commit, such as one of a test in another
+// database of the cluster: watchers are shown a commit only then.
+func waitUntilSettled(t *testing.T, c *pgx.Conn) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for settled := false; !settled; <-tick.C {
+		if err := c.QueryRow(t.Context(), `
+			select bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) from commit_batches`).Scan(&settled); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // pagesTogether reads a list of 100 rows among 100,000 that no single page scans.

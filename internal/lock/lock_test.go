@@ -36,6 +36,7 @@ type process struct {
 	outage  int32        // number of commands to fail after a queue entry was lost
 	left    atomic.Int32 // how many of them are still to fail
 	refused atomic.Int32
+	lost    atomic.Int32 // how many answers to queuing are still to be lost
 }
 
 // start runs a process on a database until the end of the test or until stop.
@@ -76,6 +77,9 @@ func (p *process) do(ctx context.Context, c commit.Caller, command commit.Comman
 		Rows: 1, Bytes: 512})
 	if gone, ok := out.Answer.([]int64); ok && len(gone) > 0 {
 		p.left.Store(p.outage)
+	}
+	if _, queued := out.Answer.(int64); queued && p.lost.Add(-1) >= 0 {
+		return nil, fault.OutcomeUnknown.New("simulated loss of an answer")
 	}
 	return out.Answer, err
 }

@@ -119,11 +119,12 @@ func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParam
 func isHeld(err error) bool { return fault.Is(err, Held) || fault.Is(err, PageHeld) }
 
 // queue waits once: until the lock is acquired, the queue entry is lost, or the wait is over. again means that
-// an earlier wait lost its entry, so the database may still be unavailable.
+// an earlier wait lost its entry, so the database may still be unavailable. If the outcome of queuing is unknown,
+// the call queues again too: an entry that was written after all is not renewed, so it soon expires.
 func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams, key callKey, again bool,
 	over <-chan time.Time, try Try) error {
 	ticket, err := w.enqueue(ctx, c, p)
-	if f := fault.Of(err); again && f != nil && f.Reason.Class == fault.System {
+	if f := fault.Of(err); f != nil && (again && f.Reason.Class == fault.System || f.Reason == fault.OutcomeUnknown) {
 		select {
 		case <-over:
 		case <-ctx.Done():

@@ -338,6 +338,26 @@ func TestAWaitOutlastsADatabaseOutage(t *testing.T) {
 	handOver(t, holder, l, got)
 }
 
+// The database may queue a call, and its answer be lost. The entry that nobody knows expires, and then the call's own is
+// the first.
+func TestAWaitOutlastsALostAnswer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	holder, waiter := start(t, db.AllDSN), start(t, db.AllDSN)
+	waiter.lost.Store(1)
+	super := pgtest.Pool(t, db.SuperDSN)
+	l := holder.must(holder.acquire("a", "one", time.Minute))
+	got := make(chan error, 1)
+	go func() {
+		_, err := waiter.wait(context.Background(), params("a", "two", time.Minute), time.Minute)
+		got <- err
+	}()
+	eventually(t, 20*time.Second, "the call is queued twice", func() bool {
+		return count(t, super, "select count(*) from lock_waiters") == 2
+	})
+	handOver(t, holder, l, got)
+}
+
 // handOver releases a lock and checks that the waiter acquires it.
 func handOver(t *testing.T, holder *process, l lock.Lock, got <-chan error) {
 	t.Helper()
