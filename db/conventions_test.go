@@ -283,6 +283,7 @@ func TestStatementTriggersReadTheirOwnRows(t *testing.T) {
 		"machine_instances_created: machine_moves": allowed, "machine_instances_moved: machine_moves": allowed,
 		"machine_instances_created: gone":    "not in the branch of an insert",
 		"commit_epochs_begin: commit_epochs": "of the epoch before, one row", "commit_epochs_begin: last": "a variable",
+		"commit_epochs_check: commit_epochs": "the inserted row, by its key",
 	}.hold(t, "is read by a trigger", others)
 }
 

@@ -34,31 +34,18 @@ $$;
 comment on function commit_append_only is 'Trigger that refuses update, delete and truncate.';
 
 -- +goose StatementBegin
-create function commit_read_history() returns text
+create function commit_history() returns text
     language sql
     stable
-    set search_path = pg_catalog, pg_temp
+    set search_path from current
     as $$
-        select s.system_identifier || '/' || d.oid
+        select s.system_identifier || '/' || d.oid || '/' || to_regclass('commit_epochs')::oid
         from pg_catalog.pg_control_system() s, pg_catalog.pg_database d where d.datname = current_database()
     $$;
 -- +goose StatementEnd
-comment on function commit_read_history is 'The cluster''s system identifier and the database''s oid.';
-
--- +goose StatementBegin
-create function commit_history() returns text
-    language plpgsql
-    set search_path from current
-    as $$
-begin
-    return coalesce(nullif(current_setting('ledgerd.history', true), ''),
-        set_config('ledgerd.history', commit_read_history(), false));
-end
-$$;
--- +goose StatementEnd
 comment on function commit_history is
-    'Result of commit_read_history. It does not change during a session, so the session caches it: the identifier is '
-    'read from a file.';
+    'The cluster''s system identifier, and the oids of the database and of commit_epochs: a copy that was made by SQL '
+    'differs in the last one, even in a cluster with the same identifier.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer
@@ -83,6 +70,7 @@ create table commit_epochs (
     timeline integer not null default commit_timeline(),
     began_at timestamptz not null default clock_timestamp(),
     base     bigint not null,
+    xid      xid not null default pg_current_xact_id()::xid,
     constraint commit_epochs_pkey primary key (epoch),
     constraint commit_epochs_base_check check (base >= 0 and base < 562949953421312)
 );
@@ -100,6 +88,8 @@ comment on column commit_epochs.base is
     'Added to the numbers of sequences, which never go back: at least 2^34 more than that of the epoch before, and up '
     'to 2^34 more at random. So epochs with the same number, in copies of the database that went different ways, '
     'begin at different places.';
+comment on column commit_epochs.xid is
+    'Transaction that wrote the row. The row of a database that was restored from a dump has another xmin.';
 
 -- +goose StatementBegin
 create function commit_begin_epoch() returns trigger
@@ -112,10 +102,6 @@ begin
     if new.base is not null then -- a restore of the data alone
         return new;
     end if;
-    if new.history <> commit_read_history() then
-        raise exception 'ledgerd.history is set to %: not this database', new.history
-            using errcode = 'insufficient_privilege';
-    end if;
     select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
     new.base := coalesce(last.base, 0) + ((new.epoch - coalesce(last.epoch, 1))::bigint << 34);
     if new.epoch > 1 then -- not random(), which setseed() decides
@@ -126,10 +112,28 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_begin_epoch is
-    'Chooses the base of a new epoch, and refuses one of another database: every login may set ledgerd.history.';
+comment on function commit_begin_epoch is 'Chooses the base of a new epoch.';
 create trigger commit_epochs_begin before insert on commit_epochs
     for each row execute function commit_begin_epoch();
+
+-- +goose StatementBegin
+create function commit_check_epoch() returns trigger
+    language plpgsql
+    set search_path from current
+    as $$
+begin
+    if exists (select from commit_epochs e
+        where e.epoch = new.epoch and e.xid = pg_current_xact_id()::xid and e.xmin <> e.xid) then
+        raise exception 'an epoch cannot begin after a savepoint' using errcode = 'invalid_transaction_state';
+    end if;
+    return null;
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_check_epoch is
+    'Refuses the row of a subtransaction: xmin is the number of that, so the row would seem to be restored.';
+create trigger commit_epochs_check after insert on commit_epochs
+    for each row execute function commit_check_epoch();
 
 -- commit_epoch runs in every batch.
 -- +goose StatementBegin
@@ -141,16 +145,17 @@ declare
     last record;
     present integer;
 begin
-    select e.epoch, e.history, e.timeline into last from commit_epochs e order by e.epoch desc limit 1;
+    select e.epoch, e.timeline, e.xmin = e.xid as written_here into last
+    from commit_epochs e order by e.epoch desc limit 1;
     if not found then
         return commit_timeline();
     end if;
     if pg_is_in_recovery() then
         return last.epoch;
     end if;
-    -- As commit_timeline and commit_history, without the cost of calls.
+    -- As commit_timeline, without the cost of a call.
     present := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
-    if last.history <> coalesce(nullif(current_setting('ledgerd.history', true), ''), commit_history()) then
+    if not last.written_here then
         return last.epoch + present;
     end if;
     return last.epoch + case when present < last.timeline then 1 else present - last.timeline end;
@@ -160,7 +165,24 @@ $$;
 comment on function commit_epoch is
     'Number of the present epoch, even if no server has recorded it yet: each promotion since the last recorded one '
     'counts.';
-alter table commit_epochs alter epoch set default commit_epoch();
+
+-- +goose StatementBegin
+create function commit_unrecorded_epoch() returns integer
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    present integer := commit_epoch();
+begin
+    return present
+        + (exists (select from commit_epochs e where e.epoch = present and e.history <> commit_history()))::integer;
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_unrecorded_epoch is
+    'Number of the present epoch, or of the next one if the database has been copied or upgraded file by file: such '
+    'copies are noticed when a number is drawn or a server starts, since the identifier is read from a file.';
+alter table commit_epochs alter epoch set default commit_unrecorded_epoch();
 
 -- +goose StatementBegin
 create function commit_base() returns bigint
@@ -171,7 +193,8 @@ declare
     present bigint;
 begin
     for tries in 1 .. 2 loop
-        select e.base into present from commit_epochs e where e.epoch = commit_epoch();
+        select e.base into present from commit_epochs e
+        where e.epoch = commit_epoch() and e.history = commit_history();
         if found then
             return present;
         end if;
@@ -341,7 +364,7 @@ grant select (tenant_id, principal, operation, key, refused, request_id, created
 create trigger commit_epochs_append_only before update or delete or truncate on commit_epochs
     for each statement execute function commit_append_only();
 grant select on commit_epochs to ledgerd_app;
--- Defaults and the trigger decide all columns: no login begins an epoch that Postgres does not know.
+-- Defaults and the triggers decide all columns: no login begins an epoch that Postgres does not know.
 grant insert (began_at) on commit_epochs to ledgerd_app;
 grant select on commit_epochs to ledgerd_audit;
 
@@ -464,11 +487,12 @@ drop table commit_keys;
 drop table commit_batches;
 drop table commit_epochs;
 drop function commit_base;
+drop function commit_unrecorded_epoch;
 drop function commit_epoch;
+drop function commit_check_epoch;
 drop function commit_begin_epoch;
 drop function commit_timeline;
 drop function commit_history;
-drop function commit_read_history;
 drop function commit_time_taken;
 drop function commit_batch_before;
 drop function commit_expect;

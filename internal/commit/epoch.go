@@ -35,14 +35,28 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",
 				e.Epoch)
 		}
-		// By default the isolation may be one under which a loser of the race fails.
-		err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			return q.EpochBegin(ctx, tx)
-		})
-		if err != nil {
-			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)
+		if err := RecordEpoch(ctx, pool); err != nil {
+			return Epoch{}, err
 		}
 	}
+}
+
+// RecordEpoch records the epoch, unless it is recorded. It also notices that the files of the database were copied or
+// upgraded, which CurrentEpoch does not.
+func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, voidTimeout) // another session may be about to record it
+	defer cancel()
+	// By default the isolation may be one under which a loser of the race fails.
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := q.DurabilityRaise(ctx, tx); err != nil {
+			return err
+		}
+		return q.EpochRecord(ctx, tx)
+	})
+	if err != nil {
+		return fmt.Errorf("record the epoch: %w", err)
+	}
+	return nil
 }
 
 // SameDatabase reports whether two pools have the same database, or standbys of one.

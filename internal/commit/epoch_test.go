@@ -1,8 +1,12 @@
 package commit_test
 
 import (
+	"context"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -44,7 +48,8 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	}
 	// The operator's statement after restoring a disk snapshot.
 	super := pgtest.Pool(t, db.SuperDSN)
-	if _, err := super.Exec(t.Context(), "insert into commit_epochs (epoch) select max(epoch) + 1 from commit_epochs"); err != nil {
+	if _, err := super.Exec(t.Context(),
+		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
 	if next := agree(); next == first {
@@ -56,10 +61,10 @@ func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super := pgtest.Pool(t, db.SuperDSN)
-	for _, history := range []string{"1/1", "2/2"} { // the history of another cluster
-		var epoch, next int
-		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, history, base)
-			select coalesce(max(epoch), 0) + 1, $1, 0 from commit_epochs returning epoch`, history).Scan(&epoch)
+	for range 2 {
+		var epoch, next int // the row is that of another database, where another transaction wrote it
+		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, xid, base)
+			select coalesce(max(epoch), 0) + 1, '3', 0 from commit_epochs returning epoch`).Scan(&epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,5 +73,66 @@ func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 		if err != nil || next != epoch+1 {
 			t.Errorf("a commit after epoch %d carries epoch %d, %v", epoch, next, err)
 		}
+	}
+}
+
+// Nothing of a copy's names tells it from its original: neither the cluster, nor the database, nor the timeline.
+func TestACopyBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
+	for name, copied := range map[string]func(t *testing.T, db *pgtest.DB) *pgtest.DB{
+		"from a dump":        func(t *testing.T, db *pgtest.DB) *pgtest.DB { db.Reload(t); return db },
+		"file by file":       func(t *testing.T, db *pgtest.DB) *pgtest.DB { return db.Copy(t) },
+		"from a second dump": func(t *testing.T, db *pgtest.DB) *pgtest.DB { db.Reload(t); db.Reload(t); return db },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			epoch, base := recorded(t, db)
+			if again, _ := recorded(t, db); again != epoch {
+				t.Errorf("epoch %d of the same database became %d", epoch, again)
+			}
+			later, higher := recorded(t, copied(t, db))
+			if later <= epoch || higher < base+1<<34 {
+				t.Errorf("the original is in epoch %d with base %d, the copy in epoch %d with base %d", epoch, base, later, higher)
+			}
+		})
+	}
+}
+
+// recorded records the epoch, as a server does that starts, and returns it with its base.
+func recorded(t *testing.T, db *pgtest.DB) (epoch, base int64) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), db.AppDSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := commit.RecordEpoch(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.QueryRow(t.Context(), "select epoch, base from commit_epochs order by epoch desc limit 1").
+		Scan(&epoch, &base); err != nil {
+		t.Fatal(err)
+	}
+	return epoch, base
+}
+
+// A session may be about to record the epoch, and then do nothing more.
+func TestAnOpenRecordingOfTheEpochDelaysStartsForALimitedTime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	super := pgtest.Pool(t, db.SuperDSN)
+	tx, err := super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), "insert into commit_epochs default values"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := commit.RecordEpoch(ctx, super); err == nil || ctx.Err() != nil {
+		t.Errorf("the epoch was recorded beside another session: %v", err)
 	}
 }

@@ -113,9 +113,7 @@ func (e *Engine[T]) probe() {
 // noticeEpoch records a new epoch after a restore or a failover, so that cursors of the epoch before end at once. The
 // first number that is drawn would record it too (commit_base).
 func (e *Engine[T]) noticeEpoch() {
-	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
-	defer cancel()
-	if _, err := CurrentEpoch(ctx, e.pool); err != nil {
+	if err := RecordEpoch(context.Background(), e.pool); err != nil {
 		e.log.Warn("the epoch of the database was not recorded", "error", err)
 	}
 }

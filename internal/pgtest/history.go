@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,6 +29,25 @@ func (d *Durable) Restore(t testing.TB, from *DB) *DB {
 	program(ctx, t, "pg_restore", "--exit-on-error", "--dbname="+db.SuperDSN, file)
 	t.Cleanup(func() { db.finish(t) })
 	return db
+}
+
+// Reload dumps the database and restores it into itself, so that nothing that Postgres names has changed. Nothing may
+// be connected to it.
+func (db *DB) Reload(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	file := filepath.Join(t.TempDir(), "dump")
+	program(ctx, t, "pg_dump", "--format=custom", "--file="+file, db.SuperDSN)
+	super, err := pgx.Connect(ctx, db.SuperDSN)
+	if err == nil {
+		_, err = super.Exec(ctx, "drop schema public, audit cascade; create schema public")
+		err = errors.Join(err, super.Close(ctx))
+	}
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	program(ctx, t, "pg_restore", "--exit-on-error", "--dbname="+db.SuperDSN, file)
 }
 
 // Standby starts a standby with asynchronous streaming replication, read-only until Promote.

@@ -190,8 +190,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
-	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first watcher retries
-		s.log.Warn("the epoch of the database could not be read", "error", err)
+	if err := commit.RecordEpoch(ctx, s.batches); err != nil { // the first number that is drawn retries
+		s.log.Warn("the epoch of the database was not recorded", "error", err)
 	}
 	// Before the first call: after a long outage of all servers the current partitions may be missing.
 	if err := s.keepPartitions(ctx); err != nil {

@@ -7,9 +7,9 @@ select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce,
 from (select commit_epoch() as epoch) e
 left join commit_epochs l on l.epoch = e.epoch;
 
--- name: EpochBegin :exec
--- Records the present epoch, unless another server has done so.
-insert into commit_epochs default values on conflict (epoch) do nothing;
+-- name: EpochRecord :exec
+-- Records the present epoch, unless it is recorded.
+select commit_base();
 
 -- name: EpochHistory :one
 -- Identifies the database, also on its standbys and across restarts.

@@ -10,16 +10,6 @@ import (
 	"time"
 )
 
-const epochBegin = `-- name: EpochBegin :exec
-insert into commit_epochs default values on conflict (epoch) do nothing
-`
-
-// Records the present epoch, unless another server has done so.
-func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
-	_, err := db.Exec(ctx, epochBegin)
-	return err
-}
-
 const epochHistory = `-- name: EpochHistory :one
 select commit_history()
 `
@@ -53,4 +43,14 @@ func (q *Queries) EpochRead(ctx context.Context, db DBTX) (EpochReadRow, error) 
 	var i EpochReadRow
 	err := row.Scan(&i.Epoch, &i.Nonce, &i.BeganAt)
 	return i, err
+}
+
+const epochRecord = `-- name: EpochRecord :exec
+select commit_base()
+`
+
+// Records the present epoch, unless it is recorded.
+func (q *Queries) EpochRecord(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, epochRecord)
+	return err
 }
