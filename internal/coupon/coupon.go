@@ -105,4 +105,7 @@ func (k Key) IsIssued() error {
 		With("code", k.Code)
 }
 
-func notFound(k Key) error { return NotFound.New("there is no coupon %s", k.Code).With("code", k.Code) }
+func notFound(k Key) error {
+	return NotFound.New("there is no coupon %s", k.Code).With("code", k.Code).
+		WithField("code", "must be the code of a coupon that exists")
+}

@@ -165,11 +165,11 @@ func TestRepeatsAreComparedWithStoredContent(t *testing.T) {
 		}
 	}
 	for want, c := range map[string]*ledger.TransferCommand{
-		"effective_time":  dressed(func(p *ledger.TransferParams) { p.EffectiveAt = at.Add(time.Microsecond) }),
-		"metadata":        dressed(func(p *ledger.TransferParams) { p.Metadata["a"] = "2" }),
-		"postings.amount": dressed(func(p *ledger.TransferParams) { p.Postings[1].Amount = dec("2.51") }),
-		"postings.form":   dressed(func(p *ledger.TransferParams) { p.Postings[1].Form = ledger.Exact }),
-		"postings.to":     dressed(func(p *ledger.TransferParams) { p.Postings[2].To = "world" }),
+		"effective_time":     dressed(func(p *ledger.TransferParams) { p.EffectiveAt = at.Add(time.Microsecond) }),
+		"metadata":           dressed(func(p *ledger.TransferParams) { p.Metadata["a"] = "2" }),
+		"postings[1].amount": dressed(func(p *ledger.TransferParams) { p.Postings[1].Amount = dec("2.51") }),
+		"postings[1].form":   dressed(func(p *ledger.TransferParams) { p.Postings[1].Form = ledger.Exact }),
+		"postings[2].to":     dressed(func(p *ledger.TransferParams) { p.Postings[2].To = "world" }),
 	} {
 		_, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
 		if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).Metadata["differs"] != want {

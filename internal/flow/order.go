@@ -158,7 +158,7 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 	if c.coupon != nil {
 		if _, err := tx.useCoupon(c.coupon, &c.lock, &c.consequences, c.Caller, c.Subject, machine.CouponLocked,
 			c.OrderNo); err != nil {
-			return nil, err
+			return nil, fault.Rename(err, func(string) string { return "coupon" })
 		}
 	}
 	if err := c.takeMoney(tx, o); err != nil {

@@ -193,7 +193,12 @@ func inBalance(err error) error {
 	})
 }
 
-// inMachine reports a fault of the order's instance as one of pay_within.
+// inMachine reports a fault of the order's instance in the fields of the order.
 func inMachine(err error) error {
-	return fault.Rename(err, func(string) string { return "pay_within" })
+	return fault.Rename(err, func(path string) string {
+		if path == "timer" {
+			return "pay_within"
+		}
+		return path
+	})
 }

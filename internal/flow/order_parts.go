@@ -136,12 +136,12 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 		}
 	}
 	if m.Parts == machine.ConfirmParts {
-		return tx.endsOf(o).confirm(tx, m)
+		return tx.endsOf(o).confirm(tx, m, o)
 	}
 	return tx.endsOf(o).cancel(tx, m, o)
 }
 
-func (e *ends) confirm(tx *Tx, m *machine.Moved) error {
+func (e *ends) confirm(tx *Tx, m *machine.Moved, o *order.Order) error {
 	for _, c := range e.confirms {
 		c.Caller = m.Caller
 		if _, err := c.Apply(tx.Stock()); err != nil {
@@ -153,6 +153,9 @@ func (e *ends) confirm(tx *Tx, m *machine.Moved) error {
 	}
 	e.capture.Caller = m.Caller
 	_, err := e.capture.Apply(tx.Ledger())
+	if fault.Is(err, ledger.BizNoExistsDifferent) {
+		return order.PartTaken(o.Key, "transfer", e.capture.BizNo)
+	}
 	return err
 }
 

@@ -170,10 +170,10 @@ func notPayable(v *order.View) error {
 		With("order_no", v.OrderNo).With("state", v.State.State)
 }
 
-// open returns a repeat of a payment that is still open, or nil.
+// open returns a repeat of a payment that is still open, or whose number the caller chose again, or nil.
 func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 	p, err := c.others.view(tx, c.Tenant, number)
-	if err != nil || !payment.IsOpen(p.State.State) {
+	if err != nil || !payment.IsOpen(p.State.State) && (c.Renumber != nil || c.OutTradeNo != number) {
 		return nil, err
 	}
 	if c.Renumber == nil && c.OutTradeNo != number {

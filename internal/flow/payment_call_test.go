@@ -185,5 +185,8 @@ func TestAPaymentThatWasClosedBeforeIsClosed(t *testing.T) {
 	m.says(said, "known existed")
 	m.is("o awaiting_payment, p1 closed")
 	m.calls("none")
+	if got := m.create("o", "p1"); got != "p1 closed existed" {
+		t.Error(got)
+	}
 	m.verify()
 }

@@ -3,6 +3,7 @@ package flow
 import (
 	"cmp"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -41,7 +42,7 @@ func (c *PutSale) Need(tx *Tx) {
 // Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, MACHINE_NOT_FOUND, FIELD_INVALID.
 func (c *PutSale) Apply(tx *Tx) (any, error) {
 	if _, err := c.item.Available(); err != nil {
-		return nil, err
+		return nil, fault.In("sale.", err)
 	}
 	if o := c.Order; o != nil {
 		scale, err := tx.Ledger().Decimals(c.Key.Tenant, o.Asset)
@@ -82,8 +83,6 @@ func atScale(d amount.Decimal, scale uint8) (string, error) {
 func (c *PutSale) checkMachine(tx *Tx, f *order.Facts) error {
 	first, err := c.machine.First(tx.Machines())
 	switch {
-	case fault.Is(err, machine.NotFound):
-		return fault.Of(err).WithField("machine", "must be a machine that exists")
 	case err != nil:
 		return err
 	case f.PayWithin > 0 && first.Timer == 0:
@@ -236,9 +235,22 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	}
 	answer, err := c.order.Apply(tx)
 	if err != nil {
-		return nil, err
+		return nil, inSale(err)
 	}
 	return grabbed(sale.Won, answer.(order.View)), nil
+}
+
+// inSale reports a fault of an order, in a field that its buyer does not have, as one of the sale: its machine has
+// changed since.
+func inSale(err error) error {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) == 0 || !slices.Contains([]string{"machine", "pay_within"}, f.Fields[0].Path) {
+		return err
+	}
+	own := *f
+	problem := "its orders cannot be created: " + f.Message
+	own.Message, own.Fields = "sale: "+problem, []fault.Field{{Path: "sale", Description: problem}}
+	return &own
 }
 
 // already returns what the buyer has won before, or nil.

@@ -13,6 +13,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/ledgerd/ledgerd/internal/coupon"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/order"
@@ -326,4 +327,23 @@ func describeFair(answer any) string {
 		return "issued " + strings.Join(a, ",")
 	}
 	return ""
+}
+
+// The machine of a sale's orders changes, so that none can be created: the buyer is told of the sale, not of fields that
+// he has not sent.
+func TestGrabOfASaleWhoseMachineHasChanged(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	m.define("own", "cancelled")
+	m.putSale("tv", 5, func(s *sale.Sale) { s.Order.Machine, s.Order.PayWithin = "own", time.Minute })
+	m.putSale("radio", 5, func(s *sale.Sale) { s.Order.Machine = "own" })
+	m.define("own", "")
+	for _, name := range []string{"tv", "radio"} {
+		_, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 5, Bytes: 400,
+			Command: &flow.Grab{Caller: caller, Sale: name, Buyer: "ann", Unit: 1, OrderNo: "o-" + name}})
+		if f := fault.Of(err); f == nil || f.Reason != fault.FieldInvalid || len(f.Fields) != 1 || f.Fields[0].Path != "sale" ||
+			!strings.HasPrefix(f.Message, "sale: its orders cannot be created: ") {
+			t.Errorf("%s: %v %+v", name, err, f)
+		}
+	}
 }

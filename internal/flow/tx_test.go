@@ -115,7 +115,7 @@ func TestTransferMovesMoneyOnce(t *testing.T) {
 	}
 	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0",
 		"11"))}))
-	if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).Metadata["differs"] != "postings.amount" {
+	if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).Metadata["differs"] != "postings[0].amount" {
 		t.Fatalf("other amount: %v", err)
 	}
 	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("b", "user:0",

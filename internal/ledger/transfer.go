@@ -224,25 +224,26 @@ func (c *TransferCommand) differences(t *Transfer) (fields []string) {
 			if t.Forms != "" {
 				form = forms[i]
 			}
-			fields = append(fields, p.differences(form, &t.Entries[2*i], &t.Entries[2*i+1])...)
+			fields = append(fields, p.differences(i, form, &t.Entries[2*i], &t.Entries[2*i+1])...)
 		}
 	}
 	return append(fields, sharedDifferences(c.Metadata, t.Metadata, c.EffectiveAt, t.EffectiveAt)...)
 }
 
-func (p *Posting) differences(form string, debit, credit *Entry) (fields []string) {
+func (p *Posting) differences(i int, form string, debit, credit *Entry) (fields []string) {
+	add := func(field string) { fields = append(fields, fmt.Sprintf("postings[%d].%s", i, field)) }
 	if p.From != debit.Account {
-		fields = append(fields, "postings.from")
+		add("from")
 	}
 	if p.To != credit.Account {
-		fields = append(fields, "postings.to")
+		add("to")
 	}
 	if p.Asset != credit.Asset {
-		fields = append(fields, "postings.asset")
+		add("asset")
 	} else if f := formDifference(formText(p.Form, p.Amount), form); f != "" {
-		fields = append(fields, "postings."+f)
+		add(f)
 	} else if p.Form == Exact && amount.NewDecimal(credit.Amount, credit.Scale) != p.Amount {
-		fields = append(fields, "postings.amount")
+		add("amount")
 	}
 	return fields
 }

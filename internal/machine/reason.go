@@ -39,7 +39,8 @@ var (
 )
 
 func notFound(n Name) *fault.Fault {
-	return NotFound.New("there is no machine %s", n.Machine).With("machine", n.Machine)
+	return NotFound.New("there is no machine %s", n.Machine).With("machine", n.Machine).
+		WithField("machine", "must be a machine that exists")
 }
 
 func instanceNotFound(k Key) *fault.Fault {

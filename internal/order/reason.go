@@ -23,7 +23,7 @@ var (
 		Doc: "There is an order of the same purchase already, and the call asks to be refused then. The metadata has its order_no, and its state now."})
 	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no."})
+		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no. An order that is there already cannot be paid then: cancel it."})
 )
 
 // notFound is the fault for a missing order.
@@ -33,7 +33,7 @@ func notFound(k Key) *fault.Fault {
 
 // PartTaken is the fault for a part whose number another call has taken.
 func PartTaken(k Key, kind, no string) *fault.Fault {
-	return PartExists.New("order %s: %s %s exists already and is not part of this order: choose another order_no", k.OrderNo, kind, no).
+	return PartExists.New("order %s: %s %s exists already and is not part of this order", k.OrderNo, kind, no).
 		With("order_no", k.OrderNo).With("kind", kind).With("number", no)
 }
 

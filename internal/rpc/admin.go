@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -86,7 +85,7 @@ func (s *Admin) CreateKey(ctx context.Context, r *pb.CreateKeyRequest) (*pb.Crea
 	}
 	var d decoder
 	n := access.NewKey{Principal: r.GetPrincipal(), Rights: access.Rights{Role: access.Role(r.GetRole()),
-		Expires: d.end("expire_time", r.GetExpireTime()), CallRate: r.GetCallRate(), CallLimit: r.GetCallLimit()}}
+		Expires: d.time("expire_time", r.GetExpireTime()), CallRate: r.GetCallRate(), CallLimit: r.GetCallLimit()}}
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -115,7 +114,7 @@ func (s *Admin) RotateKey(ctx context.Context, r *pb.RotateKeyRequest) (*pb.Rota
 		overlap = r.GetOverlap().AsDuration()
 	}
 	var d decoder
-	end := d.end("expire_time", r.GetExpireTime())
+	end := d.time("expire_time", r.GetExpireTime())
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -264,13 +263,4 @@ func below(path string, err error) error {
 		return fault.Field{Path: path + x.Path, Description: x.Description}
 	})
 	return &own
-}
-
-// end reads the end of a life; none is zero.
-func (d *decoder) end(path string, t *timestamppb.Timestamp) time.Time {
-	at := d.time(path, t)
-	if t != nil && at.IsZero() { // the year 1
-		d.bad(path, "must be in the future")
-	}
-	return at
 }

@@ -262,7 +262,7 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		{"an item above, together", "TransferBatch", batched("10.5", true), true},
 		{"an operation at the limit", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "10"))), false},
 		{"an operation above", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "10.01"))), true},
-		{"an operation above by reference", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "1"),
+		{"an operation above by reference", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", ""),
 			"postings[0].amount=tiny:transfer.entries[1].balance_after")), true},
 		{"a limit at the limit", "UpdateAccount", lowest("-10"), false},
 		{"a limit above", "UpdateAccount", lowest("-10.01"), true},

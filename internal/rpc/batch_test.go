@@ -321,7 +321,7 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 	}
 	other := payment("a", "6")
 	if a := c.call(connectJSON, "Transfer", other); a.Code != "already_exists" ||
-		a.Reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.State("differs") != "postings.amount" {
+		a.Reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.State("differs") != "postings[0].amount" {
 		t.Errorf("another amount: %s", a.Raw)
 	}
 }

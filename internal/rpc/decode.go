@@ -200,16 +200,9 @@ func (d *decoder) metadata(path string, m map[string]string) map[string]string {
 	return m
 }
 
-// effective decodes an effective time: at most a day in the future, and after the first moment of the year 1, because
-// the zero time means none.
+// effective decodes an effective time: at most a day in the future.
 func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
 	at := d.time(path, t)
-	if at.IsZero() && t.IsValid() {
-		d.bad(path, "must be after 0001-01-01T00:00:00Z")
-	}
 	if at.After(time.Now().Add(24 * time.Hour)) {
 		d.bad(path, "must not be more than 24 hours in the future")
 	}
@@ -233,7 +226,8 @@ func (d *decoder) period(start, end *timestamppb.Timestamp) (from, before time.T
 	return from, before
 }
 
-// time decodes a time in whole microseconds, the resolution of the database.
+// time decodes a time in whole microseconds, the resolution of the database. A missing one is zero, so the first moment
+// of the year 1 is refused: Go, .NET and others send it for a time that was never set.
 func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -243,6 +237,9 @@ func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
 		return time.Time{}
 	}
 	at := t.AsTime()
+	if at.IsZero() {
+		d.bad(path, "must be after 0001-01-01T00:00:00Z: leave it out for none")
+	}
 	if at.Nanosecond()%1000 != 0 {
 		d.bad(path, "must be in whole microseconds")
 	}

@@ -46,8 +46,8 @@ func TestCodesSortBeforeTheUpperBoundOfPatterns(t *testing.T) {
 	}
 }
 
-// The zero time means that there is no effective time, so it must not be accepted as one.
-func TestZeroTimeIsRejectedAsEffectiveTime(t *testing.T) {
+// The zero time means that there is none, so it must not be accepted as one.
+func TestZeroTimeIsRejected(t *testing.T) {
 	t.Parallel()
 	first := time.Time{}
 	var d decoder
@@ -55,7 +55,7 @@ func TestZeroTimeIsRejectedAsEffectiveTime(t *testing.T) {
 		at.IsZero() {
 		t.Error(at, d.err())
 	}
-	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {
+	if d.time("end_time", timestamppb.New(first)); d.err() == nil {
 		t.Error("the zero time was accepted")
 	}
 }

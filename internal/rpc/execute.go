@@ -117,13 +117,6 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.bad(at+"request", "is not the request of a mutation that Execute supports")
 		return
 	}
-	if o, ok := s.request.(*orderv1.CreateOrderRequest); ok && o.GetOrderNo() == "" {
-		// With references it is decoded again in every attempt: each has to find the rows of the same number.
-		if o.OrderNo, err = c.gate.OrderNo(); err != nil {
-			d.bad(at+"request", err.Error())
-			return
-		}
-	}
 	sample := s.request
 	if len(o.GetReferences()) > 0 {
 		sample = proto.Clone(s.request)
@@ -135,6 +128,14 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 			}
 			s.references = append(s.references, ref)
 		}
+	}
+	if o, ok := sample.(*orderv1.CreateOrderRequest); ok && o.GetOrderNo() == "" {
+		// With references it is decoded again in every attempt: each has to find the rows of the same number.
+		if o.OrderNo, err = c.gate.OrderNo(); err != nil {
+			d.bad(at+"request", err.Error())
+			return
+		}
+		s.request.(*orderv1.CreateOrderRequest).OrderNo = o.OrderNo
 	}
 	if s.mutation, err = s.decode(c, sample); err != nil {
 		d.addProblems(at+"request.", err)

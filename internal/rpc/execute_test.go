@@ -72,7 +72,7 @@ func TestOperationsSeeEarlierOperations(t *testing.T) {
 		// Transfer the captured amount on, to an account that the hold did not name.
 		operation("again", keep("again", "u:a", "", "1")),
 		operation("elsewhere", &ledgerv1.CaptureRequest{BizNo: "elsewhere", To: "spent:a"}, "hold_id=again:hold.id"),
-		operation("rest", pay("rest", "empty:a", "spent:a", "1"),
+		operation("rest", pay("rest", "empty:a", "spent:a", ""),
 			"postings[0].amount=take:transfer.entries[0].balance_after"),
 		operation("back", &ledgerv1.ReverseRequest{BizNo: "back"}, "transfer_id=rest:transfer.id"),
 	)
@@ -177,6 +177,12 @@ func TestOperationErrorsNameTheField(t *testing.T) {
 		"operations[2].references[0]": execute(one, operation("t", take, "hold_id=one:hold.id"),
 			operation("", take, "biz_no=one:hold.biz_no")),
 		"operations[1].references[1]": execute(one, operation("", take, "hold_id=one:hold.id", "amount=one:hold.id")),
+		"operations[1].references[0]: field: is set": execute(one,
+			operation("", &ledgerv1.CaptureRequest{BizNo: "taken", Amount: "1"}, "amount=one:hold.amount")),
+		"operations[1].references[1]: field: is set": execute(one,
+			operation("", take, "hold_id=one:hold.id", "hold_id=one:hold.id")),
+		"operations[1].references[0]: field: is set already": execute(one,
+			operation("", pay("x", "u:a", "world", "1"), "postings[0].amount=one:hold.amount")),
 	} {
 		a := c.call(connectJSON, "Batch.Execute", r, "Idempotency-Key", "bad")
 		if a.Reason(t) != "FIELD_INVALID" || !strings.Contains(a.Message, field) {
@@ -192,13 +198,13 @@ func TestOperationErrorsNameTheField(t *testing.T) {
 		}
 	}
 	unresolved := execute(operation("one", pay("one", "u:a", "world", "1")),
-		operation("", pay("two", "u:a", "world", "1"),
+		operation("", pay("two", "u:a", "world", ""),
 			"postings[0].amount=one:transfer.entries[2].amount"))
 	if a := c.call(connectJSON, "Batch.Execute", unresolved); a.Reason(t) != "REFERENCE_UNRESOLVED" {
 		t.Errorf("%s %s", a.Code, a.Message)
 	}
 	negative := execute(operation("one", pay("one", "u:a", "world", "1")),
-		operation("", pay("two", "u:a", "world", "1"),
+		operation("", pay("two", "u:a", "world", ""),
 			"postings[0].amount=one:transfer.entries[0].amount"))
 	if a := c.call(connectJSON, "Batch.Execute", negative); a.Reason(t) != "FIELD_INVALID" ||
 		!strings.Contains(a.Message, "operation 1") {

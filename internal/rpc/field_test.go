@@ -52,6 +52,14 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 		return &orderv1.CreateOrderRequest{OrderNo: "o", Subject: "u", Asset: "COIN", Amount: "5", Payee: payee,
 			Balance: &orderv1.BalancePart{Account: account}}
 	}
+	withParts := func(r *orderv1.CreateOrderRequest) *orderv1.CreateOrderRequest {
+		r.Subject, r.Asset, r.Amount = "u", "COIN", "5"
+		return r
+	}
+	unset := saleOf("lot", "tea", "COIN")
+	unset.CloseTime = timestamppb.New(time.Time{})
+	ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: "two", Postings: append(posting("world", "u:a", "COIN", "1"),
+		posting("world", "u:a", "COIN", "2")...)}, new(ledgerv1.TransferResponse))
 	for _, x := range []struct {
 		call, reason, field string
 		r                   proto.Message
@@ -86,6 +94,15 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 		{"Sale.PutSale", "ASSET_NOT_FOUND", "sale.order.asset", putSale(saleOf("lot", "tea", "NONE"))},
 		{"ListTransfers", "FIELD_INVALID", "end_time", &ledgerv1.ListTransfersRequest{StartTime: late.NotBefore, EndTime: timestamppb.New(time.Unix(1, 0))}},
 		{"Stock.Reserve", "RESERVATION_EXISTS_DIFFERENT", "reservation_no", &stockv1.ReserveRequest{Item: "tea", ReservationNo: "sold", Quantity: 1}},
+		{"Transfer", "BIZ_NO_EXISTS_DIFFERENT", "postings[1].to", &ledgerv1.TransferRequest{BizNo: "two", Postings: append(
+			posting("world", "u:a", "COIN", "1"), posting("world", "world:out", "COIN", "2")...)}},
+		{"Sale.PutSale", "ITEM_NOT_FOUND", "sale.item", putSale(saleOf("lot", "nothing", "COIN"))},
+		{"Sale.PutSale", "FIELD_INVALID", "sale.close_time", putSale(unset)},
+		{"ListTransfers", "FIELD_INVALID", "end_time", &ledgerv1.ListTransfersRequest{EndTime: timestamppb.New(time.Time{})}},
+		{"Order.CreateOrder", "ITEM_NOT_FOUND", "lines[1].item", withParts(&orderv1.CreateOrderRequest{Lines: []*orderv1.OrderLine{
+			{Item: "tea", Quantity: 1}, {Item: "nothing", Quantity: 1}}, Reserve: true})},
+		{"Order.CreateOrder", "COUPON_NOT_FOUND", "coupon", withParts(&orderv1.CreateOrderRequest{Coupon: "NONE"})},
+		{"Order.CreateOrder", "MACHINE_NOT_FOUND", "machine", withParts(&orderv1.CreateOrderRequest{Machine: "none"})},
 	} {
 		a := c.call(connectProto, x.call, x.r)
 		if f := a.Fields(t); a.Reason(t) != x.reason || !slices.Equal(f, []string{x.field}) {

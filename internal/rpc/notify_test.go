@@ -166,7 +166,7 @@ func TestMessageMayReferToEarlierOperations(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
-	report := operation("", &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: 1}, Delivered: true},
+	report := operation("", &notifyv1.ReportDeliveryRequest{Delivered: true},
 		"message_id=sent:message.id")
 	sent := operation("sent", sms("r"))
 	if a := c.call(connectJSON, "Batch.Execute", execute(sent, report)); a.Reason(t) != "NOTIFY_BEING_SENT" {

@@ -42,6 +42,9 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	if other := ref.field.replaces(sample.ProtoReflect()); other != "" {
 		return ref, fmt.Sprintf("field: %s is set, and only one of both may be", other)
 	}
+	if ref.field.isSet(sample.ProtoReflect()) {
+		return ref, "field: is set already, by the request or another reference: leave one of both out"
+	}
 	if ref.result, problem = parsePath(r.GetResult(), from.operation.response); problem != "" {
 		return ref, "result: " + problem
 	}
@@ -233,6 +236,34 @@ func (p path) get(m protoreflect.Message) (v protoreflect.Value, ok bool) {
 		}
 	}
 	return v, true
+}
+
+// isSet reports whether a message has a value other than the default in the field.
+func (p path) isSet(m protoreflect.Message) bool {
+	for i, x := range p {
+		if x.key == "" && !m.Has(x.field) {
+			return false
+		}
+		switch {
+		case x.key != "":
+			v := m.Get(x.field).Map().Get(protoreflect.ValueOfString(x.key).MapKey())
+			if !v.IsValid() || i == len(p)-1 {
+				return v.IsValid()
+			}
+			m = v.Message().Interface().(*structpb.Value).GetStructValue().ProtoReflect()
+		case x.index < 0 && i == len(p)-1:
+			return true
+		case x.index < 0:
+			m = m.Get(x.field).Message()
+		case x.index >= m.Get(x.field).List().Len():
+			return false
+		case i == len(p)-1:
+			return !m.Get(x.field).List().Get(x.index).Equal(m.NewField(x.field).List().NewElement())
+		default:
+			m = m.Get(x.field).List().Get(x.index).Message()
+		}
+	}
+	return false
 }
 
 // set sets the field. It returns false if a list is too short.

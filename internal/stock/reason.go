@@ -48,7 +48,8 @@ var (
 )
 
 func itemNotFound(name string) error {
-	return ItemNotFound.New("there is no item %s", name).With("item", name)
+	return ItemNotFound.New("there is no item %s", name).With("item", name).
+		WithField("item", "must be an item that exists")
 }
 
 func reservationNotFound(item, no string) error {

@@ -163,6 +163,7 @@ type Reference struct {
 	// or a quantity, a reservation_no, or an order_no. Other fields that name rows (codes, biz_no) must be known before.
 	// Or a variable of a message's template, such as "template.variables.order", or a field of one:
 	// "template.variables.total.amount". Names are spelt as in the proto, or as in JSON.
+	// The request must not have a value in the field.
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
