@@ -146,7 +146,6 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		default:
 			res, err = next(ctx, req)
 		}
-		c.reply.deadline()
 		if err = c.finish(ctx, err); err != nil {
 			return nil, err
 		}
@@ -195,8 +194,9 @@ func (c checkedConn) Receive(m any) error {
 	return c.call.permit(m.(proto.Message))
 }
 
-// finish counts the call and converts its error to a Connect error.
+// finish counts the call and converts its error to a Connect error. The response is written next.
 func (c *call) finish(ctx context.Context, err error) error {
+	c.reply.deadline()
 	c.meter.duration.Observe(time.Since(c.start).Seconds())
 	c.trace(ctx, "request_id", c.requestID)
 	if err == nil {

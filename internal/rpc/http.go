@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -174,8 +173,8 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		out := &reply{timeout: a.writeTimeout}
 		if r.ProtoMajor == 1 {
-			out.writer = http.NewResponseController(w)
-			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
+			out.conn, _ = r.Context().Value(connectionKey{}).(*connection)
+			out.deadline()
 		}
 		defer func() { out.held.release(); out.calls.Leave() }()
 		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse

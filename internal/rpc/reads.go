@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"net/http"
+	"net"
 	"time"
 
 	"connectrpc.com/connect"
@@ -27,7 +27,8 @@ const (
 	// Watches share one query, but each occupies a connection of its caller and memory.
 	watches       = 800
 	watchesTenant = watches / 4
-	// writeTimeout bounds one write of a response over HTTP/1. HTTP/2 has a timeout of its own.
+	// writeTimeout bounds one write of a response over HTTP/1: it may take at least as long, and at most twice as long.
+	// HTTP/2 has a timeout of its own.
 	writeTimeout = 30 * time.Second
 )
 
@@ -136,17 +137,35 @@ func (r *Reads) watch(ctx context.Context, id access.Identity, stream func() err
 
 // reply is the response to a request.
 type reply struct {
-	calls   *access.Calls            // of the API key: nil, or one that admitted this call
-	writer  *http.ResponseController // nil: not over HTTP/1
-	timeout time.Duration            // of a write
-	held    share                    // of the memory of large responses
+	calls   *access.Calls // of the API key: nil, or one that admitted this call
+	conn    *connection   // nil: not over HTTP/1
+	timeout time.Duration // of a write
+	held    share         // of the memory of large responses
 }
 
 type replyKey struct{}
 
-// deadline bounds the next write, so that a caller who does not read occupies no memory for ever.
+// connection is one of HTTP/1, which serves one request at a time.
+type connection struct {
+	net.Conn
+	deadline time.Time // of writes
+}
+
+type connectionKey struct{}
+
+// WithConnection is the ConnContext of an http.Server: it lets responses bound their writes.
+func WithConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &connection{Conn: c})
+}
+
+// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find the
+// deadline of an earlier one late enough.
 func (r *reply) deadline() {
-	if r != nil && r.writer != nil {
-		_ = r.writer.SetWriteDeadline(time.Now().Add(r.timeout))
+	if r == nil || r.conn == nil {
+		return
+	}
+	if now := time.Now(); r.conn.deadline.Sub(now) < r.timeout {
+		r.conn.deadline = now.Add(2 * r.timeout)
+		_ = r.conn.SetWriteDeadline(r.conn.deadline)
 	}
 }

@@ -111,7 +111,9 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 		}, append(gate.Options(), connect.WithSchema(method), connect.WithIdempotency(connect.IdempotencyNoSideEffects))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
-	s := httptest.NewServer(Named(requests.Bounded(h)))
+	s := httptest.NewUnstartedServer(Named(requests.Bounded(h)))
+	s.Config.ConnContext = WithConnection
+	s.Start()
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String(), gate.Reads
 }
@@ -182,4 +184,30 @@ func TestResponseThatIsNotReadTimesOut(t *testing.T) {
 	ask(t, address, "1")
 	limits.await(t, true)
 	limits.await(t, false)
+}
+
+// A stream may be silent for longer than a write may take.
+func TestErrorOfASilentStreamArrives(t *testing.T) {
+	t.Parallel()
+	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Anyone: access.Identity{Role: access.Read}}
+	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("WatchEntries")
+	h := connect.NewServerStreamHandlerSimple(ledgerv1connect.LedgerServiceWatchEntriesProcedure,
+		func(context.Context, *ledgerv1.WatchEntriesRequest, *connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
+			<-time.After(300 * time.Millisecond)
+			return fault.ShuttingDown.New("the server is shutting down")
+		}, append(gate.Options(), connect.WithSchema(method))...)
+	requests := NewAdmission(nil)
+	requests.writeTimeout = 50 * time.Millisecond
+	s := httptest.NewUnstartedServer(Named(requests.Bounded(h)))
+	s.Config.ConnContext = WithConnection
+	s.Start()
+	t.Cleanup(s.Close)
+	stream, err := ledgerv1connect.NewLedgerServiceClient(s.Client(), s.URL).WatchEntries(t.Context(),
+		&ledgerv1.WatchEntriesRequest{Cursor: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stream.Receive() || !strings.Contains(fmt.Sprint(stream.Err()), "shutting down") {
+		t.Error(stream.Err())
+	}
 }

@@ -27,10 +27,16 @@ func Supported(path string, next http.Handler) (string, http.Handler) {
 	if err != nil {
 		panic(err) // of a service that is not generated
 	}
-	methods := d.(protoreflect.ServiceDescriptor).Methods()
+	methods := map[string]method{} // by name
+	for list, i := d.(protoreflect.ServiceDescriptor).Methods(), 0; i < list.Len(); i++ {
+		m := list.Get(i)
+		o := m.Options().(*descriptorpb.MethodOptions)
+		methods[string(m.Name())] = method{stream: m.IsStreamingServer(), readable: !m.IsStreamingServer() &&
+			o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS}
+	}
 	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		m := methods.ByName(protoreflect.Name(strings.TrimPrefix(r.URL.Path, path)))
-		if m == nil {
+		m, ok := methods[strings.TrimPrefix(r.URL.Path, path)]
+		if !ok {
 			NotFound(w, r)
 		} else if status, f := refusal(w.Header(), r, m); f != nil {
 			refuse(w, r, status, f)
@@ -38,6 +44,12 @@ func Supported(path string, next http.Handler) (string, http.Handler) {
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// method is what refusal needs to know of a call.
+type method struct {
+	stream   bool // of responses
+	readable bool // by GET
 }
 
 // NotFound answers requests for unknown paths.
@@ -102,11 +114,11 @@ func contentTypes(prefixes ...string) map[string]bool {
 }
 
 // wireOf returns the protocol of a request.
-func wireOf(r *http.Request, m protoreflect.MethodDescriptor) *wire {
+func wireOf(r *http.Request, m method) *wire {
 	switch {
 	case strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
 		return &anyGRPC
-	case m.IsStreamingServer():
+	case m.stream:
 		return &connectStream
 	}
 	return &connectUnary
@@ -114,12 +126,10 @@ func wireOf(r *http.Request, m protoreflect.MethodDescriptor) *wire {
 
 // refusal returns the fault of a request, if any, and its HTTP status. It sets headers of the response that name what
 // is supported.
-func refusal(answer http.Header, r *http.Request, m protoreflect.MethodDescriptor) (status int, f *fault.Fault) {
-	readable := m.Options().(*descriptorpb.MethodOptions).GetIdempotencyLevel() ==
-		descriptorpb.MethodOptions_NO_SIDE_EFFECTS && !m.IsStreamingServer()
+func refusal(answer http.Header, r *http.Request, m method) (status int, f *fault.Fault) {
 	p, encoding := wireOf(r, m), ""
 	switch {
-	case r.Method == http.MethodGet && readable:
+	case r.Method == http.MethodGet && m.readable:
 		q := r.URL.Query()
 		if f := queryFault(q); f != nil {
 			return http.StatusBadRequest, f
@@ -130,7 +140,7 @@ func refusal(answer http.Header, r *http.Request, m protoreflect.MethodDescripto
 		p, encoding = &connectUnary, q.Get("compression")
 	case r.Method != http.MethodPost:
 		allow := "POST"
-		if readable {
+		if m.readable {
 			allow = "GET, POST"
 		}
 		answer.Set("Allow", allow)
