@@ -19,7 +19,7 @@ func CompareSchema(ctx context.Context, conn *pgx.Conn) (Report, error) {
 
 // Sliced returns the statement and the column of every check that runs in slices, by name.
 func Sliced(ctx context.Context, conn *pgx.Conn, files fs.FS) (sql, columns map[string]string, err error) {
-	list, err := load(ctx, conn, files)
+	list, err := loadSliced(ctx, conn, files)
 	sql, columns = map[string]string{}, map[string]string{}
 	for _, c := range list {
 		if c.column != "" {

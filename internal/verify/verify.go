@@ -110,7 +110,7 @@ func runChecks(ctx context.Context, pool *pgxpool.Pool, files fs.FS, opts Option
 }
 
 func (r *run) all(ctx context.Context, files fs.FS) (err error) {
-	if r.checks, err = load(ctx, r.conn, files); err != nil {
+	if r.checks, err = loadSliced(ctx, r.conn, files); err != nil {
 		return err
 	}
 	r.report.Checks = len(r.checks) + 1 // the schema
@@ -170,7 +170,7 @@ func (r *run) wholes(ctx context.Context) error {
 func Whole(ctx context.Context, conn *pgx.Conn, files fs.FS) (Report, error) {
 	r := &run{conn: conn}
 	var err error
-	if r.checks, err = load(ctx, conn, files); err != nil {
+	if r.checks, err = load(files); err != nil {
 		return r.report, err
 	}
 	r.report.Checks = len(r.checks)
