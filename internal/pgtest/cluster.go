@@ -94,8 +94,8 @@ func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, er
 		return nil, err
 	}
 	opts.Dir = dir
-	if opts.Settings == nil { // packages and their tests run in parallel
-		opts.Settings = map[string]string{"max_connections": "500", "jit": "off"}
+	if opts.Settings == nil { // packages and their tests run in parallel, with many short connections
+		opts.Settings = map[string]string{"max_connections": "500", "jit": "off", "shared_preload_libraries": "plpgsql"}
 	}
 	srv, err := localpg.Start(ctx, opts)
 	if err != nil {

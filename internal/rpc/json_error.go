@@ -33,6 +33,9 @@ func explainJSON(body []byte, m proto.Message, err error) error {
 	if text == "unexpected EOF" && json.Valid(body) {
 		return jsonProblem{problem: `a string has half of a surrogate pair, such as "\ud83d" alone`}
 	}
+	if text == "unexpected EOF" {
+		return jsonProblem{problem: "the body ends before its JSON does"}
+	}
 	if at == nil || !json.Valid(body) {
 		return jsonProblem{problem: text}
 	}

@@ -51,7 +51,7 @@ func TestJSONErrorsNameTheFieldAndItsForm(t *testing.T) {
 			"operations[0].request.@type", "not a type of the API"},
 		{transfer, `[]`, "", "must be a JSON object"},
 		{transfer, `null`, "", "must be a JSON object"},
-		{transfer, `{"bizNo":"a"`, "", "unexpected EOF"},
+		{transfer, `{"bizNo":"a"`, "", "the body ends before its JSON does"},
 		{transfer, `{"bizNo":}`, "", "unexpected token"},
 		{transfer, ``, "", ""},
 	} {

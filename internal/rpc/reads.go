@@ -158,8 +158,8 @@ func WithConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, &connection{Conn: c})
 }
 
-// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find the
-// deadline of an earlier one late enough.
+// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find
+// the deadline of an earlier one late enough.
 func (r *reply) deadline() {
 	if r == nil || r.conn == nil {
 		return

@@ -39,9 +39,10 @@ func wrap(h http.Handler, reg prometheus.Registerer, log *slog.Logger) http.Hand
 // responses. It also bounds how long a client may leave a new connection unused: one that the server closes while the
 // client sends its first call fails that call.
 func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
-	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute, ConnContext: rpc.WithConnection,
-		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
-			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
+	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ConnContext: rpc.WithConnection, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second,
+			PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	return s

@@ -32,7 +32,8 @@ func load(files fs.FS) ([]check, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, check{name: strings.TrimSuffix(name, ".sql"), rule: comment(string(text)), sql: string(text)})
+		sql := string(text)
+		list = append(list, check{name: strings.TrimSuffix(name, ".sql"), rule: comment(sql), sql: sql})
 	}
 	return list, nil
 }
