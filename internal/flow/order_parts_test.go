@@ -49,7 +49,7 @@ func TestPartsThatACallerEnded(t *testing.T) {
 			"3 tea cancelled, hold captured", "3 tea expired, hold captured"},
 		{"some", take("0.4"), "paid", bought, "3 tea cancelled, hold released", "3 tea expired, hold expired"},
 		{"number", func(no string) flow.Command { return flow.Ledger(transfer(no+"/pay", "world", user(3), "1")) },
-			"BIZ_NO_EXISTS_DIFFERENT", open + ", transfer", "3 tea cancelled, hold released, transfer", "3 tea expired, hold expired, transfer"},
+			"ORDER_PART_EXISTS", open + ", transfer", "3 tea cancelled, hold released, transfer", "3 tea expired, hold expired, transfer"},
 	}
 	for _, x := range cases {
 		for _, end := range []string{"-paid", "-cancelled", "-expired"} {

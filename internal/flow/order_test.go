@@ -389,13 +389,3 @@ func TestOrderTakesNoPartOfAnotherCall(t *testing.T) {
 		m.wantRows(no, before)
 	}
 }
-
-// A caller takes the number of the transfer that is to pay an order. The order stays as it is, and can be cancelled.
-func TestOrderWhosePaymentIsTakenIsNotPaid(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t)
-	m.wants(newOrder("o"), "o awaiting_payment")
-	m.do(0, flow.Ledger(transfer("o/pay", "world", user(1), "1")))
-	m.wants(pay("o"), "ORDER_PART_EXISTS")
-	m.wants(cancelOrder("o"), "o cancelled")
-}

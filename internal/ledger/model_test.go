@@ -343,15 +343,15 @@ func (t *modelTransfer) transferDiffers(o op) (fields []string) {
 		for name, differs := range map[string]bool{"from": p.from != first.from, "to": p.to != first.to,
 			"asset": p.asset != first.asset} {
 			if differs {
-				fields = append(fields, "postings."+name)
+				fields = append(fields, fmt.Sprintf("postings[%d].%s", i, name))
 			}
 		}
 		switch {
 		case p.asset != first.asset: // then there is no common amount
 		case p.form != first.form:
-			fields = append(fields, "postings.form")
+			fields = append(fields, fmt.Sprintf("postings[%d].form", i))
 		case p.form != "all" && !sameNumber(p.amount, first.amount):
-			fields = append(fields, "postings.amount")
+			fields = append(fields, fmt.Sprintf("postings[%d].amount", i))
 		}
 	}
 	return fields

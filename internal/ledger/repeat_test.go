@@ -116,7 +116,7 @@ func TestTransferUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 		{move("up", post("ann", "bob", "up to 10.01")), "postings[0].amount"},
 		{move("up", post("ann", "bob", "10")), "postings[0].form"},
 		{move("up", post("ann", "cid", "up to 10")), "postings[0].to"},
-		{move("mixed", post("ann", "bob", "1"), post("ann", "bob", "up to 3")), "postings[0].amount"},
+		{move("mixed", post("ann", "bob", "1"), post("ann", "bob", "up to 3")), "postings[1].amount"},
 		{move("mixed", post("ann", "bob", "2"), post("ann", "bob", "up to 2")), "postings[0].amount"},
 		{move("mixed", post("ann", "bob", "up to 1"), post("ann", "bob", "up to 2")), "postings[0].form"},
 		{move("all", post("cid", "ann", "all")), "postings[0].to"},
