@@ -100,6 +100,7 @@ declare
     last record;
 begin
     if new.base is not null then -- a restore of the data alone
+        new.xid := '0';
         return new;
     end if;
     select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
@@ -135,7 +136,6 @@ comment on function commit_check_epoch is
 create trigger commit_epochs_check after insert on commit_epochs
     for each row execute function commit_check_epoch();
 
--- commit_epoch runs in every batch.
 -- +goose StatementBegin
 create function commit_epoch() returns integer
     language plpgsql
@@ -153,8 +153,7 @@ begin
     if pg_is_in_recovery() then
         return last.epoch;
     end if;
-    -- As commit_timeline, without the cost of a call.
-    present := ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer;
+    present := commit_timeline();
     if not last.written_here then
         return last.epoch + present;
     end if;
@@ -207,6 +206,31 @@ $$;
 comment on function commit_base is
     'Base of the present epoch, which it records if no server has yet: every number belongs to a recorded epoch.';
 
+-- commit_recorded_epoch runs in every batch.
+-- +goose StatementBegin
+create function commit_recorded_epoch() returns integer
+    language plpgsql
+    set search_path from current
+    as $$
+declare
+    last record;
+begin
+    select e.epoch, e.timeline, e.xmin = e.xid as written_here into last
+    from commit_epochs e order by e.epoch desc limit 1;
+    -- As commit_timeline, without the cost of a call.
+    if found and last.written_here
+        and last.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer then
+        return last.epoch;
+    end if;
+    insert into commit_epochs default values on conflict (epoch) do nothing;
+    return commit_epoch();
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_recorded_epoch is
+    'Number of the present epoch, which it records if no server has yet: after a restore, epochs are counted from the '
+    'last one that is recorded, and those of commits must not come again.';
+
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is
     'Batch numbers, fetched in blocks of 1,000 by every process. The base of the epoch is added: see commit_base.';
@@ -218,7 +242,7 @@ create table commit_batches (
     committed_at timestamptz not null,
     commands     integer not null,
     instance     text collate "C" not null,
-    epoch        integer not null default commit_epoch(),
+    epoch        integer not null default commit_recorded_epoch(),
     constraint commit_batches_pkey primary key (batch_id)
 );
 create index commit_batches_order_idx on commit_batches (epoch, xid, batch_id);
@@ -486,6 +510,7 @@ drop table commit_counts;
 drop table commit_keys;
 drop table commit_batches;
 drop table commit_epochs;
+drop function commit_recorded_epoch;
 drop function commit_base;
 drop function commit_unrecorded_epoch;
 drop function commit_epoch;

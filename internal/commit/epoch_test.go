@@ -62,9 +62,9 @@ func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 	db := pgtest.New(t)
 	super := pgtest.Pool(t, db.SuperDSN)
 	for range 2 {
-		var epoch, next int // the row is that of another database, where another transaction wrote it
+		var epoch, next int // of a restore of the data alone
 		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, xid, base)
-			select coalesce(max(epoch), 0) + 1, '3', 0 from commit_epochs returning epoch`).Scan(&epoch)
+			select coalesce(max(epoch), 0) + 1, pg_current_xact_id()::xid, 0 from commit_epochs returning epoch`).Scan(&epoch)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,6 +72,10 @@ func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 			values ($1, now(), 0, 'test') returning epoch`, epoch).Scan(&next)
 		if err != nil || next != epoch+1 {
 			t.Errorf("a commit after epoch %d carries epoch %d, %v", epoch, next, err)
+		}
+		// The next restore counts from the last one recorded.
+		if err := super.QueryRow(t.Context(), "select max(epoch) from commit_epochs").Scan(&epoch); err != nil || epoch != next {
+			t.Errorf("a commit carries epoch %d, recorded is %d, %v", next, epoch, err)
 		}
 	}
 }

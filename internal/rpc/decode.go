@@ -87,13 +87,11 @@ func (d *decoder) printable(path, s string) string {
 }
 
 // name validates a text that identifies something. Two names that look alike are equal: so there are no invisible
-// characters, such as zero-width spaces and marks that change the direction of writing, no spaces at the ends, none but
-// the one of ASCII, and Unicode text is in normalization form C.
+// characters, such as zero-width spaces and marks that change the direction of writing, and Unicode text is in
+// normalization form C.
 func (d *decoder) name(path, s string) string {
 	if invisible(s) {
-		d.bad(path, "must not contain control characters, invisible characters, spaces other than that of ASCII, line separators, or U+FFFD")
-	} else if strings.Trim(s, " ") != s {
-		d.bad(path, "must not begin or end with a space")
+		d.bad(path, "must not contain control characters, invisible characters, line separators, or U+FFFD")
 	} else if !norm.NFC.IsNormalString(s) {
 		d.bad(path, "must be in Unicode normalization form C (NFC)")
 	}
@@ -103,7 +101,7 @@ func (d *decoder) name(path, s string) string {
 func invisible(s string) bool {
 	for _, r := range s {
 		if r >= 0x7f || r < ' ' {
-			if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Z) || r == unicode.ReplacementChar {
+			if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) || r == unicode.ReplacementChar {
 				return true
 			}
 		}
@@ -115,7 +113,8 @@ func invisible(s string) bool {
 const maxCodeBytes = 256
 
 // code validates the code of an account: a name of parts separated by colons, without "*" and U+10FFFF,
-// which is the exclusive upper bound of patterns.
+// which is the exclusive upper bound of patterns. Spaces stand only inside of parts, and are those of ASCII: accounts
+// that look alike are one.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be non-empty parts separated by colons, such as user:1001:wallet")
@@ -124,8 +123,9 @@ func (d *decoder) code(path, s string) string {
 	if len(s) > maxCodeBytes {
 		d.bad(path, "must be at most 256 bytes")
 	}
-	if strings.Contains(s, " :") || strings.Contains(s, ": ") {
-		d.bad(path, "must have no spaces beside colons")
+	if strings.Trim(s, " ") != s || strings.Contains(s, " :") || strings.Contains(s, ": ") ||
+		strings.ContainsFunc(s, func(r rune) bool { return r != ' ' && unicode.Is(unicode.Zs, r) }) {
+		d.bad(path, "must have spaces only inside of its parts, and only U+0020")
 	}
 	if strings.ContainsAny(s, "*\U0010FFFF") {
 		d.bad(path, `must not contain U+10FFFF or "*"`)
