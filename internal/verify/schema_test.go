@@ -76,7 +76,7 @@ var weakenings = []struct {
 		[]string{`object=notify_fingerprints.channel definition="text not null" (should be text collate "C" not null)`}},
 	{"a column may be null", `alter table commit_batches alter column xid drop not null`, []string{`object=commit_batches.xid definition="xid8 default`}},
 	{"a column has another default", `alter table commit_batches alter column epoch set default 1`,
-		[]string{`object=commit_batches.epoch definition="integer not null default 1" (should be integer not null default commit_epoch())`}},
+		[]string{`object=commit_batches.epoch definition="integer not null default 1" (should be integer not null default commit_recorded_epoch())`}},
 	{"a column is generated", `alter table ledger_holds add column mine text generated always as ('x') stored`,
 		[]string{`object=ledger_holds.mine definition="text generated, stored 'x'::text" (should be none)`}},
 	{"a column is dropped", `alter table stock_changes drop column reason cascade`,
