@@ -132,7 +132,7 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_check_epoch is
-    'Refuses the row of a subtransaction: xmin is the number of that, so the row would seem to be restored.';
+    'Refuses a row that a subtransaction wrote: its xmin is that of the subtransaction, so it would count as restored.';
 create trigger commit_epochs_check after insert on commit_epochs
     for each row execute function commit_check_epoch();
 

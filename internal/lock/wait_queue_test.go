@@ -338,8 +338,7 @@ func TestAWaitOutlastsADatabaseOutage(t *testing.T) {
 	handOver(t, holder, l, got)
 }
 
-// The database may queue a call, and its answer be lost. The entry that nobody knows expires, and then the call's own is
-// the first.
+// The database queues a call, and the answer is lost. That entry expires, and then the call's second entry is the first.
 func TestAWaitOutlastsALostAnswer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
