@@ -191,20 +191,19 @@ create function commit_base() returns bigint
 declare
     present bigint;
 begin
-    for tries in 1 .. 2 loop
-        select e.base into present from commit_epochs e
-        where e.epoch = commit_epoch() and e.history = commit_history();
-        if found then
-            return present;
-        end if;
-        insert into commit_epochs default values on conflict (epoch) do nothing;
-    end loop;
-    raise exception 'epoch % was recorded but is missing', commit_epoch();
+    select e.base into present from commit_epochs e
+    where e.epoch = commit_epoch() and e.history = commit_history();
+    if not found then
+        raise exception 'epoch % is not recorded: insert into commit_epochs default values',
+            commit_unrecorded_epoch() using errcode = 'LD006';
+    end if;
+    return present;
 end
 $$;
 -- +goose StatementEnd
 comment on function commit_base is
-    'Base of the present epoch, which it records if no server has yet: every number belongs to a recorded epoch.';
+    'Base of the present epoch. Fails with LD006 if no server has recorded the epoch: every number belongs to a recorded '
+    'one.';
 
 -- commit_recorded_epoch runs in every batch.
 -- +goose StatementBegin
@@ -222,14 +221,15 @@ begin
         and last.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer then
         return last.epoch;
     end if;
-    insert into commit_epochs default values on conflict (epoch) do nothing;
-    return commit_epoch();
+    raise exception 'epoch % is not recorded: insert into commit_epochs default values', commit_epoch()
+        using errcode = 'LD006';
 end
 $$;
 -- +goose StatementEnd
 comment on function commit_recorded_epoch is
-    'Number of the present epoch, which it records if no server has yet: after a restore, epochs are counted from the '
-    'last one that is recorded, and those of commits must not come again.';
+    'Number of the present epoch. Fails with LD006 if no server has recorded it: after a restore, epochs are counted from '
+    'the last one that is recorded, and those of commits must not come again. A batch does not record the epoch itself, '
+    'since all others would wait for its end.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is

@@ -44,20 +44,23 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 // RecordEpoch records the epoch, unless it is recorded. It also notices that the files of the database were copied or
 // upgraded, which CurrentEpoch does not.
 func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeout(ctx, voidTimeout)
+	defer cancel()
+	return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return recordEpoch(ctx, conn.Conn()) })
+}
+
+// recordEpoch is a transaction of its own, because all commits wait for it.
+func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, voidTimeout) // another session may be about to record it
 	defer cancel()
-	// By default the isolation may be one under which a loser of the race fails.
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if err := q.DurabilityRaise(ctx, tx); err != nil {
-			return err
-		}
-		return q.EpochRecord(ctx, tx)
-	})
-	if err != nil {
+	if err := durablyOnce(ctx, conn, func(tx pgx.Tx) error { return q.EpochRecord(ctx, tx) }); err != nil {
 		return fmt.Errorf("record the epoch: %w", err)
 	}
 	return nil
 }
+
+// lacksEpoch reports that a statement draws a number or commits in an epoch that no server has recorded.
+func lacksEpoch(err error) bool { return hasState(err, "LD006") }
 
 // SameDatabase reports whether two pools have the same database, or standbys of one.
 func SameDatabase(ctx context.Context, a, b *pgxpool.Pool) (bool, error) {

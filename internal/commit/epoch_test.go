@@ -57,29 +57,6 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	}
 }
 
-func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
-	t.Parallel()
-	db := pgtest.New(t)
-	super := pgtest.Pool(t, db.SuperDSN)
-	for range 2 {
-		var epoch, next int // of a restore of the data alone
-		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, xid, base)
-			select coalesce(max(epoch), 0) + 1, pg_current_xact_id()::xid, 0 from commit_epochs returning epoch`).Scan(&epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = super.QueryRow(t.Context(), `insert into commit_batches (batch_id, committed_at, commands, instance)
-			values ($1, now(), 0, 'test') returning epoch`, epoch).Scan(&next)
-		if err != nil || next != epoch+1 {
-			t.Errorf("a commit after epoch %d carries epoch %d, %v", epoch, next, err)
-		}
-		// The next restore counts from the last one recorded.
-		if err := super.QueryRow(t.Context(), "select max(epoch) from commit_epochs").Scan(&epoch); err != nil || epoch != next {
-			t.Errorf("a commit carries epoch %d, recorded is %d, %v", next, epoch, err)
-		}
-	}
-}
-
 // Nothing of a copy's names tells it from its original: neither the cluster, nor the database, nor the timeline.
 func TestACopyBeginsAnEpoch(t *testing.T) {
 	t.Parallel()

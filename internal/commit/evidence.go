@@ -183,6 +183,7 @@ func (e *Engine[T]) classify(err error) ending {
 // states takes precedence over stateClasses.
 var states = map[string]ending{
 	"LD001": raced,    // a statement missed a row
+	"LD006": raced,    // the epoch was not recorded: after a failover, until a server has noticed it
 	"0A000": raced,    // a cached plan, after a migration
 	"26000": raced,    // a prepared statement was lost by a pooler
 	"42P05": raced,    // a prepared statement exists already, from another client of a pooler

@@ -111,7 +111,7 @@ func (e *Engine[T]) probe() {
 }
 
 // noticeEpoch records a new epoch after a restore or a failover, so that cursors of the epoch before end at once. The
-// first number that is drawn would record it too (commit_base).
+// first batch would record it too.
 func (e *Engine[T]) noticeEpoch() {
 	if err := RecordEpoch(context.Background(), e.pool); err != nil {
 		e.log.Warn("the epoch of the database was not recorded", "error", err)

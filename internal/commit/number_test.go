@@ -1,8 +1,13 @@
 package commit
 
 import (
+	"bytes"
+	"encoding/binary"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // Convention 10 of docs/engine.md: a batch number is used within an hour of being fetched.
@@ -18,4 +23,71 @@ func TestOldBatchNumbersAreNotUsed(t *testing.T) {
 			t.Errorf("number %d, fetched more than an hour ago, is used", id)
 		}
 	}
+}
+
+// unrecorded makes the present epoch one that no server has recorded, as a failover does, and returns the last recorded.
+func (w *world) unrecorded() (epoch int) {
+	w.t.Helper()
+	err := w.super.QueryRow(w.t.Context(), `insert into commit_epochs (epoch, xid, base)
+		select coalesce(max(epoch), 0) + 1, pg_current_xact_id()::xid, 0 from commit_epochs returning epoch`).Scan(&epoch)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return epoch
+}
+
+// The next restore counts epochs from the last one recorded: a commit of another one would come before its commits.
+func TestFirstCommitRecordsTheEpoch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e, direct := w.engine(), submission(add("c1", 1))
+	direct.Direct = &Direct{Tries: 1}
+	for name, s := range map[string]Submission[*toyTx]{"batch": submission(add("c0", 1)), "direct command": direct} {
+		mustDo(t, e, s) // takes a block of numbers
+		last := w.unrecorded()
+		mustDo(t, e, s)
+		var committed, recorded int
+		err := w.super.QueryRow(t.Context(), `select (select max(epoch) from commit_batches), max(epoch) from commit_epochs`).
+			Scan(&committed, &recorded)
+		if err != nil || committed != last+1 || recorded != committed {
+			t.Errorf("%s: after epoch %d commits carry epoch %d, recorded is %d, %v", name, last, committed, recorded, err)
+		}
+	}
+}
+
+// A server vanishes after it sent the first batch of an epoch, but not its COMMIT: no timeout of Postgres ends that
+// transaction. Others commit meanwhile.
+func TestVanishedFirstBatchStopsNoOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := pgtest.NewProxy(t, w.dsn)
+	vanishing, other := w.engine(w.through(p)), w.engine()
+	mustDo(t, vanishing, submission(add("c0", 1)))
+	mustDo(t, other, submission(add("c1", 1)))
+	w.unrecorded()
+	var vanished atomic.Bool
+	p.Tap(pgtest.Requests, func(_ int, data []byte) (pass int, cut bool) {
+		if vanished.Load() || !bytes.Contains(data, []byte("through-the-proxy")) {
+			return len(data), false
+		}
+		vanished.Store(true)
+		return lastBind(data), false
+	})
+	t.Cleanup(func() { p.Tap(pgtest.Requests, nil); p.SetDown(true); p.SetDown(false) })
+	vanishing.start(within(t, time.Minute), submission(add("c0", 1)))
+	eventually(t, "vanished", vanished.Load)
+	p.Silence(pgtest.Requests, pgtest.Answers)
+	if _, err := other.Do(within(t, 3*time.Second), submission(add("c1", 1))); err != nil {
+		t.Errorf("a batch of another server, on another row: %v", err)
+	}
+}
+
+// lastBind returns the place of the last Bind message: that of COMMIT.
+func lastBind(messages []byte) (last int) {
+	for at := 0; at+5 <= len(messages); at += 1 + int(binary.BigEndian.Uint32(messages[at+1:])) {
+		if messages[at] == 'B' {
+			last = at
+		}
+	}
+	return last
 }

@@ -108,9 +108,22 @@ func (e *Engine[T]) void(id, nonce int64) (committed bool, err error) {
 	return err == nil && row.Commands > 0 && row.Nonce == nonce, err
 }
 
-// durably runs a transaction that is as durable as batches. It fails if the database warns that the commit may be lost.
+// durably runs a transaction that is as durable as batches, and again after recording the epoch if that was missing. It
+// fails if the database warns that the commit may be lost.
 func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
+	err := durablyOnce(ctx, conn, run)
+	if !lacksEpoch(err) {
+		return err
+	}
+	if err := recordEpoch(ctx, conn); err != nil {
+		return err
+	}
+	return durablyOnce(ctx, conn, run)
+}
+
+func durablyOnce(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
 	pg.ClearWarning(conn)
+	// By default the isolation may be one under which a loser of a race fails.
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := q.DurabilityRaise(ctx, tx); err != nil {
 			return err
@@ -123,7 +136,7 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 	return err
 }
 
-// Durably runs a transaction beside the engine that is as durable as batches. Returns fault OUTCOME_UNKNOWN if it may
+// Durably runs a transaction beside the engine that is as durable as batches: run may be called twice. Returns fault OUTCOME_UNKNOWN if it may
 // have been committed: COMMIT was not answered, a pooler or server gave up meanwhile (FATAL), or a synchronous standby
 // has not confirmed it.
 func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {

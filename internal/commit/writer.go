@@ -189,6 +189,11 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
 	e.health.end(started)
 	end = a.classify(err)
+	if lacksEpoch(err) {
+		if e := recordEpoch(context.Background(), conn.Conn()); e != nil {
+			end, err = lost, e
+		}
+	}
 	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
 		closeConn(conn)
 		conn = nil

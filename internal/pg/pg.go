@@ -43,8 +43,8 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 		amount.Register(conn.TypeMap())
 		registerTimes(conn.TypeMap())
 		registerArrays(conn.TypeMap())
-		if statementTimeout == 0 {
-			return nil
+		if err := setKeepAlive(ctx, conn); err != nil || statementTimeout == 0 {
+			return err
 		}
 		return setTimeout(ctx, conn, statementTimeout)
 	}
@@ -69,6 +69,24 @@ func renewReadOnly(_ context.Context, c *pgx.Conn) (usable bool, err error) {
 	}
 	return !seen || time.Since(since) < readOnlyLife, nil
 }
+
+// setKeepAlive makes Postgres probe the connection as the dialer does. Otherwise the locks of a host that vanishes are
+// held for hours: while Postgres waits for the rest of a pipeline, none of its timeouts runs. Behind a pooler the setting
+// is that of the pooler's connection.
+func setKeepAlive(ctx context.Context, conn *pgx.Conn) error {
+	if conn.PgConn().Conn().RemoteAddr().Network() != "tcp" {
+		return nil
+	}
+	_, err := conn.Exec(ctx, "select set_config('tcp_keepalives_idle', $1, false), "+
+		"set_config('tcp_keepalives_interval', $2, false), set_config('tcp_keepalives_count', $3, false)",
+		pgx.QueryExecModeSimpleProtocol, seconds(keepAliveIdle), seconds(keepAliveInterval), strconv.Itoa(keepAliveCount))
+	if err != nil {
+		return fmt.Errorf("set keepalives: %w", err)
+	}
+	return nil
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) }
 
 // ReadTimeout bounds a statement of a read in the database: pgx asks Postgres to cancel the statement of a call that
 // has ended, but that request may be lost, and this process may die.

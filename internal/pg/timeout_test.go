@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/localpg"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -24,5 +25,24 @@ func TestConnectionsOfReadsHaveATimeout(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), "show statement_timeout").Scan(&got); err != nil || got != want {
 			t.Errorf("%q, not %q: %v", got, want, err)
 		}
+	}
+}
+
+func TestPostgresProbesItsConnections(t *testing.T) {
+	t.Parallel()
+	server, err := pgtest.StartServer(t.Context(), localpg.Options{Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pgtest.StopServer(server); err != nil {
+			t.Error(err)
+		}
+	})
+	var idle, interval, count string
+	err = pgtest.Pool(t, server.TCPDSN("postgres")).QueryRow(t.Context(), `select current_setting('tcp_keepalives_idle'),
+		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count')`).Scan(&idle, &interval, &count)
+	if err != nil || idle != "5" || interval != "2" || count != "3" {
+		t.Errorf("keepalives after %s s, every %s s, %s times, %v", idle, interval, count, err)
 	}
 }

@@ -190,7 +190,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
-	if err := commit.RecordEpoch(ctx, s.batches); err != nil { // the first number that is drawn retries
+	if err := commit.RecordEpoch(ctx, s.batches); err != nil { // the first batch retries
 		s.log.Warn("the epoch of the database was not recorded", "error", err)
 	}
 	// Before the first call: after a long outage of all servers the current partitions may be missing.

@@ -8,8 +8,8 @@ from (select commit_epoch() as epoch) e
 left join commit_epochs l on l.epoch = e.epoch;
 
 -- name: EpochRecord :exec
--- Records the present epoch, unless it is recorded.
-select commit_base();
+-- Records the present epoch, unless it is recorded. Waits for other sessions that are about to record it.
+insert into commit_epochs default values on conflict (epoch) do nothing;
 
 -- name: EpochHistory :one
 -- Identifies the database, also on its standbys and across restarts.

@@ -46,10 +46,10 @@ func (q *Queries) EpochRead(ctx context.Context, db DBTX) (EpochReadRow, error) 
 }
 
 const epochRecord = `-- name: EpochRecord :exec
-select commit_base()
+insert into commit_epochs default values on conflict (epoch) do nothing
 `
 
-// Records the present epoch, unless it is recorded.
+// Records the present epoch, unless it is recorded. Waits for other sessions that are about to record it.
 func (q *Queries) EpochRecord(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, epochRecord)
 	return err
