@@ -202,8 +202,8 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_base is
-    'Base of the present epoch. Fails with LD006 if no server has recorded the epoch: every number belongs to a recorded '
-    'one.';
+    'Base of the present epoch. Fails with LD006 if no server has recorded the epoch: every number belongs to a '
+    'recorded one.';
 
 -- commit_recorded_epoch runs in every batch.
 -- +goose StatementBegin
@@ -227,9 +227,9 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_recorded_epoch is
-    'Number of the present epoch. Fails with LD006 if no server has recorded it: after a restore, epochs are counted from '
-    'the last one that is recorded, and those of commits must not come again. A batch does not record the epoch itself, '
-    'since all others would wait for its end.';
+    'Number of the present epoch. Fails with LD006 if no server has recorded it: after a restore, epochs are counted '
+    'from the last one that is recorded, and those of commits must not come again. A batch does not record the epoch '
+    'itself, since all others would wait for its end.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is

@@ -136,9 +136,9 @@ func durablyOnce(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) er
 	return err
 }
 
-// Durably runs a transaction beside the engine that is as durable as batches: run may be called twice. Returns fault OUTCOME_UNKNOWN if it may
-// have been committed: COMMIT was not answered, a pooler or server gave up meanwhile (FATAL), or a synchronous standby
-// has not confirmed it.
+// Durably runs a transaction beside the engine that is as durable as batches: run may be called twice. Returns fault
+// OUTCOME_UNKNOWN if it may have been committed: COMMIT was not answered, a pooler or server gave up meanwhile (FATAL),
+// or a synchronous standby has not confirmed it.
 func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
 	ran := false
 	err := durably(ctx, conn, func(tx pgx.Tx) error {

@@ -111,6 +111,9 @@ func TestTransfersOfATimeRangeMatchTheirRecordedTimes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	batches := randomBatches(rnd, start)
+	if _, err := super.Exec(t.Context(), "insert into commit_epochs default values"); err != nil {
+		t.Fatal(err)
+	}
 	for _, b := range batches {
 		_, err := super.Exec(t.Context(),
 			"insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'test')",
@@ -167,6 +170,7 @@ func TestTransfersOfATimeRangeSkipOtherBatches(t *testing.T) {
 	t.Cleanup(func() { _ = super.Close(context.Background()) })
 	for _, sql := range []string{
 		`analyze`,
+		`insert into commit_epochs default values`,
 		`insert into commit_batches (batch_id, committed_at, commands, instance)
 			select 2000 + m, timestamptz '2026-01-01Z' + m * interval '1 minute', 1000, 'busy' from generate_series(0, 119) m
 			union all values (1001, timestamptz '2026-01-01Z', 1000, 'idle'), (1002, '2026-01-01Z', 1000, 'idle'),

@@ -61,6 +61,7 @@ func (p *plans) blocks(call func()) int64 {
 // rest sent, each with a biz_no, a fingerprint and a counter.
 func (p *plans) load(from, to int) {
 	p.exec(fmt.Sprintf(`
+		insert into commit_epochs default values on conflict do nothing;
 		insert into commit_batches (batch_id, committed_at, commands, instance)
 		select -b, now(), 1, 'load' from generate_series(%d / 16000 + 1, %[2]d / 16000 + 1) b on conflict do nothing;
 		create temp table fresh as select (-(i / 16000 + 1)::bigint << 14) + i %% 16000 as id, i from generate_series(%[1]d, %[2]d) i;

@@ -67,7 +67,7 @@ func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string)
 			return err
 		}
 	}
-	if err := fillTemplate(ctx, withDatabase(c.dsn, unfinished)); err != nil {
+	if err := pg.Migrate(ctx, withDatabase(c.dsn, unfinished)); err != nil {
 		return err
 	}
 	for _, sql := range []string{
@@ -80,20 +80,6 @@ func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string)
 		}
 	}
 	return nil
-}
-
-// fillTemplate migrates the database, and records an epoch as a server does, for tests that insert batches by SQL.
-func fillTemplate(ctx context.Context, dsn string) error {
-	if err := pg.Migrate(ctx, dsn); err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, "INSERT INTO commit_epochs DEFAULT VALUES")
-	return err
 }
 
 // makeRole creates a login role, unless another template has: roles belong to the whole cluster.

@@ -15,6 +15,7 @@ func TestChecksReadFewBatchesAfterALeadOfTheClock(t *testing.T) {
 	conn := connect(t, db.SuperDSN)
 	const claims = 300
 	for _, sql := range []string{
+		"insert into commit_epochs default values",
 		`insert into commit_batches (batch_id, committed_at, commands, instance)
 			select n, '2026-01-01Z', 1, 'bulk' from generate_series(1, 3000) n`,
 		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at)
