@@ -16,6 +16,8 @@ TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
 WITHPG = go run $(RACE) ./internal/pgtest/cmd/withpg --
 RACE   := $$(tools/lacking | grep -q 'race detector' || echo -race)
+# A program with the race detector sleeps for a second when it ends: tests start hundreds.
+export GORACE := atexit_sleep_ms=0
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS

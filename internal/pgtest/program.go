@@ -24,7 +24,8 @@ func Program(t testing.TB, pkg string) string {
 	env := append(os.Environ(), "CGO_ENABLED=0")         // as make run builds it
 	if raceDetector {
 		args, env = append(args, "-race"), os.Environ()
-		if err := os.Setenv("GORACE", "halt_on_error=1"); err != nil { // of the processes that the test starts
+		// Of the processes that the test starts.
+		if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 			t.Fatal(err)
 		}
 	}
