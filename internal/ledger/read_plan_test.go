@@ -24,6 +24,7 @@ var load = []string{
 		select i, (1000 + i / 1000) as batch, ((1000 + i / 1000)::bigint << 14) + 1 + i % 1000 as id,
 			timestamptz '2026-01-01' + i / 1000 * interval '1 minute' as at
 		from generate_series(1, 100000) i`,
+	`insert into commit_epochs default values`,
 	`insert into commit_batches (batch_id, committed_at, commands, instance)
 		select distinct batch, at, 1, 'load' from made`,
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
