@@ -25,7 +25,8 @@ func TestOldBatchNumbersAreNotUsed(t *testing.T) {
 	}
 }
 
-// unrecorded makes the present epoch one that no server has recorded, as a failover does, and returns the last recorded.
+// unrecorded makes the present epoch one that no server has recorded, as a failover does, and returns the last one that
+// is.
 func (w *world) unrecorded() (epoch int) {
 	w.t.Helper()
 	err := w.super.QueryRow(w.t.Context(), `insert into commit_epochs (epoch, xid, base)

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -268,5 +269,32 @@ func TestLargestMetadataFitsIntoTheRow(t *testing.T) {
 	a := c.send(connectJSON, path(method(t, "Transfer")), []byte(body))
 	if a.Code != "" {
 		t.Errorf("%s: %s", a.Code, a.Message)
+	}
+}
+
+// An empty name is not a name that is not found.
+func TestEmptyNamesAreBadRequests(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.Key("shop", "clerk", access.Admin)}
+	seen := 0
+	for _, m := range methods(t) {
+		for i := range m.Input().Oneofs().Len() {
+			names := m.Input().Oneofs().Get(i).Fields()
+			for j := range names.Len() {
+				f := names.Get(j)
+				if f.Kind() != protoreflect.StringKind || f.HasOptionalKeyword() {
+					continue
+				}
+				seen++
+				a := c.send(connectJSON, path(m), []byte(`{"`+f.JSONName()+`":""}`))
+				if a.Code != "invalid_argument" || !bytes.Contains(a.Raw, []byte(f.JSONName())) {
+					t.Errorf("%s with an empty %s: %s", callName(m), f.JSONName(), a.Raw)
+				}
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("only %d names", seen)
 	}
 }

@@ -1250,11 +1250,12 @@ var File_ledgerd_ledger_v1_balance_proto protoreflect.FileDescriptor
 
 const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\n" +
-	"\x1fledgerd/ledger/v1/balance.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/ledger/v1/account.proto\x1a ledgerd/ledger/v1/transfer.proto\"k\n" +
+	"\x1fledgerd/ledger/v1/balance.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/ledger/v1/account.proto\x1a ledgerd/ledger/v1/transfer.proto\"m\n" +
 	"\x12GetTransferRequest\x12!\n" +
 	"\vtransfer_id\x18\x01 \x01(\x03H\x00R\n" +
-	"transferId\x12!\n" +
-	"\x06biz_no\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\x05bizNoB\x0f\n" +
+	"transferId\x12#\n" +
+	"\x06biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\x05bizNoB\x0f\n" +
 	"\x06target\x12\x05\xbaH\x02\b\x01\"N\n" +
 	"\x13GetTransferResponse\x127\n" +
 	"\btransfer\x18\x01 \x01(\v2\x1b.ledgerd.ledger.v1.TransferR\btransfer\"\x91\x03\n" +

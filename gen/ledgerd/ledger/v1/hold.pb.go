@@ -1080,10 +1080,11 @@ const file_ledgerd_ledger_v1_hold_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"U\n" +
 	"\fHoldResponse\x12+\n" +
 	"\x04hold\x18\x01 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xb1\x03\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xb3\x03\n" +
 	"\x0eCaptureRequest\x12\x19\n" +
-	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12*\n" +
-	"\vhold_biz_no\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\tholdBizNo\x12!\n" +
+	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12,\n" +
+	"\vhold_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\tholdBizNo\x12!\n" +
 	"\x06biz_no\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x05bizNo\x12\x1f\n" +
 	"\x06amount\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18<R\x06amount\x12\x18\n" +
@@ -1099,18 +1100,20 @@ const file_ledgerd_ledger_v1_hold_proto_rawDesc = "" +
 	"\x0fCaptureResponse\x127\n" +
 	"\btransfer\x18\x01 \x01(\v2\x1b.ledgerd.ledger.v1.TransferR\btransfer\x12+\n" +
 	"\x04hold\x18\x02 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\x12\x18\n" +
-	"\aexisted\x18\x03 \x01(\bR\aexisted\"\x7f\n" +
+	"\aexisted\x18\x03 \x01(\bR\aexisted\"\x81\x01\n" +
 	"\x0eReleaseRequest\x12\x19\n" +
-	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12*\n" +
-	"\vhold_biz_no\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\tholdBizNo\x12\x17\n" +
+	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12,\n" +
+	"\vhold_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\tholdBizNo\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRunB\r\n" +
 	"\x04hold\x12\x05\xbaH\x02\b\x01\"X\n" +
 	"\x0fReleaseResponse\x12+\n" +
 	"\x04hold\x18\x01 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\"f\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"h\n" +
 	"\x0eGetHoldRequest\x12\x19\n" +
-	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12*\n" +
-	"\vhold_biz_no\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\tholdBizNoB\r\n" +
+	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12,\n" +
+	"\vhold_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\tholdBizNoB\r\n" +
 	"\x04hold\x12\x05\xbaH\x02\b\x01\">\n" +
 	"\x0fGetHoldResponse\x12+\n" +
 	"\x04hold\x18\x01 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\"\xc0\x01\n" +

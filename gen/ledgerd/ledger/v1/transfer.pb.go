@@ -1324,11 +1324,12 @@ const file_ledgerd_ledger_v1_transfer_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"H\n" +
 	"\x0eFieldViolation\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12 \n" +
-	"\vdescription\x18\x02 \x01(\tR\vdescription\"\x8b\x03\n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\"\x8d\x03\n" +
 	"\x0eReverseRequest\x12!\n" +
 	"\vtransfer_id\x18\x01 \x01(\x03H\x00R\n" +
-	"transferId\x122\n" +
-	"\x0ftransfer_biz_no\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01H\x00R\rtransferBizNo\x12!\n" +
+	"transferId\x124\n" +
+	"\x0ftransfer_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\rtransferBizNo\x12!\n" +
 	"\x06biz_no\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x05bizNo\x12U\n" +
 	"\bmetadata\x18\x04 \x03(\v2/.ledgerd.ledger.v1.ReverseRequest.MetadataEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\bmetadata\x12A\n" +
