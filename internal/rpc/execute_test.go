@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -200,8 +201,9 @@ func TestOperationErrorsNameTheField(t *testing.T) {
 	unresolved := execute(operation("one", pay("one", "u:a", "world", "1")),
 		operation("", pay("two", "u:a", "world", ""),
 			"postings[0].amount=one:transfer.entries[2].amount"))
-	if a := c.call(connectJSON, "Batch.Execute", unresolved); a.Reason(t) != "REFERENCE_UNRESOLVED" {
-		t.Errorf("%s %s", a.Code, a.Message)
+	if a := c.call(connectJSON, "Batch.Execute", unresolved); a.Reason(t) != "REFERENCE_UNRESOLVED" ||
+		!slices.Equal(a.Fields(t), []string{"operations[1].request.postings[0].amount"}) {
+		t.Errorf("%s %s, fields %q", a.Code, a.Message, a.Fields(t))
 	}
 	negative := execute(operation("one", pay("one", "u:a", "world", "1")),
 		operation("", pay("two", "u:a", "world", ""),

@@ -84,7 +84,8 @@ func (r *reference) fill(request proto.Message) (name string, err error) {
 		ok = value.Message().IsValid()
 	}
 	if !ok {
-		return "", referenceUnresolved.New("the result of operation %d has no %s", r.from.index, r.result)
+		problem := fmt.Sprintf("the result of operation %d has no %s", r.from.index, r.result)
+		return "", referenceUnresolved.New("%s", problem).WithField(r.field.String(), problem)
 	}
 	if r.field.inStruct() {
 		value = variable(r.result.last(), value)
