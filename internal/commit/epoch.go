@@ -49,12 +49,26 @@ func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
 	return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return recordEpoch(ctx, conn.Conn()) })
 }
 
-// recordEpoch is a transaction of its own, because all commits wait for it.
+// recordWait bounds the wait for another session that is about to record the epoch.
+const recordWait = 2 * time.Second
+
+// recordEpoch is a transaction of its own, because all commits wait for it. Its last statement and COMMIT are one
+// message, so that a process which stops does not hold up others. A warning at COMMIT does not matter: what commits
+// next waits for the standby too. Returns fault DATABASE_UNAVAILABLE.
 func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, voidTimeout) // another session may be about to record it
+	ctx, cancel := context.WithTimeout(ctx, voidTimeout)
 	defer cancel()
-	if err := durablyOnce(ctx, conn, func(tx pgx.Tx) error { return q.EpochRecord(ctx, tx) }); err != nil {
-		return fmt.Errorf("record the epoch: %w", err)
+	p := NewPipe(ctx)
+	// By default the isolation may be one under which a loser of the race fails.
+	p.exec(beginSQL, "BEGIN")
+	p.Queue(func(d DB) error { return q.DurabilityRaise(ctx, d) })
+	p.Queue(func(d DB) error { return q.LockTimeoutApply(ctx, d, ms(recordWait)) })
+	p.Queue(func(d DB) error { return q.EpochRecord(ctx, d) })
+	p.exec("commit", "COMMIT")
+	if err := p.Run(conn); err != nil {
+		abort(conn)
+		// Its SQLSTATE says nothing about the statements of the caller.
+		return unavailable(fmt.Errorf("record the epoch: %s", err.Error()))
 	}
 	return nil
 }

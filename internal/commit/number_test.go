@@ -56,30 +56,75 @@ func TestFirstCommitRecordsTheEpoch(t *testing.T) {
 	}
 }
 
-// A server vanishes after it sent the first batch of an epoch, but not its COMMIT: no timeout of Postgres ends that
-// transaction. Others commit meanwhile.
+// A server vanishes in the middle of the first batch of an epoch: before the COMMIT of the batch, whose transaction no
+// timeout of Postgres ends, or when it has written the row of the epoch. Others commit meanwhile.
 func TestVanishedFirstBatchStopsNoOthers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2)
-	p := pgtest.NewProxy(t, w.dsn)
-	vanishing, other := w.engine(w.through(p)), w.engine()
-	mustDo(t, vanishing, submission(add("c0", 1)))
-	mustDo(t, other, submission(add("c1", 1)))
+	for name, last := range map[string]func() func(data []byte) (pass int, vanish bool){
+		"batch without COMMIT": func() func([]byte) (int, bool) {
+			return func(data []byte) (int, bool) {
+				return lastBind(data), bytes.Contains(data, []byte("through-the-proxy"))
+			}
+		},
+		"row of the epoch": func() func([]byte) (int, bool) {
+			prepared := false
+			return func(data []byte) (int, bool) {
+				if !prepared {
+					prepared = bytes.Contains(data, []byte("insert into commit_epochs"))
+					return 0, false
+				}
+				return len(data), data[0] == 'B'
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			p := pgtest.NewProxy(t, w.dsn)
+			vanishing, other := w.engine(w.through(p)), w.engine()
+			mustDo(t, other, submission(add("c1", 1))) // records the epoch of the new database
+			mustDo(t, vanishing, submission(add("c0", 1)))
+			w.unrecorded()
+			isLast := last()
+			var vanished atomic.Bool
+			p.Tap(pgtest.Requests, func(_ int, data []byte) (pass int, cut bool) {
+				if vanished.Load() {
+					return 0, false
+				}
+				pass, vanish := isLast(data)
+				if !vanish {
+					return len(data), false
+				}
+				vanished.Store(true)
+				return pass, false
+			})
+			t.Cleanup(func() { p.Tap(pgtest.Requests, nil); p.SetDown(true); p.SetDown(false) })
+			vanishing.start(within(t, time.Minute), submission(add("c0", 1)))
+			eventually(t, "vanished", vanished.Load)
+			p.Silence(pgtest.Requests, pgtest.Answers)
+			if _, err := other.Do(within(t, 3*time.Second), submission(add("c1", 1))); err != nil {
+				t.Errorf("a batch of another server, on another row: %v", err)
+			}
+		})
+	}
+}
+
+// A session that records the epoch and does not commit stops all servers. They say so, and go on when it ends.
+func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	mustDo(t, e, submission(add("c0", 1)))
 	w.unrecorded()
-	var vanished atomic.Bool
-	p.Tap(pgtest.Requests, func(_ int, data []byte) (pass int, cut bool) {
-		if vanished.Load() || !bytes.Contains(data, []byte("through-the-proxy")) {
-			return len(data), false
-		}
-		vanished.Store(true)
-		return lastBind(data), false
-	})
-	t.Cleanup(func() { p.Tap(pgtest.Requests, nil); p.SetDown(true); p.SetDown(false) })
-	vanishing.start(within(t, time.Minute), submission(add("c0", 1)))
-	eventually(t, "vanished", vanished.Load)
-	p.Silence(pgtest.Requests, pgtest.Answers)
-	if _, err := other.Do(within(t, 3*time.Second), submission(add("c1", 1))); err != nil {
-		t.Errorf("a batch of another server, on another row: %v", err)
+	end := w.holder("insert into commit_epochs default values")
+	answer := e.start(within(t, time.Minute), submission(add("c0", 1)))
+	eventually(t, "not ready", func() bool { return e.Ready() != nil })
+	end()
+	if a := <-answer; a.err != nil {
+		t.Errorf("after the other session ended: %v", a.err)
+	}
+	if err := e.Ready(); err != nil {
+		t.Errorf("not ready: %v", err)
 	}
 }
 

@@ -123,7 +123,6 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 
 func durablyOnce(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
 	pg.ClearWarning(conn)
-	// By default the isolation may be one under which a loser of a race fails.
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := q.DurabilityRaise(ctx, tx); err != nil {
 			return err

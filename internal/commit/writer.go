@@ -180,14 +180,14 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		return conn, live, overfull, nil // a dry run rolls back, so it needs an attempt of its own
 	}
 	defer func() { e.metrics.countAttempt(end, err) }()
+	started := e.health.begin()
+	defer e.health.end(started)
 	id, err := e.batchIDs.next(conn.Conn())
 	if err != nil {
 		closeConn(conn)
 		return nil, live, e.classify(fmt.Errorf("%w: %w", errLost, err)), err
 	}
-	started := e.health.begin()
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
-	e.health.end(started)
 	end = a.classify(err)
 	if lacksEpoch(err) {
 		if e := recordEpoch(context.Background(), conn.Conn()); e != nil {

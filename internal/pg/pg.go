@@ -70,17 +70,18 @@ func renewReadOnly(_ context.Context, c *pgx.Conn) (usable bool, err error) {
 	return !seen || time.Since(since) < readOnlyLife, nil
 }
 
-// setKeepAlive makes Postgres probe the connection as the dialer does. Otherwise the locks of a host that vanishes are
-// held for hours: while Postgres waits for the rest of a pipeline, none of its timeouts runs. Behind a pooler the
+// setKeepAlive makes Postgres detect a silent network as the dialer does. Otherwise the locks of a host that vanishes
+// are held for hours: while Postgres waits for the rest of a pipeline, none of its timeouts runs. Behind a pooler the
 // setting is that of the pooler's connection.
 func setKeepAlive(ctx context.Context, conn *pgx.Conn) error {
 	if conn.PgConn().Conn().RemoteAddr().Network() != "tcp" {
 		return nil
 	}
 	_, err := conn.Exec(ctx, "select set_config('tcp_keepalives_idle', $1, false), "+
-		"set_config('tcp_keepalives_interval', $2, false), set_config('tcp_keepalives_count', $3, false)",
+		"set_config('tcp_keepalives_interval', $2, false), set_config('tcp_keepalives_count', $3, false), "+
+		"set_config('tcp_user_timeout', $4, false)",
 		pgx.QueryExecModeSimpleProtocol, seconds(keepAliveIdle), seconds(keepAliveInterval),
-		strconv.Itoa(keepAliveCount))
+		strconv.Itoa(keepAliveCount), strconv.FormatInt(silence.Milliseconds(), 10))
 	if err != nil {
 		return fmt.Errorf("set keepalives: %w", err)
 	}

@@ -39,10 +39,11 @@ func TestPostgresProbesItsConnections(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var idle, interval, count string
+	var idle, interval, count, silence string
 	err = pgtest.Pool(t, server.TCPDSN("postgres")).QueryRow(t.Context(), `select current_setting('tcp_keepalives_idle'),
-		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count')`).Scan(&idle, &interval, &count)
-	if err != nil || idle != "5" || interval != "2" || count != "3" {
-		t.Errorf("keepalives after %s s, every %s s, %s times, %v", idle, interval, count, err)
+		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'),
+		current_setting('tcp_user_timeout')`).Scan(&idle, &interval, &count, &silence)
+	if err != nil || idle != "5" || interval != "2" || count != "3" || silence != "10000" {
+		t.Errorf("keepalives after %s s, every %s s, %s times, user timeout %s, %v", idle, interval, count, silence, err)
 	}
 }

@@ -44,7 +44,7 @@ select (commit_base() + nextval('commit_batch_seq'))::bigint as first;
 
 -- name: DurabilityRaise :exec
 -- Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
--- ends soon, since it may have recorded the epoch, for which all others wait.
+-- ends soon: others may wait for its rows.
 select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
     then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true),
     set_config('idle_in_transaction_session_timeout', '5s', true);

@@ -175,7 +175,7 @@ select set_config('synchronous_commit', case when current_setting('synchronous_c
 `
 
 // Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
-// ends soon, since it may have recorded the epoch, for which all others wait.
+// ends soon: others may wait for its rows.
 func (q *Queries) DurabilityRaise(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, durabilityRaise)
 	return err
