@@ -117,8 +117,12 @@ func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 	mustDo(t, e, submission(add("c0", 1)))
 	w.unrecorded()
 	end := w.holder("insert into commit_epochs default values")
+	start := time.Now()
 	answer := e.start(within(t, time.Minute), submission(add("c0", 1)))
 	eventually(t, "not ready", func() bool { return e.Ready() != nil })
+	if took := time.Since(start); took > voidTimeout-2*time.Second { // the attempt itself would end after voidTimeout
+		t.Errorf("ready for %v", took)
+	}
 	end()
 	if a := <-answer; a.err != nil {
 		t.Errorf("after the other session ended: %v", a.err)

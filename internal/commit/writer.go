@@ -190,8 +190,8 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
 	end = a.classify(err)
 	if lacksEpoch(err) {
-		if e := recordEpoch(context.Background(), conn.Conn()); e != nil {
-			end, err = lost, e
+		if failed := recordEpoch(context.Background(), conn.Conn()); failed != nil {
+			end, err = lost, failed
 		}
 	}
 	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
