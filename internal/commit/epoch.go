@@ -61,8 +61,9 @@ func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
 	p := NewPipe(ctx)
 	// By default the isolation may be one under which a loser of the race fails.
 	p.exec(beginSQL, "BEGIN")
-	p.Queue(func(d DB) error { return q.DurabilityRaise(ctx, d) })
+	// Second: a new connection sends the first two statements before it prepares the others, which takes locks.
 	p.Queue(func(d DB) error { return q.LockTimeoutApply(ctx, d, ms(recordWait)) })
+	p.Queue(func(d DB) error { return q.DurabilityRaise(ctx, d) })
 	p.Queue(func(d DB) error { return q.EpochRecord(ctx, d) })
 	p.exec("commit", "COMMIT")
 	if err := p.Run(conn); err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
@@ -112,23 +113,41 @@ func TestVanishedFirstBatchStopsNoOthers(t *testing.T) {
 // A session that records the epoch and does not commit stops all servers. They say so, and go on when it ends.
 func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 1)
-	e := w.engine()
-	mustDo(t, e, submission(add("c0", 1)))
-	w.unrecorded()
-	end := w.holder("insert into commit_epochs default values")
-	start := time.Now()
-	answer := e.start(within(t, time.Minute), submission(add("c0", 1)))
-	eventually(t, "not ready", func() bool { return e.Ready() != nil })
-	if took := time.Since(start); took > voidTimeout-2*time.Second { // the attempt itself would end after voidTimeout
-		t.Errorf("ready for %v", took)
-	}
-	end()
-	if a := <-answer; a.err != nil {
-		t.Errorf("after the other session ended: %v", a.err)
-	}
-	if err := e.Ready(); err != nil {
-		t.Errorf("not ready: %v", err)
+	for name, sql := range map[string]string{"the row": "insert into commit_epochs default values",
+		"the table": "lock table commit_epochs in share mode"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			e := w.engine()
+			mustDo(t, e, submission(add("c0", 1)))
+			w.unrecorded()
+			end := w.holder(sql)
+			start := time.Now()
+			answer := e.start(within(t, time.Minute), submission(add("c0", 1)))
+			eventually(t, "not ready", func() bool { return e.Ready() != nil })
+			if took := time.Since(start); took > voidTimeout-2*time.Second { // the attempt itself would end after voidTimeout
+				t.Errorf("ready for %v", took)
+			}
+			// Its caller may leave, and learn that it has no effect.
+			_, err := e.Do(within(t, recordWait), submission(add("c0", 10)))
+			if f := fault.Of(err); f == nil || f.Reason != fault.DatabaseUnavailable {
+				t.Errorf("a caller who left: %v", err)
+			}
+			eventually(t, "third attempt", func() bool { return e.metric(t, "attempts_total/lost") >= 3 })
+			if took := time.Since(start); took > 2*voidTimeout { // also on new connections, after recordWait
+				t.Errorf("three attempts took %v", took)
+			}
+			end()
+			if a := <-answer; a.err != nil {
+				t.Errorf("after the other session ended: %v", a.err)
+			}
+			if err := e.Ready(); err != nil {
+				t.Errorf("not ready: %v", err)
+			}
+			if n := w.int("select n from toy_counters"); n != 1_000_002 {
+				t.Errorf("%d, want two effects", n)
+			}
+		})
 	}
 }
 

@@ -27,7 +27,7 @@ const yields = 4
 
 // write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
 // before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes the batch
-// nevertheless, passes its ticket, and run fails the jobs past their deadline.
+// nevertheless, gives up its place in the order of latches, and run fails the jobs past their deadline.
 func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
@@ -173,23 +173,26 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	if m.search != nil {
 		jobs = e.failLate(jobs, nil)
 	}
+	if len(jobs) > 1 && slices.ContainsFunc(jobs, func(j *job[T]) bool { return j.DryRun }) {
+		return conn, claim(jobs), overfull, nil // a dry run rolls back, so it needs an attempt of its own
+	}
+	started := e.health.begin()
+	defer e.health.end(started)
+	id, err := e.batchIDs.next(conn.Conn()) // may wait: callers may still leave
+	if err != nil {
+		closeConn(conn)
+		end = e.classify(fmt.Errorf("%w: %w", errLost, err))
+		e.metrics.countAttempt(end, err)
+		return nil, claim(jobs), end, err
+	}
 	if live = claim(jobs); len(live) == 0 {
 		return conn, nil, done, nil
 	}
-	if len(live) > 1 && slices.ContainsFunc(live, func(j *job[T]) bool { return j.DryRun }) {
-		return conn, live, overfull, nil // a dry run rolls back, so it needs an attempt of its own
-	}
 	defer func() { e.metrics.countAttempt(end, err) }()
-	started := e.health.begin()
-	defer e.health.end(started)
-	id, err := e.batchIDs.next(conn.Conn())
-	if err != nil {
-		closeConn(conn)
-		return nil, live, e.classify(fmt.Errorf("%w: %w", errLost, err)), err
-	}
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
 	end = a.classify(err)
 	if lacksEpoch(err) {
+		unclaim(live) // rolled back: callers need not wait for another session that records the epoch
 		if failed := recordEpoch(context.Background(), conn.Conn()); failed != nil {
 			end, err = lost, failed
 		}
