@@ -31,13 +31,10 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(exe)
-	if err != nil {
-		t.Fatal(err)
-	}
 	binary := filepath.Join(home, "localpg.test")
-	if err := os.WriteFile(binary, content, 0o755); err != nil {
-		t.Fatal(err)
+	// Not by this process: a program that another test starts meanwhile would inherit the file, open for writing.
+	if text, err := exec.CommandContext(t.Context(), "cp", exe, binary).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
 	cmd := exec.CommandContext(t.Context(), binary, "-test.v",
 		"-test.run=^(TestRestart|TestSecondRun|TestKilled|TestReused|TestTCP|TestSocket)")
