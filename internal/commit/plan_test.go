@@ -80,6 +80,15 @@ func (p *plans) id(sql, bizNo string) (id int64) {
 	return id
 }
 
+// planPayee looks up whether an account exists.
+type planPayee struct{ code string }
+
+func (c *planPayee) Need(tx *ledger.Tx) { tx.SeeAccount(1, c.code, "CNY") }
+
+func (c *planPayee) Apply(tx *ledger.Tx) (any, error) {
+	return nil, tx.MustExist(1, c.code, "CNY", "payee")
+}
+
 // kinds has all kinds of commands. Each uses rows of its own in the stage.
 func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 	none := (*amount.Decimal)(nil)
@@ -96,6 +105,7 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 			return planWork(&ledger.UpdateAccountCommand{Caller: planCaller, Code: s.account(i), Asset: "CNY",
 				Change: ledger.AccountChange{Metadata: map[string]string{"a": s.tag}}}, "")
 		},
+		"payee": func(i int) flow.Submission { return planWork(&planPayee{s.account(i)}, "") },
 		"transfer": func(i int) flow.Submission {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "t", i), s.account(2*i), s.account(2*i+1)),
 				fmt.Sprint(s.tag, "k", i))

@@ -45,14 +45,14 @@ type CreateOrder struct {
 	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
 	pay      *machine.MoveCommand    // nil: something remains to be paid
 	coupon   *coupon.Row             // nil: none
-	lock     orderRef                // the order that locks it
+	lock     orderRef                // the order that has locked the coupon
 	purchase *claim.Row
 	same     orderRef // the order of the same purchase
 }
 
 // Rows is the number of rows that the command writes, without those of messages: the order, its instance and history,
-// and its parts. The engine also allows more attempts to a command of more rows: the order of the same purchase takes
-// several to find.
+// and its parts. It also bounds how often the command may return ErrMoreRows: finding the order of the same purchase
+// takes several attempts.
 func (c *CreateOrder) Rows() int {
 	rows := 3 + 2*len(c.Lines)
 	if c.Balance != nil {
@@ -89,7 +89,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 		c.lock.need(tx)
 	}
 	c.sends = needMessages(tx, c.Messages, k)
-	if c.PaidAtOnce() && !tx.loaded {
+	if c.PaidAtOnce() && !tx.loaded { // its parts end in this attempt. Those of operations are named before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
 	}
 	c.need(tx)
@@ -115,6 +115,8 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 			To: c.Payee, Asset: c.Asset, Amount: b.Amount}}
 		c.hold.Need(tx.Ledger())
 		tx.Ledger().SeeTransfer(c.Tenant, k.PayNo())
+	} else if c.paysLater() {
+		tx.Ledger().SeeAccount(c.Tenant, c.Payee, c.Asset)
 	} else if b != nil {
 		c.payment = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
 			Type:     orderTransfer,
@@ -128,8 +130,11 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 	}
 }
 
+// paysLater reports whether the payee is only looked up. The payee of a sale was looked up by PutSale.
+func (c *CreateOrder) paysLater() bool { return c.Payee != "" && c.Balance == nil && c.Sale == nil }
+
 // Apply creates the order, or returns the one that there is. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
-// ORDER_PART_EXISTS, MACHINE_NOT_FOUND, ASSET_NOT_FOUND, FIELD_INVALID, and those of the parts.
+// ORDER_PART_EXISTS, MACHINE_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND, FIELD_INVALID, and those of the parts.
 func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 	if c.NumberErr != nil {
 		return nil, c.NumberErr
@@ -259,6 +264,9 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if err == nil {
 		err = c.Facts.CheckDecimals(scale)
 	}
+	if err == nil && c.paysLater() {
+		err = tx.Ledger().MustExist(c.Tenant, c.Payee, c.Asset, "payee")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +362,7 @@ func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) er
 // needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one.
 func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key) (sends []*notify.SendCommand) {
 	for n := range messages {
-		m := messages[n] // as the caller wrote it: the order_no may be another one in every run
+		m := messages[n] // a copy: another attempt may have another order_no, and so other BizNos
 		if m.Params.BizNo == "" && k.OrderNo != "" {
 			m.Params.BizNo = k.MessageNo(n)
 		}

@@ -35,11 +35,15 @@ func (c *PutSale) Need(tx *Tx) {
 	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
 	if c.Order != nil {
 		tx.Ledger().SeeAsset(c.Key.Tenant, c.Order.Asset)
+		if c.Order.Payee != "" {
+			tx.Ledger().SeeAccount(c.Key.Tenant, c.Order.Payee, c.Order.Asset)
+		}
 		c.machine = tx.Machines().Look(machine.Name{Tenant: c.Key.Tenant, Machine: c.Order.Machine})
 	}
 }
 
-// Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, MACHINE_NOT_FOUND, FIELD_INVALID.
+// Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND, MACHINE_NOT_FOUND,
+// FIELD_INVALID.
 func (c *PutSale) Apply(tx *Tx) (any, error) {
 	if _, err := c.item.Available(); err != nil {
 		return nil, fault.In("sale.", err)
@@ -50,7 +54,10 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 			return nil, fault.In("sale.order.", err)
 		}
 		f := factsOf(o)
-		if err = f.CheckDecimals(scale); err == nil {
+		if err = f.CheckDecimals(scale); err == nil && o.Payee != "" {
+			err = tx.Ledger().MustExist(c.Key.Tenant, o.Payee, o.Asset, "payee")
+		}
+		if err == nil {
 			err = c.checkMachine(tx, &f)
 		}
 		if err != nil {

@@ -3,6 +3,8 @@ package ledger
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -59,6 +61,7 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 // Lookup reads assets, names, and the holds and transfers that commands refer to.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	tx.lookupAssets(p)
+	tx.lookupAccounts(p)
 	tx.lookupTransfers(p)
 	tx.loadHolds(p, nil, false)
 }
@@ -77,6 +80,25 @@ func (tx *Tx) lookupAssets(p *commit.Pipe) {
 		for _, r := range rows {
 			a := tx.assetList[r.N-1]
 			a.found, a.Scale, a.CreatedAt = true, uint8(r.Scale), r.CreatedAt
+		}
+		return err
+	})
+}
+
+func (tx *Tx) lookupAccounts(p *commit.Pipe) {
+	if len(tx.exists) == 0 {
+		return
+	}
+	keys := slices.Collect(maps.Keys(tx.exists))
+	var arg db.AccountExistsParams
+	for _, k := range keys {
+		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, k.Tenant), append(arg.Codes, k.Code),
+			append(arg.Assets, k.Asset)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.AccountExists(p.Context(), d, arg)
+		for _, n := range found {
+			tx.exists[keys[n-1]] = true
 		}
 		return err
 	})

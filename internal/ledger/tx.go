@@ -19,6 +19,7 @@ type Tx struct {
 	assets    map[assetKey]*Asset
 	assetList []*Asset
 	seen      map[assetKey]*Asset // assets that are only read: they never change, so they are not latched
+	exists    map[AccountKey]bool // accounts of which only this is read, without a latch: none is deleted
 	details   map[*Account]bool   // load their metadata too
 
 	transferNames map[nameKey]*transferName
@@ -197,6 +198,23 @@ func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
 		return 0, assetNotFound(code)
 	}
 	return a.Scale, nil
+}
+
+// SeeAccount declares an account that another domain will pay later.
+func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
+	if tx.exists == nil {
+		tx.exists = make(map[AccountKey]bool)
+	}
+	tx.exists[AccountKey{tenant, code, asset}] = false
+}
+
+// MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if an account that is declared does not exist.
+func (tx *Tx) MustExist(tenant int32, code, asset, field string) error {
+	k := AccountKey{tenant, code, asset}
+	if a := tx.accounts[k]; a != nil && a.found || tx.exists[k] {
+		return nil
+	}
+	return notFound(&Account{AccountKey: k}, field)
 }
 
 func (tx *Tx) asset(tenant int32, code string) *Asset {

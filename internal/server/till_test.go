@@ -185,6 +185,9 @@ func (x *till) taken(number string) string {
 	return m.Taken + " " + m.Back
 }
 
+// misspelt is the default payee of the gateway. There is no such account.
+const misspelt = "payee:misspelt"
+
 // prepare creates accounts, stock and the gateway.
 func (x *till) prepare() {
 	x.T.Helper()
@@ -198,7 +201,7 @@ func (x *till) prepare() {
 	x.OK("Stock.PutItem", &stockv1.PutItemRequest{Item: "tea"}, new(stockv1.PutItemResponse))
 	x.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: x.kind, Quantity: 1000}, new(stockv1.RestockResponse))
 	x.OK("Payment.PutGateway", &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: x.kind, Clearing: x.kind,
-		Suspense: "suspense:" + x.kind}}, new(paymentv1.PutGatewayResponse))
+		Suspense: "suspense:" + x.kind, Payee: misspelt}}, new(paymentv1.PutGatewayResponse))
 }
 
 // order creates an order, and starts its payment.

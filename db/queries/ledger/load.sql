@@ -51,6 +51,19 @@ cross join lateral (
     for no key update
 ) a;
 
+-- name: AccountExists :many
+-- Positions of the accounts that exist, from 1.
+select u.n::integer as n
+from (
+    select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset
+) u
+cross join lateral (
+    select from ledger_accounts l
+    where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
+    offset 0
+) a;
+
 -- name: AssetLookup :many
 select u.n::integer as n, a.scale, a.created_at
 from (

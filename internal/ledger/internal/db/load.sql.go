@@ -84,6 +84,46 @@ func (q *Queries) AccountDetailLookup(ctx context.Context, db DBTX, arg AccountD
 	return items, nil
 }
 
+const accountExists = `-- name: AccountExists :many
+select u.n::integer as n
+from (
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as code, unnest($3::text[]) as asset
+) u
+cross join lateral (
+    select from ledger_accounts l
+    where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
+    offset 0
+) a
+`
+
+type AccountExistsParams struct {
+	Codes   []string
+	Tenants []int32
+	Assets  []string
+}
+
+// Positions of the accounts that exist, from 1.
+func (q *Queries) AccountExists(ctx context.Context, db DBTX, arg AccountExistsParams) ([]int32, error) {
+	rows, err := db.Query(ctx, accountExists, arg.Codes, arg.Tenants, arg.Assets)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var n int32
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		items = append(items, n)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const accountLock = `-- name: AccountLock :many
 
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
