@@ -10,6 +10,9 @@ import (
 // MaxLife is the longest life of a coupon.
 const MaxLife = 10 * 365 * 24 * time.Hour
 
+// LongestLife is when a coupon expires that was issued without a time.
+func LongestLife(created time.Time) time.Time { return created.Add(MaxLife).Truncate(time.Microsecond) }
+
 // Key identifies a coupon.
 type Key struct {
 	Tenant int32
@@ -100,9 +103,9 @@ func (c *Coupon) HasExpired() error {
 }
 
 // IsIssued is the fault for a code of a call of which only some were issued before.
-func (k Key) IsIssued() error {
+func (k Key) IsIssued(id int64) *fault.Fault {
 	return ExistsDifferent.New("coupon %s is issued already, and other codes of the request are not: leave it out", k.Code).
-		With("code", k.Code)
+		With("code", k.Code).With("first_id", id).With("differs", "codes")
 }
 
 func notFound(k Key) error {

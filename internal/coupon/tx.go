@@ -88,13 +88,17 @@ func (tx *Tx) Issue(r *Row, c Coupon) *Coupon {
 	return &r.Value
 }
 
-// CheckSame checks that a coupon was issued like this. Returns fault COUPON_EXISTS_DIFFERENT.
+// CheckSame checks that a coupon was issued like this. A zero expiresAt is the longest life. Returns fault
+// COUPON_EXISTS_DIFFERENT.
 func (c *Coupon) CheckSame(campaign string, expiresAt time.Time, metadata map[string]string) error {
 	var differs []string
 	if c.Campaign != campaign {
 		differs = append(differs, "campaign")
 	}
-	if !expiresAt.IsZero() && !c.ExpiresAt.Equal(expiresAt) {
+	if expiresAt.IsZero() {
+		expiresAt = LongestLife(c.CreatedAt)
+	}
+	if !c.ExpiresAt.Equal(expiresAt) {
 		differs = append(differs, "expire_time")
 	}
 	if !maps.Equal(c.Metadata, metadata) {

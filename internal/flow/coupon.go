@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
@@ -113,6 +114,9 @@ func (tx *Tx) settleCoupon(row *coupon.Row, m *machine.Moved, orderNo string) er
 	return err
 }
 
+// maxIssued bounds the codes that an error names.
+const maxIssued = 20
+
 // IssueCoupons issues coupons of a campaign, all or none. Its answer is the codes, or a commit.Repeat of them.
 type IssueCoupons struct {
 	commit.Caller
@@ -141,31 +145,37 @@ func (c *IssueCoupons) Need(tx *Tx) {
 
 // Apply issues the coupons. Returns faults COUPON_EXISTS_DIFFERENT, and FIELD_INVALID for a time that is over.
 func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
+	var issued *fault.Fault
 	existed := 0
-	for _, row := range c.rows {
+	for n, row := range c.rows {
 		if !row.Exists {
 			continue
 		}
 		if err := row.Value.CheckSame(c.Campaign, c.ExpiresAt, c.Metadata); err != nil {
 			return nil, err
 		}
-		existed++
+		if existed++; issued == nil {
+			issued = row.Key.IsIssued(row.Value.ID)
+		}
+		if existed <= maxIssued {
+			issued = issued.WithField(fmt.Sprintf("codes[%d]", n), "is issued already: leave it out")
+		}
 	}
 	if existed == len(c.rows) {
 		return commit.Repeat{First: c.Codes}, nil
 	}
+	if issued != nil {
+		return nil, issued
+	}
 	now := tx.Machines().Now
 	expires := c.ExpiresAt
 	if expires.IsZero() {
-		expires = now.Add(coupon.MaxLife).Truncate(time.Microsecond)
+		expires = coupon.LongestLife(now)
 	}
 	if !expires.After(now) || expires.After(now.Add(coupon.MaxLife)) {
 		return nil, fault.InvalidField("expire_time", "must be in the future, and at most 10 years from now")
 	}
 	for n, row := range c.rows {
-		if row.Exists {
-			return nil, row.Key.IsIssued()
-		}
 		if err := tx.issueCoupon(row, &c.instances[n], coupon.Coupon{Campaign: c.Campaign, ExpiresAt: expires,
 			Metadata: c.Metadata}); err != nil {
 			return nil, err
@@ -183,7 +193,7 @@ func (tx *Tx) issueCoupon(row *coupon.Row, instance *machine.CreateCommand, x co
 	}
 	i, made := answer.(machine.Instance)
 	if !made {
-		return row.Key.IsIssued()
+		return row.Key.IsIssued(answer.(commit.Repeat).First.(machine.Instance).ID)
 	}
 	x.ID, x.Principal, x.RequestID = i.ID, instance.Principal, instance.RequestID
 	tx.Coupons().Issue(row, x)

@@ -151,7 +151,7 @@ func (c *paidNotice) mismatch(tx *Tx) (payment.FlagKind, string, error) {
 	case !payment.IsOpen(state) && state != machine.PaymentClosed:
 		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
 	case c.Asset != p.Asset:
-		return payment.WrongAsset, fmt.Sprintf("%s were paid, and %s are due", c.Currency, p.Asset), nil
+		return payment.WrongAsset, fmt.Sprintf("%s was paid, but %s is due", c.Currency, p.Asset), nil
 	case u.Scale != p.Scale || n.Cmp(p.Amount) != 0:
 		return payment.WrongAmount, fmt.Sprintf("%s was paid, and %s is due", amount.Format(n, u.Scale),
 			amount.Format(p.Amount, p.Scale)), nil

@@ -166,7 +166,7 @@ func (tx *Tx) payTarget(o *order.Order) string {
 
 // notPayable is the fault for an order that cannot be paid.
 func notPayable(v *order.View) error {
-	return payment.NotPayable.New("order %s is %s: it cannot be paid", v.OrderNo, v.State.State).
+	return payment.NotPayable.New("order %s is in state %s, in which it cannot be paid", v.OrderNo, v.State.State).
 		With("order_no", v.OrderNo).With("state", v.State.State)
 }
 

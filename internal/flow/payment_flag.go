@@ -195,7 +195,7 @@ func (c *ResolveFlag) nothingToMove() bool {
 // giveBack requests the refund of the money.
 func (c *ResolveFlag) giveBack(tx *Tx) error {
 	if c.refund.refund.Exists {
-		return fault.InvalidField("refund_no", "is the number of another refund, or of one that failed")
+		return c.refund.refund.Value.Differs([]string{"refund_no"})
 	}
 	_, err := c.refund.Apply(tx)
 	return err

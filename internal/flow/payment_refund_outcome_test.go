@@ -450,7 +450,7 @@ func TestAFlagWhoseRefundFailsIsOpenAgain(t *testing.T) {
 	m.is("o awaiting_payment, p1 suspended, r1 asked; wrong_amount 900 sus refund; gw -9, sus 9 held 9")
 	m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.is("o awaiting_payment, p1 suspended, r1 failed; wrong_amount 900 sus; gw -9, sus 9")
-	m.gets(m.resolve(0, back), "FIELD_INVALID")
+	m.gets(m.resolve(0, back), "REFUND_EXISTS_DIFFERENT")
 	back.RefundNo = "r2"
 	m.gets(m.resolve(0, back), "wrong_amount refund")
 	m.says(notice("m2", amountOf("9", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
@@ -564,9 +564,9 @@ func TestARefundResolvesOneFlag(t *testing.T) {
 	}
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m.gets(m.resolve(0, back), "second_transaction refund")
-	m.gets(m.resolve(1, back), "FIELD_INVALID")
+	m.gets(m.resolve(1, back), "REFUND_EXISTS_DIFFERENT")
 	m.gets(refund("r2", "1"), "r2 asked")
-	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "FIELD_INVALID")
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "REFUND_EXISTS_DIFFERENT")
 	m.is("o paid, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund, second_transaction 1000 sus; " +
 		"gw -30, sus 20 held 10, user:3 10 held 1")
 }

@@ -263,17 +263,17 @@ func (f *fair) issue(campaign string, codes []string, expires int, worth string)
 		if !ok {
 			continue
 		}
-		if existed++; c.campaign != campaign || c.worth != worth || expires != never && c.expires != expires {
+		if existed++; c.campaign != campaign || c.worth != worth || c.expires != expires {
 			return "COUPON_EXISTS_DIFFERENT"
 		}
 	}
 	switch {
 	case existed == len(codes):
 		return "issued " + strings.Join(codes, ",") + " existed"
-	case expires <= f.now:
-		return "FIELD_INVALID"
 	case existed > 0:
 		return "COUPON_EXISTS_DIFFERENT"
+	case expires <= f.now:
+		return "FIELD_INVALID"
 	}
 	for _, code := range codes {
 		f.coupons[code] = fairCoupon{campaign: campaign, state: "unclaimed", cause: "creation", worth: worth, expires: expires}

@@ -103,7 +103,7 @@ func CheckNumber(field, number, others string, limit int) error {
 		if others != "" {
 			allowed = "letters, digits and " + strconv.Quote(others)
 		}
-		return fmt.Errorf("%s: must be 1 to %d characters of %s", field, limit, allowed)
+		return fmt.Errorf("%s: must be at most %d characters of %s for this gateway", field, limit, allowed)
 	}
 	return nil
 }

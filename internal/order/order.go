@@ -75,7 +75,7 @@ type Order struct {
 	CreatedAt time.Time
 }
 
-// Numbers of the parts of an order. No two orders share one: what follows the last slash has none.
+// Numbers of the parts of an order. No two orders share one: the order_no ends before the last slash.
 
 // LineNo is the number of the reservation of line n, from 0.
 func (k Key) LineNo(n int) string { return k.OrderNo + "/" + strconv.Itoa(n+1) }

@@ -49,7 +49,7 @@ func (o *Order) Same(f *Facts) error {
 
 // Repeated is the fault for an order of the same purchase as this one.
 func (v *View) Repeated() error {
-	return PurchaseRepeated.New("order %s is of the same purchase", v.OrderNo).With("order_no", v.OrderNo).
+	return PurchaseRepeated.New("order %s is the same purchase", v.OrderNo).With("order_no", v.OrderNo).
 		With("state", v.State.State).With("revision", v.Revision).
 		With("create_time", v.CreatedAt.Format(time.RFC3339Nano))
 }

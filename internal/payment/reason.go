@@ -48,9 +48,9 @@ var (
 	FlagNotFound = fault.Define(fault.Reason{Name: "FLAG_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such flag."})
-	FlagResolved = fault.Define(fault.Reason{Name: "FLAG_RESOLVED", Class: fault.Duplicate, Code: fault.AlreadyExists,
-		Step: fault.Ignore,
-		Doc:  "The flag was already resolved, with another resolution, account or refund_no: the metadata has the resolution, its principal and its time."})
+	FlagResolved = fault.Define(fault.Reason{Name: "FLAG_RESOLVED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The flag was already resolved, with another resolution, account or refund_no: the metadata has the resolution, its principal and its time. Nothing was written."})
 )
 
 // MustExist returns the payment of a row. Returns fault PAYMENT_NOT_FOUND.
