@@ -38,7 +38,7 @@ var requestApprovalOperation = operation[*pb.RequestApprovalRequest, *pb.Request
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
 		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
 			Life: lifeOr(r.GetLife(), approval.DefaultLife)}
-		if strings.TrimSpace(cmd.Reason) == "" {
+		if cmd.Reason == "" {
 			d.bad("reason", "must say why")
 		}
 		w, err := c.excuse().readWanted(r.GetRequest())

@@ -228,11 +228,11 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		}
 	}
 	for what, m := range map[string]proto.Message{
-		"references[0]: field: hold_biz_no is set": filled(&ledgerv1.CaptureRequest{
+		"references[0].field: hold_biz_no is set": filled(&ledgerv1.CaptureRequest{
 			Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "mine-1"}, BizNo: "c"}, "hold_id", "transfer.id"),
-		"references[0]: field: transfer_biz_no is set": filled(&ledgerv1.ReverseRequest{
+		"references[0].field: transfer_biz_no is set": filled(&ledgerv1.ReverseRequest{
 			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "mine-1"}, BizNo: "c"}, "transfer_id", "transfer.id"),
-		"references[0]: field: content is set": filled(&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL,
+		"references[0].field: content is set": filled(&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL,
 			Recipient: "a@b.example", BizNo: "m", Says: &notifyv1.SendRequest_Content{
 				Content: &notifyv1.Content{Text: "t"}}}, "template.variables.x", "transfer.biz_no"),
 	} {

@@ -38,7 +38,7 @@ func violationFault(m proto.Message, err error) error {
 	if !errors.As(err, &v) {
 		return err
 	}
-	f := fault.FieldInvalid.New("the request breaks %d rules", len(v.Violations))
+	f := fault.FieldInvalid.New("the request breaks a rule")
 	for _, x := range v.Violations[:min(len(v.Violations), maxFields)] {
 		path := protovalidate.FieldPathString(x.Proto.GetField())
 		field, oneof := target(m.ProtoReflect().Descriptor(), x.Proto.GetField())
@@ -47,12 +47,25 @@ func violationFault(m proto.Message, err error) error {
 			f = f.WithField(path, "must be set, or "+otherMembers(oneof))
 			continue
 		}
+		if x.Proto.GetRuleId() == "repeated.unique" {
+			path += fmt.Sprintf("[%d]", repeatedAt(x.FieldValue.List()))
+		}
 		f = f.WithField(path, describe(x, field))
 	}
-	if len(f.Fields) == 1 {
-		f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description
-	}
+	f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description + andMore(len(v.Violations)-1)
 	return f
+}
+
+// repeatedAt returns the index of the first element that the list has before.
+func repeatedAt(l protoreflect.List) int {
+	for i := range l.Len() {
+		for j := range i {
+			if l.Get(i).Equal(l.Get(j)) {
+				return i
+			}
+		}
+	}
+	return 0
 }
 
 // target returns the field, or the oneof, to which a path of protovalidate leads.
@@ -145,7 +158,7 @@ func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string
 	case rule == "string.not_in":
 		return "must not be " + strings.Join(ruleTexts(x), " or ") + ": reserved"
 	case rule == "repeated.unique":
-		return "must not have an element twice"
+		return "must not be the same as an element before it"
 	case rule == "string.pattern":
 		if text := describePattern(x.RuleValue.String()); text != "" {
 			return text

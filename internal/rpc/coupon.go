@@ -55,7 +55,7 @@ func (s *Sales) RedeemCoupon(ctx context.Context, r *pb.RedeemCouponRequest) (*p
 var redeemCouponOperation = register("sale.redeem_coupon",
 	func(c *call, d *decoder, r *pb.RedeemCouponRequest) mutation[*pb.RedeemCouponResponse] {
 		cmd := &flow.RedeemCoupon{Caller: c.caller(), Code: d.bizNo("code", r.GetCode()),
-			Owner: d.name("owner", r.GetOwner()), Cause: d.printable("cause", r.GetCause())}
+			Owner: d.name("owner", r.GetOwner()), Cause: d.name("cause", r.GetCause())}
 		return newMutation(cmd, couponRows, func(v coupon.View, existed bool) *pb.RedeemCouponResponse {
 			return &pb.RedeemCouponResponse{Coupon: renderCoupon(&v), Existed: existed}
 		})

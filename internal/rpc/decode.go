@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -28,6 +30,11 @@ func (d *decoder) bad(path, description string) {
 	}
 }
 
+// valid reports whether a field that was decoded has no problem.
+func (d *decoder) valid(path string) bool {
+	return d.f == nil || !slices.ContainsFunc(d.f.Fields, func(f fault.Field) bool { return f.Path == path })
+}
+
 // addProblems adds the error of a part of the request, with its fields below path.
 func (d *decoder) addProblems(path string, err error) {
 	f := fault.Of(err)
@@ -51,8 +58,19 @@ func (d *decoder) err() error {
 	if d.f == nil {
 		return nil
 	}
+	d.f.Message += andMore(len(d.f.Fields) - 1)
 	return d.f
 }
+
+// andMore ends a message that names one invalid field of several.
+func andMore(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more)", n)
+}
+
+const outerSpace = "must not begin or end with a space"
 
 // bizNo requires printable ASCII, because the number goes into keys, logs and other systems. It rejects a space at
 // either end: such a number looks the same as another one.
@@ -61,7 +79,7 @@ func (d *decoder) bizNo(path, s string) string {
 		d.bad(path, "must be printable ASCII")
 	}
 	if s != strings.Trim(s, " ") {
-		d.bad(path, "must not begin or end with a space")
+		d.bad(path, outerSpace)
 	}
 	return s
 }
@@ -87,11 +105,13 @@ func (d *decoder) printable(path, s string) string {
 }
 
 // name validates a text that identifies something. Two names that look alike are equal: so there are no invisible
-// characters, such as zero-width spaces and marks that change the direction of writing, and Unicode text is in
-// normalization form C.
+// characters, such as zero-width spaces and marks that change the direction of writing, no spaces at either end, and
+// Unicode text is in normalization form C.
 func (d *decoder) name(path, s string) string {
 	if invisible(s) {
 		d.bad(path, "must not contain control characters, invisible characters, line separators, or U+FFFD")
+	} else if strings.TrimSpace(s) != s {
+		d.bad(path, outerSpace)
 	} else if !norm.NFC.IsNormalString(s) {
 		d.bad(path, "must be in Unicode normalization form C (NFC)")
 	}
@@ -126,6 +146,7 @@ func (d *decoder) code(path, s string) string {
 	if strings.Trim(s, " ") != s || strings.Contains(s, " :") || strings.Contains(s, ": ") ||
 		strings.ContainsFunc(s, func(r rune) bool { return r != ' ' && unicode.Is(unicode.Zs, r) }) {
 		d.bad(path, "must have spaces only inside of its parts, and only U+0020")
+		return s
 	}
 	if strings.ContainsAny(s, "*\U0010FFFF") {
 		d.bad(path, `must not contain U+10FFFF or "*"`)

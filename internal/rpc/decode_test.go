@@ -112,10 +112,13 @@ func TestNamesAreVisibleAndNormal(t *testing.T) {
 		"user\u00adx":   false, // soft hyphen
 		"a\tb":          false,
 		"broken \ufffd": false,
+		"buyer ":        false,
+		" buyer":        false,
+		"buyer\u3000":   false, // ideographic space
 	} {
 		var d decoder
 		d.name("name", text)
-		d.code("code", strings.ReplaceAll(text, " ", "_"))
+		d.code("code", text)
 		if f := d.f; (f == nil) != ok || f != nil && len(f.Fields) != 2 {
 			t.Errorf("%q: %v", text, f)
 		}

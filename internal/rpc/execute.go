@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -123,7 +124,8 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		for i, r := range o.GetReferences() {
 			ref, problem := newReference(r, sample, earlier(r.GetOperation()))
 			if problem != "" {
-				d.bad(fmt.Sprintf("%sreferences[%d]", at, i), problem)
+				part, problem, _ := strings.Cut(problem, ": ")
+				d.bad(fmt.Sprintf("%sreferences[%d].%s", at, i, part), problem)
 				return
 			}
 			s.references = append(s.references, ref)

@@ -178,11 +178,11 @@ func TestOperationErrorsNameTheField(t *testing.T) {
 		"operations[2].references[0]": execute(one, operation("t", take, "hold_id=one:hold.id"),
 			operation("", take, "biz_no=one:hold.biz_no")),
 		"operations[1].references[1]": execute(one, operation("", take, "hold_id=one:hold.id", "amount=one:hold.id")),
-		"operations[1].references[0]: field: is set": execute(one,
+		"operations[1].references[0].field: is set": execute(one,
 			operation("", &ledgerv1.CaptureRequest{BizNo: "taken", Amount: "1"}, "amount=one:hold.amount")),
-		"operations[1].references[1]: field: is set": execute(one,
+		"operations[1].references[1].field: is set": execute(one,
 			operation("", take, "hold_id=one:hold.id", "hold_id=one:hold.id")),
-		"operations[1].references[0]: field: is set already": execute(one,
+		"operations[1].references[0].field: is set already": execute(one,
 			operation("", pay("x", "u:a", "world", "1"), "postings[0].amount=one:hold.amount")),
 	} {
 		a := c.call(connectJSON, "Batch.Execute", r, "Idempotency-Key", "bad")

@@ -61,7 +61,7 @@ var moveOperation = register("machine.move",
 	func(c *call, d *decoder, r *pb.MoveRequest) mutation[*pb.MoveResponse] {
 		cmd := &machine.MoveCommand{Caller: c.caller(), MoveParams: machine.MoveParams{Machine: r.GetMachine(),
 			Key: d.name("key", r.GetKey()), To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
-			Cause: d.printable("cause", r.GetCause()), Reason: r.GetReason(),
+			Cause: d.name("cause", r.GetCause()), Reason: r.GetReason(),
 			Inputs: d.metadata("inputs", r.GetInputs())}}
 		return newMutation(flow.Machine(cmd), 2, func(i machine.Instance, existed bool) *pb.MoveResponse {
 			return &pb.MoveResponse{Instance: renderInstance(i), Existed: existed}

@@ -89,14 +89,14 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 
 // orderLines decodes lines. If each has an amount, they must add up; the amounts of some are at most the total.
 func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list []order.Line) {
-	sum, priced, fits := amount.Int{}, 0, true
+	sum, priced, fits, readable := amount.Int{}, 0, true, d.valid("amount")
 	for i, l := range lines {
 		at := fmt.Sprintf("lines[%d].", i)
 		x := order.Line{Item: d.bizNo(at+"item", l.GetItem()), Quantity: l.GetQuantity(),
 			Description: d.printable(at+"description", l.GetDescription())}
 		if l.GetAmount() != "" {
 			n := d.notNegative(at+"amount", l.GetAmount())
-			x.Amount = n.String()
+			x.Amount, readable = n.String(), readable && d.valid(at+"amount")
 			minor, err := n.Minor(maxDecimals)
 			if err == nil {
 				sum, fits = sum.Add(minor)
@@ -108,7 +108,7 @@ func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list 
 		}
 		list = append(list, x)
 	}
-	if priced == 0 {
+	if priced == 0 || !readable {
 		return list
 	}
 	switch whole, err := total.Minor(maxDecimals); {
@@ -134,10 +134,10 @@ func (d *decoder) balance(r *pb.CreateOrderRequest, f *order.Facts) *order.Balan
 	if b.GetAmount() != "" {
 		x.Amount = d.positive("balance.amount", b.GetAmount(), ledger.Exact)
 	}
-	if f.Amount.Coef.IsZero() {
+	if f.Amount.Coef.IsZero() && d.valid("amount") {
 		d.bad("balance", "must not be set on an order of which nothing is to be paid")
 	}
-	if total, err := f.Amount.Minor(maxDecimals); err == nil {
+	if total, err := f.Amount.Minor(maxDecimals); err == nil && d.valid("amount") && d.valid("balance.amount") {
 		if n, err := x.Amount.Minor(maxDecimals); err != nil || n.Cmp(total) > 0 {
 			d.bad("balance.amount", "must be at most the amount of the order")
 		}
@@ -184,7 +184,7 @@ var moveOrderOperation = register("order.move_order",
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
 			Messages: d.messages(c, r.GetMessages()),
 			Params: machine.MoveParams{To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
-				Cause: d.printable("cause", r.GetCause()), Reason: r.GetReason(),
+				Cause: d.name("cause", r.GetCause()), Reason: r.GetReason(),
 				Inputs: d.metadata("inputs", r.GetInputs())}}
 		return newMutation(cmd, orderRows+sendRows*len(cmd.Messages),
 			func(v order.View, existed bool) *pb.MoveOrderResponse {
@@ -200,7 +200,7 @@ var cancelOrderOperation = register("order.cancel_order",
 	func(c *call, d *decoder, r *pb.CancelOrderRequest) mutation[*pb.CancelOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()), Cancel: true,
 			Messages: d.messages(c, r.GetMessages()),
-			Params: machine.MoveParams{Cause: cmp.Or(d.printable("cause", r.GetCause()), flow.CauseCancel),
+			Params: machine.MoveParams{Cause: cmp.Or(d.name("cause", r.GetCause()), flow.CauseCancel),
 				Reason: r.GetReason()}}
 		return newMutation(cmd, orderRows+sendRows*len(cmd.Messages),
 			func(v order.View, existed bool) *pb.CancelOrderResponse {

@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -250,6 +251,43 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 	r := anOrder("o-1", 3)
 	r.Asset = "GOLD"
 	c.refused("Order.CreateOrder", r, "ASSET_NOT_FOUND")
+	for field, change := range map[string]func(r *orderv1.CreateOrderRequest){ // nothing else is wrong because of it
+		"amount":          func(r *orderv1.CreateOrderRequest) { r.Amount = "x" },
+		"lines[0].amount": func(r *orderv1.CreateOrderRequest) { r.Lines[0].Amount = "x" },
+		"balance.amount":  func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "x" },
+	} {
+		r := anOrder("o-1", 3)
+		change(r)
+		a := c.refused("Order.CreateOrder", r, "FIELD_INVALID")
+		if got := a.Fields(t); !slices.Equal(got, []string{field}) || !strings.HasPrefix(a.Message, field+": must be a decimal") {
+			t.Errorf("%s: %v, %s", field, got, a.Message)
+		}
+	}
+	r = anOrder("o-1", 3)
+	r.Amount, r.Reserve, r.Lines = "x", true, nil
+	if a := c.refused("Order.CreateOrder", r, "FIELD_INVALID"); !strings.HasSuffix(a.Message, " (and 1 more)") {
+		t.Errorf("%s", a.Message)
+	}
+}
+
+// A payee that is paid later is looked up all the same: the order keeps it for ever.
+func TestPayeeExists(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	r := &orderv1.CreateOrderRequest{OrderNo: "o-1", Subject: "u", Asset: "COIN", Amount: "1", Payee: "late"}
+	if a := c.refused("Order.CreateOrder", r, "ACCOUNT_NOT_FOUND"); !slices.Equal(a.Fields(t), []string{"payee"}) {
+		t.Errorf("%s", a.Raw)
+	}
+	s := saleOf("s", "tea", "COIN")
+	s.GetOrder().Payee = "late"
+	if a := c.refused("Sale.PutSale", putSale(s), "ACCOUNT_NOT_FOUND"); !slices.Equal(a.Fields(t), []string{"sale.order.payee"}) {
+		t.Errorf("%s", a.Raw)
+	}
+	c.executed(execute(operation("", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
+		{Code: "late", Asset: "COIN"}}}), operation("", r))) // in the same commit
+	ok(c, "Sale.PutSale", putSale(s), new(salev1.PutSaleResponse))
+	r.OrderNo = "o-2"
+	c.createOrder(r)
 }
 
 // Payments, cancellations and the end of the time race for the same orders, on two servers.

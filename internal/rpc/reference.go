@@ -30,7 +30,8 @@ type reference struct {
 // nameFields are the fields that name rows and can be filled all the same: the batch runs again with their rows.
 var nameFields = []protoreflect.Name{"reservation_no", "order_no"}
 
-// newReference decodes a reference and puts a placeholder into the sample.
+// newReference decodes a reference and puts a placeholder into the sample. A problem begins with the field of the
+// reference and a colon.
 func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref reference, problem string) {
 	if from == nil || from.operation.response == nil {
 		return ref, "operation: must be the name of an earlier operation that has a result"

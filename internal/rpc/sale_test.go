@@ -439,12 +439,23 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 	}
 	plain := issue("autumn", "A", "B")
 	plain.Metadata = nil
+	brief := issue("spring", "A", "B")
+	brief.ExpireTime = timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Microsecond))
 	for differs, r := range map[string]*salev1.IssueCouponsRequest{"campaign": issue("autumn", "A", "B"),
-		"campaign,metadata": plain, "": issue("spring", "A", "C")} {
-		if a := c.call(connectJSON, "Sale.IssueCoupons", r); a.Reason(t) != "COUPON_EXISTS_DIFFERENT" || a.State("code") != "A" ||
-			(a.State("first_id") == "") != (differs == "") || a.State("differs") != differs {
+		"campaign,metadata": plain, "codes": issue("spring", "C", "A", "B"), "expire_time": brief} {
+		a := c.call(connectJSON, "Sale.IssueCoupons", r)
+		if a.Reason(t) != "COUPON_EXISTS_DIFFERENT" || a.State("code") != "A" || a.State("first_id") == "" ||
+			a.State("differs") != differs {
 			t.Errorf("%q: %s", differs, a.Raw)
 		}
+		if got := a.Fields(t); differs == "codes" && !slices.Equal(got, []string{"codes[1]", "codes[2]"}) {
+			t.Errorf("%v", got)
+		}
+	}
+	brief.Codes = []string{"S"}
+	ok(c, "Sale.IssueCoupons", brief, new(salev1.IssueCouponsResponse))
+	if brief.ExpireTime = nil; c.call(connectJSON, "Sale.IssueCoupons", brief).State("differs") != "expire_time" {
+		t.Error("a coupon that lives for an hour is the same as one that lives for the longest time")
 	}
 	refused := func(name string, m proto.Message, reason string) answer {
 		t.Helper()

@@ -32,7 +32,7 @@ type Order struct {
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Number, unique for ever.
 	OrderNo string `protobuf:"bytes,2,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Orderer: the caller's name of the end user.
+	// The end user who orders, under the caller's name for them.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// State machine that it follows.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
@@ -478,7 +478,7 @@ type CreateOrderRequest struct {
 	// Number: 1 to 64 printable ASCII characters, unique for ever. Empty: the service makes one, of at most 32
 	// characters; to repeat such a call, send it with an Idempotency-Key.
 	OrderNo string `protobuf:"bytes,1,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Orderer: the caller's name of the end user.
+	// The end user who orders, under the caller's name for them.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Asset of the amount, which must exist.
 	Asset string `protobuf:"bytes,3,opt,name=asset,proto3" json:"asset,omitempty"`

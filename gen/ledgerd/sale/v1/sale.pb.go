@@ -720,7 +720,7 @@ func (x *ListSalesResponse) GetNextPageToken() string {
 // Grab is one buyer's attempt to get a unit.
 type Grab struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Buyer: the caller's name of the end user.
+	// Buyer: the caller's name for the end user.
 	Buyer string `protobuf:"bytes,1,opt,name=buyer,proto3" json:"buyer,omitempty"`
 	// Which unit of this buyer, from 1 to the sale's per_buyer. 0 is 1. A repeat names the same.
 	Unit          int32 `protobuf:"varint,2,opt,name=unit,proto3" json:"unit,omitempty"`

@@ -54,9 +54,9 @@ const (
 type OrderServiceClient interface {
 	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered
 	// with the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
-	// ORDER_PART_EXISTS; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK, RESERVATION_ENDED; of the balance
-	// ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND,
-	// COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
+	// ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK,
+	// RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the
+	// coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
@@ -64,7 +64,8 @@ type OrderServiceClient interface {
 	// BIZ_NO_EXISTS_DIFFERENT if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
 	// Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
-	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder.
+	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
+	// timer has cancelled it.
 	CancelOrder(context.Context, *v1.CancelOrderRequest) (*v1.CancelOrderResponse, error)
 	// Reads an order. Errors: ORDER_NOT_FOUND.
 	GetOrder(context.Context, *v1.GetOrderRequest) (*v1.GetOrderResponse, error)
@@ -195,9 +196,9 @@ func (c *orderServiceClient) ListOrderHistory(ctx context.Context, req *v1.ListO
 type OrderServiceHandler interface {
 	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered
 	// with the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
-	// ORDER_PART_EXISTS; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK, RESERVATION_ENDED; of the balance
-	// ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND,
-	// COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
+	// ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK,
+	// RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the
+	// coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
@@ -205,7 +206,8 @@ type OrderServiceHandler interface {
 	// BIZ_NO_EXISTS_DIFFERENT if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
 	// Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
-	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder.
+	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
+	// timer has cancelled it.
 	CancelOrder(context.Context, *v1.CancelOrderRequest) (*v1.CancelOrderResponse, error)
 	// Reads an order. Errors: ORDER_NOT_FOUND.
 	GetOrder(context.Context, *v1.GetOrderRequest) (*v1.GetOrderResponse, error)

@@ -59,7 +59,8 @@ const (
 
 // SaleServiceClient is a client for the ledgerd.sale.v1.SaleService service.
 type SaleServiceClient interface {
-	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, MACHINE_NOT_FOUND.
+	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND,
+	// MACHINE_NOT_FOUND.
 	PutSale(context.Context, *v1.PutSaleRequest) (*v1.PutSaleResponse, error)
 	// Reads a sale, with what is left. Errors: SALE_NOT_FOUND.
 	GetSale(context.Context, *v1.GetSaleRequest) (*v1.GetSaleResponse, error)
@@ -269,7 +270,8 @@ func (c *saleServiceClient) ListCoupons(ctx context.Context, req *v1.ListCoupons
 
 // SaleServiceHandler is an implementation of the ledgerd.sale.v1.SaleService service.
 type SaleServiceHandler interface {
-	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, MACHINE_NOT_FOUND.
+	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND,
+	// MACHINE_NOT_FOUND.
 	PutSale(context.Context, *v1.PutSaleRequest) (*v1.PutSaleResponse, error)
 	// Reads a sale, with what is left. Errors: SALE_NOT_FOUND.
 	GetSale(context.Context, *v1.GetSaleRequest) (*v1.GetSaleResponse, error)
