@@ -216,7 +216,7 @@ type ClaimCoupon struct {
 func (c *ClaimCoupon) Need(tx *Tx) {
 	c.row = tx.needCoupon(c.Tenant, c.Code)
 	c.lock.need(tx)
-	c.need(tx)
+	c.consequences.need(tx)
 	claims := tx.Claims()
 	if c.campaign != "" {
 		p := campaignClaim(c.campaign, c.Owner, c.Code)
@@ -278,7 +278,7 @@ type RedeemCoupon struct {
 func (c *RedeemCoupon) Need(tx *Tx) {
 	c.row = tx.needCoupon(c.Tenant, c.Code)
 	c.lock.need(tx)
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // Apply uses the coupon. Returns the faults of useCoupon.

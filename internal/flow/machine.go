@@ -33,12 +33,12 @@ func Fire(c *machine.FireCommand) Command {
 func (c *moves) Need(tx *Tx) {
 	c.command.Need(tx.Machines())
 	needAudit(tx, c.command)
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // Apply runs the command, with the consequences of its moves.
 func (c *moves) Apply(tx *Tx) (any, error) {
-	return recorded(tx, c.command, func() (any, error) { return c.run(tx, c.command.Apply) })
+	return recorded(tx, c.command, func() (any, error) { return c.consequences.run(tx, c.command.Apply) })
 }
 
 // consequences are the events and the ends of order parts that moves trigger, in the same commit. Only the move

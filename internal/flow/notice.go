@@ -214,7 +214,7 @@ func (c *notice) state(tx *Tx) (string, error) {
 func (c *notice) move(tx *Tx, to string) error {
 	m := movePayment(c.Caller, paymentInstance(c.payment.Key), to, c.cause())
 	m.Need(tx.Machines())
-	_, err := c.run(tx, m.Apply)
+	_, err := c.consequences.run(tx, m.Apply)
 	return err
 }
 

@@ -205,7 +205,7 @@ func (c *paidNotice) pay(tx *Tx) (any, error) {
 	}
 	m := movePayment(c.Caller, instanceOf(&c.order.Value), tx.payTarget(&c.order.Value), c.OutTradeNo)
 	m.Need(tx.Machines())
-	if _, err := c.run(tx, m.Apply); err != nil {
+	if _, err := c.consequences.run(tx, m.Apply); err != nil {
 		return nil, err
 	}
 	if _, err := x.transfer.Apply(tx.Ledger()); err != nil {

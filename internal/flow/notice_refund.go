@@ -93,7 +93,7 @@ func (c *refundNotice) apply(tx *Tx) (any, error) {
 func (c *refundNotice) moveRefund(tx *Tx, x *payment.Refund, to string) (any, error) {
 	m := movePayment(c.Caller, refundInstance(x.RefundKey), to, c.cause())
 	m.Need(tx.Machines())
-	if _, err := c.run(tx, m.Apply); err != nil {
+	if _, err := c.consequences.run(tx, m.Apply); err != nil {
 		return nil, err
 	}
 	changed := tx.Payments().Refunds.Change(c.refund.row)
@@ -224,7 +224,7 @@ func (c *refundNotice) moveRefunding(tx *Tx, x *payment.Refund, full bool) error
 		return nil // by the tenant's own version of the machine: a caller moves it
 	}
 	m.Need(tx.Machines())
-	if _, err = c.run(tx, m.Apply); callerMustMove(err) {
+	if _, err = c.consequences.run(tx, m.Apply); callerMustMove(err) {
 		return nil // the refund has ended all the same
 	}
 	return err

@@ -73,7 +73,7 @@ func (c *paidNotice) unknownPayment(tx *Tx) (any, error) {
 		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
 	}
 	if !tx.Machines().Wanted(paymentInstance(c.payment.Key)).Exists {
-		if _, err := c.run(tx, c.creation.Apply); err != nil {
+		if _, err := c.consequences.run(tx, c.creation.Apply); err != nil {
 			return nil, err
 		}
 		if err := c.move(tx, machine.PaymentUnexpected); err != nil {
@@ -128,7 +128,7 @@ func (c *FlagUnknown) Need(tx *Tx) {
 	for _, n := range c.notices {
 		n.Need(tx)
 	}
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // Apply flags the money of each notice.
@@ -178,7 +178,7 @@ func (c *FlagUnknown) findNotices(tx *Tx, state string) (any, error) {
 	// records.
 	m := movePayment(c.Caller, paymentInstance(c.Key), machine.PaymentLate, causeUnknown)
 	m.Need(tx.Machines())
-	_, err := c.run(tx, m.Apply)
+	_, err := c.consequences.run(tx, m.Apply)
 	return false, err
 }
 

@@ -42,8 +42,8 @@ type CreateOrder struct {
 	instance machine.CreateCommand
 	lines    []*stock.ReserveCommand // one a line, if they are reserved
 	hold     *ledger.HoldCommand     // nil: nothing is held
-	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
-	pay      *machine.MoveCommand    // nil: something remains to be paid
+	transfer *ledger.TransferCommand // nil: no balance pays the whole amount
+	toPaid   *machine.MoveCommand    // nil: something remains to be paid
 	coupon   *coupon.Row             // nil: none
 	lock     orderRef                // the order that has locked the coupon
 	purchase *claim.Row
@@ -92,7 +92,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 	if c.PaidAtOnce() && !tx.loaded { // its parts end in this attempt. Those of operations are named before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
 	}
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 func (c *CreateOrder) needLines(tx *Tx, k order.Key) {
@@ -109,7 +109,7 @@ func (c *CreateOrder) needLines(tx *Tx, k order.Key) {
 }
 
 func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
-	c.hold, c.payment, c.pay = nil, nil, nil
+	c.hold, c.transfer, c.toPaid = nil, nil, nil
 	if b := c.Balance; c.Holds() {
 		c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: k.HoldNo(), From: b.Account,
 			To: c.Payee, Asset: c.Asset, Amount: b.Amount}}
@@ -118,15 +118,15 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 	} else if c.paysLater() {
 		tx.Ledger().SeeAccount(c.Tenant, c.Payee, c.Asset)
 	} else if b != nil {
-		c.payment = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
+		c.transfer = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
 			Type:     orderTransfer,
 			Postings: []ledger.Posting{{From: b.Account, To: c.Payee, Asset: c.Asset, Amount: b.Amount}}}}
-		c.payment.Need(tx.Ledger())
+		c.transfer.Need(tx.Ledger())
 	}
 	if c.PaidAtOnce() {
-		c.pay = &machine.MoveCommand{Caller: c.Caller, MoveParams: machine.MoveParams{Machine: c.Machine,
+		c.toPaid = &machine.MoveCommand{Caller: c.Caller, MoveParams: machine.MoveParams{Machine: c.Machine,
 			Key: c.OrderNo, Cause: CauseBalance, Flow: true}}
-		c.pay.Need(tx.Machines())
+		c.toPaid.Need(tx.Machines())
 	}
 }
 
@@ -153,7 +153,7 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 	}
 	for n, r := range c.lines {
 		r.Life = o.Life
-		if c.pay != nil {
+		if c.toPaid != nil {
 			r.Life = 0 // sold at once
 		}
 		if err := makePart(c.row.Key, "reservation", r.ReservationNo, r, tx.Stock()); err != nil {
@@ -270,7 +270,7 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer, err := c.run(tx, c.instance.Apply)
+	answer, err := c.consequences.run(tx, c.instance.Apply)
 	_, existed := answer.(commit.Repeat)
 	if existed || fault.Is(err, machine.InstanceExistsDifferent) {
 		return nil, order.PartTaken(c.row.Key, "instance", c.Machine+" "+c.OrderNo)
@@ -283,7 +283,7 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if !i.TimerAt.IsZero() {
 		o.Life = i.TimerAt.Sub(i.CreatedAt)
 	}
-	if (c.Reserve || c.hold != nil || c.coupon != nil) && c.pay == nil {
+	if (c.Reserve || c.hold != nil || c.coupon != nil) && c.toPaid == nil {
 		if err := c.mayReserve(tx, i, &o); err != nil {
 			return nil, err
 		}
@@ -324,20 +324,20 @@ func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 			return inBalance(err)
 		}
 	}
-	if c.payment != nil {
-		if err := makePart(c.row.Key, "transfer", c.payment.BizNo, c.payment, tx.Ledger()); err != nil {
+	if c.transfer != nil {
+		if err := makePart(c.row.Key, "transfer", c.transfer.BizNo, c.transfer, tx.Ledger()); err != nil {
 			return inBalance(err)
 		}
 	}
-	if c.pay == nil {
+	if c.toPaid == nil {
 		return nil
 	}
 	to := tx.Machines().Targets(instanceOf(o), machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
 	if err := paidAtOnce(len(to)); err != nil {
 		return err
 	}
-	c.pay.To = to[0]
-	_, err := c.run(tx, c.pay.Apply)
+	c.toPaid.To = to[0]
+	_, err := c.consequences.run(tx, c.toPaid.Apply)
 	return err
 }
 

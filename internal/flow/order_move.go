@@ -38,7 +38,7 @@ func (c *MoveOrder) Need(tx *Tx) {
 		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
 	}
 	c.sends = needMessages(tx, c.Messages, order.Key{})
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // Apply moves the order. Returns faults ORDER_NOT_FOUND and those of machine.MoveCommand.
@@ -60,7 +60,7 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 	m := machine.MoveCommand{Caller: c.Caller, MoveParams: c.Params}
 	m.Machine, m.Key = k.Machine, k.Key
 	m.Need(tx.Machines())
-	answer, err := c.run(tx, m.Apply)
+	answer, err := c.consequences.run(tx, m.Apply)
 	if err != nil {
 		return nil, c.inOrder(err, k)
 	}
@@ -102,7 +102,7 @@ func (c *MoveOrder) inOrder(err error, k machine.Key) error {
 
 // findCancelled sets the state to which a cancelled order moves, or in which it is already.
 func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
-	answer, err := c.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, c.Caller) })
+	answer, err := c.consequences.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, c.Caller) })
 	if err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
 	}
 	c.others.need(tx, payment.OrderKey(k))
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // Apply creates the payment, or returns the one that there is. Returns faults ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
@@ -244,7 +244,7 @@ func (c *CreatePayment) create(tx *Tx, o *order.Order, v *order.View, g *payment
 		m.Need(tx.Machines()) // named by the creation
 		call, move, p.Early = payment.Query, m.Apply, true
 	}
-	answer, err := c.run(tx, move)
+	answer, err := c.consequences.run(tx, move)
 	if err != nil {
 		return nil, err
 	}

@@ -94,7 +94,7 @@ func (c *ResolveFlag) Need(tx *Tx) {
 			c.needTransfer(tx, c.accepted.payee)
 		}
 	}
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // needTransfer names the accounts of the transfer that moves the money.
@@ -240,7 +240,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 		movePayment(c.Caller, paymentInstance(p.Key), machine.PaymentSucceeded, c.flag.TransactionID),
 		movePayment(c.Caller, instanceOf(o), to, p.OutTradeNo)} {
 		m.Need(tx.Machines())
-		if _, err := c.run(tx, m.Apply); err != nil {
+		if _, err := c.consequences.run(tx, m.Apply); err != nil {
 			return err
 		}
 	}

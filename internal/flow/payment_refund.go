@@ -96,7 +96,7 @@ func (c *RefundPayment) Need(tx *Tx) {
 			c.needHold(tx, cmp.Or(c.hold.account, o.Payee), o.Asset)
 		}
 	})
-	c.need(tx)
+	c.consequences.need(tx)
 }
 
 // needHold names the hold on the money.
@@ -141,7 +141,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		c.hold.account, c.hold.asset = t.Account, t.Asset
 		return nil, commit.ErrMoreRows
 	}
-	answer, err := c.run(tx, c.creation.Apply)
+	answer, err := c.consequences.run(tx, c.creation.Apply)
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +240,7 @@ func (c *RefundPayment) moveOrder(tx *Tx, p *payment.Payment, money *payment.Tra
 	}
 	m := movePayment(c.Caller, k, orderRefunding, c.RefundNo)
 	m.Need(tx.Machines())
-	_, err := c.run(tx, m.Apply)
+	_, err := c.consequences.run(tx, m.Apply)
 	if callerMustMove(err) {
 		return false, nil
 	}

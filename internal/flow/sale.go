@@ -166,7 +166,7 @@ func (c *Grab) Need(tx *Tx) {
 	}
 	c.owned = tx.Claims().WantRechecked(c.claimed.At(c.Tenant))
 	c.same.need(tx)
-	c.need(tx)
+	c.consequences.need(tx)
 	switch {
 	case !c.mayWin:
 	case known.Order != nil:
