@@ -17,7 +17,7 @@ func TestAClaimIsSentWithChangingCalls(t *testing.T) {
 		h := newLosing(0)
 		c := newClient(t, url, append(opts, client.WithHTTPClient(h), client.WithRetry(3, 1, 1),
 			client.WithGather())...)
-		for i, key := range []string{"page", `with "quotes" and \`, "ümlaut %41 中文", " spaces "} {
+		for i, key := range []string{"page", `with "quotes" and \`, "ümlaut %41 中文", " spaces within"} {
 			key = t.Name() + key
 			with := client.WithClaim(t.Context(),
 				client.Claim{Key: key, Scope: "test", Owner: "Åsa", Life: 1500 * time.Millisecond * 1000})
