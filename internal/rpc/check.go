@@ -58,12 +58,13 @@ func violationFault(m proto.Message, err error) error {
 
 // repeatedAt returns the index of the first element that the list has before.
 func repeatedAt(l protoreflect.List) int {
+	seen := make(map[string]bool, l.Len())
 	for i := range l.Len() {
-		for j := range i {
-			if l.Get(i).Equal(l.Get(j)) {
-				return i
-			}
+		v := l.Get(i).String()
+		if seen[v] {
+			return i
 		}
+		seen[v] = true
 	}
 	return 0
 }

@@ -54,12 +54,14 @@ func (d *decoder) deny(err error) {
 	}
 }
 
+// err returns the problems so far. Its message names the first one, and says how many more there are.
 func (d *decoder) err() error {
 	if d.f == nil {
 		return nil
 	}
-	d.f.Message += andMore(len(d.f.Fields) - 1)
-	return d.f
+	f := *d.f
+	f.Message += andMore(len(f.Fields) - 1)
+	return &f
 }
 
 // andMore ends a message that names one invalid field of several.

@@ -97,6 +97,24 @@ func TestSpacesStandInsideOfNamesOnly(t *testing.T) {
 	}
 }
 
+func TestErrorNamesOneFieldAndHowManyMore(t *testing.T) {
+	t.Parallel()
+	var d decoder
+	d.bad("a", "is wrong")
+	for range 2 { // some callers ask twice
+		if got := d.err().Error(); !strings.HasSuffix(got, "a: is wrong") {
+			t.Error(got)
+		}
+	}
+	d.bad("b", "is wrong too")
+	d.bad("c", "is wrong too")
+	for range 2 {
+		if got := d.err().Error(); !strings.HasSuffix(got, "a: is wrong (and 2 more)") {
+			t.Error(got)
+		}
+	}
+}
+
 // Names that look alike are equal: nothing invisible is in them, and one way of writing.
 func TestNamesAreVisibleAndNormal(t *testing.T) {
 	t.Parallel()
