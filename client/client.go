@@ -47,7 +47,7 @@ type Client struct {
 	Orders orderv1connect.OrderServiceClient
 	// Payments has every call of PaymentService: orders paid through payment gateways.
 	Payments paymentv1connect.PaymentServiceClient
-	// Sales has every call of SaleService: whoever comes first gets a unit, and coupons.
+	// Sales has every call of SaleService: flash sales, and coupons.
 	Sales salev1connect.SaleServiceClient
 	// Stock has every call of StockService: items that are never oversold.
 	Stock stockv1connect.StockServiceClient
