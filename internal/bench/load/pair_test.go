@@ -21,12 +21,12 @@ const pairEnv = "LEDGERD_PAIR"
 
 const (
 	pairAccounts = 10_000
-	pairSlice    = 700 * time.Millisecond
+	pairSlice    = 100 * time.Millisecond
 )
 
 // BenchmarkPair compares two servers that run already, such as two versions of ledgerd, each with its own Postgres. It
 // calls one and then the other, for a slice of time each: the speed of a machine can change by half within minutes, so
-// that runs one after the other compare minutes. -benchtime 20x makes 20 pairs of slices. ratio is the median of the
+// that runs one after the other compare minutes. -benchtime 200x makes 200 pairs of slices. ratio is the median of the
 // second server's calls a second, divided by those of the first; low and high are quartiles.
 func BenchmarkPair(b *testing.B) {
 	if os.Getenv(pairEnv) == "" {
