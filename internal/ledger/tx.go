@@ -200,12 +200,14 @@ func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
 	return a.Scale, nil
 }
 
-// SeeAccount declares an account that another domain will pay later.
+// SeeAccount declares an account that another domain will pay later. An operation of Execute with references is decoded
+// again after the look-up, whose result stays.
 func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
 	if tx.exists == nil {
 		tx.exists = make(map[AccountKey]bool)
 	}
-	tx.exists[AccountKey{tenant, code, asset}] = false
+	k := AccountKey{tenant, code, asset}
+	tx.exists[k] = tx.exists[k]
 }
 
 // MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if an account that is declared does not exist.

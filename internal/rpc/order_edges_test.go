@@ -288,6 +288,9 @@ func TestPayeeExists(t *testing.T) {
 	ok(c, "Sale.PutSale", putSale(s), new(salev1.PutSaleResponse))
 	r.OrderNo = "o-2"
 	c.createOrder(r)
+	r.OrderNo, r.Amount = "o-3", ""
+	c.executed(execute(operation("first", &orderv1.CreateOrderRequest{OrderNo: "o-4", Subject: "u", Asset: "COIN", Amount: "1"}),
+		operation("", r, "amount=first:order.amount")))
 }
 
 // Payments, cancellations and the end of the time race for the same orders, on two servers.
