@@ -281,33 +281,45 @@ func (a *attempt[T]) undo() {
 }
 
 // flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
-// trip, or two if the batch waits for predecessors.
+// trip, or two if the batch waits for predecessors. A batch that writes nothing, such as one of buyers who come too late,
+// locks no shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {
 		x.Flush(p)
 	}
 	a.keys.flush(p, a.at.Now)
-	wrote := p.Len() > 0
-	if err := a.awaitEvidence(p, conn); err != nil {
+	writes := p.Len() > 0 || a.updatesShared()
+	if err := a.awaitEvidence(p, conn, writes); err != nil {
 		return err
 	}
-	wrote = a.confirm(p) || wrote
+	a.confirm(p, writes)
 	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)
 	}
-	a.insertOwnRow(p, wrote)
-	return a.commit(p, conn, wrote)
+	a.insertOwnRow(p, writes)
+	return a.commit(p, conn, writes)
+}
+
+// updatesShared reports whether any participant updates shared rows.
+func (a *attempt[T]) updatesShared() bool {
+	p := NewPipe(context.Background()) // is not sent
+	for _, x := range a.participants {
+		if o := optimistic(x); o != nil {
+			o.Write(p)
+		}
+	}
+	return p.Len() > 0
 }
 
 // insertOwnRow queues the batch's own row. A batch without changes inserts one only if there are synchronous standbys:
 // its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
 // has all earlier commits too.
-func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
+func (a *attempt[T]) insertOwnRow(p *Pipe, writes bool) {
 	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
-	if !wrote {
+	if !writes {
 		p.Queue(func(d DB) error { return q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row)) })
 		return
 	}
@@ -319,7 +331,7 @@ func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 }
 
 // commit sends the queued statements and COMMIT.
-func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
+func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, writes bool) error {
 	p.exec("commit", "COMMIT")
 	pg.ClearWarning(conn)
 	a.sent = true
@@ -337,7 +349,7 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if !a.direct {
 		a.engine.pace.observe(time.Since(start))
 	}
-	a.durable = wrote
+	a.durable = writes
 	a.engine.markReady()
 	return nil
 }

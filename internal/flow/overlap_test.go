@@ -296,6 +296,44 @@ func TestPublishedEventsOverlapAndChangesOfEndpointsDoNot(t *testing.T) {
 	}
 }
 
+// Refusals are answered while another transaction holds their account and item: they write nothing, so they lock nothing.
+func TestRefusalsLockNothing(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	if _, err := g.engine.Do(t.Context(), submission(flow.Submission{
+		Command: flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "tea"})})); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	refuse := func() {
+		all := g.engine.DoAll(ctx, []flow.Submission{
+			submission(flow.Submission{Command: flow.Ledger(transfer("refused", user(0), user(1), "5"))}),
+			submission(flow.Submission{Command: flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "tea",
+				ReservationNo: "n", Quantity: 1, Life: time.Hour})}),
+		})
+		if !fault.Is(all[0].Err, ledger.InsufficientFunds) || !fault.Is(all[1].Err, stock.OutOfStock) {
+			t.Errorf("the transfer: %v; the reservation: %v", all[0].Err, all[1].Err)
+		}
+	}
+	refuse()
+	if n := text(t, g.super, `select (select count(*) from ledger_accounts where xmax <> 0)
+		+ (select count(*) from stock_items where xmax <> 0)`); n != "0" {
+		t.Errorf("the refusals have locked %s rows", n)
+	}
+	held, err := g.super.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(context.Background()) }()
+	for _, table := range []string{"ledger_accounts", "stock_items"} {
+		if _, err := held.Exec(ctx, "select from "+table+" for update"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refuse()
+}
+
 // Items stand before accounts in the registry, so no batch locks an account before an item, also if only its accounts
 // were read and all its items are changed.
 func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {

@@ -149,7 +149,7 @@ func (a *Account) written() pgtype.Uint32 {
 
 // Confirm locks all accounts that the batch read, in the global lock order, if Write does not update some of
 // them. Write alone would lock the updated accounts before the read-only ones and violate that order.
-func (tx *Tx) Confirm(p *commit.Pipe) {
+func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	var arg db.AccountConfirmParams
 	seen := false
 	for _, a := range tx.locks {
@@ -163,7 +163,12 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	if !seen {
 		return
 	}
-	p.Queue(func(d commit.DB) error { return q.AccountConfirm(p.Context(), d, arg) })
+	p.Queue(func(d commit.DB) error {
+		if lock {
+			return q.AccountConfirm(p.Context(), d, arg)
+		}
+		return q.AccountUnchanged(p.Context(), d, db.AccountUnchangedParams(arg))
+	})
 }
 
 // Write updates the changed accounts.

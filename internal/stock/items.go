@@ -122,7 +122,7 @@ func (s *segment) written() pgtype.Uint32 {
 
 // Confirm locks all segments that the batch read, in the global lock order, and checks that they are as they were read.
 // If the batch has changed all of them, Write does both.
-func (tx *Tx) Confirm(p *commit.Pipe) {
+func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	var arg db.ItemConfirmParams
 	unchanged := false
 	for _, s := range tx.segments {
@@ -137,7 +137,12 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	if !unchanged {
 		return
 	}
-	p.Queue(func(d commit.DB) error { return q.ItemConfirm(p.Context(), d, arg) })
+	p.Queue(func(d commit.DB) error {
+		if lock {
+			return q.ItemConfirm(p.Context(), d, arg)
+		}
+		return q.ItemUnchanged(p.Context(), d, db.ItemUnchangedParams(arg))
+	})
 }
 
 // Write updates the changed segments. A direct transaction over one segment has done so in Flush.
