@@ -151,6 +151,20 @@ func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 	}
 }
 
+// A server that fetches its first numbers then is not ready either, although its callers leave before the fetch fails.
+func TestCallersWhoLeaveDoNotHideAnOpenRecording(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	mustDo(t, w.engine(), submission(add("c0", 1)))
+	w.unrecorded()
+	defer w.holder("insert into commit_epochs default values")()
+	e := w.engine()
+	if _, err := e.Do(within(t, recordWait/2), submission(add("c0", 1))); err == nil {
+		t.Error("a number was fetched")
+	}
+	eventually(t, "not ready", func() bool { return e.Ready() != nil })
+}
+
 // lastBind returns the place of the last Bind message: that of COMMIT.
 func lastBind(messages []byte) (last int) {
 	for at := 0; at+5 <= len(messages); at += 1 + int(binary.BigEndian.Uint32(messages[at+1:])) {

@@ -103,7 +103,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		conn, live, end, err = e.try(conn, jobs, m)
 		e.latches.pass(m.ticket)
 		m.ticket = 0
-		if jobs = live; len(jobs) == 0 {
+		if jobs = live; len(jobs) == 0 && end != lost { // if lost, the server is not ready, even if all callers have left
 			return conn
 		}
 		switch end {
@@ -192,10 +192,11 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
 	end = a.classify(err)
 	if lacksEpoch(err) {
-		unclaim(live) // rolled back: callers need not wait for another session that records the epoch
+		unclaim(live) // rolled back: callers may leave while another session records the epoch
 		if failed := recordEpoch(context.Background(), conn.Conn()); failed != nil {
 			end, err = lost, failed
 		}
+		live = claim(live)
 	}
 	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
 		closeConn(conn)
