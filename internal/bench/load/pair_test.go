@@ -14,6 +14,10 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
+	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 )
 
 // pairEnv has the URLs of two servers without API keys, separated by a comma.
@@ -22,6 +26,7 @@ const pairEnv = "LEDGERD_PAIR"
 const (
 	pairAccounts = 10_000
 	pairSlice    = 100 * time.Millisecond
+	pairSale     = "bench-pair"
 )
 
 // BenchmarkPair compares two servers that run already, such as two versions of ledgerd, each with its own Postgres. It
@@ -35,12 +40,12 @@ func BenchmarkPair(b *testing.B) {
 	urls := strings.SplitN(os.Getenv(pairEnv), ",", 2)
 	run := fmt.Sprintf("%04x", time.Now().Unix()%0x10000)
 	for _, url := range urls {
-		createPairAccounts(b, &Spec{URL: url, APIKey: "none", Patience: 20 * time.Second})
+		prepare(b, &Spec{URL: url, APIKey: "none", Patience: 20 * time.Second}, createPairAccounts)
 	}
 	for _, x := range []struct {
 		name           string
 		callers, items int
-		hot            bool
+		hot, sale      bool
 		request        func(key string) (procedure string, m proto.Message)
 	}{
 		{name: "transfer-1", callers: 1},
@@ -55,12 +60,19 @@ func BenchmarkPair(b *testing.B) {
 			return idempotencyv1connect.IdempotencyServiceIssueTokensProcedure,
 				&idempotencyv1.IssueTokensRequest{Purpose: "order", Count: 1}
 		}},
+		{name: "late-256", callers: 256, sale: true, request: func(key string) (string, proto.Message) {
+			return salev1connect.SaleServiceGrabProcedure,
+				&salev1.GrabRequest{Sale: pairSale, Grab: &salev1.Grab{Buyer: key}}
+		}},
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			var calls [2][]func() Outcome
 			for i, url := range urls {
 				spec := &Spec{URL: url, APIKey: "none", Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1, Items: x.items,
 					Patience: 20 * time.Second}
+				if x.sale {
+					prepare(b, spec, putPairSale)
+				}
 				if x.hot {
 					spec.Hot, spec.Accounts = pairAccounts-1, pairAccounts-1
 				}
@@ -126,18 +138,21 @@ func comparePair(b *testing.B, calls [2][]func() Outcome) {
 	}
 }
 
-func createPairAccounts(b *testing.B, spec *Spec) {
+func prepare(b *testing.B, spec *Spec, calls func(call func(procedure string, m proto.Message))) {
 	b.Helper()
 	var c httpConn
 	if err := c.open(spec); err != nil {
 		b.Fatal(err)
 	}
 	defer c.close()
-	call := func(procedure string, m proto.Message) {
+	calls(func(procedure string, m proto.Message) {
 		if err := c.unary(spec, procedure, m, nil); err != nil {
 			b.Fatal(err)
 		}
-	}
+	})
+}
+
+func createPairAccounts(call func(procedure string, m proto.Message)) {
 	call(ledgerv1connect.LedgerServiceCreateAssetsProcedure,
 		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: Asset, Scale: 2}}})
 	for first := 0; first < pairAccounts; first += 1000 {
@@ -147,4 +162,11 @@ func createPairAccounts(b *testing.B, spec *Spec) {
 		}
 		call(ledgerv1connect.LedgerServiceCreateAccountsProcedure, r)
 	}
+}
+
+// putPairSale puts up a sale that is sold out.
+func putPairSale(call func(procedure string, m proto.Message)) {
+	call(stockv1connect.StockServicePutItemProcedure, &stockv1.PutItemRequest{Item: pairSale})
+	call(salev1connect.SaleServicePutSaleProcedure, &salev1.PutSaleRequest{Sale: &salev1.Sale{Sale: pairSale,
+		Item: pairSale, Gives: &salev1.Sale_Order{Order: &salev1.SaleOrder{Asset: Asset, Amount: "1"}}}})
 }
