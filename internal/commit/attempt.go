@@ -281,8 +281,8 @@ func (a *attempt[T]) undo() {
 }
 
 // flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
-// trip, or two if the batch waits for predecessors. A batch that writes nothing, such as one of buyers who come too late,
-// locks no shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
+// trip, or two if the batch waits for predecessors. A batch that writes nothing, such as one of refusals, locks no
+// shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {

@@ -103,7 +103,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		conn, live, end, err = e.try(conn, jobs, m)
 		e.latches.pass(m.ticket)
 		m.ticket = 0
-		if jobs = live; len(jobs) == 0 && end != lost { // if lost, the server is not ready, even if all callers have left
+		if jobs = live; len(jobs) == 0 && end != lost { // lost: the server is not ready, even if all callers have left
 			return conn
 		}
 		switch end {
