@@ -207,7 +207,9 @@ func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
 		tx.exists = make(map[AccountKey]bool)
 	}
 	k := AccountKey{tenant, code, asset}
-	tx.exists[k] = tx.exists[k]
+	if _, seen := tx.exists[k]; !seen {
+		tx.exists[k] = false
+	}
 }
 
 // MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if an account that is declared does not exist.
