@@ -281,18 +281,19 @@ func (a *attempt[T]) undo() {
 }
 
 // flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
-// trip, or two if the batch waits for predecessors. A batch that writes nothing, such as one of refusals, locks no
-// shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
+// trip, or two if the batch waits for predecessors. An optimistic batch that writes nothing, such as one of refusals,
+// locks no shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {
 		x.Flush(p)
 	}
 	a.keys.flush(p, a.at.Now)
-	writes := p.Len() > 0 || a.updatesShared()
-	if err := a.awaitEvidence(p, conn, writes); err != nil {
+	flushes := p.Len() > 0
+	if err := a.awaitEvidence(p, conn); err != nil {
 		return err
 	}
+	writes := flushes || a.updatesShared()
 	a.confirm(p, writes)
 	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
@@ -302,7 +303,7 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	return a.commit(p, conn, writes)
 }
 
-// updatesShared reports whether any participant updates shared rows.
+// updatesShared reports whether any participant updates shared rows. The predecessors have ended.
 func (a *attempt[T]) updatesShared() bool {
 	p := NewPipe(context.Background()) // is not sent
 	for _, x := range a.participants {

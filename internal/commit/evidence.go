@@ -26,28 +26,22 @@ type evidence struct {
 	predecessors []*latch // batches of this process whose rows were taken over
 }
 
-// awaitEvidence waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued inserts
-// run while the predecessors commit.
-func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn, writes bool) error {
-	if !a.evidence.optimistic {
+// awaitEvidence waits for the predecessors of an optimistic attempt. The queued inserts run while these commit.
+func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
+	if len(a.evidence.predecessors) == 0 {
 		return nil
 	}
-	if len(a.evidence.predecessors) > 0 {
-		if err := p.Run(conn); err != nil {
-			return err
-		}
-		if !a.awaitPredecessors() {
-			return ErrConflict
-		}
+	if err := p.Run(conn); err != nil {
+		return err
 	}
-	if writes {
-		p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
+	if !a.awaitPredecessors() {
+		return ErrConflict
 	}
 	return nil
 }
 
 // confirm queues the statements that verify the evidence, in the transaction that COMMIT ends, and those that update
-// shared rows.
+// shared rows. It bounds the waits for locks of an optimistic attempt.
 //
 //	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is as its last known
 //	        writer wrote it, and locked if the batch writes; the predecessors have committed (awaitEvidence)
@@ -58,6 +52,9 @@ func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn, writes bool) error {
 // Both Confirm and Write lock rows. So they alternate: the rows of a participant are locked before those of the next
 // one, in the order of the registry.
 func (a *attempt[T]) confirm(p *Pipe, writes bool) {
+	if a.evidence.optimistic && writes {
+		p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
+	}
 	for _, x := range a.participants {
 		o := optimistic(x)
 		if o == nil {

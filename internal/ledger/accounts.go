@@ -147,8 +147,8 @@ func (a *Account) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: a.xmin, Valid: true}
 }
 
-// Confirm locks all accounts that the batch read, in the global lock order, if Write does not update some of
-// them. Write alone would lock the updated accounts before the read-only ones and violate that order.
+// Confirm checks, if Write does not update some of the accounts that the batch read, that all are as they were read. It
+// locks them in the global lock order: Write alone would lock the updated accounts before the others.
 func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	var arg db.AccountConfirmParams
 	seen := false

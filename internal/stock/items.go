@@ -120,7 +120,7 @@ func (s *segment) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: s.xmin, Valid: true}
 }
 
-// Confirm locks all segments that the batch read, in the global lock order, and checks that they are as they were read.
+// Confirm checks that all segments which the batch read are as they were read, and locks them in the global lock order.
 // If the batch has changed all of them, Write does both.
 func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	var arg db.ItemConfirmParams
