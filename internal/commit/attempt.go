@@ -281,46 +281,33 @@ func (a *attempt[T]) undo() {
 }
 
 // flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
-// trip, or two if the batch waits for predecessors. An optimistic batch that writes nothing, such as one of refusals,
-// locks no shared rows either: it needs no transaction id, and its COMMIT does not wait for the disk.
+// trip, or two if the batch waits for predecessors.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {
 		x.Flush(p)
 	}
 	a.keys.flush(p, a.at.Now)
-	flushes := p.Len() > 0
+	wrote := p.Len() > 0
 	if err := a.awaitEvidence(p, conn); err != nil {
 		return err
 	}
-	writes := flushes || a.updatesShared()
-	a.confirm(p, writes)
+	wrote = a.confirm(p) || wrote
 	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)
 	}
-	a.insertOwnRow(p, writes)
-	return a.commit(p, conn, writes)
-}
-
-// updatesShared reports whether any participant updates shared rows. The predecessors have ended.
-func (a *attempt[T]) updatesShared() bool {
-	p := NewPipe(context.Background()) // is not sent
-	for _, x := range a.participants {
-		if o := optimistic(x); o != nil {
-			o.Write(p)
-		}
-	}
-	return p.Len() > 0
+	a.insertOwnRow(p, wrote)
+	return a.commit(p, conn, wrote)
 }
 
 // insertOwnRow queues the batch's own row. A batch without changes inserts one only if there are synchronous standbys:
 // its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
 // has all earlier commits too.
-func (a *attempt[T]) insertOwnRow(p *Pipe, writes bool) {
+func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
-	if !writes {
+	if !wrote {
 		p.Queue(func(d DB) error { return q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row)) })
 		return
 	}
@@ -332,7 +319,7 @@ func (a *attempt[T]) insertOwnRow(p *Pipe, writes bool) {
 }
 
 // commit sends the queued statements and COMMIT.
-func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, writes bool) error {
+func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	p.exec("commit", "COMMIT")
 	pg.ClearWarning(conn)
 	a.sent = true
@@ -350,7 +337,7 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, writes bool) error {
 	if !a.direct {
 		a.engine.pace.observe(time.Since(start))
 	}
-	a.durable = writes
+	a.durable = wrote
 	a.engine.markReady()
 	return nil
 }

@@ -26,45 +26,49 @@ type evidence struct {
 	predecessors []*latch // batches of this process whose rows were taken over
 }
 
-// awaitEvidence waits for the predecessors of an optimistic attempt. The queued inserts run while these commit.
+// awaitEvidence waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued inserts
+// run while the predecessors commit.
 func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
-	if len(a.evidence.predecessors) == 0 {
+	if !a.evidence.optimistic {
 		return nil
 	}
-	if err := p.Run(conn); err != nil {
-		return err
+	if len(a.evidence.predecessors) > 0 {
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+		if !a.awaitPredecessors() {
+			return ErrConflict
+		}
 	}
-	if !a.awaitPredecessors() {
-		return ErrConflict
-	}
+	p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
 	return nil
 }
 
 // confirm queues the statements that verify the evidence, in the transaction that COMMIT ends, and those that update
-// shared rows. It bounds the waits for locks of an optimistic attempt.
+// shared rows. It reports whether there are updates.
 //
-//	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is as its last known
-//	        writer wrote it, and locked if the batch writes; the predecessors have committed (awaitEvidence)
+//	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is locked and
+//	        is as its last known writer wrote it; the predecessors have committed (awaitEvidence)
 //	names   a name that the batch takes is inserted: its unique constraint is the proof. A name that was
 //	        looked up and not taken depends on rows: it is valid as long as these are unchanged
 //	time    nothing to confirm
 //
 // Both Confirm and Write lock rows. So they alternate: the rows of a participant are locked before those of the next
 // one, in the order of the registry.
-func (a *attempt[T]) confirm(p *Pipe, writes bool) {
-	if a.evidence.optimistic && writes {
-		p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
-	}
+func (a *attempt[T]) confirm(p *Pipe) (writes bool) {
 	for _, x := range a.participants {
 		o := optimistic(x)
 		if o == nil {
 			continue
 		}
 		if a.evidence.optimistic {
-			o.Confirm(p, writes)
+			o.Confirm(p)
 		}
+		confirmed := p.Len()
 		o.Write(p)
+		writes = writes || p.Len() > confirmed
 	}
+	return writes
 }
 
 // awaitPredecessors waits until all predecessors have ended, and reports whether all have committed.

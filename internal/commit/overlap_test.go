@@ -221,56 +221,6 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 	}
 }
 
-// A batch that writes nothing reads past a transaction that holds its rows, and leaves no trace on them.
-func TestBatchThatWritesNothingLocksNothing(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	e := w.engine()
-	refused := func(counter string) {
-		t.Helper()
-		if _, err := e.Do(within(t, 10*time.Second), submission(add(counter, -1_000_001))); reason(err) != "TOY_EMPTY" {
-			t.Error(err)
-		}
-	}
-	end := w.holder("select from toy_counters where id = 'c0' for update")
-	refused("c0")
-	end()
-	refused("c1")
-	if w.int("select count(*) from toy_counters where id = 'c1' and xmax <> 0") != 0 {
-		t.Error("the refused command has locked the row")
-	}
-	e.wantMetric(t, "attempts_total/blocked", 0)
-}
-
-// The batch reads c1, and takes c0 over from the batch before it. Meanwhile c1 is changed.
-func TestRowsOfABatchThatWritesNothingAreConfirmed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	e := w.engine(patient)
-	pass, open := w.gate()
-	first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", -1_000_000))))
-	w.waiting(1)
-	applied := make(chan struct{}, 2)
-	last := &toyAdd{tenant: 1, onApply: func(*toyTx) error { applied <- struct{}{}; return nil }}
-	results := make(chan []Result, 1)
-	go func() {
-		results <- e.DoAll(within(t, 20*time.Second),
-			[]Submission[*toyTx]{submission(add("c0", -1)), submission(add("c1", -1_000_001)), submission(last)})
-	}()
-	<-applied
-	w.exec("update toy_counters set n = n + 5 where id = 'c1'")
-	open()
-	if r := <-first; r.err != nil {
-		t.Error(r.err)
-	}
-	if r := <-results; reason(r[0].Err) != "TOY_EMPTY" || r[1].Err != nil {
-		t.Errorf("%+v", r)
-	}
-	wantValue(t, w, "c0", 0)
-	wantValue(t, w, "c1", 4)
-	e.wantMetric(t, "attempts_total/conflicted", 1)
-}
-
 // A transaction that holds a row blocks pessimistic batches as well, so it is no reason for backoff.
 func TestHeldRowDoesNotStartTheBackoff(t *testing.T) {
 	t.Parallel()

@@ -85,13 +85,11 @@ type Optimistic interface {
 	TakeOver(from Participant, writer *Writer)
 	// Read loads, without locks, the rows that were not taken over.
 	Read(p *Pipe)
-	// Confirm fails unless each shared row that the batch saw, changed or not, is as its last known writer wrote it.
-	// It may leave this to Write if Write updates all of them. lock: it also locks them, sorted by key. A batch that
-	// writes nothing locks none: its rows were as it saw them at one moment, that of its first Confirm. Called only in
-	// an optimistic batch, just before Write of the same participant.
-	Confirm(p *Pipe, lock bool)
-	// Write updates the changed shared rows; Flush does not. Called in every batch, after Flush of all participants. It
-	// only queues statements, and may be called twice.
+	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless each is as its
+	// last known writer wrote it. It may leave this to Write if Write updates all of them. Called only in an optimistic
+	// batch, just before Write of the same participant.
+	Confirm(p *Pipe)
+	// Write updates the changed shared rows; Flush does not. Called in every batch, after Flush of all participants.
 	Write(p *Pipe)
 }
 

@@ -370,7 +370,7 @@ func (tx *toyTx) Write(p *Pipe) {
 	})
 }
 
-func (tx *toyTx) Confirm(p *Pipe, lock bool) {
+func (tx *toyTx) Confirm(p *Pipe) {
 	seen, unchanged := map[toyKey]*toyCounter{}, false
 	for k, c := range tx.counters {
 		if c.found {
@@ -386,15 +386,11 @@ func (tx *toyTx) Confirm(p *Pipe, lock bool) {
 	for _, k := range keys {
 		writers = append(writers, seen[k].written())
 	}
-	locking := ""
-	if lock {
-		locking = " for no key update"
-	}
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `select commit_expect(count(*), cardinality($2::text[])) from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::text[]) as writer) u,
 			lateral (select 1 from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id and l.xmin::text = u.writer
-				offset 0`+locking+`) c`, tenants, ids, writers)
+				offset 0 for no key update) c`, tenants, ids, writers)
 		return err
 	})
 }

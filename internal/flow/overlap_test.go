@@ -22,6 +22,7 @@ import (
 // is opened.
 type gate struct {
 	*testing.T
+	dsn    string
 	engine *flow.Engine
 	counts *prometheus.Registry
 	super  *pgxpool.Pool
@@ -30,7 +31,7 @@ type gate struct {
 
 func newGate(t *testing.T) *gate {
 	db := pgtest.New(t)
-	g := &gate{T: t, counts: prometheus.NewRegistry(), super: pgtest.Pool(t, db.SuperDSN)}
+	g := &gate{T: t, dsn: db.AllDSN, counts: prometheus.NewRegistry(), super: pgtest.Pool(t, db.SuperDSN)}
 	pool := pgtest.Pool(t, db.AllDSN)
 	g.engine = flow.NewEngine(pool, t.Name(), commit.NewMetrics(g.counts), nil)
 	t.Cleanup(func() {
@@ -296,42 +297,27 @@ func TestPublishedEventsOverlapAndChangesOfEndpointsDoNot(t *testing.T) {
 	}
 }
 
-// Refusals are answered while another transaction holds their account and item: they write nothing, so they lock nothing.
-func TestRefusalsLockNothing(t *testing.T) {
+// A payment is in COMMIT, with the deposit that it needs. Its repeat at another server waits, and is not refused.
+func TestRepeatWaitsForTheCommitOfTheFirstCall(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	if _, err := g.engine.Do(t.Context(), submission(flow.Submission{
-		Command: flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "tea"})})); err != nil {
-		t.Fatal(err)
+	other := flow.NewEngine(pgtest.Pool(t, g.dsn), "other", nil, nil)
+	defer other.Drain(context.Background())
+	g.exec(`create constraint trigger gate after insert on commit_batches deferrable initially deferred
+		for each row execute function gate()`)
+	first := g.start(transfer("in", "world", user(0), "1"), transfer("pay", user(0), user(1), "1"))
+	g.waits()
+	repeat := make(chan string, 1)
+	go func() {
+		out, err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Ledger(transfer("pay", user(0), user(1), "1"))}))
+		repeat <- ending(out, err)
+	}()
+	g.untilQuery("select exists (select from pg_locks where not granted and locktype = 'transactionid')")
+	g.open()
+	g.want("first", first, "ok", "ok")
+	if got := <-repeat; got != "existed" {
+		t.Errorf("repeat: %s", got)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	refuse := func() {
-		all := g.engine.DoAll(ctx, []flow.Submission{
-			submission(flow.Submission{Command: flow.Ledger(transfer("refused", user(0), user(1), "5"))}),
-			submission(flow.Submission{Command: flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "tea",
-				ReservationNo: "n", Quantity: 1, Life: time.Hour})}),
-		})
-		if !fault.Is(all[0].Err, ledger.InsufficientFunds) || !fault.Is(all[1].Err, stock.OutOfStock) {
-			t.Errorf("the transfer: %v; the reservation: %v", all[0].Err, all[1].Err)
-		}
-	}
-	refuse()
-	if n := text(t, g.super, `select (select count(*) from ledger_accounts where xmax <> 0)
-		+ (select count(*) from stock_items where xmax <> 0)`); n != "0" {
-		t.Errorf("the refusals have locked %s rows", n)
-	}
-	held, err := g.super.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = held.Rollback(context.Background()) }()
-	for _, table := range []string{"ledger_accounts", "stock_items"} {
-		if _, err := held.Exec(ctx, "select from "+table+" for update"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	refuse()
 }
 
 // Items stand before accounts in the registry, so no batch locks an account before an item, also if only its accounts

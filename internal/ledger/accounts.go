@@ -147,9 +147,9 @@ func (a *Account) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: a.xmin, Valid: true}
 }
 
-// Confirm checks, if Write does not update some of the accounts that the batch read, that all are as they were read. It
-// locks them in the global lock order: Write alone would lock the updated accounts before the others.
-func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
+// Confirm locks all accounts that the batch read, in the global lock order, if Write does not update some of
+// them. Write alone would lock the updated accounts before the read-only ones and violate that order.
+func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.AccountConfirmParams
 	seen := false
 	for _, a := range tx.locks {
@@ -163,12 +163,7 @@ func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	if !seen {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		if lock {
-			return q.AccountConfirm(p.Context(), d, arg)
-		}
-		return q.AccountUnchanged(p.Context(), d, db.AccountUnchangedParams(arg))
-	})
+	p.Queue(func(d commit.DB) error { return q.AccountConfirm(p.Context(), d, arg) })
 }
 
 // Write updates the changed accounts.

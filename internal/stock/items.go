@@ -120,9 +120,9 @@ func (s *segment) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: s.xmin, Valid: true}
 }
 
-// Confirm checks that all segments which the batch read are as they were read, and locks them in the global lock order.
+// Confirm locks all segments that the batch read, in the global lock order, and checks that they are as they were read.
 // If the batch has changed all of them, Write does both.
-func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
+func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.ItemConfirmParams
 	unchanged := false
 	for _, s := range tx.segments {
@@ -137,12 +137,7 @@ func (tx *Tx) Confirm(p *commit.Pipe, lock bool) {
 	if !unchanged {
 		return
 	}
-	p.Queue(func(d commit.DB) error {
-		if lock {
-			return q.ItemConfirm(p.Context(), d, arg)
-		}
-		return q.ItemUnchanged(p.Context(), d, db.ItemUnchangedParams(arg))
-	})
+	p.Queue(func(d commit.DB) error { return q.ItemConfirm(p.Context(), d, arg) })
 }
 
 // Write updates the changed segments. A direct transaction over one segment has done so in Flush.

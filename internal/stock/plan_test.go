@@ -41,12 +41,6 @@ func (p *plans) kinds(item func(i int) string) map[string]func(i int) command {
 		"advisory": func(i int) command { return direct(stock.Advisory, deduct(item(i), "advisory", 1)) },
 		"confirm":  func(i int) command { return confirm(item(i), "open") },
 		"refuse":   func(i int) command { return deduct(item(i), "much", 1000) },
-		"refuse beside a change": func(i int) command {
-			if i%2 == 0 {
-				return deduct(item(i), "much", 1000)
-			}
-			return restock(item(i), "beside", 1)
-		},
 		"lapse": func(i int) command {
 			return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "due " + item(i)}}
 		},
@@ -93,7 +87,6 @@ func (p *plans) empty() {
 		for _, next := range p.kinds(name) {
 			p.do(next(0))
 		}
-		p.do(deduct(name(0), "much", 1000), restock("new "+name(0), "beside", 1))
 	}
 }
 

@@ -51,20 +51,6 @@ cross join lateral (
     for no key update
 ) a;
 
--- name: AccountUnchanged :exec
--- The same without locks, for a batch that writes nothing.
-select commit_expect(count(*), cardinality(@account_ids::bigint[]))
-from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
-        unnest(@writers::xid[]) as writer
-) u
-cross join lateral (
-    select 1
-    from ledger_accounts l
-    where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.xmin = u.writer
-    offset 0
-) a;
-
 -- name: AccountExists :many
 -- Positions of the accounts that exist, from 1.
 select u.n::integer as n

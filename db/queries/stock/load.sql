@@ -56,20 +56,6 @@ cross join lateral (
     for no key update
 ) i;
 
--- name: ItemUnchanged :exec
--- The same without locks, for a batch that writes nothing.
-select commit_expect(count(*), cardinality(@items::text[]))
-from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
-        unnest(@segment::smallint[]) as segment, unnest(@writers::xid[]) as writer
-) u
-cross join lateral (
-    select 1
-    from stock_items l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment and l.xmin = u.writer
-    offset 0
-) i;
-
 -- name: DetailLookup :many
 select u.n::integer as n, d.label, d.metadata, d.created_at, d.changed_at, d.principal, d.request_id
 from (

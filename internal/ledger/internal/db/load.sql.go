@@ -279,32 +279,6 @@ func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupP
 	return items, nil
 }
 
-const accountUnchanged = `-- name: AccountUnchanged :exec
-select commit_expect(count(*), cardinality($1::bigint[]))
-from (
-    select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
-        unnest($3::xid[]) as writer
-) u
-cross join lateral (
-    select 1
-    from ledger_accounts l
-    where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.xmin = u.writer
-    offset 0
-) a
-`
-
-type AccountUnchangedParams struct {
-	AccountIds []int64
-	Tenants    []int32
-	Writers    []pgtype.Uint32
-}
-
-// The same without locks, for a batch that writes nothing.
-func (q *Queries) AccountUnchanged(ctx context.Context, db DBTX, arg AccountUnchangedParams) error {
-	_, err := db.Exec(ctx, accountUnchanged, arg.AccountIds, arg.Tenants, arg.Writers)
-	return err
-}
-
 const assetLookup = `-- name: AssetLookup :many
 select u.n::integer as n, a.scale, a.created_at
 from (

@@ -374,38 +374,6 @@ func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams)
 	return items, nil
 }
 
-const itemUnchanged = `-- name: ItemUnchanged :exec
-select commit_expect(count(*), cardinality($1::text[]))
-from (
-    select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as item,
-        unnest($3::smallint[]) as segment, unnest($4::xid[]) as writer
-) u
-cross join lateral (
-    select 1
-    from stock_items l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment and l.xmin = u.writer
-    offset 0
-) i
-`
-
-type ItemUnchangedParams struct {
-	Items   []string
-	Tenants []int32
-	Segment []int16
-	Writers []pgtype.Uint32
-}
-
-// The same without locks, for a batch that writes nothing.
-func (q *Queries) ItemUnchanged(ctx context.Context, db DBTX, arg ItemUnchangedParams) error {
-	_, err := db.Exec(ctx, itemUnchanged,
-		arg.Items,
-		arg.Tenants,
-		arg.Segment,
-		arg.Writers,
-	)
-	return err
-}
-
 const reservationDue = `-- name: ReservationDue :many
 select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
