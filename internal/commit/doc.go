@@ -10,7 +10,8 @@
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
 // tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
-// ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart (blocked.go).
+// ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart: a search, which
+// runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
 // Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next, epoch.go) and
 // makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and

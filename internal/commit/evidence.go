@@ -214,13 +214,13 @@ func connectionLost(err error) bool {
 
 // nameTaken reports whether another process took a name first, which says nothing about rows.
 func (e *Engine[T]) nameTaken(err error) bool {
-	var p *pgconn.PgError
-	return errors.As(err, &p) && p.Code == "23505" && e.names[p.ConstraintName]
+	p, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && p.Code == "23505" && e.names[p.ConstraintName]
 }
 
 func hasState(err error, code string) bool {
-	var p *pgconn.PgError
-	return errors.As(err, &p) && p.Code == code
+	p, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && p.Code == code
 }
 
 // isDeadlock reports a deadlock. Rows are locked in one order everywhere, so every deadlock is a defect.

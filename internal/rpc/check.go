@@ -34,8 +34,8 @@ func check(m proto.Message) error {
 
 // violationFault converts an error of protovalidate about a message to a fault.
 func violationFault(m proto.Message, err error) error {
-	var v *protovalidate.ValidationError
-	if !errors.As(err, &v) {
+	v, ok := errors.AsType[*protovalidate.ValidationError](err)
+	if !ok {
 		return err
 	}
 	f := fault.FieldInvalid.New("the request breaks a rule")
@@ -160,6 +160,14 @@ func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string
 		return "must not be " + strings.Join(ruleTexts(x), " or ") + ": reserved"
 	case rule == "repeated.unique":
 		return "must not be the same as an element before it"
+	case rule == "repeated.min_items" && x.RuleValue.Uint() == 1:
+		return "must have an element"
+	case rule == "repeated.min_items":
+		return fmt.Sprintf("must have at least %d elements", x.RuleValue.Uint())
+	case rule == "repeated.max_items":
+		return fmt.Sprintf("must have at most %d elements", x.RuleValue.Uint())
+	case rule == "map.max_pairs":
+		return fmt.Sprintf("must have at most %d names", x.RuleValue.Uint())
 	case rule == "string.pattern":
 		if text := describePattern(x.RuleValue.String()); text != "" {
 			return text

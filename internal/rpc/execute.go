@@ -133,7 +133,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 	}
 	if o, ok := sample.(*orderv1.CreateOrderRequest); ok && o.GetOrderNo() == "" {
 		// With references it is decoded again in every attempt: each has to find the rows of the same number.
-		if o.OrderNo, err = c.gate.OrderNo(); err != nil {
+		if o.OrderNo, err = c.gate.NewOrderNo(); err != nil {
 			d.bad(at+"request", err.Error())
 			return
 		}

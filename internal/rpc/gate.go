@@ -41,8 +41,8 @@ type Gate struct {
 	Reads *Reads
 	// Webhooks validates the URLs of endpoints.
 	Webhooks webhook.URLPolicy
-	// OrderNo makes a number for an order whose caller brings none.
-	OrderNo func() (string, error)
+	// NewOrderNo makes a number for an order whose caller brings none.
+	NewOrderNo func() (string, error)
 	// Gateway returns a payment gateway that is configured here for a tenant, or nil.
 	Gateway func(payment.GatewayKey) *gateway.Configured
 }

@@ -23,7 +23,7 @@ func TestMessagesMakeOrdersAndPayments(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.preparePayments("a")
 	made := 0
-	gate := &rpc.Gate{OrderNo: func() (string, error) { made++; return fmt.Sprintf("made-%d", made), nil },
+	gate := &rpc.Gate{NewOrderNo: func() (string, error) { made++; return fmt.Sprintf("made-%d", made), nil },
 		Gateway: func(paid.GatewayKey) *gateway.Configured { return nil }}
 	m := &rpc.Messages{Mutations: &rpc.Mutations{Engine: c.engine(), KeyLife: time.Hour}, Gate: gate}
 	for i, r := range []proto.Message{

@@ -134,8 +134,8 @@ func (s *Ledger) transferAll() operation[*pb.TransferBatchRequest, *pb.TransferB
 				cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
 			}
 			m := newMutation(flow.Ledger(cmd), rows, renderAll)
-			m.inner, m.encode = []string{transferName}, encodeIDs
-			m.decode = func(ctx context.Context, b []byte) (*pb.TransferBatchResponse, error) {
+			m.inner, m.toRecord = []string{transferName}, encodeIDs
+			m.fromRecord = func(ctx context.Context, b []byte) (*pb.TransferBatchResponse, error) {
 				made, err := s.decodeIDs(ctx, c.identity.Tenant, b)
 				return renderAll(made, false), err
 			}

@@ -57,9 +57,9 @@ type mutation[R proto.Message] struct {
 	// asks for a transaction of its own, or empty. A call that asks for one is refused where it would share one.
 	direct      *commit.Direct
 	standsAlone string
-	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.
-	encode func(flow.Result) ([]byte, error)
-	decode func(context.Context, []byte) (R, error)
+	// toRecord and fromRecord convert an answer to its recorded form and back. Nil: the response is recorded.
+	toRecord   func(flow.Result) ([]byte, error)
+	fromRecord func(context.Context, []byte) (R, error)
 	// presentState: a repeat is answered with the present state, which is never recorded under a key.
 	presentState bool
 	// storedBytes is the size of a stored request that the call runs besides its own.
@@ -205,8 +205,8 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 	if len(when) == 0 {
 		w.Direct = m.direct
 	}
-	if m.encode != nil {
-		w.Encode = func(answer any) ([]byte, error) { return m.encode(answer.(flow.Result)) }
+	if m.toRecord != nil {
+		w.Encode = func(answer any) ([]byte, error) { return m.toRecord(answer.(flow.Result)) }
 	}
 	return w
 }
@@ -227,8 +227,8 @@ func (m *mutation[R]) result(ctx context.Context, out commit.Outcome) (res resul
 	case out.Recorded == nil:
 		a := out.Answer.(flow.Result)
 		res.response, res.answer = a.Response.(R), a.Value
-	case m.decode != nil:
-		res.response, err = m.decode(ctx, out.Recorded)
+	case m.fromRecord != nil:
+		res.response, err = m.fromRecord(ctx, out.Recorded)
 	default:
 		res.response, err = decodeResponse[R](out.Recorded)
 	}

@@ -40,7 +40,7 @@ var createOrderOperation = register("order.create_order",
 			Messages: d.messages(c, r.GetMessages())}
 		cmd.Facts = d.order(r)
 		if cmd.OrderNo == "" {
-			cmd.Renumber = c.gate.OrderNo
+			cmd.Renumber = c.gate.NewOrderNo
 			cmd.OrderNo, cmd.NumberErr = c.orderNo()
 		}
 		rows := cmd.Rows() + sendRows*len(cmd.Messages)
@@ -52,7 +52,7 @@ var createOrderOperation = register("order.create_order",
 // orderNo makes a number for an order. With an error it returns a placeholder, so that Need can name rows; Apply then
 // fails before anything is written.
 func (c *call) orderNo() (string, error) {
-	no, err := c.gate.OrderNo()
+	no, err := c.gate.NewOrderNo()
 	return cmp.Or(no, "-"), err
 }
 

@@ -158,7 +158,7 @@ var createPaymentOperation = register("payment.create_payment",
 			cmd.TokenHash = token.Hash(c.token.Token)
 		}
 		if cmd.OutTradeNo == "" {
-			cmd.Renumber = c.gate.OrderNo
+			cmd.Renumber = c.gate.NewOrderNo
 			cmd.OutTradeNo, cmd.NumberErr = c.orderNo()
 		}
 		if g := c.gate.Gateway(payment.GatewayKey{Tenant: cmd.Tenant, Gateway: cmd.Gateway}); g != nil {
