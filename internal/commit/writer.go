@@ -274,12 +274,12 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error, s
 	if len(jobs) > 1 {
 		return e.runHalves(conn, jobs, s)
 	}
-	e.log.Error("a command was refused after losing five races for its rows", "command",
-		fmt.Sprintf("%T", jobs[0].Command),
-		"request_id", jobs[0].RequestID, "error", err)
+	why := "a command was refused after losing five races for its rows"
 	if isCanceled(err) {
+		why = "a command was refused: its statements were cancelled five times"
 		e.markUnready(err)
 	}
+	e.log.Error(why, "command", fmt.Sprintf("%T", jobs[0].Command), "request_id", jobs[0].RequestID, "error", err)
 	e.fail(jobs[0], e.deadlineFault(err))
 	return conn
 }
