@@ -303,7 +303,7 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 
 // insertOwnRow queues the batch's own row. A batch without changes inserts one only if there are synchronous standbys:
 // its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
-// has all earlier commits too.
+// has all earlier commits too. Otherwise its COMMIT does not wait for the disk.
 func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
@@ -334,7 +334,7 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if pg.Warned(conn) {
 		return errWarned // committed here, but perhaps not on the synchronous standby
 	}
-	if !a.direct {
+	if wrote && !a.direct {
 		a.engine.pace.observe(time.Since(start))
 	}
 	a.durable = wrote

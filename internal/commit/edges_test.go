@@ -204,6 +204,35 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	}
 }
 
+// A refusal locks rows, so its COMMIT writes WAL, but loses nothing if that is not flushed. Nor does it tell how long a
+// COMMIT takes that waits for the disk.
+func TestRefusalsDoNotWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	d.RestartWith(t, map[string]string{"wal_writer_delay": "10000", "autovacuum": "off"})
+	w := worldOn(t, d.DB, 1)
+	e := w.engine()
+	unflushed := func(label string, n int64, want string) (times int) {
+		for range 10 {
+			if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", n))); reason(err) != want {
+				t.Fatalf("%s: %v, want %s", label, err, want)
+			}
+			times += int(w.int("select (pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn())::integer"))
+		}
+		return times
+	}
+	if n := unflushed("a change", 1, "ok"); n > 2 {
+		t.Errorf("%d of 10 changes were answered before they were on the disk", n)
+	}
+	e.pace.average.Store(int64(time.Second))
+	if n := unflushed("a refusal", -1<<40, "TOY_EMPTY"); n < 8 {
+		t.Errorf("%d of 10 refusals were answered before the WAL was flushed", n)
+	}
+	if got := e.pace.commit(); got != time.Second {
+		t.Errorf("refusals changed the duration of a COMMIT to %v", got)
+	}
+}
+
 // Batches set their isolation level themselves, also in transactions that follow DISCARD PLANS.
 func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 	t.Parallel()
