@@ -44,7 +44,7 @@ type apikeyCreateCmd struct {
 	Tenant    string   `required:"" help:"Name of the tenant, which is created if needed."`
 	Principal string   `required:"" help:"Name of the caller. Request keys are scoped by principal, so give a key's successor the same principal."`
 	Role      string   `default:"write" enum:"read,write,admin,operator" help:"Role: read, write, admin (also administers the tenant), operator (administers all tenants, and nothing else)."`
-	Scope     []string `sep:"none" help:"What the key may do of what its role allows, such as 'ledger.transfer(from=user:*)'; may be repeated (docs/security.md). Default: all."`
+	Scope     []string `sep:"none" help:"Scope that restricts the role, such as 'ledger.transfer(from=user:*)'; may be repeated (docs/security.md). Default: all."`
 	CallRate  int32    `help:"Calls a second that each server admits. Default: no limit."`
 	CallLimit int32    `help:"Calls in flight that each server admits. Default: no limit."`
 }

@@ -17,8 +17,8 @@ type benchCmds struct {
 		Keys     benchKeysCmd     `cmd:"" help:"Measure claims, tokens, guarded work and locks, in process and over Connect."`
 		Notify   benchNotifyCmd   `cmd:"" help:"Measure messages: accepting, delivering and pick-up, also with a held snapshot and a killed process."`
 		Stock    benchStockCmd    `cmd:"" help:"Measure the strategies of stock, in process and over Connect, and the trigger of moves."`
-		Sale     benchSaleCmd     `cmd:"" help:"Measure a flash sale, and beside it the same sale decided by Redis."`
-		Checkout benchCheckoutCmd `cmd:"" help:"Measure orders from their creation until they are paid, and beside them the same rows written by PL/pgSQL."`
+		Sale     benchSaleCmd     `cmd:"" help:"Measure a flash sale, compared with the same sale decided by Redis."`
+		Checkout benchCheckoutCmd `cmd:"" help:"Measure orders from their creation until they are paid, compared with the same rows written by PL/pgSQL."`
 		Overload benchOverloadCmd `cmd:"" help:"Measure a server with ten times the callers that it can serve, and a small tenant beside them."`
 	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`

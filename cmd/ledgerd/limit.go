@@ -27,7 +27,7 @@ type limitCmd struct {
 type limitName struct {
 	tenantFlag
 	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes only; '*': all channels together."`
-	Scope   string        `arg:"" help:"What is counted separately: tenant (nothing), channel, recipient, ip (the client_ip of calls), prefix (phone numbers without their last four digits)."`
+	Scope   string        `arg:"" help:"Unit of counting: tenant (nothing), channel, recipient, ip (the client_ip of calls), prefix (phone numbers without their last four digits)."`
 	Window  time.Duration `arg:"" help:"Length of the sliding window, in whole seconds, 1s to 744h."`
 }
 

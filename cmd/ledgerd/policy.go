@@ -17,7 +17,7 @@ import (
 type policyCmd struct {
 	DatabaseURL string `required:"" help:"URL of the Postgres database with the policies, with a login role that is a member of ledgerd_admin." env:"LEDGERD_ADMIN_DATABASE_URL,DATABASE_URL"`
 
-	Set    policySetCmd    `cmd:"" help:"Create or change the policy of an operation, and print it. What no flag names stays as it is; a new policy begins as that of '*'. Servers apply it within 5 seconds."`
+	Set    policySetCmd    `cmd:"" help:"Create or change the policy of an operation, and print it. Settings without a flag stay unchanged; a new policy begins as that of '*'. Servers apply it within 5 seconds."`
 	List   policyListCmd   `cmd:"" help:"List a tenant's policies."`
 	Delete policyDeleteCmd `cmd:"" help:"Remove the policy of an operation."`
 }

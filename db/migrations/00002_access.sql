@@ -72,7 +72,7 @@ comment on column access_api_keys.used_at is
 comment on column access_api_keys.secret_digest is
     'SHA-256 of secret_hash, in hex. The audit log has it, so that another secret is noticed; it opens nothing.';
 
--- The rights of a key end, they never grow.
+-- A key can lose rights, and never gain any.
 -- +goose StatementBegin
 create function access_keep_api_key() returns trigger
     language plpgsql

@@ -107,7 +107,7 @@ comment on column machine_instances.timer_ms is
 comment on column machine_instances.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column machine_instances.timer_to is 'State to which the timer moves it.';
 comment on column machine_instances.created_at is 'When it was created.';
-comment on column machine_instances.changed_at is 'When it got into its state.';
+comment on column machine_instances.changed_at is 'Time of its last move, or of its creation.';
 
 -- The only statement trigger that looks at another table: it copies its rows into arrays first, and then looks up each
 -- move by its key. An update adds each row to both transition tables at once, so the nth rows of both belong together;
@@ -252,7 +252,7 @@ comment on column audit.machines.state is 'State.';
 comment on column audit.machines.came_from is 'State before the last move; null: it has not moved.';
 comment on column audit.machines.revision is 'Number of its moves, its creation included.';
 comment on column audit.machines.cause is 'Cause of the last move.';
-comment on column audit.machines.changed_at is 'When it got into its state.';
+comment on column audit.machines.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.machines.due is 'True if its timer has moved it, and the history does not have the move yet.';
 comment on column audit.machines.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column audit.machines.timer_to is 'State to which the timer moves it.';

@@ -70,7 +70,7 @@ comment on column stock_item_details.item is 'Item.';
 comment on column stock_item_details.label is 'Label, for people; may be empty.';
 comment on column stock_item_details.metadata is 'Metadata of the caller: names and values.';
 comment on column stock_item_details.created_at is 'When it was created.';
-comment on column stock_item_details.changed_at is 'When it was created or last described anew.';
+comment on column stock_item_details.changed_at is 'When it was created or last updated by PutItem.';
 comment on column stock_item_details.principal is 'Principal that created it, or last described it anew.';
 comment on column stock_item_details.request_id is 'X-Request-ID of that call.';
 
@@ -216,7 +216,7 @@ comment on column audit.stock.segments is 'Number of rows that hold its counts.'
 comment on column audit.stock.strategy is 'Strategy of calls that name none.';
 comment on column audit.stock.changes is 'Number of changes of its counts.';
 comment on column audit.stock.created_at is 'When it was created.';
-comment on column audit.stock.changed_at is 'When it was created or last described anew.';
+comment on column audit.stock.changed_at is 'When it was created or last updated by PutItem.';
 comment on column audit.stock.request_id is 'X-Request-ID of that call.';
 comment on column audit.stock.metadata is 'Metadata of the caller: names and values.';
 

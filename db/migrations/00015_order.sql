@@ -111,7 +111,7 @@ comment on column audit.orders.subject is 'Orderer: the caller''s name of the en
 comment on column audit.orders.state is 'State.';
 comment on column audit.orders.cause is 'Cause of the last move.';
 comment on column audit.orders.revision is 'Number of its moves, its creation included.';
-comment on column audit.orders.changed_at is 'When it got into its state.';
+comment on column audit.orders.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.orders.due is 'True if its timer has moved it, and the history does not have the move yet.';
 comment on column audit.orders.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column audit.orders.asset is 'Asset of the amounts.';

@@ -114,7 +114,7 @@ comment on column audit.coupons.campaign is 'Campaign.';
 comment on column audit.coupons.state is 'unclaimed, claimed, locked by an unpaid order, used or expired.';
 comment on column audit.coupons.owner is 'Owner; null: it is not claimed yet.';
 comment on column audit.coupons.cause is 'Cause of its last move, such as the order that locked or used it.';
-comment on column audit.coupons.changed_at is 'When it got into its state.';
+comment on column audit.coupons.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.coupons.due is 'True if it has expired, and the history does not have that yet.';
 comment on column audit.coupons.expires_at is 'From when on it cannot be used.';
 comment on column audit.coupons.metadata is 'Metadata of the caller: names and values.';

@@ -504,8 +504,8 @@ comment on column payment_calls.last_text is 'The same for people.';
 grant select, insert, update, delete on payment_calls to ledgerd_app;
 grant select on payment_calls to ledgerd_audit;
 
--- Not a column: a console may tell of a transaction before the transaction, under the number of another payment, on
--- another server. No lock of rows puts the two in an order, and none is needed if nothing is stored twice.
+-- Computed, not a column: the notice of a console refund may come before that of its transaction, name another payment,
+-- and reach another server. No row lock orders the two, and none is needed if nothing is stored twice.
 create view payment_money with (security_invoker = true) as
 select x.*, least(10::numeric ^ 38 - 1, r.extra + f.extra)::numeric(38, 0) as extra_refunded
 from payment_transactions x
@@ -592,7 +592,7 @@ comment on column audit.payments.last_text is 'The same for people.';
 comment on column audit.payments.failure_code is 'Why it was last declined or refused.';
 comment on column audit.payments.failure_text is 'The same for people.';
 comment on column audit.payments.expires_at is 'When the order ends if it is not paid.';
-comment on column audit.payments.changed_at is 'When it got into its state.';
+comment on column audit.payments.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.payments.principal is 'Principal that created it.';
 comment on column audit.payments.request_id is 'X-Request-ID of the call that created it.';
 comment on column audit.payments.created_at is 'When it was created.';
@@ -604,7 +604,7 @@ select t.name as tenant, f.flag_id, f.state, f.kind, f.detail, audit.decimal(f.a
     f.refund_no, f.note, f.resolved_by, f.resolved_at, f.request_id, f.resolved_request_id
 from payment_flags f
 left join access_tenants t on t.tenant_id = f.tenant_id;
-comment on view audit.flags is 'Money that came, or went, and fits no order.';
+comment on view audit.flags is 'Money received or given back that fits no order.';
 comment on column audit.flags.tenant is 'Name of the tenant.';
 comment on column audit.flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
 comment on column audit.flags.state is 'open: a person has to decide; resolved.';
@@ -682,7 +682,7 @@ comment on column audit.refunds.last_code is 'Why the last try had no result; nu
 comment on column audit.refunds.last_text is 'The same for people.';
 comment on column audit.refunds.failure_code is 'Why it failed.';
 comment on column audit.refunds.failure_text is 'The same for people.';
-comment on column audit.refunds.changed_at is 'When it got into its state.';
+comment on column audit.refunds.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.refunds.principal is 'Principal that asked for it.';
 comment on column audit.refunds.request_id is 'X-Request-ID of the call.';
 comment on column audit.refunds.created_at is 'When it was asked for.';

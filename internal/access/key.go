@@ -267,7 +267,7 @@ func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string)
 			return err
 		}
 		if a.giver != nil && before.Role == Operator && a.giver.Role != Operator {
-			return PermissionDenied.New("the key is one of an operator: only an operator revokes it")
+			return PermissionDenied.New("the key belongs to an operator: only an operator can revoke it")
 		}
 		if k, existed = before, !before.Revoked.IsZero(); existed {
 			return nil

@@ -46,7 +46,8 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 	case a.idsSpent:
 		return
 	case errors.Is(j.err, ErrMoreRows), j.DryRun && errors.Is(j.err, ErrLater):
-		// A dry run has no commit to be deferred behind. Its next attempt may name the rows, or read them anew.
+		// A dry run never commits, so it is rerun instead of deferred. Its next attempt may name the rows, or read them
+		// anew.
 		if j.incomplete++; j.incomplete < maxMore+j.Rows {
 			a.lacksRows = true
 			return
@@ -75,7 +76,7 @@ func (a *attempt[T]) keepSurvivors(j *job[T], guarded, counted bool) {
 	if counted && j.err == nil {
 		a.count(j)
 	}
-	if j.err != nil { // it passed before on the same rows: a defect, or no row ids left
+	if j.err != nil { // its first run succeeded on the same rows: a defect, or no row ids are left
 		a.undo()
 		return
 	}

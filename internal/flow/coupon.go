@@ -158,7 +158,7 @@ func (c *IssueCoupons) Apply(tx *Tx) (any, error) {
 			issued = row.Key.IsIssued(row.Value.ID)
 		}
 		if existed <= maxIssued {
-			issued = issued.WithField(fmt.Sprintf("codes[%d]", n), "is issued already: leave it out")
+			issued = issued.WithField(fmt.Sprintf("codes[%d]", n), "is issued already: remove it")
 		}
 	}
 	if existed == len(c.rows) {

@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// consoleNotice applies a notice that says how a refund ended that no call requested: a console refund.
+// consoleNotice applies a notice with the outcome of a refund that no call requested: a console refund.
 type consoleNotice struct {
 	*notice
 	own     *payment.RefundRow // the refund of ours that uses the number with other content; nil or not existing: none

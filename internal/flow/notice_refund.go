@@ -130,8 +130,8 @@ func (c *refundNotice) applyToConsole(tx *Tx) (any, error) {
 	return console.apply(tx)
 }
 
-// needsQuery reports whether the gateway has to be queried how a refund ended: the notice does not say it, and no call
-// at the gateway is due, because RefundPayment did not request the refund, or because it is decided.
+// needsQuery reports whether the gateway must be queried for the outcome of a refund: the notice does not say it, and
+// no call at the gateway is due, because RefundPayment did not request the refund, or because it is decided.
 func (c *refundNotice) needsQuery(tx *Tx) bool {
 	r, vague := c.refund.row, c.Callback && c.Amount.Coef.IsZero()
 	if c.Kind != gateway.RefundPending || r == nil {

@@ -122,7 +122,7 @@ func (e *consequences) partsNamed(tx *Tx, m *machine.Moved) bool {
 }
 
 // endParts confirms or cancels the parts of an order that has moved. Parts that have ended before stay as they are, but
-// none is confirmed that was cancelled, or whose time is over. Returns faults RESERVATION_ENDED, HOLD_EXPIRED,
+// a confirmation fails if one was cancelled, or its time is over. Returns faults RESERVATION_ENDED, HOLD_EXPIRED,
 // HOLD_NOT_HELD.
 func (tx *Tx) endParts(m *machine.Moved) error {
 	o, _ := tx.orderOf(&m.Instance)
@@ -184,11 +184,11 @@ func (e *ends) cancel(tx *Tx, m *machine.Moved, o *order.Order) error {
 	return err
 }
 
-// hasClaim reports whether an order claims what makes it the same as another one.
+// hasClaim reports whether an order claims its purchase, or a unit of a sale.
 func hasClaim(o *order.Order) bool { return o.Purchase != nil || o.Sale != nil }
 
-// purchase is the claim of an order on what makes it the same purchase as another one, or on a unit of a sale. Its
-// result and its owner are the order_no.
+// purchase is the claim of an order on its purchase, which no other order may make meanwhile, or on a unit of a sale.
+// Its result and its owner are the order_no.
 func purchase(o *order.Order) claim.Params {
 	if s := o.Sale; s != nil {
 		parts := []string{s.Sale, o.Subject, strconv.Itoa(int(s.Unit))}

@@ -20,10 +20,10 @@ var (
 		Doc: "The order_no is already used with other content: the fields, and the metadata, list those that differ."})
 	PurchaseRepeated = fault.Define(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
 		Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
-		Doc: "There is an order of the same purchase already, and the call asks to be refused then. The metadata has its order_no, and its state now."})
+		Doc: "There is an order of the same purchase already, and the call is to be refused in this case. The metadata has its order_no, and its state now."})
 	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no. An order that is there already cannot be paid then: cancel it."})
+		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no. If the order exists already, it cannot be paid any more: cancel it."})
 )
 
 // notFound is the fault for a missing order.
@@ -49,7 +49,7 @@ func (o *Order) Same(f *Facts) error {
 
 // Repeated is the fault for an order of the same purchase as this one.
 func (v *View) Repeated() error {
-	return PurchaseRepeated.New("order %s is the same purchase", v.OrderNo).With("order_no", v.OrderNo).
+	return PurchaseRepeated.New("order %s was created for the same purchase", v.OrderNo).With("order_no", v.OrderNo).
 		With("state", v.State.State).With("revision", v.Revision).
 		With("create_time", v.CreatedAt.Format(time.RFC3339Nano))
 }

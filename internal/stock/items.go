@@ -22,7 +22,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	tx.changes.Latch(l)
 }
 
-// CanOverlap is true unless an item is created or described anew: everything else depends on items and numbers. Items
+// CanOverlap is true unless an item is created or updated by PutItem: everything else depends on items and numbers. Items
 // that direct transactions change are locked at once: rows taken over would probably fail their confirmation.
 func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 

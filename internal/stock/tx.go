@@ -20,7 +20,7 @@ type Tx struct {
 	contested bool       // some item has, as last known, a direct strategy
 
 	details      commit.Rows[ItemKey, Details]
-	puts         bool // items are created or described anew
+	puts         bool // items are created or updated by PutItem
 	reservations commit.Rows[numbered, Reservation]
 	changes      commit.Rows[numbered, Change]
 	lapsed       []lapsed // reservations that no command named

@@ -96,7 +96,7 @@ select coalesce((
 ), 0)::double precision as seconds;
 
 -- name: ClaimSeen :many
--- Which of these keys have a row by now: the batch may have waited since it locked the rows that there were.
+-- Positions of the keys that have a row by now: the batch may have waited since it locked the rows that existed.
 select u.n::integer as n
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,

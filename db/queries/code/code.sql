@@ -20,7 +20,7 @@ cross join lateral (
 ) c;
 
 -- name: CodeUnsent :many
--- Which messages will certainly not arrive: dead, cancelled or reported as undelivered.
+-- Messages that will certainly not arrive: dead, cancelled or reported as undelivered.
 select u.n::integer as n
 from (
     select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,

@@ -151,7 +151,7 @@ cross join lateral (
 order by u.n, e.posting, e.amount;
 
 -- name: ReversalLookup :many
--- Which transfers reverse these.
+-- Reversals of these transfers.
 select u.n::integer as n, t.transfer_id
 from (
     select generate_subscripts(@transfer_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,

@@ -98,7 +98,7 @@ cross join lateral (
 ) c;
 
 -- name: NameLookup :many
--- Which messages have these biz_nos, when all row locks are held.
+-- Messages with these biz_nos, once all row locks are held.
 select u.n::integer as n, m.message_id, m.request_hash
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,

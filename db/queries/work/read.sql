@@ -32,7 +32,7 @@ order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkBusy :many
--- Which of these records have a holder now: a Begin of the others is worth another try.
+-- Positions of the works that have a holder now: a Begin of the others is worth another try.
 select u.n::integer as n
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
