@@ -114,7 +114,7 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id"
 		}
 		if relation == "public.work_records" {
-			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_until, principal, request_id, status, body_bytes, answer_hash"
+			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_expires_at, principal, request_id, status, body_bytes, answer_hash"
 		}
 		if relation == "public.secret_roots" {
 			columns = "root, key_id, created_at, sealed_at"

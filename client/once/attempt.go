@@ -27,9 +27,9 @@ type Attempt struct {
 	Fence int64
 	// Number counts the attempts at the work, from 1.
 	Number int
-	// TookOver reports that the previous attempt was interrupted and may have done part of the work. Only set
+	// TakenOver reports that the previous attempt was interrupted and may have done part of the work. Only set
 	// with WithRerun.
-	TookOver bool
+	TakenOver bool
 }
 
 type attemptContext struct{}
@@ -37,7 +37,8 @@ type attemptContext struct{}
 // AttemptOf returns the attempt that a handler runs in; ok is false if the request is not guarded.
 func AttemptOf(ctx context.Context) (a Attempt, ok bool) {
 	if r, ok := ctx.Value(attemptContext{}).(*run); ok {
-		return Attempt{Fence: r.work.GetFence(), Number: int(r.work.GetAttempt()), TookOver: r.work.GetTookOver()}, true
+		return Attempt{Fence: r.work.GetFence(), Number: int(r.work.GetAttempt()),
+			TakenOver: r.work.GetTakenOver()}, true
 	}
 	return a, false
 }

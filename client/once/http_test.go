@@ -184,7 +184,7 @@ func TestTheLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	s := newShop(t, func(w http.ResponseWriter, r *http.Request) {
-		if a, ok := once.AttemptOf(r.Context()); !ok || a.Number != 1 || a.Fence == 0 || a.TookOver {
+		if a, ok := once.AttemptOf(r.Context()); !ok || a.Number != 1 || a.Fence == 0 || a.TakenOver {
 			t.Errorf("attempt %v", a)
 		}
 		select {
@@ -324,7 +324,7 @@ func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerIsDropped(t *testing.T
 			<-r.Context().Done() // the lease is lost, but the handler continues
 			<-release
 			way.cut.Store(false)
-		} else if !a.TookOver {
+		} else if !a.TakenOver {
 			t.Errorf("attempt %+v", a)
 		}
 		answering(200, fmt.Sprint("attempt ", a.Number))(w, r)

@@ -117,7 +117,7 @@ create table access_policies (
     key_life_s        integer,
     approval_required boolean not null default false,
     approval_above    text collate "C",
-    updated_at        timestamptz not null default clock_timestamp(),
+    changed_at        timestamptz not null default clock_timestamp(),
     constraint access_policies_pkey primary key (tenant_id, operation),
     constraint access_policies_tenant_fkey foreign key (tenant_id) references access_tenants (tenant_id),
     constraint access_policies_operation_check check (operation ~ '^([a-z_]+\.[a-z_]+|\*)$'),
@@ -139,10 +139,10 @@ comment on column access_policies.approval_required is
     'True if calls are refused that another principal has not approved: see approval_requests.';
 comment on column access_policies.approval_above is
     'Greatest amount that needs no approval, in units of the asset, such as 100.00; null: every call needs it.';
-comment on column access_policies.updated_at is 'When it was created or changed.';
+comment on column access_policies.changed_at is 'When it was created or changed.';
 grant select on access_policies to ledgerd_app;
 grant select, insert, delete on access_policies to ledgerd_admin;
-grant update (key_required, token_required, key_life_s, approval_required, approval_above, updated_at)
+grant update (key_required, token_required, key_life_s, approval_required, approval_above, changed_at)
     on access_policies to ledgerd_admin;
 grant select on access_policies to ledgerd_audit;
 reset role;

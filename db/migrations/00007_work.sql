@@ -19,7 +19,7 @@ create table work_records (
     fence              bigint not null,
     attempt            integer not null,
     lease_ms           bigint not null,
-    lease_until        timestamptz,
+    lease_expires_at        timestamptz,
     park_lapsed        boolean not null,
     life_ms            bigint not null,
     principal          text collate "C" not null,
@@ -44,7 +44,7 @@ create table work_records (
     constraint work_records_state_check check (state in ('running', 'done', 'refused', 'parked', 'free')),
     constraint work_records_fence_check check (fence > 0),
     constraint work_records_attempt_check check (attempt > 0),
-    constraint work_records_lease_check check ((state = 'running') = (lease_until is not null) and lease_ms > 0),
+    constraint work_records_lease_check check ((state = 'running') = (lease_expires_at is not null) and lease_ms > 0),
     constraint work_records_life_check check (life_ms > 0),
     constraint work_records_settled_check check ((state = 'running') = (settled_at is null)
         and (settled_at is null) = (settled_by is null) and (settled_at is null) = (settled_request_id is null)),
@@ -71,14 +71,14 @@ comment on column work_records.fingerprint is
     'Fingerprint of the content, as the caller gave it; null: the work was given back, and may begin with any '
     'content.';
 comment on column work_records.state is
-    'running: a caller holds it, or held it until lease_until; done, refused: it ended with an answer; parked: its '
-    'outcome is unknown; free: the next caller may run it.';
+    'running: a caller holds it, or held it until lease_expires_at; done, refused: it ended with an answer; parked: '
+    'its outcome is unknown; free: the next caller may run it.';
 comment on column work_records.fence is
     'Fence of the present attempt. Grows with every attempt, and is never reused for a key. Every later write must '
     'name it.';
 comment on column work_records.attempt is 'Number of the attempt, from 1.';
 comment on column work_records.lease_ms is 'Length of the lease, in milliseconds.';
-comment on column work_records.lease_until is 'End of the holder''s lease; null: it has no holder.';
+comment on column work_records.lease_expires_at is 'End of the holder''s lease; null: it has no holder.';
 comment on column work_records.park_lapsed is
     'True if the work is parked when its lease lapses: its outcome is unknown then, and no caller may run it again.';
 comment on column work_records.life_ms is
@@ -101,9 +101,9 @@ comment on column work_records.expires_at is 'When it expires; null: never, whil
 
 create view audit.works as
 select t.name as tenant, w.scope, w.key,
-    case when w.state = 'running' and w.lease_until <= now()
+    case when w.state = 'running' and w.lease_expires_at <= now()
         then case when w.park_lapsed then 'parked' else 'lapsed' end else w.state end as state,
-    w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id, w.first_request_id,
+    w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal, w.request_id, w.first_request_id,
     w.created_at, w.begun_at, w.settled_at, w.settled_by,
     w.settled_request_id, w.status, w.body_bytes, encode(w.answer_hash, 'hex') as answer_sha256, w.expires_at,
     coalesce(w.expires_at <= now(), false) as expired
@@ -118,7 +118,7 @@ comment on column audit.works.state is
     'running, lapsed (the lease lapsed, and the next caller may run it), done, refused, parked or free.';
 comment on column audit.works.fence is 'Fence of the present attempt.';
 comment on column audit.works.attempt is 'Number of the attempt, from 1.';
-comment on column audit.works.lease_until is 'End of the holder''s lease.';
+comment on column audit.works.lease_expires_at is 'End of the holder''s lease.';
 comment on column audit.works.park_lapsed is 'True if it is parked when its lease lapses.';
 comment on column audit.works.principal is 'Principal that began the attempt.';
 comment on column audit.works.request_id is 'X-Request-ID of the call that began the attempt.';
@@ -137,13 +137,13 @@ comment on column audit.works.expired is 'True if it has expired and counts as d
 grant usage, select on sequence work_fence_seq to ledgerd_app;
 grant select on sequence work_fence_seq to ledgerd_audit;
 grant select, insert, delete on work_records to ledgerd_app;
-grant update (fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms, principal, request_id,
-    first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body,
-    body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_app;
+grant update (fingerprint, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed, life_ms, principal,
+    request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers,
+    body, body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_app;
 -- Without the answers, which belong to callers.
-grant select (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
-    principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status,
-    body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_audit;
+grant select (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed,
+    life_ms, principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id,
+    status, body_compressed, body_bytes, answer_hash, expires_at) on work_records to ledgerd_audit;
 grant select on audit.works to ledgerd_audit;
 reset role;
 

@@ -12,7 +12,7 @@ create table inbox_messages (
     part             text collate "C" not null,
     inbox_id         bigint not null,
     topic            text collate "C" not null,
-    content_hash     bytea,
+    content_sha256     bytea,
     state            text collate "C" not null,
     holder           text collate "C" not null,
     fence            bigint not null,
@@ -37,7 +37,7 @@ create table inbox_messages (
     constraint inbox_messages_consumer_group_check check (octet_length(consumer_group) between 1 and 128),
     constraint inbox_messages_message_id_check check (octet_length(message_id) between 1 and 256),
     constraint inbox_messages_part_check check (octet_length(part) <= 128),
-    constraint inbox_messages_content_hash_check check (octet_length(content_hash) = 32),
+    constraint inbox_messages_content_sha256_check check (octet_length(content_sha256) = 32),
     constraint inbox_messages_state_check check (state in ('processing', 'succeeded', 'failed', 'dead')),
     constraint inbox_messages_fence_check check (fence > 0),
     constraint inbox_messages_attempts_check check (attempts >= 0 and max_attempts >= 1),
@@ -60,7 +60,7 @@ comment on column inbox_messages.message_id is 'Id of the message, from the brok
 comment on column inbox_messages.part is 'Part of the message that is processed apart; empty: the whole message.';
 comment on column inbox_messages.inbox_id is 'Number of the row; inbox_id >> 14 is the batch that created it.';
 comment on column inbox_messages.topic is 'Topic or queue that it came from.';
-comment on column inbox_messages.content_hash is 'SHA-256 of the content; null: not given.';
+comment on column inbox_messages.content_sha256 is 'SHA-256 of the content; null: not given.';
 comment on column inbox_messages.state is
     'processing; succeeded: not processed again; failed: processed again from retry_at on; dead: waits for an '
     'operator.';
@@ -115,7 +115,7 @@ select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
     octet_length(m.result) as result_bytes,
     m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at,
     m.principal, m.request_id, m.last_request_id,
-    encode(m.content_hash, 'hex') as content_sha256,
+    encode(m.content_sha256, 'hex') as content_sha256,
     (select octet_length(c.content) from inbox_contents c
         where c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id
         and c.part = m.part and c.expires_at > now()) as content_bytes,
@@ -152,11 +152,11 @@ comment on column audit.inbox.content_bytes is 'Size of the content, while it is
 comment on column audit.inbox.inbox_id is 'Number of the row; inbox_id >> 14 is its batch.';
 
 grant select, insert, delete on inbox_messages, inbox_contents to ledgerd_app;
-grant update (inbox_id, topic, content_hash, state, holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms,
-    max_backoff_ms, retry_at, error, result, life_ms, received_at, started_at, finished_at, requeued_at, expires_at,
-    principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
+grant update (inbox_id, topic, content_sha256, state, holder, fence, lease_expires_at, attempts, max_attempts,
+    backoff_ms, max_backoff_ms, retry_at, error, result, life_ms, received_at, started_at, finished_at, requeued_at,
+    expires_at, principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
-grant select (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state, holder, fence,
+grant select (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state, holder, fence,
     lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, life_ms, received_at,
     started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id) on inbox_messages
     to ledgerd_audit;

@@ -10,7 +10,7 @@ create table ids_workers (
     fence         bigint not null default 0,
     holder        text collate "C" not null default '',
     leased_at     timestamptz not null default 'epoch',
-    leased_until  timestamptz not null default 'epoch',
+    lease_expires_at  timestamptz not null default 'epoch',
     high_water_at timestamptz not null default 'epoch',
     constraint ids_workers_pkey primary key (worker),
     constraint ids_workers_worker_check check (worker between 0 and 1023),
@@ -26,8 +26,8 @@ comment on column ids_workers.fence is
     'holder fail. 0: never leased.';
 comment on column ids_workers.holder is 'Process that leased it last: host/pid.';
 comment on column ids_workers.leased_at is 'When it was leased last.';
-comment on column ids_workers.leased_until is
-    'End of the lease, by the database''s clock. Another process can lease the number when leased_until and '
+comment on column ids_workers.lease_expires_at is
+    'End of the lease, by the database''s clock. Another process can lease the number when lease_expires_at and '
     'high_water_at are past.';
 comment on column ids_workers.high_water_at is
     'All ids of this number have earlier times: it is raised before ids up to it are made. The next holder starts '
@@ -36,11 +36,11 @@ comment on column ids_workers.high_water_at is
 insert into ids_workers (worker) select generate_series(0, 1023);
 
 grant select on ids_workers to ledgerd_app, ledgerd_audit;
-grant update (fence, holder, leased_at, leased_until, high_water_at) on ids_workers to ledgerd_app;
+grant update (fence, holder, leased_at, lease_expires_at, high_water_at) on ids_workers to ledgerd_app;
 
 create view audit.id_workers as
-select w.worker, w.holder, w.leased_until > clock_timestamp() as held,
-    w.leased_at, w.leased_until, w.high_water_at, w.fence as leases
+select w.worker, w.holder, w.lease_expires_at > clock_timestamp() as held,
+    w.leased_at, w.lease_expires_at, w.high_water_at, w.fence as leases
 from ids_workers w
 where w.fence > 0;
 comment on view audit.id_workers is 'Worker numbers of ids that were ever leased, with their holders.';
@@ -48,7 +48,7 @@ comment on column audit.id_workers.worker is 'The number: 10 bits of every id.';
 comment on column audit.id_workers.holder is 'Process that leased it last: host/pid.';
 comment on column audit.id_workers.held is 'True if the lease has not ended.';
 comment on column audit.id_workers.leased_at is 'When it was leased last.';
-comment on column audit.id_workers.leased_until is 'End of the lease.';
+comment on column audit.id_workers.lease_expires_at is 'End of the lease.';
 comment on column audit.id_workers.high_water_at is 'All ids of this number have earlier times.';
 comment on column audit.id_workers.leases is 'How often it was leased, which is also its fence.';
 grant select on audit.id_workers to ledgerd_audit;

@@ -16,7 +16,7 @@ create table notify_endpoints (
     disabled_for   text collate "C",
     disabled_at    timestamptz,
     secret_version integer not null,
-    previous_until timestamptz,
+    previous_expires_at timestamptz,
     failing_since  timestamptz,
     failed_at      timestamptz,
     created_at     timestamptz not null,
@@ -35,7 +35,7 @@ create table notify_endpoints (
         ((state = 'disabled') = (disabled_for is not null) and (state = 'disabled') = (disabled_at is not null)),
     constraint notify_endpoints_disabled_for_check check (disabled_for in ('by_caller', 'gone', 'failing')),
     constraint notify_endpoints_secret_version_check check (secret_version >= 1),
-    constraint notify_endpoints_previous_check check (previous_until is null or secret_version > 1),
+    constraint notify_endpoints_previous_check check (previous_expires_at is null or secret_version > 1),
     constraint notify_endpoints_failing_check check
         ((failing_since is null) = (failed_at is null) and failed_at >= failing_since)
 );
@@ -57,7 +57,7 @@ comment on column notify_endpoints.disabled_for is
     'by_caller; gone: it answered 410; failing: it failed for five days without a success.';
 comment on column notify_endpoints.disabled_at is 'When it was disabled.';
 comment on column notify_endpoints.secret_version is 'Version of its secret. The secret itself is not stored.';
-comment on column notify_endpoints.previous_until is
+comment on column notify_endpoints.previous_expires_at is
     'Until then events are also signed with the previous version of the secret.';
 comment on column notify_endpoints.failing_since is
     'When the present series of failures began; null: the last attempt succeeded.';
@@ -67,13 +67,14 @@ comment on column notify_endpoints.changed_at is 'When a call created or last ch
 comment on column notify_endpoints.principal is 'Principal that created or last changed it.';
 comment on column notify_endpoints.request_id is 'X-Request-ID of that call.';
 grant select, insert, delete on notify_endpoints to ledgerd_app;
-grant update (endpoint_id, url, types, description, state, disabled_for, disabled_at, secret_version, previous_until,
-    failing_since, failed_at, created_at, changed_at, principal, request_id) on notify_endpoints to ledgerd_app;
+grant update (endpoint_id, url, types, description, state, disabled_for, disabled_at, secret_version,
+    previous_expires_at, failing_since, failed_at, created_at, changed_at, principal, request_id) on notify_endpoints to
+    ledgerd_app;
 grant select on notify_endpoints to ledgerd_audit;
 
 create view audit.webhook_endpoints as
 select t.name as tenant, e.name as endpoint, e.url, nullif(e.types, '') as types, e.description, e.state,
-    e.disabled_for, e.disabled_at, e.secret_version, e.previous_until,
+    e.disabled_for, e.disabled_at, e.secret_version, e.previous_expires_at,
     e.failing_since, e.created_at, e.changed_at, e.principal, e.request_id
 from notify_endpoints e join access_tenants t using (tenant_id);
 comment on view audit.webhook_endpoints is 'Webhook endpoints.';
@@ -87,7 +88,7 @@ comment on column audit.webhook_endpoints.disabled_for is
     'by_caller; gone: it answered 410; failing: it failed for five days without a success.';
 comment on column audit.webhook_endpoints.disabled_at is 'When it was disabled.';
 comment on column audit.webhook_endpoints.secret_version is 'Version of its secret.';
-comment on column audit.webhook_endpoints.previous_until is
+comment on column audit.webhook_endpoints.previous_expires_at is
     'Until then events are also signed with the previous version of the secret.';
 comment on column audit.webhook_endpoints.failing_since is
     'When the present series of failures began; null: the last attempt succeeded.';

@@ -473,14 +473,14 @@ create table payment_calls (
     call         text collate "C" not null,
     attempts     integer not null default 0,
     next_call_at timestamptz not null,
-    lease_until  timestamptz,
+    lease_expires_at  timestamptz,
     fence        bigint,
     last_code    text,
     last_text    text,
     constraint payment_calls_pkey primary key (tenant_id, subject, number),
     constraint payment_calls_subject_check check (subject in ('payment', 'refund')),
     constraint payment_calls_call_check check (call in ('submit', 'query', 'close', 'flag')),
-    constraint payment_calls_lease_check check ((lease_until is null) = (fence is null))
+    constraint payment_calls_lease_check check ((lease_expires_at is null) = (fence is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index payment_calls_due_idx on payment_calls (tenant_id, gateway, next_call_at) where call <> 'flag';
 create index payment_calls_flag_idx on payment_calls (next_call_at, tenant_id, number) where call = 'flag';
@@ -497,7 +497,7 @@ comment on column payment_calls.call is
     'then.';
 comment on column payment_calls.attempts is 'Number of tries since the call was asked for.';
 comment on column payment_calls.next_call_at is 'When it is due.';
-comment on column payment_calls.lease_until is 'Until when a worker has it; null: none.';
+comment on column payment_calls.lease_expires_at is 'Until when a worker has it; null: none.';
 comment on column payment_calls.fence is 'Random number of that worker''s try, which its later writes name.';
 comment on column payment_calls.last_code is 'Why the last try failed; null: it did not.';
 comment on column payment_calls.last_text is 'The same for people.';

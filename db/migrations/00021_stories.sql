@@ -139,9 +139,9 @@ comment on column audit.requests.what is
     'call that changed it; lock; waiter; notification: an outgoing message; notification changed: cancelled, '
     'requeued or reported on; code: the last one sent or tried; template: a version; endpoint: a webhook endpoint, '
     'created or last changed; machine: a version; move: of an instance of a machine, or its creation; item: created '
-    'or last updated by PutItem; reservation; reservation ended: sold or cancelled by another call than the one that made '
-    'it; stock change: goods came in, were counted, or were returned; order; coupon: issued; sale: created or last '
-    'changed; payment; refund; notice: recorded; flag: raised; flag resolved; gateway: created or last changed; '
+    'or last updated by PutItem; reservation; reservation ended: sold or cancelled by another call than the one that '
+    'made it; stock change: goods came in, were counted, or were returned; order; coupon: issued; sale: created or '
+    'last changed; payment; refund; notice: recorded; flag: raised; flag resolved; gateway: created or last changed; '
     'setting: an event of the audit log; approval requested; approval: approved or rejected.';
 comment on column audit.requests.name is
     'biz_no of the transfer, hold or notification; code of the account; request key; SHA-256 of the token; key of the '

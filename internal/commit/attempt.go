@@ -309,6 +309,7 @@ func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 		Instance: a.engine.instance}
 	if !wrote {
 		p.Queue(func(d DB) error { return q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row)) })
+		p.Queue(func(d DB) error { return q.CommitRelax(p.ctx, d) })
 		return
 	}
 	p.Queue(func(d DB) error {

@@ -19,8 +19,8 @@ import (
 // hurry makes the calls at gateways due, as if time had passed: the waits between questions, and the leases of killed
 // servers that are older than some seconds.
 func (s *shop) hurry(lease float64) {
-	query[int](s.world, s.db, `with u as (update payment_calls set next_call_at = least(next_call_at, now()), lease_until =
-			case when lease_until < now() + make_interval(secs => 90 - $1::float8) then now() else lease_until end
+	query[int](s.world, s.db, `with u as (update payment_calls set next_call_at = least(next_call_at, now()), lease_expires_at =
+			case when lease_expires_at < now() + make_interval(secs => 90 - $1::float8) then now() else lease_expires_at end
 		where call <> 'flag' returning 1) select count(*)::integer from u`, lease)
 }
 

@@ -28,7 +28,7 @@ func (d Denial) Guard(*Tx) error        { return nil }
 func (d Denial) Apply(*Tx) error        { return d.Err }
 func (d Denial) Done(*Tx, Result) error { return nil }
 
-// RefusalNoter is a guard that adds state to the refusal of its command, such as whether the token is spent.
+// RefusalNoter is a guard that adds metadata to the refusal of its command, such as whether the token is spent.
 type RefusalNoter interface{ NoteRefusal(f *fault.Fault) }
 
 // NoteRefusal returns err with the guard's addition, if err is a refusal and the guard is a RefusalNoter.

@@ -195,21 +195,21 @@ func TestHandler(t *testing.T) {
 		taken   bool
 		want    string
 	}{
-		{"taken", paid, nil, true, nil, "b", true, "OK success"},
-		{"again", paid, nil, false, nil, "b", true, "Service Unavailable fail"},
+		{"accepted", paid, nil, true, nil, "b", true, "OK success"},
+		{"retry", paid, nil, false, nil, "b", true, "Service Unavailable fail"},
 		{"failed", paid, nil, true, errors.New("no database"), "b", true, "Service Unavailable fail"},
 		{"other", gateway.Notice{ID: "n2", Kind: gateway.Other}, nil, true, nil, "b", true, "OK success"},
 		{"forged", paid, gateway.ErrForged, true, nil, "body-text", false, "Forbidden not signed by the gateway"},
-		{"format", paid, gateway.ErrFormat, true, nil, "body-text", true, "Service Unavailable fail"},
-		{"format", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true, "Service Unavailable fail"},
+		{"unreadable", paid, gateway.ErrFormat, true, nil, "body-text", true, "Service Unavailable fail"},
+		{"unreadable", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true, "Service Unavailable fail"},
 		{"too_large", paid, nil, true, nil, strings.Repeat("x", 1<<20+1), false, "Request Entity Too Large the body is too long or incomplete"},
-		{"taken", paid, nil, true, nil, strings.Repeat("x", 1<<20), true, "OK success"},
+		{"accepted", paid, nil, true, nil, strings.Repeat("x", 1<<20), true, "OK success"},
 	} {
 		p.notice, p.err, ok, failure = c.notice, c.err, c.ok, c.failure
 		if got := post("/pay/callbacks/x", c.body); got != c.want || (taken != nil) != c.taken {
 			t.Errorf("%s: %s, taken %v", c.outcome, got, taken)
 		}
-		if c.outcome == "format" && (taken.Kind != gateway.Unreadable || !strings.HasPrefix(taken.ID, "unreadable/") || taken.OutTradeNo != "" ||
+		if c.outcome == "unreadable" && (taken.Kind != gateway.Unreadable || !strings.HasPrefix(taken.ID, "unreadable/") || taken.OutTradeNo != "" ||
 			strings.Contains(taken.Text, "body-text") || taken.Text == "") {
 			t.Errorf("%s: taken %+v", c.outcome, taken)
 		}
@@ -221,12 +221,12 @@ func TestHandler(t *testing.T) {
 		t.Error(got)
 	}
 	want := ""
-	for _, line := range []string{"again 1", "failed 1", "forged 1", "format 2", "other 1", "taken 2", "too_large 1"} {
+	for _, line := range []string{"accepted 2", "failed 1", "forged 1", "other 1", "retry 1", "too_large 1", "unreadable 2"} {
 		name, n, _ := strings.Cut(line, " ")
 		want += `ledgerd_payment_callbacks_total{gateway="x",outcome="` + name + `"} ` + n + "\n"
 	}
 	if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP ledgerd_payment_callbacks_total Callbacks of payment gateways by outcome: "+
-		"taken, again, failed, other, forged, format, too_large.\n# TYPE ledgerd_payment_callbacks_total counter\n"+want),
+		"accepted, retry, failed, other, forged, unreadable, too_large.\n# TYPE ledgerd_payment_callbacks_total counter\n"+want),
 		"ledgerd_payment_callbacks_total"); err != nil {
 		t.Error(err)
 	}

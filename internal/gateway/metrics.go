@@ -18,13 +18,13 @@ type metrics struct {
 type outcome string
 
 const (
-	taken    outcome = "taken"     // committed and acknowledged
-	again    outcome = "again"     // kept, or not yet possible: the gateway is asked to send it again
-	failed   outcome = "failed"    // not committed: the gateway is asked to send it again
-	other    outcome = "other"     // acknowledged, about nothing that ledgerd follows
-	forged   outcome = "forged"    // signature missing, wrong or too old
-	format   outcome = "format"    // verified, but unreadable: the gateway is asked to send it again
-	tooLarge outcome = "too_large" // longer than 1 MiB, or cut off
+	taken    outcome = "accepted"   // committed and acknowledged
+	again    outcome = "retry"      // kept, or not yet possible: the gateway is asked to send it again
+	failed   outcome = "failed"     // not committed: the gateway is asked to send it again
+	other    outcome = "other"      // acknowledged, about nothing that ledgerd follows
+	forged   outcome = "forged"     // signature missing, wrong or too old
+	format   outcome = "unreadable" // verified, but unreadable: the gateway is asked to send it again
+	tooLarge outcome = "too_large"  // longer than 1 MiB, or cut off
 )
 
 var outcomes = []outcome{taken, again, failed, other, forged, format, tooLarge}
@@ -36,7 +36,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd",
 			Name: "payment_callbacks_total",
-			Help: "Callbacks of payment gateways by outcome: taken, again, failed, other, forged, format, too_large."},
+			Help: "Callbacks of payment gateways by outcome: accepted, retry, failed, other, forged, unreadable, too_large."},
 			[]string{"gateway", "outcome"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "payment_calls_total",
 			Help: "Calls to payment gateways by outcome: ok, no_trade, not_sent, refused, unknown."},

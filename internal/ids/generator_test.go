@@ -71,7 +71,7 @@ func (b *bench) read(sql string, into ...any) {
 
 // only leaves n worker numbers free.
 func (b *bench) only(n int) {
-	b.exec(`update ids_workers set fence = 1, holder = 'other', leased_at = now(), leased_until = now() + interval '1 year' where worker >= $1`, n)
+	b.exec(`update ids_workers set fence = 1, holder = 'other', leased_at = now(), lease_expires_at = now() + interval '1 year' where worker >= $1`, n)
 }
 
 // hands is a clock that the test advances.
@@ -214,7 +214,7 @@ func TestTakeoverStartsAtTheMark(t *testing.T) {
 	b := newBench(t)
 	b.only(1)
 	var mark time.Time
-	b.exec(`update ids_workers set fence = 4, holder = 'earlier', leased_until = now(), high_water_at = date_trunc('milliseconds', clock_timestamp()) + '2 s' where worker = 0`)
+	b.exec(`update ids_workers set fence = 4, holder = 'earlier', lease_expires_at = now(), high_water_at = date_trunc('milliseconds', clock_timestamp()) + '2 s' where worker = 0`)
 	b.read("select high_water_at from ids_workers where worker = 0", &mark)
 	g := b.generator(ids.Options{})
 	_, err := g.Next(t.Context(), 1)
@@ -251,7 +251,7 @@ func TestLostLeaseIsNotUsedPastItsMark(t *testing.T) {
 	var h hands
 	first := b.generator(h.options())
 	a := b.next(first, 10)
-	b.exec("update ids_workers set leased_until = now(), high_water_at = high_water_at - '29.9 s'::interval where worker = 0")
+	b.exec("update ids_workers set lease_expires_at = now(), high_water_at = high_water_at - '29.9 s'::interval where worker = 0")
 	second := b.generator(ids.Options{})
 	var c []ids.ID
 	soon(t, "the number is free", func() bool {
@@ -267,7 +267,7 @@ func TestLostLeaseIsNotUsedPastItsMark(t *testing.T) {
 		t.Error(err)
 	}
 	unique(t, a, c)
-	b.exec("update ids_workers set leased_until = now(), high_water_at = now() where worker = 7")
+	b.exec("update ids_workers set lease_expires_at = now(), high_water_at = now() where worker = 7")
 	d := b.next(first, 10)
 	growing(t, append(a, d...))
 	if d[0].Worker() != 7 {
@@ -320,11 +320,11 @@ func (w whenLogged) WithGroup(string) slog.Handler             { return w }
 func TestIDsGrowAcrossAChangeOfWorkerNumber(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec("update ids_workers set fence = 1, holder = 'other', leased_until = now() + '1 hour' where worker <> 900")
+	b.exec("update ids_workers set fence = 1, holder = 'other', lease_expires_at = now() + '1 hour' where worker <> 900")
 	var h hands
 	g := b.generator(h.options())
 	made := b.next(g, 40*4096+7)
-	b.exec("update ids_workers set leased_until = case worker when 3 then now() else now() + '1 hour' end, fence = 2, leased_at = now() where worker in (3, 900)")
+	b.exec("update ids_workers set lease_expires_at = case worker when 3 then now() else now() + '1 hour' end, fence = 2, leased_at = now() where worker in (3, 900)")
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -415,7 +415,7 @@ func TestRenewalMovesTheMarkOn(t *testing.T) {
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.read("select fence, high_water_at, leased_until, clock_timestamp() from ids_workers where fence > 0", &fence,
+	b.read("select fence, high_water_at, lease_expires_at, clock_timestamp() from ids_workers where fence > 0", &fence,
 		&late, &until, &now)
 	if fence != 1 || late.Sub(early) < 24*time.Second || until.Sub(now) < 25*time.Second ||
 		until.Sub(now) > 30*time.Second {
@@ -450,7 +450,7 @@ func TestReleasedNumberIsReusedPastItsLastID(t *testing.T) {
 	}
 	growing(t, all)
 	var leases int
-	b.read("select fence from ids_workers where leased_until <= now() and worker = 0", &leases)
+	b.read("select fence from ids_workers where lease_expires_at <= now() and worker = 0", &leases)
 	if leases != 20 {
 		t.Errorf("%d leases", leases)
 	}

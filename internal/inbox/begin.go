@@ -57,12 +57,12 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
 		case m.State == Died:
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
-		case m.State == Processing && m.LeaseUntil.After(tx.Now) && m.Fence == c.Held:
+		case m.State == Processing && m.LeaseExpiresAt.After(tx.Now) && m.Fence == c.Held:
 			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
 		case c.OrFail && refuse(m, tx.Now) != nil:
 			return nil, refuse(m, tx.Now)
-		case m.State == Processing && m.LeaseUntil.After(tx.Now):
-			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
+		case m.State == Processing && m.LeaseExpiresAt.After(tx.Now):
+			return commit.Repeat{First: Begun{BusyUntil, m.LeaseExpiresAt, *m}}, nil
 		case m.State == Failed && m.RetryAt.After(tx.Now):
 			return commit.Repeat{First: Begun{LaterThan, m.RetryAt, *m}}, nil
 		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
@@ -73,7 +73,7 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 		}
 	}
 	m := tx.attempt(c.row, c.Caller, &c.Delivery)
-	m.State, m.Holder, m.LeaseUntil = Processing, c.Holder, tx.Now.Add(c.Lease)
+	m.State, m.Holder, m.LeaseExpiresAt = Processing, c.Holder, tx.Now.Add(c.Lease)
 	return Begun{Verdict: Run, Message: *m}, nil
 }
 
@@ -147,6 +147,6 @@ func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.LeaseUntil, m.LastRequestID = tx.Now.Add(c.Lease), c.RequestID
+	m.LeaseExpiresAt, m.LastRequestID = tx.Now.Add(c.Lease), c.RequestID
 	return *m, nil
 }

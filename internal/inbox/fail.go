@@ -44,7 +44,7 @@ func (c *FailCommand) unbegun(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if m, ok := tx.live(c.row); ok {
-		if m.State == Processing && m.LeaseUntil.After(tx.Now) {
+		if m.State == Processing && m.LeaseExpiresAt.After(tx.Now) {
 			return nil, refuse(m, tx.Now)
 		}
 		if refuse(m, tx.Now) != nil {

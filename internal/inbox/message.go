@@ -57,29 +57,29 @@ const MaxContent = 1 << 20
 // Message is a message as the inbox knows it. Unset times are zero.
 type Message struct {
 	Key
-	RowID         int64
-	Topic         string
-	Hash          []byte
-	State         string
-	Holder        string
-	Fence         int64
-	LeaseUntil    time.Time
-	Attempts      int32
-	MaxAttempts   int32
-	Backoff       time.Duration
-	MaxBackoff    time.Duration
-	RetryAt       time.Time
-	Error         string
-	Result        string
-	Life          time.Duration
-	ReceivedAt    time.Time
-	StartedAt     time.Time
-	FinishedAt    time.Time
-	RequeuedAt    time.Time
-	ExpiresAt     time.Time
-	Principal     string
-	RequestID     string
-	LastRequestID string
+	RowID          int64
+	Topic          string
+	Hash           []byte
+	State          string
+	Holder         string
+	Fence          int64
+	LeaseExpiresAt time.Time
+	Attempts       int32
+	MaxAttempts    int32
+	Backoff        time.Duration
+	MaxBackoff     time.Duration
+	RetryAt        time.Time
+	Error          string
+	Result         string
+	Life           time.Duration
+	ReceivedAt     time.Time
+	StartedAt      time.Time
+	FinishedAt     time.Time
+	RequeuedAt     time.Time
+	ExpiresAt      time.Time
+	Principal      string
+	RequestID      string
+	LastRequestID  string
 
 	// Content is set by Get; in a batch, it is the content of a new message, to be stored until ContentUntil.
 	Content      []byte
@@ -117,7 +117,7 @@ func scatter(x uint64) uint64 {
 
 // fail ends an attempt with a failure.
 func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent bool) {
-	m.Error, m.LeaseUntil, m.LastRequestID = why, time.Time{}, c.RequestID
+	m.Error, m.LeaseExpiresAt, m.LastRequestID = why, time.Time{}, c.RequestID
 	if permanent || m.Attempts >= m.MaxAttempts {
 		m.State, m.FinishedAt, m.RetryAt = Died, now, time.Time{}
 		return
@@ -128,7 +128,7 @@ func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent boo
 // succeed ends the message successfully.
 func (m *Message) succeed(now time.Time, c commit.Caller, result string) {
 	m.State, m.Result, m.FinishedAt, m.LastRequestID = Succeeded, result, now, c.RequestID
-	m.LeaseUntil, m.RetryAt = time.Time{}, time.Time{}
+	m.LeaseExpiresAt, m.RetryAt = time.Time{}, time.Time{}
 	if m.Life > 0 {
 		m.ExpiresAt = now.Add(m.Life)
 	}

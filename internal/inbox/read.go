@@ -29,7 +29,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 	}
 	m := pageRow(k.Tenant, db.MessagePageRow{InboxID: rows[0].InboxID, ConsumerGroup: k.Group, MessageID: k.ID,
 		Part:  k.Part,
-		Topic: rows[0].Topic, ContentHash: rows[0].ContentHash, State: rows[0].State, Holder: rows[0].Holder,
+		Topic: rows[0].Topic, ContentSha256: rows[0].ContentSha256, State: rows[0].State, Holder: rows[0].Holder,
 		Fence:          rows[0].Fence,
 		LeaseExpiresAt: rows[0].LeaseExpiresAt, Attempts: rows[0].Attempts, MaxAttempts: rows[0].MaxAttempts,
 		BackoffMs: rows[0].BackoffMs, MaxBackoffMs: rows[0].MaxBackoffMs, RetryAt: rows[0].RetryAt,
@@ -126,7 +126,7 @@ func (r *Reader) RequeuedDue(ctx context.Context, tenant int32, group string, co
 func pageRow(tenant int32, r db.MessagePageRow) *Message {
 	m := messageOf(Key{tenant, r.ConsumerGroup, r.MessageID, r.Part},
 		db.MessageLockRow{InboxID: r.InboxID, Topic: r.Topic,
-			ContentHash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence,
+			ContentSha256: r.ContentSha256, State: r.State, Holder: r.Holder, Fence: r.Fence,
 			LeaseExpiresAt: r.LeaseExpiresAt,
 			Attempts:       r.Attempts, MaxAttempts: r.MaxAttempts, BackoffMs: r.BackoffMs,
 			MaxBackoffMs: r.MaxBackoffMs,

@@ -47,8 +47,9 @@ func refuse(m *Message, now time.Time) error {
 			m.LastRequestID)
 	case m.State == Died:
 		return about(Dead.New("message %s is dead: %s", m.ID, m.Error), m)
-	case m.State == Processing && m.LeaseUntil.After(now):
-		return about(Busy.New("message %s is being processed by %s", m.ID, m.Holder), m).After(m.LeaseUntil.Sub(now))
+	case m.State == Processing && m.LeaseExpiresAt.After(now):
+		return about(Busy.New("message %s is being processed by %s", m.ID, m.Holder), m).
+			After(m.LeaseExpiresAt.Sub(now))
 	case m.State == Failed && m.RetryAt.After(now):
 		return about(Later.New("message %s failed recently: try again after its backoff", m.ID),
 			m).After(m.RetryAt.Sub(now))
@@ -59,7 +60,7 @@ func refuse(m *Message, now time.Time) error {
 // about adds the message's state to a fault.
 func about(f *fault.Fault, m *Message) *fault.Fault {
 	f = f.With("message_state", m.State).With("attempts", m.Attempts)
-	for name, t := range map[string]time.Time{"lease_expire_time": m.LeaseUntil, "retry_time": m.RetryAt,
+	for name, t := range map[string]time.Time{"lease_expire_time": m.LeaseExpiresAt, "retry_time": m.RetryAt,
 		"finish_time": m.FinishedAt} {
 		if !t.IsZero() {
 			f = f.With(name, t.Format(time.RFC3339Nano))

@@ -37,7 +37,7 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 func (tx *Tx) requeue(r *row, c commit.Caller) {
 	m := tx.Change(r)
 	m.State, m.Attempts, m.RetryAt, m.RequeuedAt = Failed, 0, tx.Now, tx.Now
-	m.FinishedAt, m.LastRequestID = m.LeaseUntil, c.RequestID // requeued messages have neither time
+	m.FinishedAt, m.LastRequestID = m.LeaseExpiresAt, c.RequestID // requeued messages have neither time
 }
 
 // RequeueAllCommand requeues up to 1,000 dead messages of a group, oldest first.

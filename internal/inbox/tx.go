@@ -123,7 +123,7 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	m.Fence = max(m.Fence+1, tx.Now.UnixMicro())
 	m.Attempts++
 	m.StartedAt, m.LastRequestID = tx.Now, c.RequestID
-	m.LeaseUntil, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
+	m.LeaseExpiresAt, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
 	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Life = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Life
 	return m
 }
@@ -174,11 +174,11 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 		arg.Parts = append(arg.Parts, m.Part)
 		arg.InboxIds = append(arg.InboxIds, m.RowID)
 		arg.Topics = append(arg.Topics, m.Topic)
-		arg.ContentHashes = append(arg.ContentHashes, m.Hash)
+		arg.ContentSha256s = append(arg.ContentSha256s, m.Hash)
 		arg.States = append(arg.States, m.State)
 		arg.Holders = append(arg.Holders, m.Holder)
 		arg.Fences = append(arg.Fences, m.Fence)
-		arg.LeaseExpiresAt = append(arg.LeaseExpiresAt, m.LeaseUntil)
+		arg.LeaseExpiresAt = append(arg.LeaseExpiresAt, m.LeaseExpiresAt)
 		arg.Attempts = append(arg.Attempts, m.Attempts)
 		arg.MaxAttempts = append(arg.MaxAttempts, m.MaxAttempts)
 		arg.BackoffMs = append(arg.BackoffMs, m.Backoff.Milliseconds())
@@ -200,8 +200,8 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 }
 
 func messageOf(k Key, r db.MessageLockRow) Message {
-	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder,
-		Fence: r.Fence, LeaseUntil: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
+	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentSha256, State: r.State, Holder: r.Holder,
+		Fence: r.Fence, LeaseExpiresAt: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
 		Backoff: ms(r.BackoffMs), MaxBackoff: ms(r.MaxBackoffMs), RetryAt: pg.OrZero(r.RetryAt),
 		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Life: ms(pg.OrZero(r.LifeMs)),
 		ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: pg.OrZero(r.FinishedAt),

@@ -9,7 +9,7 @@ var (
 		Doc:  "Another holder has the lock, or other callers wait for it: the metadata has the holder, the end of the lease, and the position in the queue."})
 	PageHeld = fault.Define(fault.Reason{Name: "PAGE_LOCK_HELD", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "Another holder has the lock of this page id: another call is working on it already. The state is that of LOCK_HELD."})
+		Doc:  "Another holder has the lock of this page id: another call is working on it already. The metadata is that of LOCK_HELD."})
 	Lost = fault.Define(fault.Reason{Name: "LOCK_LOST", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
 		Doc:  "The lock is not held under this fence: its lease lapsed, or it was released. It cannot be renewed: acquire it again."})

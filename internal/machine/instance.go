@@ -26,7 +26,7 @@ type Key struct {
 	Machine, Key string
 }
 
-// Instance is a thing that is in one state of a machine.
+// Instance is a resource in one state of a machine, such as an order.
 type Instance struct {
 	Key
 	ID       int64

@@ -35,7 +35,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
 		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
 		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
-		puts.Fences, puts.LeaseUntil = append(puts.Fences, c.fence), append(puts.LeaseUntil, c.until)
+		puts.Fences, puts.LeaseExpiresAt = append(puts.Fences, c.fence), append(puts.LeaseExpiresAt, c.until)
 	}
 	if len(puts.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })

@@ -230,7 +230,7 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		return no
 	}
 	idOf := func(bizNo string) int64 {
-		return ok(o.ann, "GetTransfer", &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: bizNo}},
+		return ok(o.ann, "GetTransfer", &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: bizNo}},
 			new(ledgerv1.GetTransferResponse)).GetTransfer().GetId()
 	}
 	account := func(a *ledgerv1.NewAccount) proto.Message {

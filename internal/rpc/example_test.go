@@ -157,7 +157,7 @@ var examples = map[string]func(x resources) []proto.Message{
 	},
 	"GetTransfer": func(x resources) []proto.Message {
 		return all(&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferId{TransferId: x.paidID}},
-			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: x.paid}})
+			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: x.paid}})
 	},
 	"ListTransfers": func(resources) []proto.Message {
 		return all(&ledgerv1.ListTransfersRequest{},

@@ -168,7 +168,7 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 		t.Error("UUIDs need a number")
 	}
 	if _, err := s.Pool.Exec(t.Context(),
-		"update ids_workers set fence = 1, holder = 'other', leased_until = now() + '1 hour'"); err != nil {
+		"update ids_workers set fence = 1, holder = 'other', lease_expires_at = now() + '1 hour'"); err != nil {
 		t.Fatal(err)
 	}
 	a := c.call(connectJSON, "Id.Generate", &idv1.GenerateRequest{})
@@ -176,7 +176,7 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 		!strings.Contains(string(a.Raw), "RetryInfo") {
 		t.Errorf("all numbers are held: %s", a.Raw)
 	}
-	if _, err := s.Pool.Exec(t.Context(), "update ids_workers set leased_until = now() where worker = 77"); err != nil {
+	if _, err := s.Pool.Exec(t.Context(), "update ids_workers set lease_expires_at = now() where worker = 77"); err != nil {
 		t.Fatal(err)
 	}
 	if p := parse(c, generate(c, &idv1.GenerateRequest{}).GetTexts()[0]); p.GetWorker() != 77 {
@@ -185,7 +185,7 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	var renewed time.Time
 	read := func() (at time.Time) {
 		if err := s.Pool.QueryRow(t.Context(),
-			"select leased_until from ids_workers where worker = 77").Scan(&at); err != nil {
+			"select lease_expires_at from ids_workers where worker = 77").Scan(&at); err != nil {
 			t.Fatal(err)
 		}
 		return at

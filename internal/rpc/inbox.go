@@ -228,11 +228,11 @@ var messageStateNames = inverse(messageStates)
 
 func renderInboxMessage(m *inbox.Message) *pb.Message {
 	r := &pb.Message{Key: &pb.MessageKey{ConsumerGroup: m.Group, MessageId: m.ID, Part: m.Part}, Topic: m.Topic,
-		State: messageStates[m.State], Holder: m.Holder, LeaseExpireTime: timestamp(m.LeaseUntil), Attempts: m.Attempts,
-		MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), Error: m.Error, Result: m.Result,
-		ReceiveTime: timestamp(m.ReceivedAt), BeginTime: timestamp(m.StartedAt), FinishTime: timestamp(m.FinishedAt),
-		ExpireTime: timestamp(m.ExpiresAt), RequeueTime: timestamp(m.RequeuedAt), ContentSha256: m.Hash,
-		RequestId: m.RequestID, LastRequestId: m.LastRequestID}
+		State: messageStates[m.State], Holder: m.Holder, LeaseExpireTime: timestamp(m.LeaseExpiresAt),
+		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), Error: m.Error,
+		Result: m.Result, ReceiveTime: timestamp(m.ReceivedAt), BeginTime: timestamp(m.StartedAt),
+		FinishTime: timestamp(m.FinishedAt), ExpireTime: timestamp(m.ExpiresAt), RequeueTime: timestamp(m.RequeuedAt),
+		ContentSha256: m.Hash, RequestId: m.RequestID, LastRequestId: m.LastRequestID}
 	if m.ContentUntil.IsZero() { // otherwise the caller has just sent it
 		r.Content = m.Content
 	}

@@ -39,7 +39,7 @@ func TestMessagesMakeOrdersAndPayments(t *testing.T) {
 			t.Errorf("%T: %v", r, err)
 		}
 	}
-	if n := c.Count("select count(*) from payment_calls where lease_until is null"); n < 2 {
+	if n := c.Count("select count(*) from payment_calls where lease_expires_at is null"); n < 2 {
 		t.Errorf("%d calls are left to workers", n)
 	}
 }

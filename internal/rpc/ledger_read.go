@@ -36,7 +36,7 @@ func (s *Ledger) ListAccounts(ctx context.Context, r *pb.ListAccountsRequest) (*
 }
 
 func (s *Ledger) GetTransfer(ctx context.Context, r *pb.GetTransferRequest) (*pb.GetTransferResponse, error) {
-	t, err := s.Reader.Transfer(ctx, callOf(ctx).identity.Tenant, r.GetTransferId(), r.GetBizNo())
+	t, err := s.Reader.Transfer(ctx, callOf(ctx).identity.Tenant, r.GetTransferId(), r.GetTransferBizNo())
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func (s *Notify) GetMessage(ctx context.Context, r *pb.GetMessageRequest) (*pb.G
 	if r.GetWithContent() {
 		noStore(ctx)
 	}
-	t, err := s.Reader.Get(ctx, notify.Key{Tenant: c.identity.Tenant, ID: r.GetMessageId()}, r.GetBizNo(),
+	t, err := s.Reader.Get(ctx, notify.Key{Tenant: c.identity.Tenant, ID: r.GetMessageId()}, r.GetMessageBizNo(),
 		r.GetWithContent())
 	if err != nil {
 		return nil, err

@@ -48,7 +48,7 @@ func renderOutboxMessage(m *notify.Message) *pb.Message {
 	return &pb.Message{Id: m.ID, State: outboxStates[m.State], Channel: channelNames[m.Channel],
 		RecipientHint: m.RecipientHint, BusinessType: m.BusinessType, BizNo: m.BizNo, Template: m.Template,
 		Locale: m.Locale, Priority: priorityNames[m.Priority], OnUnknown: unknownNames[m.OnUnknown],
-		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, NextAttemptTime: timestamp(m.DueAt), Code: m.Code,
+		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.DueAt), Code: m.Code,
 		Provider: m.Provider, NotBefore: timestamp(m.NotBefore), GiveUpTime: timestamp(m.GiveUpAt),
 		ContentExpireTime: timestamp(m.ContentsUntil), AcceptTime: timestamp(m.AcceptedAt), RequestId: m.RequestID,
 		ContentHash: m.ContentHash}

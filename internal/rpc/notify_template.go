@@ -35,7 +35,7 @@ var putTemplateOperation = register("notify.put_template",
 			cmd.Default = r.GetMakeDefault()
 		}
 		return newMutation(flow.Template(cmd), 2, func(a template.Put, existed bool) *pb.PutTemplateResponse {
-			return &pb.PutTemplateResponse{Version: a.Version, Locale: a.Locale, DefaultLocale: a.Default,
+			return &pb.PutTemplateResponse{Version: a.Version, Locale: a.Locale, IsDefaultLocale: a.Default,
 				Existed: existed}
 		})
 	})
@@ -63,7 +63,7 @@ func (s *Notify) GetTemplate(ctx context.Context, r *pb.GetTemplateRequest) (*pb
 		template.Name{Tenant: callOf(ctx).identity.Tenant, Channel: channels[r.GetChannel()], Name: r.GetName(),
 			Version: r.GetVersion()})
 	return &pb.GetTemplateResponse{Versions: eachOf(versions, func(v *template.Version) *pb.TemplateVersion {
-		return &pb.TemplateVersion{Version: v.Number, Locale: v.Locale, DefaultLocale: v.Default,
+		return &pb.TemplateVersion{Version: v.Number, Locale: v.Locale, IsDefaultLocale: v.Default,
 			Definition: renderDefinition(&v.Definition), CreateTime: timestamp(v.CreatedAt), RequestId: v.RequestID,
 			DeleteTime: timestamp(v.DeletedAt)}
 	})}, err

@@ -133,7 +133,7 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		"TransferBatch":   transferBatch(false, pay("yes2", "u:a", "spent:a", "1")),
 		"Batch.Execute":   execute(operation("", pay("yes3", "u:a", "spent:a", "1"))),
 		"GetBalance":      &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")},
-		"GetTransfer":     &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: "yes1"}},
+		"GetTransfer":     &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: "yes1"}},
 		"ListAccounts":    &ledgerv1.ListAccountsRequest{Pattern: "u:*"},
 		"Stock.ListItems": &stockv1.ListItemsRequest{Prefix: "sku-"},
 		"Lock.ListLocks":  &lockv1.ListLocksRequest{Prefix: "job-"},

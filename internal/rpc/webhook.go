@@ -151,6 +151,6 @@ var disabledReasons = map[string]pb.DisabledReason{"": pb.DisabledReason_DISABLE
 func renderEndpoint(e webhook.Endpoint) *pb.Endpoint {
 	return &pb.Endpoint{Name: e.Name, Url: e.URL, Types: e.Types, Description: e.Description,
 		DisabledReason: disabledReasons[e.Disabled], DisableTime: timestamp(e.DisabledAt), SecretVersion: e.Version,
-		PreviousExpireTime: timestamp(e.PreviousUntil), FailingSince: timestamp(e.FailingSince),
+		PreviousExpireTime: timestamp(e.PreviousExpiresAt), FailingSince: timestamp(e.FailingSince),
 		CreateTime: timestamp(e.CreatedAt)}
 }

@@ -138,10 +138,10 @@ func renderBegun(b work.Begun, _ bool) *beginResponse {
 	switch {
 	case b.Mine:
 		return &beginResponse{Result: &pb.BeginResponse_Run{Run: &pb.WorkRun{Fence: b.Fence,
-			LeaseExpireTime: timestamp(b.LeaseUntil), Attempt: b.Attempt, TookOver: b.TookOver}}}
+			LeaseExpireTime: timestamp(b.LeaseExpiresAt), Attempt: b.Attempt, TakenOver: b.TakenOver}}}
 	case b.State == work.Running:
 		return &beginResponse{Result: &pb.BeginResponse_Wait{
-			Wait: &pb.WorkWait{Attempt: b.Attempt, LeaseExpireTime: timestamp(b.LeaseUntil),
+			Wait: &pb.WorkWait{Attempt: b.Attempt, LeaseExpireTime: timestamp(b.LeaseExpiresAt),
 				RetryDelay: durationpb.New(retryDelay(&b)), FirstRequestId: b.FirstRequestID}}}
 	case b.State == work.Parked:
 		return &beginResponse{Result: &pb.BeginResponse_Parked{
@@ -154,7 +154,7 @@ func renderBegun(b work.Begun, _ bool) *beginResponse {
 
 // retryDelay returns the time until the lease ends, within 50 ms and 1 s.
 func retryDelay(b *work.Begun) time.Duration {
-	return min(max(b.LeaseUntil.Sub(b.Now), 50*time.Millisecond), time.Second)
+	return min(max(b.LeaseExpiresAt.Sub(b.Now), 50*time.Millisecond), time.Second)
 }
 
 // boundedWait shortens a wait to end before the call's deadline, so that the response still reaches the caller.
@@ -199,7 +199,7 @@ var extendOperation = register("idempotency.extend",
 	func(c *call, d *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
 		cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: lifeOr(r.GetLease(), 0)}
 		return newMutation(flow.Work(cmd), 1, func(b work.Begun, _ bool) *pb.ExtendResponse {
-			return &pb.ExtendResponse{LeaseExpireTime: timestamp(b.LeaseUntil)}
+			return &pb.ExtendResponse{LeaseExpireTime: timestamp(b.LeaseExpiresAt)}
 		})
 	})
 

@@ -71,7 +71,7 @@ var resolveOperation = register("idempotency.resolve_work",
 
 func renderWork(r *work.Record) *pb.Work {
 	return &pb.Work{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: workStates[r.State],
-		Fence: r.Fence, Attempt: r.Attempt, LeaseExpireTime: timestamp(pg.OrZero(r.LeaseUntil)),
+		Fence: r.Fence, Attempt: r.Attempt, LeaseExpireTime: timestamp(pg.OrZero(r.LeaseExpiresAt)),
 		ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID, FirstRequestId: r.FirstRequestID,
 		CreateTime: timestamp(r.CreatedAt), BeginTime: timestamp(r.BegunAt),
 		SettleTime: timestamp(pg.OrZero(r.SettledAt)), SettledBy: pg.OrZero(r.SettledBy),
@@ -119,8 +119,8 @@ func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResp
 			res.GetParked().GetFirstRequestId())...)
 	case result.replayed:
 		count("repeat")
-	case res.GetRun().GetTookOver():
-		count("takeover")
+	case res.GetRun().GetTakenOver():
+		count("taken_over")
 		s.Engine.Count(k.Tenant, beginName, takenOver)
 		r.log.Warn("work taken over from a holder whose lease lapsed",
 			append(about, "fence", res.GetRun().GetFence())...)

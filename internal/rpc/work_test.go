@@ -112,7 +112,7 @@ func (c *caller) record(scope, key string) *idempotencyv1.Work {
 // age moves all times of a piece of work into the past.
 func (s *site) age(key string, by time.Duration) {
 	s.T.Helper()
-	tag, err := s.Pool.Exec(context.Background(), `update work_records set lease_until = lease_until - $2::interval, begun_at = begun_at - $2::interval,
+	tag, err := s.Pool.Exec(context.Background(), `update work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
 		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval, expires_at = expires_at - $2::interval where key = $1`, key, by)
 	if err != nil || tag.RowsAffected() != 1 {
 		s.T.Fatal(tag, err)
@@ -270,7 +270,7 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 	}
 	c.age("k", 31*time.Second)
 	second := c.run(r)
-	if second.GetFence() <= first.GetFence() || second.GetAttempt() != 2 || !second.GetTookOver() {
+	if second.GetFence() <= first.GetFence() || second.GetAttempt() != 2 || !second.GetTakenOver() {
 		t.Errorf("first %v, second %v", first, second)
 	}
 	for name, m := range map[string]proto.Message{
@@ -351,7 +351,7 @@ func TestCallsMayBeRepeatedAfterALostResponse(t *testing.T) {
 	lapsed := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "l"}, "Idempotency-Key", "try-2")
 	c.age("l", time.Minute)
 	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "l"}, "Idempotency-Key",
-		"try-2"); run.GetFence() <= lapsed.GetFence() || !run.GetTookOver() {
+		"try-2"); run.GetFence() <= lapsed.GetFence() || !run.GetTakenOver() {
 		t.Errorf("a lapsed right to run was replayed: %v, then %v", lapsed, run)
 	}
 }
@@ -430,7 +430,7 @@ func TestParkedWorkWaitsForAnOperator(t *testing.T) {
 		t.Errorf("completed after it was freed: %s", a.Code)
 	}
 	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "silent"}); run.GetFence() <= silent ||
-		run.GetTookOver() {
+		run.GetTakenOver() {
 		t.Errorf("freed: %v", run)
 	}
 	if n := c.Count("select count(*) from audit.works where state = 'parked'"); n != 0 {
@@ -454,7 +454,7 @@ func TestWaitingBeginReturnsWhenTheHolderEnds(t *testing.T) {
 			new(idempotencyv1.AbandonResponse))
 		select {
 		case res := <-got:
-			if res.GetRun().GetFence() <= fence || res.GetRun().GetTookOver() {
+			if res.GetRun().GetFence() <= fence || res.GetRun().GetTakenOver() {
 				t.Errorf("%s: %v", name, res)
 			}
 		case <-time.After(20 * time.Second):
@@ -599,7 +599,7 @@ func TestOutcomesOfWorkAreCountedAndLogged(t *testing.T) {
 	}
 	defer res.Body.Close()
 	text, _ := io.ReadAll(res.Body)
-	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin takeover": 1, "begin mismatch": 1,
+	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin taken_over": 1, "begin mismatch": 1,
 		"begin replay": 1, "extend fence_lost": 1,
 		"complete ok": 1, "complete repeat": 1} {
 		call, outcome, _ := strings.Cut(what, " ")
@@ -683,7 +683,7 @@ func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second),
 		Fingerprint: []byte("a")})
 	if _, err := c.Pool.Exec(t.Context(),
-		"update work_records set begun_at = begun_at - interval '1 min', lease_until = lease_until - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
+		"update work_records set begun_at = begun_at - interval '1 min', lease_expires_at = lease_expires_at - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
 		t.Fatal(err)
 	}
 	run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})

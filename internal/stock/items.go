@@ -22,8 +22,8 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	tx.changes.Latch(l)
 }
 
-// CanOverlap is true unless an item is created or updated by PutItem: everything else depends on items and numbers. Items
-// that direct transactions change are locked at once: rows taken over would probably fail their confirmation.
+// CanOverlap is true unless an item is created or updated by PutItem: everything else depends on items and numbers.
+// Items that direct transactions change are locked at once: rows taken over would probably fail their confirmation.
 func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 
 // TakeOver copies the segments of the preceding batch.

@@ -151,7 +151,7 @@ var tamperings = []struct {
 	{"entries of no tenant appear", `insert into ledger_entries select 99, account_id, version, transfer_id, recorded_at, effective_at,
 		posting, asset, amount, balance_before, balance_after from ledger_entries where tenant_id = 2`,
 		[]string{"ledger_entries_belong"}, []string{"tenant_id=99"}},
-	{"the fences are wound back", `insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
+	{"the fences are wound back", `insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed, life_ms,
 		principal, request_id, first_request_id, created_at, begun_at, expires_at)
 		values (1, 'shop', 'order-1', 'running', 7, 1, 1, now(), false, 1, 'p', 'r', 'r', now(), now(), now())`,
 		[]string{"work_fences_drawn"}, []string{"key=order-1", "fence=7"}},

@@ -24,8 +24,8 @@ type Begun struct {
 	Mine           bool
 	Fence          int64
 	Attempt        int32
-	LeaseUntil     time.Time // of Running
-	TookOver       bool      // from a holder whose lease had expired
+	LeaseExpiresAt time.Time // of Running
+	TakenOver      bool      // from a holder whose lease had expired
 	SettledAt      time.Time // zero: parked because the lease expired
 	FirstRequestID string
 	Now            time.Time // time of the batch
@@ -82,11 +82,11 @@ func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
 	}
 	w.run(tx.Now, fence, &c.BeginParams, &c.Caller)
 	begun := w.begun(tx.Now, Running, true)
-	begun.TookOver = lapsed
+	begun.TakenOver = lapsed
 	return begun, nil
 }
 
 func (w *work) begun(now time.Time, s State, mine bool) Begun {
-	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseUntil: w.leaseUntil,
+	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseExpiresAt: w.leaseUntil,
 		SettledAt: w.settledAt, FirstRequestID: w.firstRequestID, Now: now}
 }

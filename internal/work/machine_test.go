@@ -111,7 +111,7 @@ func (m *machine) begin(t *rapid.T) {
 		}
 		return
 	}
-	if !begun.Mine || begun.Fence <= m.top || begun.Attempt != m.attempt+1 || begun.TookOver != (was == work.Lapsed) {
+	if !begun.Mine || begun.Fence <= m.top || begun.Attempt != m.attempt+1 || begun.TakenOver != (was == work.Lapsed) {
 		t.Fatalf("begin of %s work, attempt %d, greatest fence %d: %+v", was, m.attempt, m.top, begun)
 	}
 	m.there, m.content, m.state, m.fence, m.top, m.attempt, m.begun = true, content, work.Running, begun.Fence,
@@ -222,7 +222,7 @@ func (m *machine) resolve(t *rapid.T) {
 func (m *machine) wait(t *rapid.T) {
 	n := rapid.SampledFrom([]int{3, 12, 60, 400}).Draw(t, "minutes")
 	m.now += n
-	if _, err := m.pool.Exec(context.Background(), `update work_records set lease_until = lease_until - $2::interval, begun_at = begun_at - $2::interval,
+	if _, err := m.pool.Exec(context.Background(), `update work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
 		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval, expires_at = expires_at - $2::interval where key = $1`,
 		m.key, minutes(n)); err != nil {
 		t.Fatal(err)

@@ -148,7 +148,7 @@ func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), work.NewReader(p.pool)
 	defer p.engine.Drain(context.Background())
 	load := func(from, to int) {
-		p.exec(fmt.Sprintf(`select setval('work_fence_seq', 1000000); insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
+		p.exec(fmt.Sprintf(`select setval('work_fence_seq', 1000000); insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed, life_ms,
 			principal, request_id, first_request_id, created_at, begun_at, expires_at)
 			select 1, 's', 'k' || i, '', 'running', i, 1, 3600000, now() + interval '1 h', false, 3600000, 'p', 'r', 'r', now(), now(), now() + interval '1 h'
 			from generate_series(%d, %d) i`, from, to))

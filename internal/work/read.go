@@ -39,7 +39,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 		return nil, err
 	}
 	rec := recordOf(db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State,
-		Fence: row.Fence, Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed,
+		Fence: row.Fence, Attempt: row.Attempt, LeaseExpiresAt: row.LeaseExpiresAt, ParkLapsed: row.ParkLapsed,
 		Principal: row.Principal, RequestID: row.RequestID, FirstRequestID: row.FirstRequestID,
 		CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt, SettledBy: row.SettledBy,
 		SettledRequestID: row.SettledRequestID, Status: row.Status, BodyBytes: row.BodyBytes, ExpiresAt: row.ExpiresAt,
@@ -56,7 +56,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 }
 
 func recordOf(r db.WorkPageRow) *Record {
-	return &Record{WorkPageRow: r, State: stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now)}
+	return &Record{WorkPageRow: r, State: stateAt(State(r.State), pg.OrZero(r.LeaseExpiresAt), r.ParkLapsed, r.Now)}
 }
 
 // Filter selects the work to list. Empty fields match everything.

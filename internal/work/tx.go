@@ -83,7 +83,7 @@ func workOf(r *db.WorkLockRow) work {
 		attempt: r.Attempt, lease: time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed,
 		life: time.Duration(r.LifeMs) * time.Millisecond, principal: r.Principal, requestID: r.RequestID,
 		firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt, answerHash: r.AnswerHash,
-		tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt),
+		tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseExpiresAt), settledAt: pg.OrZero(r.SettledAt),
 		expiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.SettledBy != nil {
 		w.settledBy, w.settledRequest = *r.SettledBy, *r.SettledRequestID
@@ -102,7 +102,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			return q.WorkUpdate(p.Context(), d,
 				db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,
 					Bound: arg.Bound, Fingerprints: arg.Fingerprints, States: arg.States, Fences: arg.Fences,
-					Attempts: arg.Attempts, LeaseMs: arg.LeaseMs, LeaseUntil: arg.LeaseUntil,
+					Attempts: arg.Attempts, LeaseMs: arg.LeaseMs, LeaseExpiresAt: arg.LeaseExpiresAt,
 					ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs, Principals: arg.Principals,
 					RequestIds: arg.RequestIds, FirstRequestIds: arg.FirstRequestIds, CreatedAt: arg.CreatedAt,
 					BegunAt: arg.BegunAt, SettledAt: arg.SettledAt, SettledBy: arg.SettledBy,

@@ -83,7 +83,7 @@ select coalesce((select t.name || '/' || @principal::text from access_tenants t 
     ))::boolean as valid;
 
 -- name: PolicyList :many
-select operation, key_required, token_required, key_life_s, approval_required, approval_above, updated_at
+select operation, key_required, token_required, key_life_s, approval_required, approval_above, changed_at
 from access_policies
 where tenant_id = @tenant_id order by operation;
 
@@ -107,7 +107,7 @@ values (@tenant_id, @operation, @key_required, @token_required, @key_life_s, @ap
 on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
     token_required = excluded.token_required, key_life_s = excluded.key_life_s,
     approval_required = excluded.approval_required, approval_above = excluded.approval_above,
-    updated_at = excluded.updated_at;
+    changed_at = excluded.changed_at;
 
 -- name: PolicyDelete :exec
 delete from access_policies where tenant_id = @tenant_id and operation = @operation;

@@ -56,17 +56,16 @@ values (@batch_id, @nonce, @committed_at, @commands, @instance)
 returning xmin;
 
 -- name: BatchWitness :exec
--- Last statement before COMMIT of a batch that wrote nothing. Without synchronous standbys the COMMIT need not wait for
--- the disk: there is nothing to lose, and all that the batch has read was on the disk before it became visible. With
--- synchronous standbys the batch inserts its row all the same: its commands may have read rows that are visible here
--- but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
-with own as (
-    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-    select @batch_id, @nonce, @committed_at, @commands, @instance
-    where current_setting('synchronous_standby_names') <> ''
-    returning 1
-)
-select set_config('synchronous_commit', 'off', true) where not exists (select from own);
+-- The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
+-- visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+select @batch_id, @nonce, @committed_at, @commands, @instance
+where current_setting('synchronous_standby_names') <> '';
+
+-- name: CommitRelax :exec
+-- Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the COMMIT
+-- need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was visible.
+select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = '';
 
 -- name: BatchVoid :exec
 -- Settles a batch whose COMMIT got no response: inserts a row without commands under its number. Waits for the other

@@ -41,10 +41,10 @@ from lanes s;
 -- leased to be settled, which is no attempt. due_at and state have the values from before.
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
-    holder = @holder::text, due_at = y.lease_until
+    holder = @holder::text, due_at = y.lease_expires_at
 from (
     select u.n, d.tid, d.state, d.due_at, d.holder, now() as taken_at,
-        now() + make_interval(secs => @lease_s::float8) as lease_until
+        now() + make_interval(secs => @lease_s::float8) as lease_expires_at
     from (
         select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
             unnest(@channels::text[]) as channel, unnest(@priorities::integer[]) as priority,

@@ -15,13 +15,13 @@ with asked as materialized (
 ), free as (
     select w.worker, w.high_water_at as floor_at
     from ids_workers w
-    where w.leased_until <= statement_timestamp() and w.high_water_at <= statement_timestamp()
+    where w.lease_expires_at <= statement_timestamp() and w.high_water_at <= statement_timestamp()
     order by random()
     limit 1
     for no key update skip locked
 )
 update ids_workers w
-set fence = w.fence + 1, holder = a.holder, leased_at = a.now, leased_until = a.now + a.term,
+set fence = w.fence + 1, holder = a.holder, leased_at = a.now, lease_expires_at = a.now + a.term,
     high_water_at = greatest(a.now, a.clock_at) + a.term
 from free f, asked a
 where w.worker = f.worker and a.durable <> 'off'
@@ -38,7 +38,7 @@ with asked as materialized (
             then 'on' else current_setting('synchronous_commit') end, true) as durable
 )
 update ids_workers w
-set leased_until = a.now + a.term,
+set lease_expires_at = a.now + a.term,
     high_water_at = greatest(w.high_water_at, greatest(a.now, a.clock_at) + a.term)
 from asked a
 where w.worker = @worker and w.fence = @fence and w.leased_at = @leased_at and a.durable <> 'off'
@@ -47,11 +47,11 @@ returning w.high_water_at, a.now::timestamptz as now;
 -- name: WorkerRelease :execrows
 -- Ends a lease. The mark is set back to the latest time that was used, so that the number is free at once.
 update ids_workers w
-set leased_until = c.now, high_water_at = @used_at
+set lease_expires_at = c.now, high_water_at = @used_at
 from (select statement_timestamp() as now) c
 where w.worker = @worker and w.fence = @fence and w.leased_at = @leased_at;
 
 -- name: WorkerSoonest :one
 -- When the next number may become free, and the present time.
-select min(greatest(leased_until, high_water_at))::timestamptz as free_at, statement_timestamp()::timestamptz as now
+select min(greatest(lease_expires_at, high_water_at))::timestamptz as free_at, statement_timestamp()::timestamptz as now
 from ids_workers;

@@ -20,7 +20,7 @@ cross join lateral (
 
 -- name: MessageLock :many
 -- Locks messages in the order of the arrays, which callers sort by tenant, group, id and part.
-select u.n::integer as n, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at,
+select u.n::integer as n, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at,
     m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms,
     m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id
@@ -30,7 +30,7 @@ from (
         unnest(@parts::text[]) as part
 ) u
 cross join lateral (
-    select l.inbox_id, l.topic, l.content_hash, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
+    select l.inbox_id, l.topic, l.content_sha256, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
         l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.life_ms, l.received_at,
         l.started_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
     from inbox_messages l
@@ -41,10 +41,10 @@ cross join lateral (
 ) m;
 
 -- name: MessageInsert :exec
-insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state,
+insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state,
     holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result,
     life_ms, received_at, started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
-select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_hash, ''),
+select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_sha256, ''),
     u.state, u.holder, u.fence, nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts,
     u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''),
     nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.started_at,
@@ -54,7 +54,7 @@ from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@consumer_groups::text[]) as consumer_group,
         unnest(@message_ids::text[]) as message_id, unnest(@parts::text[]) as part,
         unnest(@inbox_ids::bigint[]) as inbox_id, unnest(@topics::text[]) as topic,
-        unnest(@content_hashes::bytea[]) as content_hash, unnest(@states::text[]) as state,
+        unnest(@content_sha256s::bytea[]) as content_sha256, unnest(@states::text[]) as state,
         unnest(@holders::text[]) as holder, unnest(@fences::bigint[]) as fence,
         unnest(@lease_expires_at::timestamptz[]) as lease_expires_at, unnest(@attempts::integer[]) as attempts,
         unnest(@max_attempts::integer[]) as max_attempts, unnest(@backoff_ms::bigint[]) as backoff_ms,
@@ -71,7 +71,7 @@ order by u.tenant_id, u.consumer_group collate "C", u.message_id collate "C", u.
 -- Updates locked messages.
 with updated as (
     update inbox_messages m
-    set inbox_id = y.inbox_id, topic = y.topic, content_hash = nullif(y.content_hash, ''), state = y.state,
+    set inbox_id = y.inbox_id, topic = y.topic, content_sha256 = nullif(y.content_sha256, ''), state = y.state,
         holder = y.holder, fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         attempts = y.attempts, max_attempts = y.max_attempts, backoff_ms = y.backoff_ms,
         max_backoff_ms = y.max_backoff_ms, retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'),
@@ -87,7 +87,7 @@ with updated as (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@consumer_groups::text[]) as consumer_group,
                 unnest(@message_ids::text[]) as message_id, unnest(@parts::text[]) as part,
                 unnest(@inbox_ids::bigint[]) as inbox_id, unnest(@topics::text[]) as topic,
-                unnest(@content_hashes::bytea[]) as content_hash, unnest(@states::text[]) as state,
+                unnest(@content_sha256s::bytea[]) as content_sha256, unnest(@states::text[]) as state,
                 unnest(@holders::text[]) as holder, unnest(@fences::bigint[]) as fence,
                 unnest(@lease_expires_at::timestamptz[]) as lease_expires_at,
                 unnest(@attempts::integer[]) as attempts, unnest(@max_attempts::integer[]) as max_attempts,

@@ -1,7 +1,7 @@
 -- Reads of the inbox: one tenant, one snapshot. Expired messages are not found.
 
 -- name: MessageGet :many
-select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence,
+select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_sha256, m.state, m.holder, m.fence,
     m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
     m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id, c.content
@@ -15,7 +15,7 @@ where m.tenant_id = @tenant_id and m.consumer_group = @consumer_group and m.mess
 -- name: MessagePage :many
 -- Newest first. Reads a limited number of rows, whether they match or not.
 
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
     s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
@@ -42,7 +42,7 @@ from (
 
 -- name: MessagePageOpen :many
 -- The same for messages that have not succeeded, which are few, by an index of their own.
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
     s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id

@@ -4,7 +4,7 @@
 -- name: EndpointLock :many
 -- Locks endpoints in the order of the arrays, which callers sort by tenant and name. n is the position, from 1.
 select u.n::integer as n, e.ctid, e.endpoint_id, e.slot, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
-    e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
+    e.secret_version, e.previous_expires_at, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
     e.request_id
 from (
     select generate_subscripts(@names::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -12,7 +12,7 @@ from (
 ) u
 cross join lateral (
     select l.ctid, l.endpoint_id, l.slot, l.url, l.types, l.description, l.disabled_for, l.disabled_at,
-        l.secret_version, l.previous_until, l.failing_since, l.failed_at,
+        l.secret_version, l.previous_expires_at, l.failing_since, l.failed_at,
         l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
@@ -33,12 +33,12 @@ cross join lateral (
 
 -- name: EndpointInsert :exec
 insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for,
-    disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
+    disabled_at, secret_version, previous_expires_at, failing_since, failed_at, created_at, changed_at, principal,
     request_id)
 select u.tenant_id, u.name, u.endpoint_id, u.slot, u.url, u.types, u.description,
     case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''),
     nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
-    nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
+    nullif(u.previous_expires_at, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@names::text[]) as name,
@@ -46,7 +46,7 @@ from (
         unnest(@urls::text[]) as url, unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
         unnest(@disabled_for::text[]) as disabled_for, unnest(@disabled_at::timestamptz[]) as disabled_at,
         unnest(@secret_versions::integer[]) as secret_version,
-        unnest(@previous_until::timestamptz[]) as previous_until,
+        unnest(@previous_expires_at::timestamptz[]) as previous_expires_at,
         unnest(@failing_since::timestamptz[]) as failing_since, unnest(@failed_at::timestamptz[]) as failed_at,
         unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at,
         unnest(@principals::text[]) as principal,
@@ -61,7 +61,8 @@ with updated as (
     set endpoint_id = u.endpoint_id, url = u.url, types = u.types, description = u.description,
         state = case u.disabled_for when '' then 'active' else 'disabled' end,
         disabled_for = nullif(u.disabled_for, ''), disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'),
-        secret_version = u.secret_version, previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'),
+        secret_version = u.secret_version,
+        previous_expires_at = nullif(u.previous_expires_at, '0001-01-01 00:00:00+00'),
         failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
         failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at,
         changed_at = u.changed_at, principal = u.principal, request_id = u.request_id
@@ -70,7 +71,7 @@ with updated as (
             unnest(@urls::text[]) as url, unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
             unnest(@disabled_for::text[]) as disabled_for, unnest(@disabled_at::timestamptz[]) as disabled_at,
             unnest(@secret_versions::integer[]) as secret_version,
-            unnest(@previous_until::timestamptz[]) as previous_until,
+            unnest(@previous_expires_at::timestamptz[]) as previous_expires_at,
             unnest(@failing_since::timestamptz[]) as failing_since, unnest(@failed_at::timestamptz[]) as failed_at,
             unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at,
             unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
@@ -90,14 +91,14 @@ with dropped as (
 select commit_expect(count(*), cardinality(@tids::tid[])) from dropped;
 
 -- name: EndpointGet :one
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_expires_at,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = @tenant_id and name = @name;
 
 -- name: EndpointPage :many
 -- Endpoints of a tenant after a given name, by name.
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_expires_at,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = @tenant_id and name > @after

@@ -3,12 +3,12 @@
 -- name: CallTake :many
 -- Leases calls of a gateway that are due, the oldest first, skipping locked rows.
 update payment_calls c
-set lease_until = y.lease_until, fence = @fence::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
 from (
-    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_until
+    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_expires_at
     from payment_calls l
     where l.tenant_id = @tenant_id::integer and l.gateway = @gateway::text and l.call <> 'flag'
-        and l.next_call_at <= now() and (l.lease_until is null or l.lease_until <= now())
+        and l.next_call_at <= now() and (l.lease_expires_at is null or l.lease_expires_at <= now())
     order by l.next_call_at
     limit @count::integer
     for no key update skip locked
@@ -19,12 +19,12 @@ returning c.subject, c.number, c.call, c.attempts;
 -- name: CallTakeOne :many
 -- Leases one call, early also before it is due, unless a worker has it.
 update payment_calls c
-set lease_until = y.lease_until, fence = @fence::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
 from (
-    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_until
+    select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_expires_at
     from payment_calls l
     where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
-        and l.call <> 'flag' and (l.lease_until is null or l.lease_until <= now())
+        and l.call <> 'flag' and (l.lease_expires_at is null or l.lease_expires_at <= now())
         and (@early::boolean or l.next_call_at <= now())
     for no key update skip locked
 ) y
@@ -36,13 +36,13 @@ returning c.subject, c.number, c.call, c.attempts;
 select exists (
     select from payment_calls l
     where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
-        and l.lease_until > now()
+        and l.lease_expires_at > now()
 )::boolean as running;
 
 -- name: CallAgain :execrows
 -- Asks for a leased call again, or for another one: the last try had no result.
 update payment_calls c
-set call = @call::text, next_call_at = y.next_call_at, lease_until = null, fence = null,
+set call = @call::text, next_call_at = y.next_call_at, lease_expires_at = null, fence = null,
     last_code = nullif(@code::text, ''), last_text = nullif(@message::text, '')
 from (select now() + make_interval(secs => @wait_s::float8) as next_call_at) y
 where c.tenant_id = @tenant_id::integer and c.subject = @subject::text and c.number = @number::text

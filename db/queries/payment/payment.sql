@@ -423,20 +423,20 @@ select commit_expect(count(*), cardinality(@flag_ids::bigint[])) from resolved;
 -- Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
 -- open payment stays, because its order has ended. A fence of 0 means no lease. If another gateway sent a notice before
 -- the payment was created, the call goes to the payment's own gateway.
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at, fence)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
     case when u.fence <> 0 then 1 else 0 end as attempts,
-    nullif(u.lease_until, '0001-01-01 00:00:00+00') as lease_until, nullif(u.fence, 0) as fence
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.fence, 0) as fence
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
         unnest(@numbers::text[]) as number, unnest(@gateways::text[]) as gateway, unnest(@calls::text[]) as call,
         unnest(@next_call_at::timestamptz[]) as next_call_at, unnest(@fences::bigint[]) as fence,
-        unnest(@lease_until::timestamptz[]) as lease_until
+        unnest(@lease_expires_at::timestamptz[]) as lease_expires_at
 ) u
 on conflict (tenant_id, subject, number) do update
 set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
-    attempts = excluded.attempts, lease_until = excluded.lease_until, fence = excluded.fence, last_code = null,
-    last_text = null
+    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, fence = excluded.fence,
+    last_code = null, last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag';
 
 -- name: CallLock :many
@@ -494,7 +494,7 @@ where ctid = any(array(
 -- Asks the gateways to close the open payments of orders that ended. CallLockOfOrder has locked the calls. An order may
 -- have none.
 update payment_calls c
-set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_until = null, fence = null,
+set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_expires_at = null, fence = null,
     last_code = null, last_text = null
 from (
     select x.ctid as tid

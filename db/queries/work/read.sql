@@ -2,7 +2,7 @@
 
 -- name: WorkRead :one
 -- A record with its answer.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.headers, w.body, w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -11,7 +11,7 @@ where w.tenant_id = @tenant_id::integer and w.scope = @scope::text and w.key = @
 
 -- name: WorkPage :many
 -- Records after a scope and key, in their order, without bodies. A page reads a limited number of rows.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -22,7 +22,7 @@ limit @count::integer;
 
 -- name: WorkPageOpen :many
 -- The same for records in a state that work_records_open_idx has.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -41,7 +41,7 @@ from (
 cross join lateral (
     select 1 from work_records l
     where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running'
-        and l.lease_until > clock_timestamp()
+        and l.lease_expires_at > clock_timestamp()
     offset 0
 ) w;
 

@@ -3,7 +3,7 @@
 
 -- name: WorkLock :many
 -- Locks records in the order of the arrays, which callers sort by tenant, scope and key. Does not read the answers.
-select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_until, w.park_lapsed,
+select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_expires_at, w.park_lapsed,
     w.life_ms, w.principal, w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by,
     w.settled_request_id, w.answer_hash, w.expires_at, w.ctid
 from (
@@ -11,7 +11,7 @@ from (
         unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key
 ) u
 cross join lateral (
-    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_until, l.park_lapsed, l.life_ms,
+    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_expires_at, l.park_lapsed, l.life_ms,
         l.principal, l.request_id, l.first_request_id, l.created_at, l.begun_at, l.settled_at, l.settled_by,
         l.settled_request_id, l.answer_hash, l.expires_at, l.ctid
     from work_records l
@@ -27,11 +27,11 @@ from (select commit_base() as base offset 0) e, generate_series(1, @count::integ
 
 -- name: WorkInsert :exec
 -- Inserts records. All processes insert in the same order.
-insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until,
+insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_expires_at,
     park_lapsed, life_ms, principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by,
     settled_request_id, status, headers, body, body_compressed, body_bytes, answer_hash, expires_at)
 select u.tenant_id, u.scope, u.key, case when u.bound then u.fingerprint end, u.state, u.fence, u.attempt, u.lease_ms,
-    nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id,
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id,
     u.first_request_id, u.created_at, u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'),
     case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end, nullif(u.settled_request_id, ''),
     case when u.answered then u.status end, case when u.answered then u.headers end, case when u.answered
@@ -42,7 +42,7 @@ from (
         unnest(@bound::boolean[]) as bound, unnest(@fingerprints::bytea[]) as fingerprint,
         unnest(@states::text[]) as state, unnest(@fences::bigint[]) as fence,
         unnest(@attempts::integer[]) as attempt, unnest(@lease_ms::bigint[]) as lease_ms,
-        unnest(@lease_until::timestamptz[]) as lease_until, unnest(@park_lapsed::boolean[]) as park_lapsed,
+        unnest(@lease_expires_at::timestamptz[]) as lease_expires_at, unnest(@park_lapsed::boolean[]) as park_lapsed,
         unnest(@life_ms::bigint[]) as life_ms, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id, unnest(@first_request_ids::text[]) as first_request_id,
         unnest(@created_at::timestamptz[]) as created_at, unnest(@begun_at::timestamptz[]) as begun_at,
@@ -60,7 +60,7 @@ order by u.tenant_id, u.scope collate "C", u.key collate "C";
 with updated as (
     update work_records w
     set fingerprint = case when y.bound then y.fingerprint end, state = y.state, fence = y.fence, attempt = y.attempt,
-        lease_ms = y.lease_ms, lease_until = nullif(y.lease_until, '0001-01-01 00:00:00+00'),
+        lease_ms = y.lease_ms, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         park_lapsed = y.park_lapsed, life_ms = y.life_ms, principal = y.principal, request_id = y.request_id,
         first_request_id = y.first_request_id, created_at = y.created_at, begun_at = y.begun_at,
         settled_at = nullif(y.settled_at, '0001-01-01 00:00:00+00'), settled_by = case
@@ -76,7 +76,8 @@ with updated as (
             unnest(@bound::boolean[]) as bound, unnest(@fingerprints::bytea[]) as fingerprint,
             unnest(@states::text[]) as state, unnest(@fences::bigint[]) as fence,
             unnest(@attempts::integer[]) as attempt, unnest(@lease_ms::bigint[]) as lease_ms,
-            unnest(@lease_until::timestamptz[]) as lease_until, unnest(@park_lapsed::boolean[]) as park_lapsed,
+            unnest(@lease_expires_at::timestamptz[]) as lease_expires_at,
+            unnest(@park_lapsed::boolean[]) as park_lapsed,
             unnest(@life_ms::bigint[]) as life_ms, unnest(@principals::text[]) as principal,
             unnest(@request_ids::text[]) as request_id, unnest(@first_request_ids::text[]) as first_request_id,
             unnest(@created_at::timestamptz[]) as created_at, unnest(@begun_at::timestamptz[]) as begun_at,

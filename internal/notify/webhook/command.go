@@ -169,7 +169,7 @@ func (c *RotateCommand) Apply(tx *Tx) (any, error) {
 	e = tx.change(c.row)
 	tx.stamp(e, c.Caller)
 	e.Version++
-	e.PreviousUntil = tx.Now.Add(c.Overlap)
+	e.PreviousExpiresAt = tx.Now.Add(c.Overlap)
 	c.record(c.row.Key, before, e.settings())
 	return *e, nil
 }

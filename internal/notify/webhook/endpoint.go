@@ -24,9 +24,9 @@ type Endpoint struct {
 	// Disabled is the reason why the endpoint is disabled: by_caller, gone or failing. Empty: active.
 	Disabled   string
 	DisabledAt time.Time
-	// Version of the secret. The previous version also signs until PreviousUntil.
-	Version       int32
-	PreviousUntil time.Time
+	// Version of the secret. The previous version also signs until PreviousExpiresAt.
+	Version           int32
+	PreviousExpiresAt time.Time
 	// FailingSince is the beginning of the present failures; FailedAt is the last one, to the hour. Zero: no failures.
 	FailingSince, FailedAt time.Time
 	CreatedAt              time.Time
@@ -56,7 +56,7 @@ const (
 // Secrets returns the secrets that sign now, the newest first.
 func (e *Endpoint) Secrets(m *secret.Master, now time.Time) []Secret {
 	secrets := []Secret{SecretOf(m, e.Tenant, e.ID, e.Version)}
-	if e.PreviousUntil.After(now) {
+	if e.PreviousExpiresAt.After(now) {
 		secrets = append(secrets, SecretOf(m, e.Tenant, e.ID, e.Version-1))
 	}
 	return secrets

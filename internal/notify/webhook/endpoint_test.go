@@ -114,7 +114,7 @@ func (d *fixture) age(by time.Duration) {
 		`update commit_batches set committed_at = committed_at - $1 * interval '1 us'`,
 		`alter table commit_batches enable trigger user`,
 		`update notify_endpoints set failing_since = failing_since - $1 * interval '1 us', failed_at = failed_at - $1 * interval '1 us',
-			previous_until = previous_until - $1 * interval '1 us', disabled_at = disabled_at - $1 * interval '1 us'`,
+			previous_expires_at = previous_expires_at - $1 * interval '1 us', disabled_at = disabled_at - $1 * interval '1 us'`,
 	} {
 		args := []any{by.Microseconds()}
 		if !strings.Contains(sql, "$1") {
@@ -218,7 +218,7 @@ func TestConcurrentRotationsReplaceTheSecretOnce(t *testing.T) {
 	wg.Wait()
 	d.want(d.all(0, rotate(1), rotate(3)), "https://a.example  v2 existed", "WEBHOOK_SECRET_REPLACED")
 	e := d.get("shop")
-	if left := time.Until(e.PreviousUntil); left < 59*time.Minute || left > 61*time.Minute {
+	if left := time.Until(e.PreviousExpiresAt); left < 59*time.Minute || left > 61*time.Minute {
 		t.Errorf("the previous secret signs for %v", left)
 	}
 	d.want(d.all(1, rotate(2), rotate(1)), "https://a.example  v3", "WEBHOOK_SECRET_REPLACED")

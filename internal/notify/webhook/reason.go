@@ -9,7 +9,7 @@ var (
 		Doc: "There is no webhook endpoint with this name."})
 	ExistsDifferent = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. The state lists the fields that differ."})
+		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. The metadata lists the fields that differ."})
 	Full = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINTS_FULL", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The tenant has 100 webhook endpoints, disabled ones included. Nothing was created; delete an endpoint first."})

@@ -78,7 +78,7 @@ func TestReceiversCanVerify(t *testing.T) {
 			var master *secret.Master
 			_, taken, sender := receiver(t, func(s *webhook.Settings, e *webhook.Endpoint) {
 				master = s.Master
-				e.Version, e.PreviousUntil = 3, time.Now().Add(c.overlap)
+				e.Version, e.PreviousExpiresAt = 3, time.Now().Add(c.overlap)
 			}, func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				for version := int32(1); version <= 4; version++ {

@@ -71,8 +71,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 			tx.Load(r, stored{tid: f.Ctid, slot: f.Slot,
 				Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
 					Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt,
-					SecretVersion: f.SecretVersion,
-					PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt,
+					SecretVersion:     f.SecretVersion,
+					PreviousExpiresAt: f.PreviousExpiresAt, FailingSince: f.FailingSince, FailedAt: f.FailedAt,
 					CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
 					RequestID: f.RequestID})})
 		}
@@ -169,8 +169,8 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			return q.EndpointUpdate(p.Context(), d,
 				db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
 					Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt,
-					SecretVersions: arg.SecretVersions,
-					PreviousUntil:  arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt,
+					SecretVersions:    arg.SecretVersions,
+					PreviousExpiresAt: arg.PreviousExpiresAt, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt,
 					CreatedAt: arg.CreatedAt, ChangedAt: arg.ChangedAt,
 					Principals: arg.Principals, RequestIds: arg.RequestIds})
 		})
@@ -194,7 +194,7 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 		arg.DisabledFor = append(arg.DisabledFor, e.Disabled)
 		arg.DisabledAt = append(arg.DisabledAt, e.DisabledAt)
 		arg.SecretVersions = append(arg.SecretVersions, e.Version)
-		arg.PreviousUntil = append(arg.PreviousUntil, e.PreviousUntil)
+		arg.PreviousExpiresAt = append(arg.PreviousExpiresAt, e.PreviousExpiresAt)
 		arg.FailingSince = append(arg.FailingSince, e.FailingSince)
 		arg.FailedAt = append(arg.FailedAt, e.FailedAt)
 		arg.CreatedAt = append(arg.CreatedAt, e.CreatedAt)
@@ -207,9 +207,9 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 
 func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
 	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: pg.OrZero(r.DisabledAt),
-		Version: r.SecretVersion, PreviousUntil: pg.OrZero(r.PreviousUntil), FailingSince: pg.OrZero(r.FailingSince),
-		FailedAt: pg.OrZero(r.FailedAt), CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt,
-		Principal: r.Principal, RequestID: r.RequestID}
+		Version: r.SecretVersion, PreviousExpiresAt: pg.OrZero(r.PreviousExpiresAt),
+		FailingSince: pg.OrZero(r.FailingSince), FailedAt: pg.OrZero(r.FailedAt),
+		CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt, Principal: r.Principal, RequestID: r.RequestID}
 	if r.Types != "" {
 		e.Types = strings.Split(r.Types, ",")
 	}

@@ -170,7 +170,7 @@ type SpendTokenRequest struct {
 	// The purpose that the token was issued for.
 	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
 	// Name of the submit's result, such as an order number, up to 255 bytes. Later calls with the token get it as the
-	// state "first_result" of TOKEN_SPENT.
+	// metadata "first_result" of TOKEN_SPENT.
 	Result        string `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

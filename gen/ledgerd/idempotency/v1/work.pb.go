@@ -311,7 +311,7 @@ type WorkRun struct {
 	// Number of this attempt, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The previous attempt's lease expired without Complete or Abandon; part of the work may have been done.
-	TookOver      bool `protobuf:"varint,4,opt,name=took_over,json=tookOver,proto3" json:"took_over,omitempty"`
+	TakenOver     bool `protobuf:"varint,4,opt,name=taken_over,json=takenOver,proto3" json:"taken_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,9 +367,9 @@ func (x *WorkRun) GetAttempt() int32 {
 	return 0
 }
 
-func (x *WorkRun) GetTookOver() bool {
+func (x *WorkRun) GetTakenOver() bool {
 	if x != nil {
-		return x.TookOver
+		return x.TakenOver
 	}
 	return false
 }
@@ -990,12 +990,13 @@ const file_ledgerd_idempotency_v1_work_proto_rawDesc = "" +
 	"\x04wait\x18\x02 \x01(\v2 .ledgerd.idempotency.v1.WorkWaitH\x00R\x04wait\x12<\n" +
 	"\x06replay\x18\x03 \x01(\v2\".ledgerd.idempotency.v1.WorkReplayH\x00R\x06replay\x12<\n" +
 	"\x06parked\x18\x04 \x01(\v2\".ledgerd.idempotency.v1.WorkParkedH\x00R\x06parkedB\b\n" +
-	"\x06result\"\x9e\x01\n" +
+	"\x06result\"\xa0\x01\n" +
 	"\aWorkRun\x12\x14\n" +
 	"\x05fence\x18\x01 \x01(\x03R\x05fence\x12F\n" +
 	"\x11lease_expire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1b\n" +
-	"\ttook_over\x18\x04 \x01(\bR\btookOver\"\xd2\x01\n" +
+	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1d\n" +
+	"\n" +
+	"taken_over\x18\x04 \x01(\bR\ttakenOver\"\xd2\x01\n" +
 	"\bWorkWait\x12F\n" +
 	"\x11lease_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12:\n" +
 	"\vretry_delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +

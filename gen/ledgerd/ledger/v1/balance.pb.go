@@ -28,7 +28,7 @@ type GetTransferRequest struct {
 	// Types that are valid to be assigned to Target:
 	//
 	//	*GetTransferRequest_TransferId
-	//	*GetTransferRequest_BizNo
+	//	*GetTransferRequest_TransferBizNo
 	Target        isGetTransferRequest_Target `protobuf_oneof:"target"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -80,10 +80,10 @@ func (x *GetTransferRequest) GetTransferId() int64 {
 	return 0
 }
 
-func (x *GetTransferRequest) GetBizNo() string {
+func (x *GetTransferRequest) GetTransferBizNo() string {
 	if x != nil {
-		if x, ok := x.Target.(*GetTransferRequest_BizNo); ok {
-			return x.BizNo
+		if x, ok := x.Target.(*GetTransferRequest_TransferBizNo); ok {
+			return x.TransferBizNo
 		}
 	}
 	return ""
@@ -98,14 +98,14 @@ type GetTransferRequest_TransferId struct {
 	TransferId int64 `protobuf:"varint,1,opt,name=transfer_id,json=transferId,proto3,oneof"`
 }
 
-type GetTransferRequest_BizNo struct {
+type GetTransferRequest_TransferBizNo struct {
 	// Business number of the transfer.
-	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3,oneof"`
+	TransferBizNo string `protobuf:"bytes,2,opt,name=transfer_biz_no,json=transferBizNo,proto3,oneof"`
 }
 
 func (*GetTransferRequest_TransferId) isGetTransferRequest_Target() {}
 
-func (*GetTransferRequest_BizNo) isGetTransferRequest_Target() {}
+func (*GetTransferRequest_TransferBizNo) isGetTransferRequest_Target() {}
 
 type GetTransferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1250,12 +1250,12 @@ var File_ledgerd_ledger_v1_balance_proto protoreflect.FileDescriptor
 
 const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\n" +
-	"\x1fledgerd/ledger/v1/balance.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/ledger/v1/account.proto\x1a ledgerd/ledger/v1/transfer.proto\"m\n" +
+	"\x1fledgerd/ledger/v1/balance.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/ledger/v1/account.proto\x1a ledgerd/ledger/v1/transfer.proto\"~\n" +
 	"\x12GetTransferRequest\x12!\n" +
 	"\vtransfer_id\x18\x01 \x01(\x03H\x00R\n" +
-	"transferId\x12#\n" +
-	"\x06biz_no\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\x05bizNoB\x0f\n" +
+	"transferId\x124\n" +
+	"\x0ftransfer_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x01H\x00R\rtransferBizNoB\x0f\n" +
 	"\x06target\x12\x05\xbaH\x02\b\x01\"N\n" +
 	"\x13GetTransferResponse\x127\n" +
 	"\btransfer\x18\x01 \x01(\v2\x1b.ledgerd.ledger.v1.TransferR\btransfer\"\x91\x03\n" +
@@ -1423,7 +1423,7 @@ func file_ledgerd_ledger_v1_balance_proto_init() {
 	file_ledgerd_ledger_v1_transfer_proto_init()
 	file_ledgerd_ledger_v1_balance_proto_msgTypes[0].OneofWrappers = []any{
 		(*GetTransferRequest_TransferId)(nil),
-		(*GetTransferRequest_BizNo)(nil),
+		(*GetTransferRequest_TransferBizNo)(nil),
 	}
 	file_ledgerd_ledger_v1_balance_proto_msgTypes[7].OneofWrappers = []any{
 		(*GetBalanceRequest_RecordTime)(nil),

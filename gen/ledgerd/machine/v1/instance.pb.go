@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Instance is a thing that is in one state of a machine.
+// Instance is a resource in one state of a machine, such as an order.
 type Instance struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.

@@ -555,7 +555,7 @@ type Message struct {
 	// Maximum number of attempts; then the message becomes DEAD.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Earliest time of the next attempt. Set while it is QUEUED or FAILED.
-	NextAttemptTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=next_attempt_time,json=nextAttemptTime,proto3" json:"next_attempt_time,omitempty"`
+	RetryTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
 	// Error code of the last failure.
 	Code string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
 	// Provider that failed last or accepted it, as named in the server's configuration.
@@ -690,9 +690,9 @@ func (x *Message) GetMaxAttempts() int32 {
 	return 0
 }
 
-func (x *Message) GetNextAttemptTime() *timestamppb.Timestamp {
+func (x *Message) GetRetryTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.NextAttemptTime
+		return x.RetryTime
 	}
 	return nil
 }
@@ -910,7 +910,7 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"\xbaH\ar\x05 \x01(\xff\x01R\x04name\x12\x1d\n" +
 	"\x04type\x18\x02 \x01(\tB\t\xbaH\x06r\x04 \x01(\x7fR\x04type\x12\x1d\n" +
 	"\x04data\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80 R\x04data\x12 \n" +
-	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x8e\a\n" +
+	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x81\a\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.ledgerd.notify.v1.MessageStateR\x05state\x124\n" +
@@ -925,8 +925,9 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"on_unknown\x18\n" +
 	" \x01(\x0e2\x1c.ledgerd.notify.v1.OnUnknownR\tonUnknown\x12\x1a\n" +
 	"\battempts\x18\v \x01(\x05R\battempts\x12!\n" +
-	"\fmax_attempts\x18\f \x01(\x05R\vmaxAttempts\x12F\n" +
-	"\x11next_attempt_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x0fnextAttemptTime\x12\x12\n" +
+	"\fmax_attempts\x18\f \x01(\x05R\vmaxAttempts\x129\n" +
+	"\n" +
+	"retry_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12\x12\n" +
 	"\x04code\x18\x0e \x01(\tR\x04code\x12\x1a\n" +
 	"\bprovider\x18\x0f \x01(\tR\bprovider\x129\n" +
 	"\n" +
@@ -1017,7 +1018,7 @@ var file_ledgerd_notify_v1_message_proto_depIdxs = []int32{
 	0,  // 5: ledgerd.notify.v1.Message.channel:type_name -> ledgerd.notify.v1.Channel
 	1,  // 6: ledgerd.notify.v1.Message.priority:type_name -> ledgerd.notify.v1.Priority
 	2,  // 7: ledgerd.notify.v1.Message.on_unknown:type_name -> ledgerd.notify.v1.OnUnknown
-	11, // 8: ledgerd.notify.v1.Message.next_attempt_time:type_name -> google.protobuf.Timestamp
+	11, // 8: ledgerd.notify.v1.Message.retry_time:type_name -> google.protobuf.Timestamp
 	11, // 9: ledgerd.notify.v1.Message.not_before:type_name -> google.protobuf.Timestamp
 	11, // 10: ledgerd.notify.v1.Message.give_up_time:type_name -> google.protobuf.Timestamp
 	11, // 11: ledgerd.notify.v1.Message.content_expire_time:type_name -> google.protobuf.Timestamp

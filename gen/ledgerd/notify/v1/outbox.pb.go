@@ -961,7 +961,7 @@ type GetMessageRequest struct {
 	// Types that are valid to be assigned to Target:
 	//
 	//	*GetMessageRequest_MessageId
-	//	*GetMessageRequest_BizNo
+	//	*GetMessageRequest_MessageBizNo
 	Target isGetMessageRequest_Target `protobuf_oneof:"target"`
 	// Also return recipient and content, until content_life ends. Requires the role admin.
 	WithContent   bool `protobuf:"varint,3,opt,name=with_content,json=withContent,proto3" json:"with_content,omitempty"`
@@ -1015,10 +1015,10 @@ func (x *GetMessageRequest) GetMessageId() int64 {
 	return 0
 }
 
-func (x *GetMessageRequest) GetBizNo() string {
+func (x *GetMessageRequest) GetMessageBizNo() string {
 	if x != nil {
-		if x, ok := x.Target.(*GetMessageRequest_BizNo); ok {
-			return x.BizNo
+		if x, ok := x.Target.(*GetMessageRequest_MessageBizNo); ok {
+			return x.MessageBizNo
 		}
 	}
 	return ""
@@ -1040,14 +1040,14 @@ type GetMessageRequest_MessageId struct {
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3,oneof"`
 }
 
-type GetMessageRequest_BizNo struct {
+type GetMessageRequest_MessageBizNo struct {
 	// Business number of the message.
-	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3,oneof"`
+	MessageBizNo string `protobuf:"bytes,2,opt,name=message_biz_no,json=messageBizNo,proto3,oneof"`
 }
 
 func (*GetMessageRequest_MessageId) isGetMessageRequest_Target() {}
 
-func (*GetMessageRequest_BizNo) isGetMessageRequest_Target() {}
+func (*GetMessageRequest_MessageBizNo) isGetMessageRequest_Target() {}
 
 // GetMessageResponse has the message and its events.
 type GetMessageResponse struct {
@@ -1515,12 +1515,12 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\x13provider_message_id\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\x02R\x11providerMessageId\"N\n" +
 	"\x16ReportDeliveryResponse\x124\n" +
-	"\amessage\x18\x01 \x01(\v2\x1a.ledgerd.notify.v1.MessageR\amessage\"\x96\x01\n" +
+	"\amessage\x18\x01 \x01(\v2\x1a.ledgerd.notify.v1.MessageR\amessage\"\xa5\x01\n" +
 	"\x11GetMessageRequest\x12(\n" +
 	"\n" +
-	"message_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x00R\tmessageId\x12#\n" +
-	"\x06biz_no\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05 \x01(\x80\x01H\x00R\x05bizNo\x12!\n" +
+	"message_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x00R\tmessageId\x122\n" +
+	"\x0emessage_biz_no\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80\x01H\x00R\fmessageBizNo\x12!\n" +
 	"\fwith_content\x18\x03 \x01(\bR\vwithContentB\x0f\n" +
 	"\x06target\x12\x05\xbaH\x02\b\x01\"\xd0\x01\n" +
 	"\x12GetMessageResponse\x124\n" +
@@ -1654,7 +1654,7 @@ func file_ledgerd_notify_v1_outbox_proto_init() {
 	}
 	file_ledgerd_notify_v1_outbox_proto_msgTypes[13].OneofWrappers = []any{
 		(*GetMessageRequest_MessageId)(nil),
-		(*GetMessageRequest_BizNo)(nil),
+		(*GetMessageRequest_MessageBizNo)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -574,7 +574,7 @@ type PutTemplateResponse struct {
 	// Locale, in normal form.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
 	// True if it is the default locale.
-	DefaultLocale bool `protobuf:"varint,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
+	IsDefaultLocale bool `protobuf:"varint,3,opt,name=is_default_locale,json=isDefaultLocale,proto3" json:"is_default_locale,omitempty"`
 	// True if the locale's newest version has this definition already: there is no new version.
 	Existed       bool `protobuf:"varint,4,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -625,9 +625,9 @@ func (x *PutTemplateResponse) GetLocale() string {
 	return ""
 }
 
-func (x *PutTemplateResponse) GetDefaultLocale() bool {
+func (x *PutTemplateResponse) GetIsDefaultLocale() bool {
 	if x != nil {
-		return x.DefaultLocale
+		return x.IsDefaultLocale
 	}
 	return false
 }
@@ -867,7 +867,7 @@ type TemplateVersion struct {
 	// Locale of the texts, in normal form.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
 	// True if this is the template's default locale.
-	DefaultLocale bool `protobuf:"varint,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
+	IsDefaultLocale bool `protobuf:"varint,3,opt,name=is_default_locale,json=isDefaultLocale,proto3" json:"is_default_locale,omitempty"`
 	// Texts, variables, and defaults of messages.
 	Definition *TemplateDefinition `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
 	// Time of creation.
@@ -924,9 +924,9 @@ func (x *TemplateVersion) GetLocale() string {
 	return ""
 }
 
-func (x *TemplateVersion) GetDefaultLocale() bool {
+func (x *TemplateVersion) GetIsDefaultLocale() bool {
 	if x != nil {
-		return x.DefaultLocale
+		return x.IsDefaultLocale
 	}
 	return false
 }
@@ -1401,11 +1401,11 @@ const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\n" +
 	"definition\x18\x04 \x01(\v2%.ledgerd.notify.v1.TemplateDefinitionB\x06\xbaH\x03\xc8\x01\x01R\n" +
 	"definition\x12!\n" +
-	"\fmake_default\x18\x05 \x01(\bR\vmakeDefault\"\x88\x01\n" +
+	"\fmake_default\x18\x05 \x01(\bR\vmakeDefault\"\x8d\x01\n" +
 	"\x13PutTemplateResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x16\n" +
-	"\x06locale\x18\x02 \x01(\tR\x06locale\x12%\n" +
-	"\x0edefault_locale\x18\x03 \x01(\bR\rdefaultLocale\x12\x18\n" +
+	"\x06locale\x18\x02 \x01(\tR\x06locale\x12*\n" +
+	"\x11is_default_locale\x18\x03 \x01(\bR\x0fisDefaultLocale\x12\x18\n" +
 	"\aexisted\x18\x04 \x01(\bR\aexisted\"\x98\x01\n" +
 	"\x15DeleteTemplateRequest\x12@\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\n" +
@@ -1421,11 +1421,11 @@ const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04name\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\"U\n" +
 	"\x13GetTemplateResponse\x12>\n" +
-	"\bversions\x18\x01 \x03(\v2\".ledgerd.notify.v1.TemplateVersionR\bversions\"\xca\x02\n" +
+	"\bversions\x18\x01 \x03(\v2\".ledgerd.notify.v1.TemplateVersionR\bversions\"\xcf\x02\n" +
 	"\x0fTemplateVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x16\n" +
-	"\x06locale\x18\x02 \x01(\tR\x06locale\x12%\n" +
-	"\x0edefault_locale\x18\x03 \x01(\bR\rdefaultLocale\x12E\n" +
+	"\x06locale\x18\x02 \x01(\tR\x06locale\x12*\n" +
+	"\x11is_default_locale\x18\x03 \x01(\bR\x0fisDefaultLocale\x12E\n" +
 	"\n" +
 	"definition\x18\x04 \x01(\v2%.ledgerd.notify.v1.TemplateDefinitionR\n" +
 	"definition\x12;\n" +

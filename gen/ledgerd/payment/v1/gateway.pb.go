@@ -42,7 +42,7 @@ const (
 	NoticeKind_NOTICE_KIND_REFUND_PENDING NoticeKind = 6
 	// A refund has failed, and the money stays.
 	NoticeKind_NOTICE_KIND_REFUND_FAILED NoticeKind = 7
-	// A refund is stuck at the gateway: a person has to look there.
+	// A refund is stuck at the gateway: an operator must check it in the gateway's console.
 	NoticeKind_NOTICE_KIND_REFUND_ABNORMAL NoticeKind = 8
 	// About something that the service does not follow, for example a dispute. It is stored as received.
 	NoticeKind_NOTICE_KIND_OTHER NoticeKind = 9

@@ -36,7 +36,7 @@ const (
 	RefundState_REFUND_STATE_SUCCEEDED RefundState = 3
 	// It failed: the money is available again on the account that was paid.
 	RefundState_REFUND_STATE_FAILED RefundState = 4
-	// It is stuck at the gateway: a person has to look there.
+	// It is stuck at the gateway: an operator must check it in the gateway's console.
 	RefundState_REFUND_STATE_ABNORMAL RefundState = 5
 )
 

@@ -93,7 +93,7 @@ type ChangeKind int32
 
 const (
 	ChangeKind_CHANGE_KIND_UNSPECIFIED ChangeKind = 0
-	// Units came in.
+	// Units were added.
 	ChangeKind_CHANGE_KIND_RESTOCK ChangeKind = 1
 	// A count or a loss corrected what is stocked.
 	ChangeKind_CHANGE_KIND_ADJUST ChangeKind = 2
@@ -165,7 +165,7 @@ type Item struct {
 	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it was created, or last described anew. Counts change without it.
+	// When it was created, or last updated by PutItem. Counts change without it.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// Strategy of calls that name none.
 	Strategy      Strategy `protobuf:"varint,11,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`

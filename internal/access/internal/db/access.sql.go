@@ -383,7 +383,7 @@ func (q *Queries) PolicyInsert(ctx context.Context, db DBTX, arg PolicyInsertPar
 }
 
 const policyList = `-- name: PolicyList :many
-select operation, key_required, token_required, key_life_s, approval_required, approval_above, updated_at
+select operation, key_required, token_required, key_life_s, approval_required, approval_above, changed_at
 from access_policies
 where tenant_id = $1 order by operation
 `
@@ -395,7 +395,7 @@ type PolicyListRow struct {
 	KeyLifeS         *int32
 	ApprovalRequired bool
 	ApprovalAbove    *string
-	UpdatedAt        time.Time
+	ChangedAt        time.Time
 }
 
 func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]PolicyListRow, error) {
@@ -414,7 +414,7 @@ func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]Po
 			&i.KeyLifeS,
 			&i.ApprovalRequired,
 			&i.ApprovalAbove,
-			&i.UpdatedAt,
+			&i.ChangedAt,
 		); err != nil {
 			return nil, err
 		}
@@ -466,7 +466,7 @@ values ($1, $2, $3, $4, $5, $6, $7)
 on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
     token_required = excluded.token_required, key_life_s = excluded.key_life_s,
     approval_required = excluded.approval_required, approval_above = excluded.approval_above,
-    updated_at = excluded.updated_at
+    changed_at = excluded.changed_at
 `
 
 type PolicyUpsertParams struct {

@@ -327,7 +327,7 @@ type ClaimSeenParams struct {
 	Scopes  []string
 }
 
-// Which of these keys have a row by now: the batch may have waited since it locked the rows that there were.
+// Positions of the keys that have a row by now: the batch may have waited since it locked the rows that existed.
 func (q *Queries) ClaimSeen(ctx context.Context, db DBTX, arg ClaimSeenParams) ([]int32, error) {
 	rows, err := db.Query(ctx, claimSeen, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {

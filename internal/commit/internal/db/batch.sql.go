@@ -102,13 +102,9 @@ func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) e
 }
 
 const batchWitness = `-- name: BatchWitness :exec
-with own as (
-    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-    select $1, $2, $3, $4, $5
-    where current_setting('synchronous_standby_names') <> ''
-    returning 1
-)
-select set_config('synchronous_commit', 'off', true) where not exists (select from own)
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+select $1, $2, $3, $4, $5
+where current_setting('synchronous_standby_names') <> ''
 `
 
 type BatchWitnessParams struct {
@@ -119,10 +115,8 @@ type BatchWitnessParams struct {
 	Instance    string
 }
 
-// Last statement before COMMIT of a batch that wrote nothing. Without synchronous standbys the COMMIT need not wait for
-// the disk: there is nothing to lose, and all that the batch has read was on the disk before it became visible. With
-// synchronous standbys the batch inserts its row all the same: its commands may have read rows that are visible here
-// but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
+// The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
+// visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
 func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) error {
 	_, err := db.Exec(ctx, batchWitness,
 		arg.BatchID,
@@ -171,6 +165,17 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 	var now time.Time
 	err := row.Scan(&now)
 	return now, err
+}
+
+const commitRelax = `-- name: CommitRelax :exec
+select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = ''
+`
+
+// Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the COMMIT
+// need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was visible.
+func (q *Queries) CommitRelax(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, commitRelax)
+	return err
 }
 
 const durabilityRaise = `-- name: DurabilityRaise :exec

@@ -20,13 +20,13 @@ with asked as materialized (
 ), free as (
     select w.worker, w.high_water_at as floor_at
     from ids_workers w
-    where w.leased_until <= statement_timestamp() and w.high_water_at <= statement_timestamp()
+    where w.lease_expires_at <= statement_timestamp() and w.high_water_at <= statement_timestamp()
     order by random()
     limit 1
     for no key update skip locked
 )
 update ids_workers w
-set fence = w.fence + 1, holder = a.holder, leased_at = a.now, leased_until = a.now + a.term,
+set fence = w.fence + 1, holder = a.holder, leased_at = a.now, lease_expires_at = a.now + a.term,
     high_water_at = greatest(a.now, a.clock_at) + a.term
 from free f, asked a
 where w.worker = f.worker and a.durable <> 'off'
@@ -69,7 +69,7 @@ func (q *Queries) WorkerLease(ctx context.Context, db DBTX, arg WorkerLeaseParam
 
 const workerRelease = `-- name: WorkerRelease :execrows
 update ids_workers w
-set leased_until = c.now, high_water_at = $1
+set lease_expires_at = c.now, high_water_at = $1
 from (select statement_timestamp() as now) c
 where w.worker = $2 and w.fence = $3 and w.leased_at = $4
 `
@@ -103,7 +103,7 @@ with asked as materialized (
             then 'on' else current_setting('synchronous_commit') end, true) as durable
 )
 update ids_workers w
-set leased_until = a.now + a.term,
+set lease_expires_at = a.now + a.term,
     high_water_at = greatest(w.high_water_at, greatest(a.now, a.clock_at) + a.term)
 from asked a
 where w.worker = $1 and w.fence = $2 and w.leased_at = $3 and a.durable <> 'off'
@@ -140,7 +140,7 @@ func (q *Queries) WorkerRenew(ctx context.Context, db DBTX, arg WorkerRenewParam
 }
 
 const workerSoonest = `-- name: WorkerSoonest :one
-select min(greatest(leased_until, high_water_at))::timestamptz as free_at, statement_timestamp()::timestamptz as now
+select min(greatest(lease_expires_at, high_water_at))::timestamptz as free_at, statement_timestamp()::timestamptz as now
 from ids_workers
 `
 

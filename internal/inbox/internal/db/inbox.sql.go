@@ -228,10 +228,10 @@ func (q *Queries) MessageExpired(ctx context.Context, db DBTX, batch int32) ([]M
 }
 
 const messageInsert = `-- name: MessageInsert :exec
-insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state,
+insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state,
     holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result,
     life_ms, received_at, started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
-select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_hash, ''),
+select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_sha256, ''),
     u.state, u.holder, u.fence, nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts,
     u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''),
     nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.started_at,
@@ -241,7 +241,7 @@ from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
         unnest($3::text[]) as message_id, unnest($4::text[]) as part,
         unnest($5::bigint[]) as inbox_id, unnest($6::text[]) as topic,
-        unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
+        unnest($7::bytea[]) as content_sha256, unnest($8::text[]) as state,
         unnest($9::text[]) as holder, unnest($10::bigint[]) as fence,
         unnest($11::timestamptz[]) as lease_expires_at, unnest($12::integer[]) as attempts,
         unnest($13::integer[]) as max_attempts, unnest($14::bigint[]) as backoff_ms,
@@ -262,7 +262,7 @@ type MessageInsertParams struct {
 	Parts          []string
 	InboxIds       []int64
 	Topics         []string
-	ContentHashes  [][]byte
+	ContentSha256s [][]byte
 	States         []string
 	Holders        []string
 	Fences         []int64
@@ -293,7 +293,7 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 		arg.Parts,
 		arg.InboxIds,
 		arg.Topics,
-		arg.ContentHashes,
+		arg.ContentSha256s,
 		arg.States,
 		arg.Holders,
 		arg.Fences,
@@ -319,7 +319,7 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 }
 
 const messageLock = `-- name: MessageLock :many
-select u.n::integer as n, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at,
+select u.n::integer as n, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at,
     m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms,
     m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id
@@ -329,7 +329,7 @@ from (
         unnest($4::text[]) as part
 ) u
 cross join lateral (
-    select l.inbox_id, l.topic, l.content_hash, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
+    select l.inbox_id, l.topic, l.content_sha256, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
         l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.life_ms, l.received_at,
         l.started_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
     from inbox_messages l
@@ -351,7 +351,7 @@ type MessageLockRow struct {
 	N              int32
 	InboxID        int64
 	Topic          string
-	ContentHash    []byte
+	ContentSha256  []byte
 	State          string
 	Holder         string
 	Fence          int64
@@ -393,7 +393,7 @@ func (q *Queries) MessageLock(ctx context.Context, db DBTX, arg MessageLockParam
 			&i.N,
 			&i.InboxID,
 			&i.Topic,
-			&i.ContentHash,
+			&i.ContentSha256,
 			&i.State,
 			&i.Holder,
 			&i.Fence,
@@ -443,7 +443,7 @@ func (q *Queries) MessageOverdue(ctx context.Context, db DBTX) (float64, error) 
 const messageUpdate = `-- name: MessageUpdate :exec
 with updated as (
     update inbox_messages m
-    set inbox_id = y.inbox_id, topic = y.topic, content_hash = nullif(y.content_hash, ''), state = y.state,
+    set inbox_id = y.inbox_id, topic = y.topic, content_sha256 = nullif(y.content_sha256, ''), state = y.state,
         holder = y.holder, fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         attempts = y.attempts, max_attempts = y.max_attempts, backoff_ms = y.backoff_ms,
         max_backoff_ms = y.max_backoff_ms, retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'),
@@ -454,12 +454,12 @@ with updated as (
         expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00'), principal = y.principal,
         request_id = y.request_id, last_request_id = y.last_request_id
     from (
-        select l.ctid as tid, u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, u.content_hash, u.state, u.holder, u.fence, u.lease_expires_at, u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms, u.retry_at, u.error, u.result, u.life_ms, u.received_at, u.started_at, u.finished_at, u.requeued_at, u.expires_at, u.principal, u.request_id, u.last_request_id
+        select l.ctid as tid, u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, u.content_sha256, u.state, u.holder, u.fence, u.lease_expires_at, u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms, u.retry_at, u.error, u.result, u.life_ms, u.received_at, u.started_at, u.finished_at, u.requeued_at, u.expires_at, u.principal, u.request_id, u.last_request_id
         from (
             select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
                 unnest($3::text[]) as message_id, unnest($4::text[]) as part,
                 unnest($5::bigint[]) as inbox_id, unnest($6::text[]) as topic,
-                unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
+                unnest($7::bytea[]) as content_sha256, unnest($8::text[]) as state,
                 unnest($9::text[]) as holder, unnest($10::bigint[]) as fence,
                 unnest($11::timestamptz[]) as lease_expires_at,
                 unnest($12::integer[]) as attempts, unnest($13::integer[]) as max_attempts,
@@ -493,7 +493,7 @@ type MessageUpdateParams struct {
 	Parts          []string
 	InboxIds       []int64
 	Topics         []string
-	ContentHashes  [][]byte
+	ContentSha256s [][]byte
 	States         []string
 	Holders        []string
 	Fences         []int64
@@ -525,7 +525,7 @@ func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateP
 		arg.Parts,
 		arg.InboxIds,
 		arg.Topics,
-		arg.ContentHashes,
+		arg.ContentSha256s,
 		arg.States,
 		arg.Holders,
 		arg.Fences,

@@ -12,7 +12,7 @@ import (
 
 const messageGet = `-- name: MessageGet :many
 
-select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence,
+select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_sha256, m.state, m.holder, m.fence,
     m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
     m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id, c.content
@@ -37,7 +37,7 @@ type MessageGetRow struct {
 	MessageID      string
 	Part           string
 	Topic          string
-	ContentHash    []byte
+	ContentSha256  []byte
 	State          string
 	Holder         string
 	Fence          int64
@@ -82,7 +82,7 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 			&i.MessageID,
 			&i.Part,
 			&i.Topic,
-			&i.ContentHash,
+			&i.ContentSha256,
 			&i.State,
 			&i.Holder,
 			&i.Fence,
@@ -117,12 +117,12 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 
 const messagePage = `-- name: MessagePage :many
 
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
     s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
 from (
-    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
+    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
     where m.tenant_id = $1 and m.inbox_id < $2
     order by m.inbox_id desc
     limit $3
@@ -149,7 +149,7 @@ type MessagePageRow struct {
 	MessageID      string
 	Part           string
 	Topic          string
-	ContentHash    []byte
+	ContentSha256  []byte
 	State          string
 	Holder         string
 	Fence          int64
@@ -196,7 +196,7 @@ func (q *Queries) MessagePage(ctx context.Context, db DBTX, arg MessagePageParam
 			&i.MessageID,
 			&i.Part,
 			&i.Topic,
-			&i.ContentHash,
+			&i.ContentSha256,
 			&i.State,
 			&i.Holder,
 			&i.Fence,
@@ -258,7 +258,7 @@ func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEn
 }
 
 const messagePageOpen = `-- name: MessagePageOpen :many
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
     s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
     s.last_request_id
@@ -284,7 +284,7 @@ type MessagePageOpenRow struct {
 	MessageID      string
 	Part           string
 	Topic          string
-	ContentHash    []byte
+	ContentSha256  []byte
 	State          string
 	Holder         string
 	Fence          int64
@@ -330,7 +330,7 @@ func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageO
 			&i.MessageID,
 			&i.Part,
 			&i.Topic,
-			&i.ContentHash,
+			&i.ContentSha256,
 			&i.State,
 			&i.Holder,
 			&i.Fence,

@@ -710,7 +710,7 @@ type ReversalLookupRow struct {
 	TransferID int64
 }
 
-// Which transfers reverse these.
+// Reversals of these transfers.
 func (q *Queries) ReversalLookup(ctx context.Context, db DBTX, arg ReversalLookupParams) ([]ReversalLookupRow, error) {
 	rows, err := db.Query(ctx, reversalLookup, arg.TransferIds, arg.Tenants)
 	if err != nil {

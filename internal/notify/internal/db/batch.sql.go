@@ -684,7 +684,7 @@ type NameLookupRow struct {
 	RequestHash []byte
 }
 
-// Which messages have these biz_nos, when all row locks are held.
+// Messages with these biz_nos, once all row locks are held.
 func (q *Queries) NameLookup(ctx context.Context, db DBTX, arg NameLookupParams) ([]NameLookupRow, error) {
 	rows, err := db.Query(ctx, nameLookup, arg.Tenants, arg.BizNos)
 	if err != nil {

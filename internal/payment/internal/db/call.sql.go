@@ -12,7 +12,7 @@ import (
 
 const callAgain = `-- name: CallAgain :execrows
 update payment_calls c
-set call = $1::text, next_call_at = y.next_call_at, lease_until = null, fence = null,
+set call = $1::text, next_call_at = y.next_call_at, lease_expires_at = null, fence = null,
     last_code = nullif($2::text, ''), last_text = nullif($3::text, '')
 from (select now() + make_interval(secs => $8::float8) as next_call_at) y
 where c.tenant_id = $4::integer and c.subject = $5::text and c.number = $6::text
@@ -100,7 +100,7 @@ const callRunning = `-- name: CallRunning :one
 select exists (
     select from payment_calls l
     where l.tenant_id = $1::integer and l.subject = $2::text and l.number = $3::text
-        and l.lease_until > now()
+        and l.lease_expires_at > now()
 )::boolean as running
 `
 
@@ -162,12 +162,12 @@ func (q *Queries) CallStats(ctx context.Context, db DBTX) ([]CallStatsRow, error
 const callTake = `-- name: CallTake :many
 
 update payment_calls c
-set lease_until = y.lease_until, fence = $1::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, fence = $1::bigint, attempts = c.attempts + 1
 from (
-    select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_until
+    select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_expires_at
     from payment_calls l
     where l.tenant_id = $3::integer and l.gateway = $4::text and l.call <> 'flag'
-        and l.next_call_at <= now() and (l.lease_until is null or l.lease_until <= now())
+        and l.next_call_at <= now() and (l.lease_expires_at is null or l.lease_expires_at <= now())
     order by l.next_call_at
     limit $5::integer
     for no key update skip locked
@@ -226,12 +226,12 @@ func (q *Queries) CallTake(ctx context.Context, db DBTX, arg CallTakeParams) ([]
 
 const callTakeOne = `-- name: CallTakeOne :many
 update payment_calls c
-set lease_until = y.lease_until, fence = $1::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, fence = $1::bigint, attempts = c.attempts + 1
 from (
-    select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_until
+    select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_expires_at
     from payment_calls l
     where l.tenant_id = $3::integer and l.subject = $4::text and l.number = $5::text
-        and l.call <> 'flag' and (l.lease_until is null or l.lease_until <= now())
+        and l.call <> 'flag' and (l.lease_expires_at is null or l.lease_expires_at <= now())
         and ($6::boolean or l.next_call_at <= now())
     for no key update skip locked
 ) y

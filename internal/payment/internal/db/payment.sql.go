@@ -14,7 +14,7 @@ import (
 
 const callClose = `-- name: CallClose :execrows
 update payment_calls c
-set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_until = null, fence = null,
+set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_expires_at = null, fence = null,
     last_code = null, last_text = null
 from (
     select x.ctid as tid
@@ -176,32 +176,32 @@ func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOr
 }
 
 const callPut = `-- name: CallPut :exec
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_until, fence)
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at, fence)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
     case when u.fence <> 0 then 1 else 0 end as attempts,
-    nullif(u.lease_until, '0001-01-01 00:00:00+00') as lease_until, nullif(u.fence, 0) as fence
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.fence, 0) as fence
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
         unnest($3::text[]) as number, unnest($4::text[]) as gateway, unnest($5::text[]) as call,
         unnest($6::timestamptz[]) as next_call_at, unnest($7::bigint[]) as fence,
-        unnest($8::timestamptz[]) as lease_until
+        unnest($8::timestamptz[]) as lease_expires_at
 ) u
 on conflict (tenant_id, subject, number) do update
 set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
-    attempts = excluded.attempts, lease_until = excluded.lease_until, fence = excluded.fence, last_code = null,
-    last_text = null
+    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, fence = excluded.fence,
+    last_code = null, last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag'
 `
 
 type CallPutParams struct {
-	Tenants    []int32
-	Subjects   []string
-	Numbers    []string
-	Gateways   []string
-	Calls      []string
-	NextCallAt []time.Time
-	Fences     []int64
-	LeaseUntil []time.Time
+	Tenants        []int32
+	Subjects       []string
+	Numbers        []string
+	Gateways       []string
+	Calls          []string
+	NextCallAt     []time.Time
+	Fences         []int64
+	LeaseExpiresAt []time.Time
 }
 
 // Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
@@ -216,7 +216,7 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 		arg.Calls,
 		arg.NextCallAt,
 		arg.Fences,
-		arg.LeaseUntil,
+		arg.LeaseExpiresAt,
 	)
 	return err
 }

@@ -19,7 +19,7 @@ from (
 cross join lateral (
     select 1 from work_records l
     where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running'
-        and l.lease_until > clock_timestamp()
+        and l.lease_expires_at > clock_timestamp()
     offset 0
 ) w
 `
@@ -30,7 +30,7 @@ type WorkBusyParams struct {
 	Scopes  []string
 }
 
-// Which of these records have a holder now: a Begin of the others is worth another try.
+// Positions of the works that have a holder now: a Begin of the others is worth another try.
 func (q *Queries) WorkBusy(ctx context.Context, db DBTX, arg WorkBusyParams) ([]int32, error) {
 	rows, err := db.Query(ctx, workBusy, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
@@ -88,7 +88,7 @@ func (q *Queries) WorkOverdue(ctx context.Context, db DBTX) (float64, error) {
 }
 
 const workPage = `-- name: WorkPage :many
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -113,7 +113,7 @@ type WorkPageRow struct {
 	State            string
 	Fence            int64
 	Attempt          int32
-	LeaseUntil       *time.Time
+	LeaseExpiresAt   *time.Time
 	ParkLapsed       bool
 	Principal        string
 	RequestID        string
@@ -152,7 +152,7 @@ func (q *Queries) WorkPage(ctx context.Context, db DBTX, arg WorkPageParams) ([]
 			&i.State,
 			&i.Fence,
 			&i.Attempt,
-			&i.LeaseUntil,
+			&i.LeaseExpiresAt,
 			&i.ParkLapsed,
 			&i.Principal,
 			&i.RequestID,
@@ -178,7 +178,7 @@ func (q *Queries) WorkPage(ctx context.Context, db DBTX, arg WorkPageParams) ([]
 }
 
 const workPageOpen = `-- name: WorkPageOpen :many
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -204,7 +204,7 @@ type WorkPageOpenRow struct {
 	State            string
 	Fence            int64
 	Attempt          int32
-	LeaseUntil       *time.Time
+	LeaseExpiresAt   *time.Time
 	ParkLapsed       bool
 	Principal        string
 	RequestID        string
@@ -244,7 +244,7 @@ func (q *Queries) WorkPageOpen(ctx context.Context, db DBTX, arg WorkPageOpenPar
 			&i.State,
 			&i.Fence,
 			&i.Attempt,
-			&i.LeaseUntil,
+			&i.LeaseExpiresAt,
 			&i.ParkLapsed,
 			&i.Principal,
 			&i.RequestID,
@@ -271,7 +271,7 @@ func (q *Queries) WorkPageOpen(ctx context.Context, db DBTX, arg WorkPageOpenPar
 
 const workRead = `-- name: WorkRead :one
 
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.headers, w.body, w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
@@ -292,7 +292,7 @@ type WorkReadRow struct {
 	State            string
 	Fence            int64
 	Attempt          int32
-	LeaseUntil       *time.Time
+	LeaseExpiresAt   *time.Time
 	ParkLapsed       bool
 	Principal        string
 	RequestID        string
@@ -323,7 +323,7 @@ func (q *Queries) WorkRead(ctx context.Context, db DBTX, arg WorkReadParams) (Wo
 		&i.State,
 		&i.Fence,
 		&i.Attempt,
-		&i.LeaseUntil,
+		&i.LeaseExpiresAt,
 		&i.ParkLapsed,
 		&i.Principal,
 		&i.RequestID,

@@ -39,11 +39,11 @@ func (q *Queries) FenceDraw(ctx context.Context, db DBTX, count int32) ([]int64,
 }
 
 const workInsert = `-- name: WorkInsert :exec
-insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until,
+insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_expires_at,
     park_lapsed, life_ms, principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by,
     settled_request_id, status, headers, body, body_compressed, body_bytes, answer_hash, expires_at)
 select u.tenant_id, u.scope, u.key, case when u.bound then u.fingerprint end, u.state, u.fence, u.attempt, u.lease_ms,
-    nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id,
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id,
     u.first_request_id, u.created_at, u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'),
     case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end, nullif(u.settled_request_id, ''),
     case when u.answered then u.status end, case when u.answered then u.headers end, case when u.answered
@@ -54,7 +54,7 @@ from (
         unnest($4::boolean[]) as bound, unnest($5::bytea[]) as fingerprint,
         unnest($6::text[]) as state, unnest($7::bigint[]) as fence,
         unnest($8::integer[]) as attempt, unnest($9::bigint[]) as lease_ms,
-        unnest($10::timestamptz[]) as lease_until, unnest($11::boolean[]) as park_lapsed,
+        unnest($10::timestamptz[]) as lease_expires_at, unnest($11::boolean[]) as park_lapsed,
         unnest($12::bigint[]) as life_ms, unnest($13::text[]) as principal,
         unnest($14::text[]) as request_id, unnest($15::text[]) as first_request_id,
         unnest($16::timestamptz[]) as created_at, unnest($17::timestamptz[]) as begun_at,
@@ -78,7 +78,7 @@ type WorkInsertParams struct {
 	Fences            []int64
 	Attempts          []int32
 	LeaseMs           []int64
-	LeaseUntil        []time.Time
+	LeaseExpiresAt    []time.Time
 	ParkLapsed        []bool
 	LifeMs            []int64
 	Principals        []string
@@ -111,7 +111,7 @@ func (q *Queries) WorkInsert(ctx context.Context, db DBTX, arg WorkInsertParams)
 		arg.Fences,
 		arg.Attempts,
 		arg.LeaseMs,
-		arg.LeaseUntil,
+		arg.LeaseExpiresAt,
 		arg.ParkLapsed,
 		arg.LifeMs,
 		arg.Principals,
@@ -136,7 +136,7 @@ func (q *Queries) WorkInsert(ctx context.Context, db DBTX, arg WorkInsertParams)
 
 const workLock = `-- name: WorkLock :many
 
-select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_until, w.park_lapsed,
+select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_expires_at, w.park_lapsed,
     w.life_ms, w.principal, w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by,
     w.settled_request_id, w.answer_hash, w.expires_at, w.ctid
 from (
@@ -144,7 +144,7 @@ from (
         unnest($3::text[]) as scope, unnest($1::text[]) as key
 ) u
 cross join lateral (
-    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_until, l.park_lapsed, l.life_ms,
+    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_expires_at, l.park_lapsed, l.life_ms,
         l.principal, l.request_id, l.first_request_id, l.created_at, l.begun_at, l.settled_at, l.settled_by,
         l.settled_request_id, l.answer_hash, l.expires_at, l.ctid
     from work_records l
@@ -167,7 +167,7 @@ type WorkLockRow struct {
 	Fence            int64
 	Attempt          int32
 	LeaseMs          int64
-	LeaseUntil       *time.Time
+	LeaseExpiresAt   *time.Time
 	ParkLapsed       bool
 	LifeMs           int64
 	Principal        string
@@ -202,7 +202,7 @@ func (q *Queries) WorkLock(ctx context.Context, db DBTX, arg WorkLockParams) ([]
 			&i.Fence,
 			&i.Attempt,
 			&i.LeaseMs,
-			&i.LeaseUntil,
+			&i.LeaseExpiresAt,
 			&i.ParkLapsed,
 			&i.LifeMs,
 			&i.Principal,
@@ -231,7 +231,7 @@ const workUpdate = `-- name: WorkUpdate :exec
 with updated as (
     update work_records w
     set fingerprint = case when y.bound then y.fingerprint end, state = y.state, fence = y.fence, attempt = y.attempt,
-        lease_ms = y.lease_ms, lease_until = nullif(y.lease_until, '0001-01-01 00:00:00+00'),
+        lease_ms = y.lease_ms, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         park_lapsed = y.park_lapsed, life_ms = y.life_ms, principal = y.principal, request_id = y.request_id,
         first_request_id = y.first_request_id, created_at = y.created_at, begun_at = y.begun_at,
         settled_at = nullif(y.settled_at, '0001-01-01 00:00:00+00'), settled_by = case
@@ -247,7 +247,8 @@ with updated as (
             unnest($5::boolean[]) as bound, unnest($6::bytea[]) as fingerprint,
             unnest($7::text[]) as state, unnest($8::bigint[]) as fence,
             unnest($9::integer[]) as attempt, unnest($10::bigint[]) as lease_ms,
-            unnest($11::timestamptz[]) as lease_until, unnest($12::boolean[]) as park_lapsed,
+            unnest($11::timestamptz[]) as lease_expires_at,
+            unnest($12::boolean[]) as park_lapsed,
             unnest($13::bigint[]) as life_ms, unnest($14::text[]) as principal,
             unnest($15::text[]) as request_id, unnest($16::text[]) as first_request_id,
             unnest($17::timestamptz[]) as created_at, unnest($18::timestamptz[]) as begun_at,
@@ -276,7 +277,7 @@ type WorkUpdateParams struct {
 	Fences            []int64
 	Attempts          []int32
 	LeaseMs           []int64
-	LeaseUntil        []time.Time
+	LeaseExpiresAt    []time.Time
 	ParkLapsed        []bool
 	LifeMs            []int64
 	Principals        []string
@@ -310,7 +311,7 @@ func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams)
 		arg.Fences,
 		arg.Attempts,
 		arg.LeaseMs,
-		arg.LeaseUntil,
+		arg.LeaseExpiresAt,
 		arg.ParkLapsed,
 		arg.LifeMs,
 		arg.Principals,

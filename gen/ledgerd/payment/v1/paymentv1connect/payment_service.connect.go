@@ -119,7 +119,7 @@ type PaymentServiceClient interface {
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
-	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
+	// Ends a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
 	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
 	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
@@ -417,7 +417,7 @@ type PaymentServiceHandler interface {
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
-	// Ends a flag: a person has decided what becomes of its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
+	// Ends a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
 	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
 	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)

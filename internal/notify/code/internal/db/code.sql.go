@@ -227,7 +227,7 @@ type CodeUnsentParams struct {
 	Months     []pgtype.Date
 }
 
-// Which messages will certainly not arrive: dead, cancelled or reported as undelivered.
+// Messages that will certainly not arrive: dead, cancelled or reported as undelivered.
 func (q *Queries) CodeUnsent(ctx context.Context, db DBTX, arg CodeUnsentParams) ([]int32, error) {
 	rows, err := db.Query(ctx, codeUnsent, arg.MessageIds, arg.Tenants, arg.Months)
 	if err != nil {

@@ -520,10 +520,10 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanS
 const queueTake = `-- name: QueueTake :many
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
-    holder = $1::text, due_at = y.lease_until
+    holder = $1::text, due_at = y.lease_expires_at
 from (
     select u.n, d.tid, d.state, d.due_at, d.holder, now() as taken_at,
-        now() + make_interval(secs => $2::float8) as lease_until
+        now() + make_interval(secs => $2::float8) as lease_expires_at
     from (
         select generate_subscripts($3::integer[], 1) as n, unnest($3::integer[]) as tenant_id,
             unnest($4::text[]) as channel, unnest($5::integer[]) as priority,

@@ -66,7 +66,7 @@ func (q *Queries) EndpointFind(ctx context.Context, db DBTX, tenants []int32) ([
 }
 
 const endpointGet = `-- name: EndpointGet :one
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_expires_at,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = $1 and name = $2
@@ -78,21 +78,21 @@ type EndpointGetParams struct {
 }
 
 type EndpointGetRow struct {
-	Name          string
-	EndpointID    int64
-	Url           string
-	Types         string
-	Description   string
-	DisabledFor   *string
-	DisabledAt    *time.Time
-	SecretVersion int32
-	PreviousUntil *time.Time
-	FailingSince  *time.Time
-	FailedAt      *time.Time
-	CreatedAt     time.Time
-	ChangedAt     time.Time
-	Principal     string
-	RequestID     string
+	Name              string
+	EndpointID        int64
+	Url               string
+	Types             string
+	Description       string
+	DisabledFor       *string
+	DisabledAt        *time.Time
+	SecretVersion     int32
+	PreviousExpiresAt *time.Time
+	FailingSince      *time.Time
+	FailedAt          *time.Time
+	CreatedAt         time.Time
+	ChangedAt         time.Time
+	Principal         string
+	RequestID         string
 }
 
 func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParams) (EndpointGetRow, error) {
@@ -107,7 +107,7 @@ func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParam
 		&i.DisabledFor,
 		&i.DisabledAt,
 		&i.SecretVersion,
-		&i.PreviousUntil,
+		&i.PreviousExpiresAt,
 		&i.FailingSince,
 		&i.FailedAt,
 		&i.CreatedAt,
@@ -120,12 +120,12 @@ func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParam
 
 const endpointInsert = `-- name: EndpointInsert :exec
 insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for,
-    disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
+    disabled_at, secret_version, previous_expires_at, failing_since, failed_at, created_at, changed_at, principal,
     request_id)
 select u.tenant_id, u.name, u.endpoint_id, u.slot, u.url, u.types, u.description,
     case u.disabled_for when '' then 'active' else 'disabled' end, nullif(u.disabled_for, ''),
     nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
-    nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
+    nullif(u.previous_expires_at, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name,
@@ -133,7 +133,7 @@ from (
         unnest($5::text[]) as url, unnest($6::text[]) as types, unnest($7::text[]) as description,
         unnest($8::text[]) as disabled_for, unnest($9::timestamptz[]) as disabled_at,
         unnest($10::integer[]) as secret_version,
-        unnest($11::timestamptz[]) as previous_until,
+        unnest($11::timestamptz[]) as previous_expires_at,
         unnest($12::timestamptz[]) as failing_since, unnest($13::timestamptz[]) as failed_at,
         unnest($14::timestamptz[]) as created_at, unnest($15::timestamptz[]) as changed_at,
         unnest($16::text[]) as principal,
@@ -143,23 +143,23 @@ order by u.tenant_id, u.name collate "C"
 `
 
 type EndpointInsertParams struct {
-	Tenants        []int32
-	Names          []string
-	EndpointIds    []int64
-	Slots          []int16
-	Urls           []string
-	Types          []string
-	Descriptions   []string
-	DisabledFor    []string
-	DisabledAt     []time.Time
-	SecretVersions []int32
-	PreviousUntil  []time.Time
-	FailingSince   []time.Time
-	FailedAt       []time.Time
-	CreatedAt      []time.Time
-	ChangedAt      []time.Time
-	Principals     []string
-	RequestIds     []string
+	Tenants           []int32
+	Names             []string
+	EndpointIds       []int64
+	Slots             []int16
+	Urls              []string
+	Types             []string
+	Descriptions      []string
+	DisabledFor       []string
+	DisabledAt        []time.Time
+	SecretVersions    []int32
+	PreviousExpiresAt []time.Time
+	FailingSince      []time.Time
+	FailedAt          []time.Time
+	CreatedAt         []time.Time
+	ChangedAt         []time.Time
+	Principals        []string
+	RequestIds        []string
 }
 
 func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInsertParams) error {
@@ -174,7 +174,7 @@ func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInser
 		arg.DisabledFor,
 		arg.DisabledAt,
 		arg.SecretVersions,
-		arg.PreviousUntil,
+		arg.PreviousExpiresAt,
 		arg.FailingSince,
 		arg.FailedAt,
 		arg.CreatedAt,
@@ -188,7 +188,7 @@ func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInser
 const endpointLock = `-- name: EndpointLock :many
 
 select u.n::integer as n, e.ctid, e.endpoint_id, e.slot, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
-    e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
+    e.secret_version, e.previous_expires_at, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
     e.request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
@@ -196,7 +196,7 @@ from (
 ) u
 cross join lateral (
     select l.ctid, l.endpoint_id, l.slot, l.url, l.types, l.description, l.disabled_for, l.disabled_at,
-        l.secret_version, l.previous_until, l.failing_since, l.failed_at,
+        l.secret_version, l.previous_expires_at, l.failing_since, l.failed_at,
         l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
@@ -211,23 +211,23 @@ type EndpointLockParams struct {
 }
 
 type EndpointLockRow struct {
-	N             int32
-	Ctid          pgtype.TID
-	EndpointID    int64
-	Slot          int16
-	Url           string
-	Types         string
-	Description   string
-	DisabledFor   *string
-	DisabledAt    *time.Time
-	SecretVersion int32
-	PreviousUntil *time.Time
-	FailingSince  *time.Time
-	FailedAt      *time.Time
-	CreatedAt     time.Time
-	ChangedAt     time.Time
-	Principal     string
-	RequestID     string
+	N                 int32
+	Ctid              pgtype.TID
+	EndpointID        int64
+	Slot              int16
+	Url               string
+	Types             string
+	Description       string
+	DisabledFor       *string
+	DisabledAt        *time.Time
+	SecretVersion     int32
+	PreviousExpiresAt *time.Time
+	FailingSince      *time.Time
+	FailedAt          *time.Time
+	CreatedAt         time.Time
+	ChangedAt         time.Time
+	Principal         string
+	RequestID         string
 }
 
 // Statements on webhook endpoints. The tenant is passed in an array and the index is reached by a lateral sub-select,
@@ -253,7 +253,7 @@ func (q *Queries) EndpointLock(ctx context.Context, db DBTX, arg EndpointLockPar
 			&i.DisabledFor,
 			&i.DisabledAt,
 			&i.SecretVersion,
-			&i.PreviousUntil,
+			&i.PreviousExpiresAt,
 			&i.FailingSince,
 			&i.FailedAt,
 			&i.CreatedAt,
@@ -272,7 +272,7 @@ func (q *Queries) EndpointLock(ctx context.Context, db DBTX, arg EndpointLockPar
 }
 
 const endpointPage = `-- name: EndpointPage :many
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_expires_at,
     failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = $1 and name > $2
@@ -287,21 +287,21 @@ type EndpointPageParams struct {
 }
 
 type EndpointPageRow struct {
-	Name          string
-	EndpointID    int64
-	Url           string
-	Types         string
-	Description   string
-	DisabledFor   *string
-	DisabledAt    *time.Time
-	SecretVersion int32
-	PreviousUntil *time.Time
-	FailingSince  *time.Time
-	FailedAt      *time.Time
-	CreatedAt     time.Time
-	ChangedAt     time.Time
-	Principal     string
-	RequestID     string
+	Name              string
+	EndpointID        int64
+	Url               string
+	Types             string
+	Description       string
+	DisabledFor       *string
+	DisabledAt        *time.Time
+	SecretVersion     int32
+	PreviousExpiresAt *time.Time
+	FailingSince      *time.Time
+	FailedAt          *time.Time
+	CreatedAt         time.Time
+	ChangedAt         time.Time
+	Principal         string
+	RequestID         string
 }
 
 // Endpoints of a tenant after a given name, by name.
@@ -323,7 +323,7 @@ func (q *Queries) EndpointPage(ctx context.Context, db DBTX, arg EndpointPagePar
 			&i.DisabledFor,
 			&i.DisabledAt,
 			&i.SecretVersion,
-			&i.PreviousUntil,
+			&i.PreviousExpiresAt,
 			&i.FailingSince,
 			&i.FailedAt,
 			&i.CreatedAt,
@@ -384,7 +384,8 @@ with updated as (
     set endpoint_id = u.endpoint_id, url = u.url, types = u.types, description = u.description,
         state = case u.disabled_for when '' then 'active' else 'disabled' end,
         disabled_for = nullif(u.disabled_for, ''), disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'),
-        secret_version = u.secret_version, previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'),
+        secret_version = u.secret_version,
+        previous_expires_at = nullif(u.previous_expires_at, '0001-01-01 00:00:00+00'),
         failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
         failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at,
         changed_at = u.changed_at, principal = u.principal, request_id = u.request_id
@@ -393,7 +394,7 @@ with updated as (
             unnest($3::text[]) as url, unnest($4::text[]) as types, unnest($5::text[]) as description,
             unnest($6::text[]) as disabled_for, unnest($7::timestamptz[]) as disabled_at,
             unnest($8::integer[]) as secret_version,
-            unnest($9::timestamptz[]) as previous_until,
+            unnest($9::timestamptz[]) as previous_expires_at,
             unnest($10::timestamptz[]) as failing_since, unnest($11::timestamptz[]) as failed_at,
             unnest($12::timestamptz[]) as created_at, unnest($13::timestamptz[]) as changed_at,
             unnest($14::text[]) as principal, unnest($15::text[]) as request_id
@@ -406,21 +407,21 @@ select commit_expect(count(*), cardinality($1::tid[])) from updated
 `
 
 type EndpointUpdateParams struct {
-	Tids           []pgtype.TID
-	EndpointIds    []int64
-	Urls           []string
-	Types          []string
-	Descriptions   []string
-	DisabledFor    []string
-	DisabledAt     []time.Time
-	SecretVersions []int32
-	PreviousUntil  []time.Time
-	FailingSince   []time.Time
-	FailedAt       []time.Time
-	CreatedAt      []time.Time
-	ChangedAt      []time.Time
-	Principals     []string
-	RequestIds     []string
+	Tids              []pgtype.TID
+	EndpointIds       []int64
+	Urls              []string
+	Types             []string
+	Descriptions      []string
+	DisabledFor       []string
+	DisabledAt        []time.Time
+	SecretVersions    []int32
+	PreviousExpiresAt []time.Time
+	FailingSince      []time.Time
+	FailedAt          []time.Time
+	CreatedAt         []time.Time
+	ChangedAt         []time.Time
+	Principals        []string
+	RequestIds        []string
 }
 
 // Updates endpoints by ctid, since they are locked.
@@ -434,7 +435,7 @@ func (q *Queries) EndpointUpdate(ctx context.Context, db DBTX, arg EndpointUpdat
 		arg.DisabledFor,
 		arg.DisabledAt,
 		arg.SecretVersions,
-		arg.PreviousUntil,
+		arg.PreviousExpiresAt,
 		arg.FailingSince,
 		arg.FailedAt,
 		arg.CreatedAt,
