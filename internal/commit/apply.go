@@ -116,7 +116,7 @@ func (a *attempt[T]) applyCommand(j *job[T]) error {
 	}
 	record := j.keyed()
 	if r, ok := answer.(Repeat); ok {
-		j.out.Existed, answer, record = true, r.First, record && r.Record
+		j.out.Existed, answer, record = true, r.First, record && !r.Unrecorded
 	}
 	j.out.Answer = answer
 	if !record {

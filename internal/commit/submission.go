@@ -50,12 +50,13 @@ type Counted[T any] interface {
 	Count(tx T) bool
 }
 
-// Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. A Repeat
-// is recorded under the key only with Record: the call has changed something else, such as a token that it has spent,
-// so that another attempt would end differently.
+// Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. It is
+// recorded under the key like any other answer, since the same call may end differently later: the order of the same
+// purchase has been cancelled, or the token is spent. Unrecorded: First is the present state, which no later repeat may
+// get.
 type Repeat struct {
-	First  any
-	Record bool
+	First      any
+	Unrecorded bool
 }
 
 // ErrMoreRows is returned by Apply if it needs rows that Need did not name. The next call of Need must name them. The

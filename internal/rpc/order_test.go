@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -398,8 +399,43 @@ func TestAnAnswerThatSpentATokenIsRecorded(t *testing.T) {
 	if claimed.GetUses() != 1 {
 		t.Errorf("%v", claimed)
 	}
-	ok(c, "Order.CreateOrder", anOrder("o-1", 3), new(orderv1.CreateOrderResponse), "Idempotency-Key", "free")
-	ok(c, "Order.CreateOrder", anOrder("o-2", 3), new(orderv1.CreateOrderResponse), "Idempotency-Key", "free") // not recorded
+}
+
+// A call that found its change made already gets the same answer under its key when it is repeated later, after which it
+// would end differently: the order of the same purchase has been cancelled, the order has moved on.
+func TestRepeatsAreRecordedUnderTheirKey(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	same := func(procedure string, m proto.Message, meanwhile func()) {
+		t.Helper()
+		first := c.call(connectJSON, procedure, m, "Idempotency-Key", "k")
+		meanwhile()
+		again := c.call(connectJSON, procedure, m, "Idempotency-Key", "k")
+		if first.Code != "" || !first.Replayed() || !again.Replayed() || !bytes.Equal(first.Raw, again.Raw) {
+			t.Errorf("%s: %s, then %s", procedure, first.Raw, again.Raw)
+		}
+	}
+	buy := func(no string) *orderv1.CreateOrderRequest {
+		r := anOrder(no, 1)
+		r.Purchase.Parts = []string{"p"}
+		return r
+	}
+	c.createOrder(buy("o-1"))
+	same("Order.CreateOrder", buy("o-2"), func() {
+		ok(c, "Order.CancelOrder", cancelOrder("o-1"), new(orderv1.CancelOrderResponse))
+	})
+	c.createOrder(anOrder("o-3", 1))
+	paid := &orderv1.MoveOrderRequest{OrderNo: "o-3", To: "paid", Cause: "p"}
+	ok(c, "Order.MoveOrder", paid, new(orderv1.MoveOrderResponse))
+	same("Order.MoveOrder", paid, func() {
+		ok(c, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-3", To: "awaiting_shipment", Cause: "w"},
+			new(orderv1.MoveOrderResponse))
+	})
+	a := c.call(connectJSON, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-3", To: "x", Cause: "p"},
+		"Idempotency-Key", "k")
+	if a.Reason(t) != "IDEMPOTENCY_KEY_REUSED" {
+		t.Errorf("%s", a.Raw)
+	}
 }
 
 func TestOrderSpendsItsSubmitToken(t *testing.T) {
