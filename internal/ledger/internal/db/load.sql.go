@@ -474,7 +474,7 @@ const holdDuePage = `-- name: HoldDuePage :many
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
     select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
-    where l.state = 'held' and l.expires_at <= now()
+    where l.state = 'held' and l.expires_at <= now() - interval '3 seconds'
         and (l.expires_at, l.hold_id) > ($1::timestamptz, $2::bigint)
     order by l.expires_at, l.hold_id
     limit $3::integer
@@ -497,8 +497,9 @@ type HoldDuePageRow struct {
 	ExpiresAt time.Time
 }
 
-// Expired open holds with their accounts, oldest first, after a given one, for the background task. Uses now(),
-// because clock_timestamp() cannot be an index condition: all open holds would be read.
+// Open holds that expired three seconds ago, with their accounts, oldest first, after a given one, for the background
+// task: those of an order that timed out are freed by its move, in one commit. Uses now(), because clock_timestamp()
+// cannot be an index condition: all open holds would be read.
 func (q *Queries) HoldDuePage(ctx context.Context, db DBTX, arg HoldDuePageParams) ([]HoldDuePageRow, error) {
 	rows, err := db.Query(ctx, holdDuePage, arg.After, arg.AfterID, arg.Batch)
 	if err != nil {

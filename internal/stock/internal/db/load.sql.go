@@ -134,7 +134,7 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 
 const duePage = `-- name: DuePage :many
 select l.tenant_id, l.item, l.next_lapse_at from stock_items l
-where l.next_lapse_at <= now()
+where l.next_lapse_at <= now() - interval '3 seconds'
     and (l.next_lapse_at, l.tenant_id, l.item) > ($1::timestamptz, $2::integer, $3::text)
 order by l.next_lapse_at, l.tenant_id, l.item
 limit $4::integer
@@ -153,8 +153,9 @@ type DuePageRow struct {
 	NextLapseAt *time.Time
 }
 
-// Segments of items with reservations whose time may be over, the oldest first, after a given one, for the background
-// task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be read.
+// Segments of items with reservations whose time may have been over for three seconds, the oldest first, after a given
+// one, for the background task: those of an order that timed out are freed by its move, in one commit. Uses now(),
+// because clock_timestamp() cannot be an index condition: all items would be read.
 func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]DuePageRow, error) {
 	rows, err := db.Query(ctx, duePage,
 		arg.After,
