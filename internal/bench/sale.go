@@ -177,7 +177,7 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 	asks := b.asks()
 	var next atomic.Int64
 	var work sync.WaitGroup
-	orders, errs := make([]map[string]string, c.Callers), make([]error, c.Callers)
+	wins, errs := make([]map[string]win, c.Callers), make([]error, c.Callers)
 	took := make([][]time.Duration, c.Callers)
 	ready, begin := sync.WaitGroup{}, make(chan struct{})
 	for n := range c.Callers {
@@ -185,7 +185,7 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 		if err != nil {
 			return r, err
 		}
-		orders[n] = map[string]string{}
+		wins[n] = map[string]win{}
 		ready.Add(1)
 		work.Go(func() {
 			defer leave()
@@ -202,10 +202,8 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 				all, errs[n] = ask(buyers)
 				took[n] = append(took[n], time.Since(asked))
 				for i, x := range all {
-					if old := orders[n][buyers[i]]; x.won && old != "" && old != x.orderNo {
-						errs[n] = fmt.Errorf("%s was told of orders %s and %s", buyers[i], old, x.orderNo)
-					} else if x.won {
-						orders[n][buyers[i]] = x.orderNo
+					if x.won {
+						errs[n] = cmp.Or(errs[n], count(wins[n], buyers[i], win{x.orderNo, 1}))
 					}
 				}
 			}
@@ -228,21 +226,46 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 	all := slices.Concat(took...)
 	slices.Sort(all)
 	r.P50, r.P99 = all[len(all)/2], all[len(all)*99/100]
-	return r, b.check(orders, errs)
+	return r, b.check(asks, wins, errs)
 }
 
-// check checks what buyers were told: each winner of one order, and as many winners as there are units.
-func (b *saleBench) check(orders []map[string]string, errs []error) error {
-	whole := map[string]string{}
-	for n := range orders {
+// win is an order that a buyer was told of, and how often.
+type win struct {
+	orderNo string
+	times   int
+}
+
+// count adds what a buyer was told. It fails if he was told of another order before.
+func count(wins map[string]win, buyer string, w win) error {
+	old := wins[buyer]
+	if old.times > 0 && old.orderNo != w.orderNo {
+		return fmt.Errorf("%s was told of orders %s and %s", buyer, old.orderNo, w.orderNo)
+	}
+	wins[buyer] = win{w.orderNo, old.times + w.times}
+	return nil
+}
+
+// check checks what buyers were told: each winner of one order, each time that he asked, and as many winners as there
+// are units.
+func (b *saleBench) check(asks []string, wins []map[string]win, errs []error) error {
+	asked := map[string]int{}
+	for _, buyer := range asks {
+		asked[buyer]++
+	}
+	whole := map[string]win{}
+	for n := range wins {
 		if errs[n] != nil {
 			return errs[n]
 		}
-		for buyer, no := range orders[n] {
-			if old := whole[buyer]; old != "" && old != no {
-				return fmt.Errorf("%s was told of orders %s and %s", buyer, old, no)
+		for buyer, w := range wins[n] {
+			if err := count(whole, buyer, w); err != nil {
+				return err
 			}
-			whole[buyer] = no
+		}
+	}
+	for buyer, w := range whole {
+		if w.times != asked[buyer] {
+			return fmt.Errorf("%s asked %d times and was told of order %s %d times", buyer, asked[buyer], w.orderNo, w.times)
 		}
 	}
 	if len(whole) != b.options.Units {

@@ -54,6 +54,8 @@ const (
 	greatestRest = 2 * time.Second
 	// every is the interval between runs over a table.
 	every = 10 * time.Second
+	// batchTimeout bounds a batch: its connection may be silent.
+	batchTimeout = 10 * time.Second
 )
 
 // Run cleans until ctx ends. It logs a failure and tries again in the next round.
@@ -130,7 +132,8 @@ func (c *Cleaner) may(t *Table, leads bool) bool {
 
 // batch deletes one batch and measures the oldest remaining row.
 func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int64, leads bool, err error) {
-	ctx = pg.ForAllTenants(ctx)
+	ctx, cancel := context.WithTimeout(pg.ForAllTenants(ctx), batchTimeout)
+	defer cancel()
 	tx, err := c.Pool.BeginTx(ctx, pg.Begin(ctx, pg.ReadCommitted))
 	if err != nil {
 		return 0, false, err

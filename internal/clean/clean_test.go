@@ -157,3 +157,21 @@ func TestAFailedBatchIsNotCounted(t *testing.T) {
 		t.Errorf("returned %d and counted %f, %v", n, counted, err)
 	}
 }
+
+// A batch whose connection is silent ends, so that the next one can use another connection.
+func TestABatchOnASilentConnectionEnds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := pgtest.NewProxy(t, db.AllDSN)
+	keys := commit.Keys()
+	c := clean.Cleaner{Pool: pgtest.Pool(t, p.DSN), Metrics: clean.NewMetrics(nil)}
+	if _, err := c.Clean(t.Context(), &keys); err != nil {
+		t.Fatal(err)
+	}
+	p.Silence(pgtest.Requests, pgtest.Answers)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := c.Clean(ctx, &keys); err == nil || ctx.Err() != nil {
+		t.Errorf("%v, %v", err, ctx.Err())
+	}
+}

@@ -293,9 +293,10 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 		return err
 	}
 	wrote = a.confirm(p) || wrote
-	if a.jobs[0].DryRun {
+	if a.jobs[0].DryRun { // with synchronous standbys, it too may say only what they have
 		p.exec("rollback", "ROLLBACK")
-		return p.Run(conn)
+		a.begin(p, a.engine.lockTimeout(false))
+		wrote = false
 	}
 	a.insertOwnRow(p, wrote)
 	return a.commit(p, conn, wrote)

@@ -248,3 +248,30 @@ func TestLostResponseOfADirectCommitIsResolved(t *testing.T) {
 		})
 	}
 }
+
+// Direct commands that lose every race are tried as often as they say, after pauses with a random part, so that callers
+// that met once do not meet again and again.
+func TestTriesOfADirectCommandAreSpread(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using errcode = '40001'; end $$;
+		create trigger race before update on toy_counters for each row execute function race();`)
+	e := w.engine(w.roomy())
+	const pause = 100 * time.Millisecond
+	var tries []time.Time
+	command := add("c0", 1)
+	command.onApply = func(*toyTx) error { tries = append(tries, time.Now()); return nil }
+	s := submission(command)
+	s.Direct = &Direct{Tries: 9, Pause: pause}
+	if _, err := e.Do(within(t, time.Minute), s); reason(err) != "ROWS_LOCKED" || len(tries) != 9 {
+		t.Fatalf("%d attempts, %v", len(tries), err)
+	}
+	least, most := time.Hour, time.Duration(0)
+	for i := range tries[1:] {
+		gap := tries[i+1].Sub(tries[i])
+		least, most = min(least, gap), max(most, gap)
+	}
+	if least < pause || most-least < pause/5 {
+		t.Errorf("pauses of %v to %v", least, most)
+	}
+}

@@ -4,8 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -377,6 +384,9 @@ func TestSilentConnectionsAreClosed(t *testing.T) {
 	begun := time.Now()
 	hanging := e.start(within(t, 60*time.Second), submission(add("c0", 10)))
 	eventually(t, "the engine is not ready", func() bool { return e.Ready() != nil })
+	if took := time.Since(begun); took < 5*time.Second || took > 8*time.Second {
+		t.Errorf("it was not ready after %v", took)
+	}
 	if r := <-hanging; r.err != nil || w.value("c0") != 1_000_011 {
 		t.Errorf("%+v, the counter is %d", r, w.value("c0"))
 	}
@@ -440,13 +450,20 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 	replay := other.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(replay)
-	repeat := other.start(within(t, 60*time.Second), submission(named()))
-	eventually(t, "both wait for the standby", func() bool {
+	third := w.engine() // an engine makes two attempts at a time
+	repeat, dry := other.start(within(t, 60*time.Second), submission(named())), submission(named())
+	dry.DryRun = true
+	tried := third.start(within(t, 60*time.Second), dry)
+	eventually(t, "all wait for the standby", func() bool {
 		unanswered(t, replay)
 		unanswered(t, repeat)
-		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 2
+		unanswered(t, tried)
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 3
 	})
 	w.standby("")
+	if r := <-tried; r.err != nil || !r.out.Existed {
+		t.Errorf("dry run: %+v", r)
+	}
 	if r := <-replay; r.err != nil || !r.out.Replayed {
 		t.Errorf("retry: %+v", r)
 	}
@@ -488,5 +505,105 @@ func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 		[]Submission[*toyTx]{submission(add("c0", 1).labelled("locks")), submission(add("c1", 1))})
 	if reason(rs[0].Err) != "INTERNAL" || rs[1].Err != nil || e.Ready() != nil {
 		t.Errorf("%+v, ready: %v", rs, e.Ready())
+	}
+}
+
+// The fetch of a block of batch numbers hangs. It occupies one writer; the other goes on.
+func TestAHangingFetchOccupiesOneWriter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := pgtest.NewProxy(t, w.dsn)
+	e := w.engine(w.through(p))
+	var hung, conn atomic.Int64
+	p.Tap(pgtest.Requests, func(n int, data []byte) (int, bool) {
+		if conn.Load() == int64(n) ||
+			bytes.Contains(data, []byte("nextval('commit_batch_seq')")) && hung.CompareAndSwap(0, 1) {
+			conn.Store(int64(n))
+			return 0, false // from now on the connection is silent
+		}
+		return len(data), false
+	})
+	first := e.start(within(t, 60*time.Second), submission(add("c0", 1)))
+	eventually(t, "the fetch hangs", func() bool { return hung.Load() == 1 })
+	for range 5 {
+		if _, err := e.Do(within(t, 5*time.Second), submission(add("c1", 1))); err != nil {
+			t.Error(err)
+		}
+	}
+	unanswered(t, first)
+	if r := <-first; r.err != nil {
+		t.Error(r.err)
+	}
+}
+
+// The transaction of a batch has all settings that the rules rely on, whatever the defaults of the database.
+func TestSettingsOfABatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	tx, err := w.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // nothing to keep
+	if _, err := tx.Exec(t.Context(), "set local synchronous_commit = off"); err != nil {
+		t.Fatal(err)
+	}
+	a := attempt[*toyTx]{jobs: []*job[*toyTx]{{Submission: Submission[*toyTx]{Tenant: 7}}}}
+	if err := q.SettingsApply(t.Context(), tx, a.settings(1500*time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"ledgerd.tenants": "{[7,7]}", "lock_timeout": "1500ms",
+		"statement_timeout": ms(statementTimeout), "idle_in_transaction_session_timeout": ms(idleTimeout),
+		"client_connection_check_interval": "5s", "synchronous_commit": "on", "client_min_messages": "warning",
+		"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "jit": "off"} {
+		var got string
+		if err := tx.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&got); err != nil || !sameSetting(got, want) {
+			t.Errorf("%s is %s, want %s: %v", name, got, want, err)
+		}
+	}
+}
+
+// sameSetting compares a setting with one that may be a number of milliseconds.
+func sameSetting(got, want string) bool {
+	if n, err := strconv.Atoi(want); err == nil {
+		d, err := time.ParseDuration(strings.ReplaceAll(got, "min", "m"))
+		return err == nil && d == time.Duration(n)*time.Millisecond
+	}
+	return got == want
+}
+
+// Every attempt of a command loses a race. It is tried again only while its caller waits.
+func TestRacesEndAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using errcode = '40001'; end $$;
+		create trigger race before update on toy_counters for each row execute function race();`)
+	e := w.engine()
+	var tries atomic.Int64
+	ctx := within(t, 50*time.Millisecond)
+	racing := add("c0", 1)
+	racing.onApply = func(*toyTx) error {
+		tries.Add(1)
+		<-ctx.Done() // its time ends during the first attempt
+		return nil
+	}
+	if _, err := e.Do(ctx, submission(racing)); reason(err) != "OUTCOME_UNKNOWN" && reason(err) != "ROWS_LOCKED" {
+		t.Errorf("%v", err)
+	}
+	eventually(t, "the command has ended", func() bool { return e.queue.depth() == 0 })
+	if n := tries.Load(); n > 3 { // of five
+		t.Errorf("%d attempts", n)
+	}
+}
+
+// Rows are locked in one order, so a deadlock is a defect: it is counted.
+func TestDeadlocksAreCounted(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := NewMetrics(reg)
+	m.countAttempt(raced, &pgconn.PgError{Code: "40001"})
+	m.countAttempt(raced, fmt.Errorf("flush: %w", &pgconn.PgError{Code: "40P01"}))
+	if n := testutil.ToFloat64(m.deadlocks); n != 1 {
+		t.Errorf("%v deadlocks", n)
 	}
 }

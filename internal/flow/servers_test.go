@@ -46,8 +46,42 @@ func BenchmarkServers(b *testing.B) {
 	}
 }
 
+// Two servers share an account that is in all transfers, and a COMMIT takes 150 ms, as with a standby far away:
+// longer than a batch usually waits for a lock. They take turns, and no call fails.
+func TestServersThatShareAHotAccountTakeTurns(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	accountsFor(t, db.AllDSN)
+	engines := []*flow.Engine{serverEngine(t, db.AllDSN, "a"), serverEngine(t, db.AllDSN, "b")}
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), `create function slow() returns trigger language plpgsql as $$
+		begin perform pg_sleep(0.15); return null; end $$;
+		create constraint trigger slow after insert on commit_batches deferrable initially deferred for each row execute function slow()`); err != nil {
+		t.Fatal(err)
+	}
+	var slowest atomic.Int64
+	var wg sync.WaitGroup
+	for c := range 16 {
+		wg.Go(func() {
+			for i := range 4 {
+				from, to := hotly(0, 0)
+				begun := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+				_, err := engines[c%2].Do(ctx,
+					submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint(c, "-", i), from, to, "1"))}))
+				cancel()
+				if err != nil {
+					t.Errorf("a call failed: %v", err)
+				}
+				slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("the slowest call took %v", time.Duration(slowest.Load()))
+}
+
 // serverEngine returns an engine like that of a separate process.
-func serverEngine(b *testing.B, dsn, name string) *flow.Engine {
+func serverEngine(b testing.TB, dsn, name string) *flow.Engine {
 	b.Helper()
 	pool, err := pg.Open(context.Background(), dsn, 8)
 	if err != nil {
@@ -66,7 +100,7 @@ func serverEngine(b *testing.B, dsn, name string) *flow.Engine {
 }
 
 // accountsFor creates unbounded accounts.
-func accountsFor(b *testing.B, dsn string) {
+func accountsFor(b testing.TB, dsn string) {
 	b.Helper()
 	e := serverEngine(b, dsn, "setup")
 	create := &ledger.CreateAccountsCommand{Caller: caller}

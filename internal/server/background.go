@@ -65,6 +65,9 @@ func (s *Server) keepPartitions(ctx context.Context) error {
 	return err
 }
 
+// taskTimeout bounds a run of a background task: its connection may be silent.
+const taskTimeout = time.Minute
+
 // every runs work periodically until ctx ends. It logs failures; the next run retries.
 func (s *Server) every(ctx context.Context, pause time.Duration, what string, work func(context.Context) error) {
 	s.work.Add(1)
@@ -78,9 +81,11 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 				return
 			case <-tick.C:
 			}
-			if err := work(ctx); err != nil && ctx.Err() == nil {
+			run, cancel := context.WithTimeout(ctx, taskTimeout)
+			if err := work(run); err != nil && ctx.Err() == nil {
 				s.log.Warn(what+" failed", "error", err)
 			}
+			cancel()
 		}
 	}()
 }

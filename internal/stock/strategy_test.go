@@ -286,3 +286,34 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 		})
 	}
 }
+
+// A call with the strategy advisory waits until no other transaction has the advisory lock of its item.
+func TestAdvisoryCallsWaitForTheLock(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put(t.Name(), 1), restock(t.Name(), "r", 5))
+	held, err := s.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Rollback(context.Background()) //nolint:errcheck // it is committed
+	if _, err := held.Exec(t.Context(), "select pg_advisory_xact_lock(77017, hashtext(concat_ws('/', $1::integer, 0, $2::text)))",
+		caller.Tenant, t.Name()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan string, 1)
+	go func() { done <- s.do(by(stock.Advisory, deduct(t.Name(), "n", 1))) }()
+	for s.text("select count(*)::text from pg_locks where locktype = 'advisory' and classid = 77017 and not granted") != "1" {
+		select {
+		case got := <-done:
+			t.Fatalf("%s, without a wait", got)
+		default:
+		}
+	}
+	if err := held.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-done; got != "n: 1 sold" {
+		t.Error(got)
+	}
+}

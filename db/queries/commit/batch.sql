@@ -63,8 +63,9 @@ select @batch_id, @nonce, @committed_at, @commands, @instance
 where current_setting('synchronous_standby_names') <> '';
 
 -- name: CommitRelax :exec
--- Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the COMMIT
--- need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was visible.
+-- Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
+-- COMMIT need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was
+-- visible.
 select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = '';
 
 -- name: BatchVoid :exec

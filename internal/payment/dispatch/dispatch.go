@@ -53,6 +53,7 @@ const (
 	// maxConcurrent bounds the calls of one gateway and process at a time.
 	maxConcurrent = 16
 	pollInterval  = time.Second
+	takeTimeout   = 10 * time.Second // the connection may be silent
 )
 
 // Run makes calls that are due until ctx ends.
@@ -82,7 +83,9 @@ func (d *Dispatcher) serve(ctx context.Context, g *gateway.Configured) {
 			return
 		}
 		n := maxConcurrent - len(free)
-		leased, err := d.Queue.Take(ctx, keyOf(g), n, lease(g))
+		taking, cancel := context.WithTimeout(ctx, takeTimeout)
+		leased, err := d.Queue.Take(taking, keyOf(g), n, lease(g))
+		cancel()
 		if err != nil && ctx.Err() == nil {
 			d.Log.WarnContext(ctx, "calls at a gateway could not be leased", "gateway", g.Name, "error", err)
 		}

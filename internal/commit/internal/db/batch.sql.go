@@ -171,8 +171,9 @@ const commitRelax = `-- name: CommitRelax :exec
 select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = ''
 `
 
-// Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the COMMIT
-// need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was visible.
+// Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
+// COMMIT need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was
+// visible.
 func (q *Queries) CommitRelax(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, commitRelax)
 	return err

@@ -1,0 +1,27 @@
+package rpc
+
+import (
+	"testing"
+	"time"
+
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// A direct call is tried three times, or as often as it says.
+func TestMaxAttemptsOfACall(t *testing.T) {
+	t.Parallel()
+	for name, s := range strategies {
+		for said, want := range map[int32]int{0: 3, 1: 1, 7: 7} {
+			direct, _ := byStrategy(&stock.ReserveCommand{}, &pb.DeductRequest{Strategy: s, MaxAttempts: said})
+			if name == stock.Batched {
+				if direct != nil {
+					t.Errorf("%s: %+v", name, direct)
+				}
+			} else if direct == nil || *direct != (commit.Direct{Tries: want, Pause: 50 * time.Millisecond}) {
+				t.Errorf("%s: max_attempts %d: %+v", name, said, direct)
+			}
+		}
+	}
+}
