@@ -1,5 +1,5 @@
-// Command refdoc writes the pages of docs/reference from the code: the reasons of errors that the packages define, and
-// the operations of the API.
+// Command refdoc writes the pages of docs/reference: from the code the reasons of errors that the packages define, and
+// the operations of the API; and the scripts of scenarios/, which tests run.
 package main
 
 import (
@@ -56,8 +56,23 @@ This page is generated from the code: ` + "`make generate`" + `.
 |---|---|---|---|---|---|
 `
 
+const storiesHead = `# Stories
+
+Each story is a script that a test runs against two real servers and Postgres. [The commands](../../scenarios/README.md)
+are few: ` + "`call`" + ` makes a call, ` + "`call!`" + ` one that is refused with the given reason, ` + "`together`" + ` many at the same
+moment, alternately at both servers; ` + "`answer`" + ` looks at a field of the last answer, ` + "`psql`" + ` at the database.
+
+This page is generated from ` + "`scenarios/`" + `: ` + "`make generate`" + `.
+`
+
 func main() {
-	for name, page := range map[string]string{"errors.md": errorReasons(), "operations.md": operations()} {
+	told, err := stories("scenarios")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "refdoc:", err)
+		os.Exit(1)
+	}
+	for name, page := range map[string]string{"errors.md": errorReasons(), "operations.md": operations(),
+		"stories.md": told} {
 		if err := os.WriteFile(filepath.Join(os.Args[1], name), []byte(page), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, "refdoc:", err)
 			os.Exit(1)
@@ -91,6 +106,25 @@ func operations() string {
 			strings.Join(policy, ", "), strings.Join(e.Fields, ", "))
 	}
 	return b.String()
+}
+
+// stories shows all scripts of a folder.
+func stories(folder string) (string, error) {
+	var b strings.Builder
+	b.WriteString(storiesHead)
+	files, err := filepath.Glob(filepath.Join(folder, "*.txtar"))
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files { // sorted
+		script, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		title := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(f), ".txtar"), "-", " ")
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s```\n", strings.ToUpper(title[:1])+title[1:], script)
+	}
+	return b.String(), nil
 }
 
 func yes(b bool) string {
