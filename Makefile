@@ -51,10 +51,11 @@ test: ## All tests, on a throw-away Postgres, with the race detector and go vet
 	(set -x; GOGC=400 $(WITHPG) go test -p=$$(($$(getconf _NPROCESSORS_ONLN) + 1)) $$race -vet=all -ldflags=-w -tags browser -count=1 -timeout=20m $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
-lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs with the tests
+lint: ## gofmt, staticcheck, buf, our own rules (tools/tidy), subjects of commits; go vet runs with the tests
 	@found=$$(find . -name '.?*' -prune -o -name node_modules -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); \
 	if [[ -n $$found ]]; then echo 'not formatted, run gofmt -w:' $$found; exit 1; fi
 	$(TOOLS) run ./tidy ..
+	@{ git log -20 --format=%s 2>/dev/null || :; } | awk 'length > 72 { print "subject of a commit is longer than 72: " $$0; bad = 1 } END { exit bad }'
 	$(TOOL) buf lint
 	@tag=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) || exit 0; \
 	set -x; $(TOOL) buf breaking --against ".git#tag=$$tag"

@@ -26,7 +26,7 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 		"inbox_messages_consumer_group_check": set + "consumer_group = ''",
 		"inbox_messages_message_id_check":     set + "message_id = repeat('x', 257)",
 		"inbox_messages_part_check":           set + "part = repeat('x', 129)",
-		"inbox_messages_content_sha256_check":   set + "content_sha256 = 'x'",
+		"inbox_messages_content_sha256_check": set + "content_sha256 = 'x'",
 		"inbox_messages_state_check":          set + "state = 'gone', finished_at = null",
 		"inbox_messages_fence_check":          set + "fence = 0",
 		"inbox_messages_attempts_check":       set + "max_attempts = 0",
