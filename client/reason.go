@@ -132,8 +132,8 @@ const (
 	ReasonBalanceLimitExceeded   Reason = "BALANCE_LIMIT_EXCEEDED"   // above the account's greatest balance
 	ReasonAccountClosed          Reason = "ACCOUNT_CLOSED"
 	ReasonAccountFrozen          Reason = "ACCOUNT_FROZEN"
-	ReasonApprovalRejected       Reason = "APPROVAL_REJECTED" // Metadata has decider
-	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // Metadata has decider
+	ReasonApprovalRejected       Reason = "APPROVAL_REJECTED" // Metadata has decided_by
+	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // Metadata has decided_by
 	ReasonApprovalExpired        Reason = "APPROVAL_EXPIRED"
 	ReasonAccountNotEmpty        Reason = "ACCOUNT_NOT_EMPTY"
 	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"

@@ -77,7 +77,7 @@ var (
 // OwnFault is the fault for an approval by the requester.
 func (r *Request) OwnFault() error {
 	return ByRequester.New("%s requested approval %d: another principal has to approve it", r.Principal, r.ID).
-		With("approval_id", r.ID).With("requester", r.Principal)
+		With("approval_id", r.ID).With("requested_by", r.Principal)
 }
 
 // check refuses a request that cannot be decided at a time. Returns faults APPROVAL_REJECTED, APPROVAL_APPROVED,
@@ -87,7 +87,7 @@ func (r *Request) check(now time.Time) error {
 	switch {
 	case decided != nil:
 		return decided.New("approval %d was %s by %s", r.ID, r.State, r.DecidedBy).With("approval_id", r.ID).
-			With("state", r.State).With("decider", r.DecidedBy)
+			With("state", r.State).With("decided_by", r.DecidedBy)
 	case !now.Before(r.ExpiresAt):
 		return TimeOver.New("approval %d expired at %s", r.ID, r.ExpiresAt.Format(time.RFC3339)).
 			With("approval_id", r.ID).With("state", Expired).

@@ -423,7 +423,7 @@ var approvalStates = map[approval.State]pb.ApprovalState{
 var approvalStateNames = inverse(approvalStates)
 
 func renderApproval(a *approval.Request) *pb.Approval {
-	return &pb.Approval{Id: a.ID, State: approvalStates[a.State], Operation: a.Operation, Requester: a.Principal,
+	return &pb.Approval{Id: a.ID, State: approvalStates[a.State], Operation: a.Operation, RequestedBy: a.Principal,
 		Reason: a.Reason, CreateTime: timestamp(a.CreatedAt), ExpireTime: timestamp(a.ExpiresAt),
-		Decider: a.DecidedBy, DecideTime: timestamp(a.DecidedAt), Note: a.Note, RequestId: a.RequestID}
+		DecidedBy: a.DecidedBy, DecideTime: timestamp(a.DecidedAt), Note: a.Note, RequestId: a.RequestID}
 }

@@ -27,7 +27,7 @@ func TestRequesterCannotApprove(t *testing.T) {
 	for _, c := range []*caller{o.ann, other} {
 		a := c.approve(id)
 		a.wants(t, "the requester approves", "APPROVAL_BY_REQUESTER")
-		a.wantsState(t, map[string]string{"requester": "ann"})
+		a.wantsState(t, map[string]string{"requested_by": "ann"})
 	}
 	stranger := &caller{o.site, o.Key("other", "bob", access.Admin)}
 	stranger.approve(id).wants(t, "another tenant approves", "APPROVAL_NOT_FOUND")
@@ -91,7 +91,7 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 	}
 	for c, sees := range map[*caller]bool{o.ann: true, o.bob: true, writer: false, reader: false, scoped: false} {
 		a := ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: frozen}, new(approvalv1.GetApprovalResponse))
-		if (a.GetRequest() != nil) != sees || (a.GetResponse() != nil) != sees || a.GetApproval().GetDecider() != "bob" {
+		if (a.GetRequest() != nil) != sees || (a.GetResponse() != nil) != sees || a.GetApproval().GetDecidedBy() != "bob" {
 			t.Errorf("sees %v: %v", sees, a)
 		}
 	}

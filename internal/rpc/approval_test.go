@@ -178,7 +178,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	o.ann.call(connectProto, "UpdateAccount", lowest("-10")).wants(t, "without approval", "APPROVAL_REQUIRED")
 	id := o.ann.requests(lowest("-10"))
 	if a := o.bob.approval(id); a.GetApproval().GetState() != approvalv1.ApprovalState_APPROVAL_STATE_OPEN ||
-		a.GetApproval().GetRequester() != "ann" || a.GetResponse() != nil || !a.GetRequest().MessageIs(lowest("")) {
+		a.GetApproval().GetRequestedBy() != "ann" || a.GetResponse() != nil || !a.GetRequest().MessageIs(lowest("")) {
 		t.Errorf("open: %v", a)
 	}
 	if n := o.Count("select count(*) from ledger_accounts where min_balance < 0"); n != 0 {
@@ -186,7 +186,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	}
 	first := o.bob.approve(id)
 	res, whole := approved(t, first, new(ledgerv1.UpdateAccountResponse))
-	if res.GetAccount().GetMinBalance() != "-10.00" || whole.GetExisted() || whole.GetApproval().GetDecider() != "bob" ||
+	if res.GetAccount().GetMinBalance() != "-10.00" || whole.GetExisted() || whole.GetApproval().GetDecidedBy() != "bob" ||
 		whole.GetApproval().GetNote() != "seen" {
 		t.Errorf("approved: %v", whole)
 	}
@@ -403,7 +403,7 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	first.wants(t, "rejected", "")
 	again := new(approvalv1.RejectResponse)
 	connectProto.Decode(t, reject(o.ann, rejected).Raw, again)
-	if a := again.GetApproval(); !again.GetExisted() || a.GetDecider() != "bob" || a.GetNote() != "no" {
+	if a := again.GetApproval(); !again.GetExisted() || a.GetDecidedBy() != "bob" || a.GetNote() != "no" {
 		t.Errorf("rejected again: %v", again)
 	}
 	reject(o.ann, withdrawn).wants(t, "withdrawn", "")
@@ -416,10 +416,10 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	o.ann.approve(rejected).wants(t, "the requester approves after a rejection", "APPROVAL_REJECTED")
 	a := o.bob.approve(rejected)
 	a.wants(t, "rejected", "APPROVAL_REJECTED")
-	a.wantsState(t, map[string]string{"state": "rejected", "decider": "bob"})
+	a.wantsState(t, map[string]string{"state": "rejected", "decided_by": "bob"})
 	a = o.bob.approve(withdrawn)
 	a.wants(t, "withdrawn", "APPROVAL_REJECTED")
-	a.wantsState(t, map[string]string{"state": "rejected", "decider": "ann"})
+	a.wantsState(t, map[string]string{"state": "rejected", "decided_by": "ann"})
 	a = o.bob.approve(expired)
 	a.wants(t, "expired", "APPROVAL_EXPIRED")
 	a.wantsState(t, map[string]string{"state": "expired"})

@@ -456,7 +456,7 @@ func renderFlag(f *payment.FlagView) *pb.Flag {
 		State:      pb.FlagState_FLAG_STATE_OPEN,
 		Resolution: pb.Resolution(enum(pb.Resolution_value, "RESOLUTION_", string(f.Resolution))), Note: f.Note,
 		RefundNo: f.RefundNo, CreateTime: timestamp(f.CreatedAt), ResolveTime: timestamp(f.Resolved.At),
-		Principal: f.Principal, RequestId: cmp.Or(f.Resolved.RequestID, f.Flag.RequestID)}
+		ResolvedBy: f.Principal, RequestId: cmp.Or(f.Resolved.RequestID, f.Flag.RequestID)}
 	if f.Resolution != "" {
 		x.State = pb.FlagState_FLAG_STATE_RESOLVED
 	}

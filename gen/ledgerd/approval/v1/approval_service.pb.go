@@ -96,7 +96,7 @@ type Approval struct {
 	// Operation that is requested, such as "ledger.reverse".
 	Operation string `protobuf:"bytes,3,opt,name=operation,proto3" json:"operation,omitempty"`
 	// Principal that requested it.
-	Requester string `protobuf:"bytes,4,opt,name=requester,proto3" json:"requester,omitempty"`
+	RequestedBy string `protobuf:"bytes,4,opt,name=requested_by,json=requestedBy,proto3" json:"requested_by,omitempty"`
 	// Why it is requested.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Time of the request.
@@ -104,10 +104,10 @@ type Approval struct {
 	// From then on it can be neither approved nor rejected.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Principal that approved or rejected it. Empty: neither.
-	Decider string `protobuf:"bytes,8,opt,name=decider,proto3" json:"decider,omitempty"`
+	DecidedBy string `protobuf:"bytes,8,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
 	// Time at which it was approved or rejected. Not set: neither.
 	DecideTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=decide_time,json=decideTime,proto3" json:"decide_time,omitempty"`
-	// Note of the decider.
+	// Note of that principal.
 	Note string `protobuf:"bytes,10,opt,name=note,proto3" json:"note,omitempty"`
 	// X-Request-ID of the call that requested it.
 	RequestId     string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -166,9 +166,9 @@ func (x *Approval) GetOperation() string {
 	return ""
 }
 
-func (x *Approval) GetRequester() string {
+func (x *Approval) GetRequestedBy() string {
 	if x != nil {
-		return x.Requester
+		return x.RequestedBy
 	}
 	return ""
 }
@@ -194,9 +194,9 @@ func (x *Approval) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Approval) GetDecider() string {
+func (x *Approval) GetDecidedBy() string {
 	if x != nil {
-		return x.Decider
+		return x.DecidedBy
 	}
 	return ""
 }
@@ -787,18 +787,19 @@ var File_ledgerd_approval_v1_approval_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_approval_v1_approval_service_proto_rawDesc = "" +
 	"\n" +
-	"*ledgerd/approval/v1/approval_service.proto\x12\x13ledgerd.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\xac\x03\n" +
+	"*ledgerd/approval/v1/approval_service.proto\x12\x13ledgerd.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bledgerd/admin/v1/role.proto\"\xb6\x03\n" +
 	"\bApproval\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x128\n" +
 	"\x05state\x18\x02 \x01(\x0e2\".ledgerd.approval.v1.ApprovalStateR\x05state\x12\x1c\n" +
-	"\toperation\x18\x03 \x01(\tR\toperation\x12\x1c\n" +
-	"\trequester\x18\x04 \x01(\tR\trequester\x12\x16\n" +
+	"\toperation\x18\x03 \x01(\tR\toperation\x12!\n" +
+	"\frequested_by\x18\x04 \x01(\tR\vrequestedBy\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12;\n" +
 	"\vcreate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vexpire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\x12\x18\n" +
-	"\adecider\x18\b \x01(\tR\adecider\x12;\n" +
+	"expireTime\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\b \x01(\tR\tdecidedBy\x12;\n" +
 	"\vdecide_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"decideTime\x12\x12\n" +
 	"\x04note\x18\n" +

@@ -253,7 +253,7 @@ type Flag struct {
 	// Time at which it was resolved. Not set: it is open.
 	ResolveTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=resolve_time,json=resolveTime,proto3" json:"resolve_time,omitempty"`
 	// Principal that resolved it.
-	Principal string `protobuf:"bytes,18,opt,name=principal,proto3" json:"principal,omitempty"`
+	ResolvedBy string `protobuf:"bytes,18,opt,name=resolved_by,json=resolvedBy,proto3" json:"resolved_by,omitempty"`
 	// X-Request-ID of the call that resolved it; while it is open, of what flagged it.
 	RequestId     string `protobuf:"bytes,19,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -409,9 +409,9 @@ func (x *Flag) GetResolveTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Flag) GetPrincipal() string {
+func (x *Flag) GetResolvedBy() string {
 	if x != nil {
-		return x.Principal
+		return x.ResolvedBy
 	}
 	return ""
 }
@@ -684,7 +684,7 @@ var File_ledgerd_payment_v1_flag_proto protoreflect.FileDescriptor
 
 const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"\n" +
-	"\x1dledgerd/payment/v1/flag.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x05\n" +
+	"\x1dledgerd/payment/v1/flag.proto\x12\x12ledgerd.payment.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa4\x05\n" +
 	"\x04Flag\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x120\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x1c.ledgerd.payment.v1.FlagKindR\x04kind\x12\x16\n" +
@@ -707,8 +707,9 @@ const file_ledgerd_payment_v1_flag_proto_rawDesc = "" +
 	"\trefund_no\x18\x0f \x01(\tR\brefundNo\x12;\n" +
 	"\vcreate_time\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12=\n" +
-	"\fresolve_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\vresolveTime\x12\x1c\n" +
-	"\tprincipal\x18\x12 \x01(\tR\tprincipal\x12\x1d\n" +
+	"\fresolve_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\vresolveTime\x12\x1f\n" +
+	"\vresolved_by\x18\x12 \x01(\tR\n" +
+	"resolvedBy\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x13 \x01(\tR\trequestId\"\xa3\x01\n" +
 	"\x10ListFlagsRequest\x12=\n" +
