@@ -211,7 +211,7 @@ func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
 	if batches() != before {
 		t.Error("a second lapse wrote again")
 	}
-	due, err := ledger.DueHolds(context.Background(), pool, ledger.DueHold{}, 10)
+	due, err := ledger.DueHolds(context.Background(), pool, 0, ledger.DueHold{}, 10)
 	if err != nil || len(due) != 0 {
 		t.Errorf("due %v, %v", due, err)
 	}

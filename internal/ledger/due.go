@@ -18,12 +18,13 @@ type DueHold struct {
 	ExpiresAt time.Time
 }
 
-// DueHolds finds holds past their expiry, oldest first, after the given one. A LapseCommand for each account
+// DueHolds finds holds that expired a delay ago, oldest first, after the given one. A LapseCommand for each account
 // makes them lapse. Correctness does not depend on promptness: loading an account makes its due holds lapse
 // too.
-func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
+func DueHolds(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueHold, limit int32) ([]DueHold,
+	error) {
 	rows, err := q.HoldDuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool},
-		db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
+		db.HoldDuePageParams{DelayS: delay.Seconds(), After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
 	holds := make([]DueHold, len(rows))
 	for i, r := range rows {
 		holds[i] = DueHold{AccountKey{r.TenantID, r.Code, r.Asset}, r.HoldID, r.ExpiresAt}

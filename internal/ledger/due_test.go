@@ -25,7 +25,7 @@ func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 	defer pool.Close()
 	look := func() []ledger.DueHold {
 		t.Helper()
-		holds, err := ledger.DueHolds(ctx, pool, ledger.DueHold{}, 500)
+		holds, err := ledger.DueHolds(ctx, pool, 0, ledger.DueHold{}, 500)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -97,7 +97,7 @@ func (p *play) compareEntries() {
 // lapseAll does the scheduler's work: it must terminate and leave no due holds.
 func (p *play) lapseAll() {
 	for {
-		due, err := ledger.DueHolds(context.Background(), p.pool, ledger.DueHold{}, 1000)
+		due, err := ledger.DueHolds(context.Background(), p.pool, 0, ledger.DueHold{}, 1000)
 		p.ok(err)
 		due = slices.DeleteFunc(due, func(h ledger.DueHold) bool { return h.Account.Tenant != p.wish.Tenant })
 		if len(due) == 0 {

@@ -31,8 +31,8 @@ import (
 
 // background starts the background tasks, such as lapsing holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
-	s.every(ctx, time.Second, "lapse holds", handle(s, ledger.DueHolds, lapseHolds))
-	s.every(ctx, time.Second, "lapse reservations", handle(s, stock.DueItems, lapseReservations))
+	s.every(ctx, time.Second, "lapse holds", handle(s, late(ledger.DueHolds), lapseHolds))
+	s.every(ctx, time.Second, "lapse reservations", handle(s, late(stock.DueItems), lapseReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
 	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
 	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
@@ -63,6 +63,17 @@ func (s *Server) keepPartitions(ctx context.Context) error {
 		s.log.Info("created and dropped partitions of messages", "made", made, "dropped", dropped, "left_over", left)
 	}
 	return err
+}
+
+// lapseDelay is how long after its end a hold or a reservation lapses by a task. Those of an order that has timed out
+// are freed before by the timer of the order, in one commit.
+const lapseDelay = 3 * time.Second
+
+func late[T any](find func(context.Context, *pgxpool.Pool, time.Duration, T, int32) ([]T, error)) func(context.Context,
+	*pgxpool.Pool, T, int32) ([]T, error) {
+	return func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error) {
+		return find(ctx, pool, lapseDelay, after, limit)
+	}
 }
 
 // taskTimeout bounds a run of a background task: its connection may be silent.

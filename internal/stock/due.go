@@ -17,13 +17,14 @@ type DueItem struct {
 	LapseAt time.Time
 }
 
-// DueItems finds items with reservations that may be past their expiry, those longest past first, after the given one.
+// DueItems finds items with reservations that may have expired a delay ago, the oldest first, after the given one.
 // A LapseCommand makes them lapse. An item is found once for each segment, and also if the reservation that would have
 // been the first to lapse has ended otherwise while others are open. Correctness does not depend on promptness: loading
 // an item makes its due reservations lapse too.
-func DueItems(ctx context.Context, pool *pgxpool.Pool, after DueItem, limit int32) ([]DueItem, error) {
-	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{After: after.LapseAt,
-		AfterTenant: after.Tenant, AfterItem: after.Item, Batch: limit})
+func DueItems(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueItem, limit int32) ([]DueItem,
+	error) {
+	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{DelayS: delay.Seconds(),
+		After: after.LapseAt, AfterTenant: after.Tenant, AfterItem: after.Item, Batch: limit})
 	due := make([]DueItem, len(rows))
 	for n, r := range rows {
 		due[n] = DueItem{ItemKey{r.TenantID, r.Item}, pg.OrZero(r.NextLapseAt)}

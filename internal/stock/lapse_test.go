@@ -65,7 +65,7 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 		t.Helper()
 		var all []stock.DueItem
 		for after := (stock.DueItem{}); ; after = all[len(all)-1] {
-			due, err := stock.DueItems(t.Context(), s.app, after, 1)
+			due, err := stock.DueItems(t.Context(), s.app, 0, after, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
 		s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
 		s.all(end)
 		clock.Set(t, 61*time.Minute)
-		due, err := stock.DueItems(t.Context(), s.app, stock.DueItem{}, 10)
+		due, err := stock.DueItems(t.Context(), s.app, 0, stock.DueItem{}, 10)
 		if err != nil || len(due) != 1 || due[0].Item != tea {
 			t.Errorf("due: %v, %v", due, err)
 		}

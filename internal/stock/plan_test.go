@@ -93,7 +93,7 @@ func (p *plans) empty() {
 // find is the scheduler's query.
 func (p *plans) find() {
 	p.Helper()
-	if _, err := stock.DueItems(context.Background(), p.pool, stock.DueItem{}, 500); err != nil {
+	if _, err := stock.DueItems(context.Background(), p.pool, 0, stock.DueItem{}, 500); err != nil {
 		p.Fatal(err)
 	}
 }

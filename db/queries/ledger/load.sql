@@ -222,13 +222,12 @@ cross join lateral (
 ) h;
 
 -- name: HoldDuePage :many
--- Open holds that expired three seconds ago, with their accounts, oldest first, after a given one, for the background
--- task: those of an order that timed out are freed by its move, in one commit. Uses now(), because clock_timestamp()
--- cannot be an index condition: all open holds would be read.
+-- Open holds that expired a given time ago, with their accounts, oldest first, after a given one, for the background
+-- task. Uses now(), because clock_timestamp() cannot be an index condition: all open holds would be read.
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
     select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
-    where l.state = 'held' and l.expires_at <= now() - interval '3 seconds'
+    where l.state = 'held' and l.expires_at <= now() - make_interval(secs => @delay_s::double precision)
         and (l.expires_at, l.hold_id) > (@after::timestamptz, @after_id::bigint)
     order by l.expires_at, l.hold_id
     limit @batch::integer

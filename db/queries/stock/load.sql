@@ -131,11 +131,11 @@ cross join lateral (
 ) r;
 
 -- name: DuePage :many
--- Segments of items with reservations whose time may have been over for three seconds, the oldest first, after a given
--- one, for the background task: those of an order that timed out are freed by its move, in one commit. Uses now(),
--- because clock_timestamp() cannot be an index condition: all items would be read.
+-- Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
+-- one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be
+-- read.
 select l.tenant_id, l.item, l.next_lapse_at from stock_items l
-where l.next_lapse_at <= now() - interval '3 seconds'
+where l.next_lapse_at <= now() - make_interval(secs => @delay_s::double precision)
     and (l.next_lapse_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)
 order by l.next_lapse_at, l.tenant_id, l.item
 limit @batch::integer;

@@ -474,16 +474,17 @@ const holdDuePage = `-- name: HoldDuePage :many
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
     select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
-    where l.state = 'held' and l.expires_at <= now() - interval '3 seconds'
-        and (l.expires_at, l.hold_id) > ($1::timestamptz, $2::bigint)
+    where l.state = 'held' and l.expires_at <= now() - make_interval(secs => $1::double precision)
+        and (l.expires_at, l.hold_id) > ($2::timestamptz, $3::bigint)
     order by l.expires_at, l.hold_id
-    limit $3::integer
+    limit $4::integer
 ) h
 join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id
 order by h.expires_at, h.hold_id
 `
 
 type HoldDuePageParams struct {
+	DelayS  float64
 	After   time.Time
 	AfterID int64
 	Batch   int32
@@ -497,11 +498,15 @@ type HoldDuePageRow struct {
 	ExpiresAt time.Time
 }
 
-// Open holds that expired three seconds ago, with their accounts, oldest first, after a given one, for the background
-// task: those of an order that timed out are freed by its move, in one commit. Uses now(), because clock_timestamp()
-// cannot be an index condition: all open holds would be read.
+// Open holds that expired a given time ago, with their accounts, oldest first, after a given one, for the background
+// task. Uses now(), because clock_timestamp() cannot be an index condition: all open holds would be read.
 func (q *Queries) HoldDuePage(ctx context.Context, db DBTX, arg HoldDuePageParams) ([]HoldDuePageRow, error) {
-	rows, err := db.Query(ctx, holdDuePage, arg.After, arg.AfterID, arg.Batch)
+	rows, err := db.Query(ctx, holdDuePage,
+		arg.DelayS,
+		arg.After,
+		arg.AfterID,
+		arg.Batch,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -134,13 +134,14 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 
 const duePage = `-- name: DuePage :many
 select l.tenant_id, l.item, l.next_lapse_at from stock_items l
-where l.next_lapse_at <= now() - interval '3 seconds'
-    and (l.next_lapse_at, l.tenant_id, l.item) > ($1::timestamptz, $2::integer, $3::text)
+where l.next_lapse_at <= now() - make_interval(secs => $1::double precision)
+    and (l.next_lapse_at, l.tenant_id, l.item) > ($2::timestamptz, $3::integer, $4::text)
 order by l.next_lapse_at, l.tenant_id, l.item
-limit $4::integer
+limit $5::integer
 `
 
 type DuePageParams struct {
+	DelayS      float64
 	After       time.Time
 	AfterTenant int32
 	AfterItem   string
@@ -153,11 +154,12 @@ type DuePageRow struct {
 	NextLapseAt *time.Time
 }
 
-// Segments of items with reservations whose time may have been over for three seconds, the oldest first, after a given
-// one, for the background task: those of an order that timed out are freed by its move, in one commit. Uses now(),
-// because clock_timestamp() cannot be an index condition: all items would be read.
+// Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
+// one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be
+// read.
 func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]DuePageRow, error) {
 	rows, err := db.Query(ctx, duePage,
+		arg.DelayS,
 		arg.After,
 		arg.AfterTenant,
 		arg.AfterItem,
