@@ -41,6 +41,8 @@ type Cleaner struct {
 	// Patience is how long another session may have a table's advisory lock. After it the table is cleaned without the
 	// lock, because every login of the database can take it. Two processes at once are slower, but correct. 0: 1 min.
 	Patience time.Duration
+	// Timeout bounds a batch: its connection may be silent. 0: 40 s, longer than a statement may take.
+	Timeout time.Duration
 }
 
 const (
@@ -54,8 +56,6 @@ const (
 	greatestRest = 2 * time.Second
 	// every is the interval between runs over a table.
 	every = 10 * time.Second
-	// batchTimeout bounds a batch: its connection may be silent.
-	batchTimeout = 10 * time.Second
 )
 
 // Run cleans until ctx ends. It logs a failure and tries again in the next round.
@@ -132,7 +132,7 @@ func (c *Cleaner) may(t *Table, leads bool) bool {
 
 // batch deletes one batch and measures the oldest remaining row.
 func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int64, leads bool, err error) {
-	ctx, cancel := context.WithTimeout(pg.ForAllTenants(ctx), batchTimeout)
+	ctx, cancel := context.WithTimeout(pg.ForAllTenants(ctx), cmp.Or(c.Timeout, 40*time.Second))
 	defer cancel()
 	tx, err := c.Pool.BeginTx(ctx, pg.Begin(ctx, pg.ReadCommitted))
 	if err != nil {

@@ -164,7 +164,7 @@ func TestABatchOnASilentConnectionEnds(t *testing.T) {
 	db := pgtest.New(t)
 	p := pgtest.NewProxy(t, db.AllDSN)
 	keys := commit.Keys()
-	c := clean.Cleaner{Pool: pgtest.Pool(t, p.DSN), Metrics: clean.NewMetrics(nil)}
+	c := clean.Cleaner{Pool: pgtest.Pool(t, p.DSN), Metrics: clean.NewMetrics(nil), Timeout: 2 * time.Second}
 	if _, err := c.Clean(t.Context(), &keys); err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ type attempt[T Tx] struct {
 	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
 	// confirmed, also by synchronous standbys.
 	sent, flushed, durable bool
+	witnessed              bool // a batch that wrote nothing has inserted its row, for the standbys
 
 	waited time.Duration // total wait for other batches of this process
 }
@@ -293,10 +294,9 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 		return err
 	}
 	wrote = a.confirm(p) || wrote
-	if a.jobs[0].DryRun { // with synchronous standbys, it too may say only what they have
+	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
-		a.begin(p, a.engine.lockTimeout(false))
-		wrote = false
+		return p.Run(conn)
 	}
 	a.insertOwnRow(p, wrote)
 	return a.commit(p, conn, wrote)
@@ -309,7 +309,11 @@ func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
 	if !wrote {
-		p.Queue(func(d DB) error { return q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row)) })
+		p.Queue(func(d DB) error {
+			n, err := q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row))
+			a.witnessed = n > 0
+			return err
+		})
 		p.Queue(func(d DB) error { return q.CommitRelax(p.ctx, d) })
 		return
 	}
@@ -336,7 +340,7 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if pg.Warned(conn) {
 		return errWarned // committed here, but perhaps not on the synchronous standby
 	}
-	if wrote && !a.direct {
+	if (wrote || a.witnessed) && !a.direct {
 		a.engine.pace.observe(time.Since(start))
 	}
 	a.durable = wrote

@@ -311,7 +311,7 @@ func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	return max(e.lockWait, min(4*e.pace.commit(), statementTimeout/4))
 }
 
-// pace is a moving average of the duration of COMMITs with changes: others do not wait for the disk.
+// pace is a moving average of the duration of COMMITs that wait for the disk or a standby.
 type pace struct{ average atomic.Int64 }
 
 func (p *pace) observe(took time.Duration) {

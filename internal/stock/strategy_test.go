@@ -269,8 +269,9 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 			w.Direct = &commit.Direct{Tries: 1, Pause: time.Millisecond}
 			done := make(chan string, 1)
 			go func() { done <- s.do(w) }()
-			got := ""
-			for begin := time.Now(); got == "" && time.Since(begin) < 10*time.Second; {
+			got, before := "", "-" // the view reads the query before the wait: two readings must agree
+			for begin := time.Now(); (got == "" || got != before) && time.Since(begin) < 10*time.Second; {
+				before = got
 				got = s.text(`select coalesce(min(substring(a.query from '-- name: (\w+)')
 						|| case when l.pid is not null then ', advisory' else '' end), '')
 					from pg_stat_activity a

@@ -55,7 +55,7 @@ insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 values (@batch_id, @nonce, @committed_at, @commands, @instance)
 returning xmin;
 
--- name: BatchWitness :exec
+-- name: BatchWitness :execrows
 -- The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
 -- visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
@@ -64,8 +64,8 @@ where current_setting('synchronous_standby_names') <> '';
 
 -- name: CommitRelax :exec
 -- Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
--- COMMIT need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was
--- visible.
+-- COMMIT need not wait for the disk: there is nothing to lose, and what it has read of other batches was flushed before
+-- it was visible.
 select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = '';
 
 -- name: BatchVoid :exec

@@ -52,6 +52,8 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 // applyWaiting applies the notices that came before their payment was created, and reports whether there were any. The
 // gateway may not say again that it is paid, and a query may lag behind what it has said.
 func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l payment.Leased) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, recordWithin)
+	defer cancel()
 	waiting, requests, err := d.Reader.Waiting(ctx, payment.Key{Tenant: g.Tenant, OutTradeNo: l.Number})
 	for i, s := range waiting {
 		from := payment.GatewayKey{Tenant: g.Tenant, Gateway: s.Gateway}

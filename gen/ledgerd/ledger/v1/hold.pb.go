@@ -103,7 +103,7 @@ type Hold struct {
 	Captured string `protobuf:"bytes,7,opt,name=captured,proto3" json:"captured,omitempty"`
 	// Amount still held. Zero after HELD.
 	Remaining string `protobuf:"bytes,8,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// State. GetHold and ListHolds show it as recorded: after its expire_time a hold stays HELD for up to a second,
+	// State. GetHold and ListHolds show it as recorded: after its expire_time a hold stays HELD for some seconds,
 	// unless its account is used.
 	State HoldState `protobuf:"varint,9,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
 	// Time at which it expires, unless it ends before.
@@ -866,7 +866,7 @@ func (*GetHoldRequest_HoldBizNo) isGetHoldRequest_Hold() {}
 
 type GetHoldResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As recorded: after its expire_time it stays HELD for up to a second, unless its account is used.
+	// As recorded: after its expire_time it stays HELD for some seconds, unless its account is used.
 	Hold          *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -591,7 +591,7 @@ func (x *GetItemRequest) GetItem() string {
 
 type GetItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As recorded: units of a reservation count as reserved for up to a second after its expire_time, unless the item is
+	// As recorded: units of a reservation count as reserved for some seconds after its expire_time, unless the item is
 	// used.
 	Item          *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -101,7 +101,7 @@ func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) e
 	return err
 }
 
-const batchWitness = `-- name: BatchWitness :exec
+const batchWitness = `-- name: BatchWitness :execrows
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 select $1, $2, $3, $4, $5
 where current_setting('synchronous_standby_names') <> ''
@@ -117,15 +117,18 @@ type BatchWitnessParams struct {
 
 // The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
 // visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
-func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) error {
-	_, err := db.Exec(ctx, batchWitness,
+func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) (int64, error) {
+	result, err := db.Exec(ctx, batchWitness,
 		arg.BatchID,
 		arg.Nonce,
 		arg.CommittedAt,
 		arg.Commands,
 		arg.Instance,
 	)
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const batchesOpen = `-- name: BatchesOpen :many
@@ -172,8 +175,8 @@ select set_config('synchronous_commit', 'off', true) where current_setting('sync
 `
 
 // Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
-// COMMIT need not wait for the disk: there is nothing to lose, and what the batch has read was flushed before it was
-// visible.
+// COMMIT need not wait for the disk: there is nothing to lose, and what it has read of other batches was flushed before
+// it was visible.
 func (q *Queries) CommitRelax(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, commitRelax)
 	return err
