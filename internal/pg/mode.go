@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -18,18 +17,13 @@ var ErrMode = errors.New("the database URL asks for a query execution mode that 
 
 // CheckMode refuses query execution modes that do not work. exec and simple_protocol cannot encode arrays of
 // the service's types. describe_exec uses an unnamed statement over two round trips, between which a pooler may switch
-// to a connection with another one. Prepared statements (cache_statement, the default) are lost behind a pooler in
-// transaction mode; a pooler that keeps them (PgBouncer 1.21 or later with max_prepared_statements) requires
-// the mode to be named in the URL.
+// to a connection with another one. Behind a pooler, prepared statements (cache_statement, the default) may be lost.
 func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	config := pool.Config().ConnConfig
 	switch config.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeDescribeExec:
 		return fmt.Errorf("%w: %s must be cache_statement or cache_describe", ErrMode, modeSetting)
 	case pgx.QueryExecModeCacheStatement:
-		if strings.Contains(config.ConnString(), modeSetting) {
-			return nil
-		}
 	default:
 		return nil
 	}
@@ -39,7 +33,7 @@ func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	if pooler {
 		return fmt.Errorf("%w: there is a pooler before the database, which may lose prepared statements: "+
-			"add %s=cache_describe to the URL, or %[2]s=cache_statement if the pooler keeps them", ErrMode, modeSetting)
+			"add %s=cache_describe to the URL", ErrMode, modeSetting)
 	}
 	return nil
 }

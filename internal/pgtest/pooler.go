@@ -18,6 +18,12 @@ import (
 // test is skipped where PgBouncer is not installed.
 func Pooler(t *testing.T, dsn string) *url.URL {
 	t.Helper()
+	return PoolerWith(t, dsn, "transaction")
+}
+
+// PoolerWith is Pooler in another mode, such as session.
+func PoolerWith(t *testing.T, dsn, mode string) *url.URL {
+	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
 		t.Skip("SKIPPED, NOT TESTED: pgbouncer is not installed (apt-get install pgbouncer)")
@@ -36,7 +42,10 @@ func Pooler(t *testing.T, dsn string) *url.URL {
 		t.Fatal(err)
 	}
 	uid, gid := owner.Sys().(*syscall.Stat_t).Uid, owner.Sys().(*syscall.Stat_t).Gid
-	address := freeAddress(t)
+	address, size := freeAddress(t), 6
+	if mode == "session" {
+		size = 60 // a connection for each client
+	}
 	settings := fmt.Sprintf(`[databases]
 * = host=%s port=%d
 [pgbouncer]
@@ -45,10 +54,10 @@ listen_port = %d
 unix_socket_dir =
 auth_type = trust
 auth_file = %s/users
-pool_mode = transaction
-default_pool_size = 6
+pool_mode = %s
+default_pool_size = %d
 max_client_conn = 200
-`, c.Host, c.Port, address.Port, dir)
+`, c.Host, c.Port, address.Port, dir, mode, size)
 	for name, text := range map[string]string{"users": fmt.Sprintf("%q %q\n", c.User, c.Password), "ini": settings} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)

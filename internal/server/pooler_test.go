@@ -26,11 +26,22 @@ func through(u *url.URL, mode string) string {
 	return with.String()
 }
 
-// Behind a pooler in transaction mode, a server works in the documented modes, and refuses to start in others.
+// Behind a pooler in transaction or session mode, a server works in the documented modes, and refuses to start in
+// others.
 func TestServerBehindAPoolerWorksOrNamesTheSetting(t *testing.T) {
 	t.Parallel()
+	for _, mode := range []string{"transaction", "session"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			behindPooler(t, mode)
+		})
+	}
+}
+
+func behindPooler(t *testing.T, poolMode string) {
+	t.Helper()
 	db := pgtest.New(t)
-	u := pgtest.Pooler(t, db.AppDSN)
+	u := pgtest.PoolerWith(t, db.AppDSN, poolMode)
 	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, db.SuperDSN), "shop")
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +51,7 @@ func TestServerBehindAPoolerWorksOrNamesTheSetting(t *testing.T) {
 			Anyone: &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin},
 			Log:    slog.New(slog.DiscardHandler)})
 	}
-	for _, mode := range []string{"", "exec", "simple_protocol", "describe_exec"} {
+	for _, mode := range []string{"", "cache_statement", "exec", "simple_protocol", "describe_exec"} {
 		if s, err := start(mode); !errors.Is(err, pg.ErrMode) {
 			t.Errorf("mode %q: %v", mode, err)
 			if err == nil {
