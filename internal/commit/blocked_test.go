@@ -294,3 +294,26 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 		}
 	}
 }
+
+// Another server's batches hold a row, and their COMMITs take long, as with a standby far away. A batch waits for the
+// row three times, each time for as long as four COMMITs, before it sets commands aside: those of callers with little
+// time would fail.
+func TestABatchWaitsForTheCommitsOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	e.pace.average.Store(int64(400 * time.Millisecond))
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	call := e.start(within(t, 30*time.Second), submission(add("c0", 1)))
+	eventually(t, "the batch waits", func() bool {
+		return w.int("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+	})
+	// 0.8 s while it is optimistic and 3 times 1.6 s. One of these waits, or three of 0.8 s, would not do.
+	time.AfterFunc(3600*time.Millisecond, end)
+	if a := <-call; a.err != nil {
+		t.Error(a.err)
+	}
+	if n := e.metric(t, "lock_waits_total"); n > 0 {
+		t.Errorf("%v commands were set aside", n)
+	}
+}
