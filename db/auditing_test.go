@@ -111,7 +111,8 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"grab-1 user:9 pending creation 1 9.90 simple_order; grab-2 user:8 cancelled buyer 2 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
 			"order-8 user:1 cancelled buyer 2 9.90 order; order-9 user:1 awaiting_payment creation 1 9.90 order",
 		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled; " +
+			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; purchase [\"user:1\", \"sku-2\"] claimed for 01:00:00; " +
+			"move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled; " +
 			"message ID webhook order.cancelled shop",
 		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'other' and order_no = 'order-1'`: "" +
 			"move awaiting_payment creation; hold order-1/hold 0.40 CNY held; move cancelled buyer; hold ended order-1/hold 0.40 CNY released",

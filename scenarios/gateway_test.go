@@ -65,7 +65,7 @@ func (s *story) startGateways(in *script) {
 		}
 	}
 	s.key(s.caller) // makes the tenant, which the settings name
-	s.flags = []string{"--pay", filepath.Join(dir, "pay.yaml")}
+	s.flags = append(s.flags, "--pay", filepath.Join(dir, "pay.yaml"))
 	s.restart()
 }
 

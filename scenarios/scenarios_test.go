@@ -4,11 +4,13 @@ package scenarios
 import (
 	"bufio"
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -106,6 +108,11 @@ func newStory(t testing.TB, binary string) *story {
 	s := &story{TB: t, db: pgtest.New(t), binary: binary, keys: map[string]string{}, caller: "shop",
 		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 500}, Timeout: time.Minute}}
 	t.Cleanup(s.http.CloseIdleConnections)
+	providers, messages := filepath.Join(t.TempDir(), "notify.yaml"), filepath.Join(t.TempDir(), "messages")
+	if err := os.WriteFile(providers, []byte("email: [{kind: file, path: '"+messages+"'}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.flags = []string{"--notify", providers}
 	for range 2 {
 		s.serve()
 	}
@@ -115,7 +122,8 @@ func newStory(t testing.TB, binary string) *story {
 // serve starts a server and waits until it listens.
 func (s *story) serve() {
 	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", "127.0.0.1:0"}, s.flags...)...)
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AppDSN)
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AppDSN,
+		"LEDGERD_SECRET="+base64.StdEncoding.EncodeToString(make([]byte, 32)))
 	logs, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()

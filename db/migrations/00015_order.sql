@@ -27,6 +27,8 @@ create table order_orders (
     sale_unit          smallint,
     once               boolean not null default false,
     metadata           jsonb,
+    expiry_messages    jsonb,
+    submit_token       bytea,
     principal          text collate "C" not null,
     request_id         text collate "C" not null,
     created_at         timestamptz not null,
@@ -45,7 +47,11 @@ create table order_orders (
     constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
     constraint order_orders_sale_check check (
         (sale is null) = (sale_unit is null) and (sale is not null or not once)),
-    constraint order_orders_metadata_check check (octet_length(metadata::text) <= 131072)
+    constraint order_orders_metadata_check check (octet_length(metadata::text) <= 131072),
+    constraint order_orders_expiry_messages_check check (
+        (expiry_messages is null or life_ms is not null)
+        and jsonb_typeof(expiry_messages) = 'array' and jsonb_array_length(expiry_messages) between 1 and 10),
+    constraint order_orders_submit_token_check check (octet_length(submit_token) = 32)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 -- Partial: on an empty table they would look as good as the primary key for a look-up by number, and the second as good
 -- as the first for a list of a subject's orders.
@@ -82,6 +88,10 @@ comment on column order_orders.sale is 'Sale in which it was won; null: none.';
 comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
 comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
 comment on column order_orders.metadata is 'Metadata of the caller: names and values; null: none.';
+comment on column order_orders.expiry_messages is
+    'Numbers of the messages that are due at the end of its time to pay, unless it is paid or cancelled before; null: '
+    'none.';
+comment on column order_orders.submit_token is 'SHA-256 of the submit token of the call that created it; null: none.';
 comment on column order_orders.principal is 'Principal of the caller that created it.';
 comment on column order_orders.request_id is 'X-Request-ID of the call.';
 comment on column order_orders.created_at is 'When it was created: time of its batch.';

@@ -175,6 +175,23 @@ cross join lateral (
         h.request_id
     from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     union all
+    select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose,
+        coalesce(k.spent_by, o.principal), o.request_id
+    from (select where o.submit_token is not null) f
+    left join lateral (
+        select v.purpose, v.spent_by from token_submit_tokens v
+        where v.tenant_id = o.tenant_id and v.token_hash = o.submit_token
+        offset 0
+    ) k on true
+    union all
+    select o.created_at, 6, 'purchase', o.purchase_parts::text collate "C",
+        'claimed for ' || make_interval(secs => o.purchase_window_ms / 1000.0), o.principal, o.request_id
+    from (select where o.purchase_parts is not null) f
+    union all
+    select o.created_at, 6, 'purchase', o.sale, 'unit ' || o.sale_unit || ' of ' || o.subject, o.principal,
+        o.request_id
+    from (select where o.sale is not null) f
+    union all
     select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
     from jsonb_array_elements(o.lines) with ordinality as l (line, n)
     cross join lateral (
@@ -242,6 +259,17 @@ cross join lateral (
         select v.recorded_at, 2011, v.biz_no, v.type, v.principal, v.request_id
         from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
     ) x (at, n, name, type, principal, request_id)
+    union all
+    -- Others of the call that created it, such as that of the points in an Execute.
+    select v.recorded_at, 7, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+    from (
+        select * from ledger_transfers w
+        where w.request_id = o.request_id and w.recorded_at = o.created_at
+        offset 0 -- without the tenant: with it, another index looks as good as the one on request ids
+    ) v
+    where v.tenant_id = o.tenant_id and not exists (
+        select from order_orders p
+        where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/pay$'))
     union all
     select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
     from (
@@ -340,34 +368,36 @@ cross join lateral (
 ) s
 left join access_tenants t on t.tenant_id = o.tenant_id;
 comment on view audit.order_story is
-    'Everything that happened to an order: its moves, its reservations and what came back of them, its coupon, its '
-    'hold, its transfer, its messages and what became of them, and its payments. Ask for one order, by tenant and '
-    'order_no, in the order of at, n. Messages are those under the order''s numbers, and all others of the calls that '
-    'created and moved it: a call that moved several orders has its messages in the story of each. Not here, because '
-    'no index finds them: the submit token that the order spent (audit.submit_tokens by spent_request_id), '
-    'messages with a number of their own that were suppressed as repeats, and those that were recorded while the '
-    'database''s clock was behind recorded times.';
+    'Everything that happened to an order: its submit token, its moves, its reservations and what came back of them, '
+    'its coupon, its hold, its transfer, the claim on its purchase, its messages and what became of them, and its '
+    'payments. Ask for one order, by tenant and order_no, in the order of at, n. Messages are those under the '
+    'order''s numbers, and all others of the calls that created and moved it: a call that moved several orders has its '
+    'messages in the story of each. Transfers are the order''s own, and those of the call that created it. Not here, '
+    'because no index finds them: messages with a number of their own that were suppressed as repeats, and messages '
+    'and transfers of the creating call that were recorded while the database''s clock was behind recorded times.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
 comment on column audit.order_story.n is
-    'Rank of rows of the same time: the creation, what was made with it, payments, moves, what ended with them, '
-    'messages, flags, refunds.';
+    'Rank of rows of the same time: the token, the creation, what was made with it, payments, moves, what ended with '
+    'them, messages, flags, refunds.';
 comment on column audit.order_story.what is
-    'move: of the order, or its creation; reservation; reservation ended; unsell: sold units came back; coupon: '
-    'locked, given back or used; hold; hold ended; transfer, also its reversal; message: accepted; message repeated: '
-    'a message of the order''s creation that was suppressed, because it repeats an earlier one; message event: of a '
-    'message; payment, refund: a move of it, or its creation; notice: of a gateway; flag; flag resolved.';
+    'token spent: the submit token of the call that created it; move: of the order, or its creation; purchase: '
+    'claimed by its creation, or a unit of a sale; reservation; reservation ended; unsell: sold units came back; '
+    'coupon: locked, given back or used; hold; hold ended; transfer, also its reversal; message: accepted; message '
+    'repeated: a message of the order''s creation that was suppressed, because it repeats an earlier one; message '
+    'event: of a message; payment, refund: a move of it, or its creation; notice: of a gateway; flag; flag resolved.';
 comment on column audit.order_story.name is
-    'State that the order entered; item and number of the reservation; code of the coupon; biz_no of the hold or '
-    'transfer; biz_no of the message, or its number if it has none; out_trade_no of the payment, notice or flag; '
-    'refund_no of the refund.';
+    'SHA-256 of the token; state that the order entered; parts of the purchase, or sale; item and number of the '
+    'reservation; code of the coupon; biz_no of the hold or transfer; biz_no of the message, or its number if it has '
+    'none; out_trade_no of the payment, notice or flag; refund_no of the refund.';
 comment on column audit.order_story.detail is
-    'Cause and reason of the move; quantity and state of the reservation; quantity, number and reason of the unsell; '
-    'state of the coupon; amount and state of the hold; type of the transfer; channel, business type and masked '
-    'recipient of the message, and the message that it repeats; kind, provider and code of the event; state and cause '
-    'of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the notice; kind, '
-    'amount and currency of the flag, or its resolution and note.';
+    'Purpose of the token, if it has one and is not forgotten; cause and reason of the move; window of the purchase, '
+    'or which unit of the buyer of a sale; quantity and state of the reservation; quantity, number and reason of the '
+    'unsell; state of the coupon; amount and state of the hold; type of the transfer; channel, business type and '
+    'masked recipient of the message, and the message that it repeats; kind, provider and code of the event; state '
+    'and cause of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the '
+    'notice; kind, amount and currency of the flag, or its resolution and note.';
 comment on column audit.order_story.principal is
     'Principal of the caller; null where it is not recorded: of moves by timers, notices, attempts to send, flags that '
     'are raised, reservations that a later call ended, and holds that were released or expired.';

@@ -259,7 +259,7 @@ func (m *paidMessages) need(tx *Tx, c commit.Caller, outTradeNo string) {
 			m.unsent = "its messages cannot be read"
 			return
 		}
-		m.sends = needMessages(tx, messages, order.Key{})
+		m.sends = needMessages(tx, messages, order.Key{}, 0)
 	})
 }
 

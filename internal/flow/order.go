@@ -35,9 +35,13 @@ type CreateOrder struct {
 	NumberErr error
 	// Messages are sent in the same commit. One without a BizNo gets one of the order.
 	Messages []notify.SendCommand
+	// ExpiryMessages are due at the end of the time to pay. They have no BizNo and no NotBefore.
+	ExpiryMessages []notify.SendCommand
+	SubmitToken    []byte // SHA-256 of the submit token of the call; nil: none
 
 	consequences
 	sends    []*notify.SendCommand
+	expiry   []*notify.SendCommand // none if nothing remains to be paid
 	row      *order.Row
 	instance machine.CreateCommand
 	lines    []*stock.ReserveCommand // one a line, if they are reserved
@@ -88,7 +92,10 @@ func (c *CreateOrder) Need(tx *Tx) {
 		c.coupon = tx.needCoupon(c.Tenant, c.Coupon)
 		c.lock.need(tx)
 	}
-	c.sends = needMessages(tx, c.Messages, k)
+	c.sends, c.expiry = needMessages(tx, c.Messages, k, 0), nil
+	if !c.PaidAtOnce() {
+		c.expiry = needMessages(tx, c.ExpiryMessages, k, len(c.Messages))
+	}
 	if c.PaidAtOnce() && !tx.loaded { // its parts end in this attempt. Those of operations are named before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
 	}
@@ -172,7 +179,27 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 	if err := sendAll(tx, c.sends); err != nil {
 		return nil, err
 	}
+	if err := c.sendAtExpiry(tx, o); err != nil {
+		return nil, err
+	}
 	return c.view(tx)
+}
+
+// sendAtExpiry accepts the messages that are due at the end of the time to pay.
+func (c *CreateOrder) sendAtExpiry(tx *Tx, o *order.Order) error {
+	for n, m := range c.expiry {
+		m.NotBefore = o.CreatedAt.Add(o.Life)
+		answer, err := m.Apply(tx.Messages())
+		if err != nil {
+			return inElement(err, "expiry_messages", n)
+		}
+		accepted, first := answer.(*notify.Message)
+		if !first { // not ours to cancel
+			return order.PartTaken(c.row.Key, "message", m.Params.BizNo)
+		}
+		o.ExpiryMessages = append(o.ExpiryMessages, accepted.ID)
+	}
+	return nil
 }
 
 // repeat answers with the order that there is.
@@ -279,11 +306,12 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 		return nil, inMachine(err)
 	}
 	i := answer.(machine.Instance)
-	o := order.Order{ID: i.ID, Facts: c.Facts, Scale: scale, Principal: c.Principal, RequestID: c.RequestID}
+	o := order.Order{ID: i.ID, Facts: c.Facts, Scale: scale, SubmitToken: c.SubmitToken, Principal: c.Principal,
+		RequestID: c.RequestID}
 	if !i.TimerAt.IsZero() {
 		o.Life = i.TimerAt.Sub(i.CreatedAt)
 	}
-	if (c.Reserve || c.hold != nil || c.coupon != nil) && c.toPaid == nil {
+	if (c.Reserve || c.hold != nil || c.coupon != nil || len(c.expiry) > 0) && c.toPaid == nil {
 		if err := c.mayReserve(tx, i, &o); err != nil {
 			return nil, err
 		}
@@ -293,6 +321,9 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 
 // mayReserve checks that the machine gives back what the order reserves, holds and locks.
 func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
+	if len(c.expiry) > 0 && o.Life > notify.MaxAhead {
+		return fault.InvalidField("pay_within", "must be at most 30 days for an order with expiry_messages")
+	}
 	return reservable(o.Life, o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo))
 }
 
@@ -359,12 +390,13 @@ func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) er
 	return err
 }
 
-// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one.
-func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key) (sends []*notify.SendCommand) {
+// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one; the first
+// one has the number that message n of the order has.
+func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key, first int) (sends []*notify.SendCommand) {
 	for n := range messages {
 		m := messages[n] // a copy: another attempt may have another order_no, and so other BizNos
 		if m.Params.BizNo == "" && k.OrderNo != "" {
-			m.Params.BizNo = k.MessageNo(n)
+			m.Params.BizNo = k.MessageNo(first + n)
 		}
 		m.Need(tx.Messages())
 		sends = append(sends, &m)

@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
@@ -36,7 +37,8 @@ type bookedOrder struct {
 	wish         // the request
 	state, cause string
 	revision     int
-	until        int // when the timer fires; 0: never
+	until        int    // when the timer fires; 0: never
+	expiry       string // state of its message for the end of the time to pay; empty: none
 }
 
 type bookedReservation struct {
@@ -171,7 +173,7 @@ func (b *books) release(no string) string {
 	return "ok"
 }
 
-func (b *books) create(no string, w wish, refuse bool) string {
+func (b *books) create(no string, w wish, refuse, remind bool) string {
 	if o, ok := b.orders[no]; ok {
 		if o.wish != w {
 			return "ORDER_EXISTS_DIFFERENT"
@@ -192,7 +194,7 @@ func (b *books) create(no string, w wish, refuse bool) string {
 		life = 30
 	}
 	atOnce := w.payed == w.amount
-	if w.machine == "own" && !atOnce && (w.reserve || w.payed > 0) {
+	if w.machine == "own" && !atOnce && (w.reserve || w.payed > 0 || remind) {
 		return "FIELD_INVALID"
 	}
 	for n, item := range w.items() {
@@ -229,7 +231,11 @@ func (b *books) create(no string, w wish, refuse bool) string {
 	if o.state == "" {
 		o.state = "pending"
 	}
+	if remind {
+		o.expiry = notify.Queued
+	}
 	if atOnce {
+		o.expiry = ""
 		o.enter("paid", "balance")
 	}
 	b.orders[no] = o
@@ -271,6 +277,9 @@ func (b *books) move(no, to, from, cause string) string {
 		}
 	}
 	o.enter(to, cause)
+	if o.expiry != "" && to != "refunding" {
+		o.expiry = notify.Cancelled
+	}
 	b.orders[no] = o
 	if to == "cancelled" {
 		b.giveBack(no, o)
@@ -330,6 +339,9 @@ func (b *books) reserve(item, no string) string {
 func (b *books) rows() (rows []string) {
 	for no, o := range b.orders {
 		rows = append(rows, fmt.Sprintf("%s %s %d %s", no, o.state, o.revision, o.cause))
+		if o.expiry != "" {
+			rows = append(rows, no+" expiry "+o.expiry)
+		}
 	}
 	for key, r := range b.reservations {
 		rows = append(rows, fmt.Sprintf("%s %d %s", key, r.quantity, r.state))
@@ -413,7 +425,7 @@ func (p *orderPlay) any(r *rapid.T) bookedCommand {
 		if !ok {
 			return p.create(r, no)
 		}
-		return p.want(no, w, false)
+		return p.want(no, w, false, false)
 	case "pay":
 		return p.move(no, "paid", "", rapid.SampledFrom([]string{"p", "q"}).Draw(r, "cause"))
 	case "cancel":
@@ -476,11 +488,11 @@ func (p *orderPlay) create(r *rapid.T, no string) bookedCommand {
 	if w.purchase != "" {
 		w.purchaseWindow = rapid.SampledFrom([]int{5, 60}).Draw(r, "window")
 	}
-	return p.want(no, w, rapid.Bool().Draw(r, "refuse"))
+	return p.want(no, w, rapid.Bool().Draw(r, "refuse"), rapid.Bool().Draw(r, "remind"))
 }
 
 // want returns the command that creates an order.
-func (p *orderPlay) want(no string, w wish, refuse bool) bookedCommand {
+func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 	p.wishes[no] = w
 	c := &flow.CreateOrder{Caller: p.caller, OrderNo: no, Facts: order.Facts{Machine: w.machine, Subject: "ann", Asset: "CNY",
 		Amount: dec(fmt.Sprint(w.amount)), Payee: "world", PayWithin: time.Duration(w.within) * time.Minute, Reserve: w.reserve}}
@@ -493,7 +505,12 @@ func (p *orderPlay) want(no string, w wish, refuse bool) bookedCommand {
 	if w.purchase != "" {
 		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Window: time.Duration(w.purchaseWindow) * time.Minute, Refuse: refuse}
 	}
-	return bookedCommand{c, func(b *books) string { return b.create(no, w, refuse) }}
+	if remind {
+		m := reminder(no)
+		m.Caller = p.caller
+		c.ExpiryMessages = []notify.SendCommand{m}
+	}
+	return bookedCommand{c, func(b *books) string { return b.create(no, w, refuse, remind) }}
 }
 
 func (p *orderPlay) move(no, to, from, cause string) bookedCommand {
@@ -565,6 +582,9 @@ func (p *orderPlay) compare() {
 	got := p.market.text(`select coalesce(string_agg(line, E'\n' order by line collate "C"), '') from (
 		select concat_ws(' ', o.order_no, i.state, i.revision, i.cause) as line from order_orders o join machine_instances i
 			on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no where o.tenant_id = $1
+		union all select o.order_no || ' expiry ' || n.state from order_orders o
+			cross join lateral jsonb_array_elements_text(o.expiry_messages) e (id)
+			join audit.notifications n on n.message_id = e.id::bigint where o.tenant_id = $1
 		union all select concat_ws(' ', item, reservation_no, quantity, state) from stock_reservations where tenant_id = $1
 		union all select biz_no || ' ' || state from ledger_holds where tenant_id = $1
 		union all select (parts ->> 0) || ' is ' || owner from claim_keys where tenant_id = $1 and expires_at > clock_timestamp()

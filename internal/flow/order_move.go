@@ -37,7 +37,7 @@ func (c *MoveOrder) Need(tx *Tx) {
 	if c.follow != "" {
 		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
 	}
-	c.sends = needMessages(tx, c.Messages, order.Key{})
+	c.sends = needMessages(tx, c.Messages, order.Key{}, 0)
 	c.consequences.need(tx)
 }
 

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
@@ -9,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/stock"
@@ -40,6 +42,7 @@ func (tx *Tx) openParts() {
 	tx.Stock()
 	tx.Claims()
 	tx.Coupons()
+	tx.Messages()
 }
 
 // nameParts names the rows that end the parts of an order.
@@ -72,6 +75,9 @@ func (tx *Tx) nameParts(o *order.Order) {
 	if o.Coupon != "" {
 		e.coupon = tx.needCoupon(o.Tenant, o.Coupon)
 	}
+	for _, id := range o.ExpiryMessages {
+		expiryOf(commit.Caller{Tenant: o.Tenant}, id).Need(tx.Messages())
+	}
 	tx.Payments() // open ones are closed at their gateways
 	if tx.ends == nil {
 		tx.ends = map[order.Key][]*ends{}
@@ -80,14 +86,22 @@ func (tx *Tx) nameParts(o *order.Order) {
 }
 
 // endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the facts,
-// since a CreateOrder of the batch may have other content in each attempt.
+// since a CreateOrder of the batch may have other content in each attempt, and other messages.
 func (tx *Tx) endsOf(o *order.Order) *ends {
+	unnamed := func(id int64) bool {
+		return !messages.opened(tx) || !tx.Messages().Named(notify.Key{Tenant: o.Tenant, ID: id})
+	}
 	for _, e := range tx.ends[o.Key] {
-		if o.Same(&e.order) == nil {
+		if o.Same(&e.order) == nil && !slices.ContainsFunc(o.ExpiryMessages, unnamed) {
 			return e
 		}
 	}
 	return nil
+}
+
+// expiryOf is the command that cancels a message of an order's expiry.
+func expiryOf(c commit.Caller, id int64) *notify.CancelCommand {
+	return &notify.CancelCommand{Caller: c, ID: id}
 }
 
 // orderOf returns the order of an instance, or nil if it has none. known: the batch has read whether it has.
@@ -130,6 +144,11 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 		return nil
 	}
 	tx.Payments().CloseAll(payment.OrderKey(o.Key))
+	if m.Instance.Cause != machine.CauseTimer {
+		if err := cancelExpiry(tx, m, o); err != nil {
+			return err
+		}
+	}
 	if row := tx.endsOf(o).coupon; row != nil {
 		if err := tx.settleCoupon(row, m, o.OrderNo); err != nil {
 			return err
@@ -139,6 +158,21 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 		return tx.endsOf(o).confirm(tx, m, o)
 	}
 	return tx.endsOf(o).cancel(tx, m, o)
+}
+
+// cancelExpiry cancels the messages that were due at the end of the time to pay. A caller may have cancelled them
+// before. One cannot have been sent, since its row was locked before the time was read, unless the clock went back.
+func cancelExpiry(tx *Tx, m *machine.Moved, o *order.Order) error {
+	for _, id := range o.ExpiryMessages {
+		c := expiryOf(m.Caller, id)
+		c.Need(tx.Messages()) // finds the row that nameParts has named
+		_, err := c.Apply(tx.Messages())
+		if err != nil && !fault.Is(err, notify.NotFound) && !fault.Is(err, notify.NotCancellable) &&
+			!fault.Is(err, notify.BeingSent) {
+			return err
+		}
+	}
+	return nil
 }
 
 func (e *ends) confirm(tx *Tx, m *machine.Moved, o *order.Order) error {

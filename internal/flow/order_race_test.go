@@ -53,6 +53,11 @@ func (m *market) agrees() {
 		or i.instance_id <> o.order_id`); got != "" {
 		m.Error(got)
 	}
+	m.equal("expiry messages", m.text(`select coalesce(string_agg(format('%s is %s by %s, and its message %s', o.order_no, i.state, i.cause, n.state), ', '), '')
+		from order_orders o join machine_instances i on i.instance_id = o.order_id
+		cross join lateral jsonb_array_elements_text(o.expiry_messages) e (id)
+		left join audit.notifications n on n.message_id = e.id::bigint
+		where n.state is distinct from case when i.revision = 1 or i.cause = 'timer' then 'queued' else 'cancelled' end`), "")
 	m.equal("counts", m.text(`select format('%s %s', (select sum(available) from stock_items), (select (balance - held)::bigint from ledger_accounts where code = 'user:0'))`),
 		m.text(`select format('%s %s', 200 - coalesce((select sum(quantity) from stock_reservations where state in ('reserved', 'sold')), 0),
 			5000 - coalesce((select sum(amount) from ledger_holds where state in ('held', 'captured')), 0)::bigint -
@@ -146,7 +151,7 @@ func TestOneEndOfEachOrderWins(t *testing.T) {
 		wg.Go(func() {
 			no := fmt.Sprint("o", n)
 			name := []string{"order", "own", "order"}[n%3]
-			x := newOrder(no, at(name), sameAs(no), func(c *flow.CreateOrder) {
+			x := newOrder(no, at(name), sameAs(no), remind, func(c *flow.CreateOrder) {
 				c.Lines[0].Quantity, c.Balance.Amount = 1, dec("0.5")
 				c.PayWithin = time.Hour
 				if n >= 20 {

@@ -117,6 +117,7 @@ move|awaiting_payment|creation|test|q1
 reservation|tea a/1|3 reserved|test|q1
 coupon|ten|locked|test|q1
 hold|a/hold|4.00 CNY held|test|q1
+purchase|["a"]|claimed for 01:00:00|test|q1
 reservation ended|tea a/1|3 expired|-|-
 move|cancelled|timer: timeout|-|q2
 coupon|ten|claimed|test|q2
@@ -126,6 +127,7 @@ message|ID|webhook order.cancelled shop|test|q2`)
 move|awaiting_payment|creation|test|q2
 reservation|tea b/1|3 reserved|test|q2
 transfer|b/pay|order|test|q2
+purchase|["a"]|claimed for 01:00:00|test|q2
 move|paid|balance|test|q2
 reservation ended|tea b/1|3 sold|test|q2
 message|ID|webhook order.cancelled shop|test|q2

@@ -115,8 +115,10 @@ type Grab struct {
 	// OrderNo is a number for the order, and Renumber makes another if it is taken.
 	OrderNo   string
 	Renumber  func() (string, error)
-	NumberErr error  // why no number could be made; nil: one was
-	Code      string // for the coupon
+	NumberErr error // why no number could be made; nil: one was
+	// SubmitToken is the SHA-256 of the submit token of the call. Nil: none.
+	SubmitToken []byte
+	Code        string // for the coupon
 
 	consequences
 	row  *sale.Row
@@ -189,7 +191,8 @@ func (c *Grab) facts() (f order.Facts) {
 
 func (c *Grab) needOrder(tx *Tx, f order.Facts) {
 	if c.order == nil {
-		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, NumberErr: c.NumberErr}
+		c.order = &CreateOrder{Caller: c.Caller, OrderNo: c.OrderNo, Renumber: c.Renumber, NumberErr: c.NumberErr,
+			SubmitToken: c.SubmitToken}
 	}
 	c.order.Facts = f
 	c.order.Need(tx)

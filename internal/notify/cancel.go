@@ -1,6 +1,8 @@
 package notify
 
 import (
+	"slices"
+
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -27,7 +29,7 @@ func (tx *Tx) openRow(k Key) *queueRow {
 // Apply cancels the message. Returns faults NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT and NOTIFY_NOT_CANCELLABLE.
 func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil {
-		return nil, tx.notRequested(Key{c.Tenant, c.ID})
+		return c.revoke(tx)
 	}
 	m, err := tx.find(c.row)
 	if err != nil {
@@ -56,6 +58,39 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	return m, nil
 }
 
+// revoke cancels a message that this batch has accepted, unless it is due already: then it is being sent when the batch
+// commits.
+func (c *CancelCommand) revoke(tx *Tx) (any, error) {
+	k := Key{c.Tenant, c.ID}
+	m := tx.createdMessage(k)
+	if m == nil || !m.DueAt.After(tx.Now) {
+		return nil, tx.notRequested(k)
+	}
+	cancelled := m.Message
+	cancelled.State = Cancelled
+	if tx.isRevoked(k) {
+		return commit.Repeat{First: &cancelled}, nil
+	}
+	tx.revoked = append(tx.revoked, k)
+	tx.note(event{Key: k, by: c.Caller, month: m.Month, kind: Cancelled})
+	return &cancelled, nil
+}
+
+// createdMessage returns a message that this batch has accepted, or nil.
+func (tx *Tx) createdMessage(k Key) *created {
+	i := slices.IndexFunc(tx.created, func(m *created) bool { return m.Key == k })
+	if i < 0 {
+		return nil
+	}
+	return tx.created[i]
+}
+
+// isRevoked reports whether this batch has accepted and cancelled a message.
+func (tx *Tx) isRevoked(k Key) bool { return slices.Contains(tx.revoked, k) }
+
+// Named reports whether a CancelCommand can cancel a message now: its row was requested, or this batch accepted it.
+func (tx *Tx) Named(k Key) bool { return tx.queue.Wanted(k) != nil || tx.createdMessage(k) != nil }
+
 func notFound(id int64) error {
 	return NotFound.New("there is no message %d", id).With("message_id", id)
 }
@@ -70,11 +105,8 @@ func (tx *Tx) find(r *queueRow) (*Message, error) {
 
 // notRequested returns the error for a message whose row was not requested before the batch started.
 func (tx *Tx) notRequested(k Key) error {
-	for _, m := range tx.created {
-		if m.Key == k {
-			return withState(BeingSent.New("message %d is being created by the same commit: try again", k.ID),
-				&m.Message)
-		}
+	if m := tx.createdMessage(k); m != nil {
+		return withState(BeingSent.New("message %d is being created by the same commit: try again", k.ID), &m.Message)
 	}
 	return commit.ErrMoreRows
 }

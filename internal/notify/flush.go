@@ -150,12 +150,11 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 		m.ContentsUntil, m.Principals = append(m.ContentsUntil, x.ContentsUntil), append(m.Principals, x.Principal)
 		m.RequestIds = append(m.RequestIds, x.RequestID)
 		c.Recipients, c.Contents = append(c.Recipients, x.recipient), append(c.Contents, x.text)
-		tx.queueUp(&o, x)
+		if !tx.isRevoked(x.Key) {
+			tx.queueUp(&o, x)
+		}
 	}
 	c.Tenants, c.MessageIds, c.ContentsUntil = m.Tenants, m.MessageIds, m.ContentsUntil
-	o.Tenants, o.MessageIds, o.Channels, o.Priorities, o.OnUnknowns = m.Tenants, m.MessageIds, m.Channels, m.Priorities,
-		m.OnUnknowns
-	o.MaxAttempts, o.GiveUpAt, o.ContentsUntil = m.MaxAttempts, m.GiveUpAt, m.ContentsUntil
 	p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, m) })
 	p.Queue(func(d commit.DB) error { return q.ContentInsert(p.Context(), d, c) })
 	p.Queue(func(d commit.DB) error { return q.QueueInsert(p.Context(), d, o) })
@@ -174,6 +173,11 @@ func (tx *Tx) queueUp(o *db.QueueInsertParams, m *created) {
 		}
 	}
 	o.DueAt, o.Holders, o.Fences = append(o.DueAt, dueAt), append(o.Holders, holder), append(o.Fences, fence)
+	o.Tenants, o.MessageIds, o.Channels = append(o.Tenants, m.Tenant), append(o.MessageIds, m.ID),
+		append(o.Channels, string(m.Channel))
+	o.Priorities, o.OnUnknowns = append(o.Priorities, int32(m.Priority)), append(o.OnUnknowns, m.OnUnknown)
+	o.MaxAttempts, o.GiveUpAt = append(o.MaxAttempts, m.MaxAttempts), append(o.GiveUpAt, m.GiveUpAt)
+	o.ContentsUntil = append(o.ContentsUntil, m.ContentsUntil)
 }
 
 // job returns a leased message in the form that the handoff takes.

@@ -281,6 +281,9 @@ func (c *SendCommand) repeat(tx *Tx) *Message {
 	}
 	v := &c.fingerprint.Value
 	if v.created != nil {
+		if tx.isRevoked(v.created.Key) {
+			return nil
+		}
 		return v.created
 	}
 	m := tx.message(Key{c.Tenant, v.id})

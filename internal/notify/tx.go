@@ -44,8 +44,9 @@ type Tx struct {
 	late   map[fingerprintKey]*fingerprintRow // inserted without a lookup, see needLate
 
 	created []*created
+	revoked []Key // created messages that the batch has cancelled
 	events  []event
-	marks   struct{ created, events, lates int }
+	marks   struct{ created, revoked, events, lates int }
 	lates   []fingerprintKey
 
 	jobs             []*send.Job // leased to this process
@@ -188,6 +189,7 @@ func (tx *Tx) started() bool { return tx.ID != nil }
 func (tx *Tx) Mark() {
 	tx.sets.Mark()
 	tx.marks.created, tx.marks.events, tx.marks.lates = len(tx.created), len(tx.events), len(tx.lates)
+	tx.marks.revoked = len(tx.revoked)
 }
 
 func (tx *Tx) Undo() {
@@ -196,7 +198,7 @@ func (tx *Tx) Undo() {
 		delete(tx.late, k)
 	}
 	tx.created, tx.events = tx.created[:tx.marks.created], tx.events[:tx.marks.events]
-	tx.lates = tx.lates[:tx.marks.lates]
+	tx.lates, tx.revoked = tx.lates[:tx.marks.lates], tx.revoked[:tx.marks.revoked]
 }
 
 // message returns a loaded message with the batch's changes, or nil.

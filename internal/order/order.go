@@ -68,11 +68,14 @@ type Order struct {
 	Key
 	ID int64 // that of its instance too
 	Facts
-	Scale     uint8         // decimals of the asset
-	Life      time.Duration // how long it may stay unpaid; 0: for ever
-	Principal string
-	RequestID string
-	CreatedAt time.Time
+	Scale uint8         // decimals of the asset
+	Life  time.Duration // how long it may stay unpaid; 0: for ever
+	// ExpiryMessages are the ids of the messages that are due at the end of the time to pay.
+	ExpiryMessages []int64
+	SubmitToken    []byte // SHA-256 of the submit token of the call; nil: none
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
 }
 
 // Numbers of the parts of an order. No two orders share one: the order_no ends before the last slash.
@@ -86,7 +89,7 @@ func (k Key) HoldNo() string { return k.OrderNo + "/hold" }
 // PayNo is the biz_no of the transfer, or of the capture of the hold.
 func (k Key) PayNo() string { return k.OrderNo + "/pay" }
 
-// MessageNo is the biz_no of message n, from 0, that is sent with the creation.
+// MessageNo is the biz_no of message n, from 0: those that are sent with the creation, then those of the expiry.
 func (k Key) MessageNo(n int) string { return k.OrderNo + "/message/" + strconv.Itoa(n+1) }
 
 // Holds reports whether the balance pays only a part of the amount, so that it is held.

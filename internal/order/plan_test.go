@@ -108,8 +108,12 @@ func (d *desk) stories() {
 	for _, sql := range []string{
 		`select notify_add_partition('notify_messages', '202512', '2025-12-01', '2026-01-01'), notify_add_partition('notify_events', '202512', '2025-12-01', '2026-01-01')`,
 		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee, life_ms, reserve,
-				balance_account, balance_amount, coupon, principal, request_id, created_at)
-			select 1, no, id, 'order', 'eve', 'CNY', 2, 200, '[{"item": "tea", "quantity": 1}]', 'world', 1800000, true, 'ann', 100, no, 'test', no, at ` + orders,
+				balance_account, balance_amount, purchase_parts, purchase_window_ms, coupon, submit_token, principal, request_id, created_at)
+			select 1, no, id, 'order', 'eve', 'CNY', 2, 200, '[{"item": "tea", "quantity": 1}]', 'world', 1800000, true, 'ann', 100,
+				jsonb_build_array(no), 300000, no, sha256(no::bytea), 'test', no, at ` + orders,
+		`insert into token_submit_tokens (tenant_id, token_hash, state, purpose, life_ms, survives_refusal, principal, request_id, issued_at,
+				expires_at, forget_at, spent_at, spent_by, spent_request_id, operation, result)
+			select 1, sha256(no::bytea), 'spent', 'order', 300000, false, 'test', 'r', at, later, later + interval '1 s', at, 'test', no, 'order.create_order', '{}' ` + orders,
 		`insert into coupon_coupons (tenant_id, code, coupon_id, campaign, expires_at, principal, request_id, created_at)
 			select 1, no, id + 1, 'spring', '2126-01-01Z', 'test', 'r', at ` + orders,
 		`insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
@@ -127,7 +131,8 @@ func (d *desk) stories() {
 			select 1, id, no || '/hold', (select account_id from ledger_accounts where code = 'ann'), 'world', 100, 100, 'captured', 1800000,
 				'2126-01-01Z', at, later, 'test', no ` + orders,
 		`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, hold_id, recorded_at, principal, request_id)
-			select 1, id, no || '/pay', 'order', id, later, 'test', paid ` + orders,
+			select 1, id, no || '/pay', 'order', id, later, 'test', paid ` + orders + `
+			union all select 1, id + 2, no || '/points', 'points', null, at, 'test', no ` + orders,
 		`insert into notify_names (tenant_id, biz_no, message_id, request_hash) select 1, no || '/message/1', id, sha256('') ` + orders,
 		`insert into notify_messages (tenant_id, message_id, month, channel, business_type, biz_no, recipient_hash, recipient_hint, content_hash,
 				priority, on_unknown, max_attempts, give_up_at, contents_until, accepted_at, principal, request_id)
@@ -312,9 +317,9 @@ func TestReadsOfOrdersReadTheirOwnRows(t *testing.T) {
 			"no state":                {page(order.Filter{Machine: "order", State: "shipped"}), 0, 800},
 			"due":                     {page(order.Filter{Machine: "order", State: "cancelled"}), 10, 3000},
 			"view of one":             {view("select * from audit.orders where tenant = 'demo' and order_no = 'p777'"), 1, 100},
-			"story of one":            {view("select * from audit.order_story where tenant = 'demo' and order_no = 's777'"), 14, 300},
-			"story in order":          {view("select * from audit.order_story where tenant = 'demo' and order_no = 's777' order by at, n"), 14, 300},
-			"story without a tenant":  {view("select * from audit.order_story where order_no = 's777'"), 14, 7000},
+			"story of one":            {view("select * from audit.order_story where tenant = 'demo' and order_no = 's777'"), 17, 300},
+			"story in order":          {view("select * from audit.order_story where tenant = 'demo' and order_no = 's777' order by at, n"), 17, 300},
+			"story without a tenant":  {view("select * from audit.order_story where order_no = 's777'"), 17, 7000},
 		} {
 			rows := x.read() // reads the catalog
 			if rows != x.rows {

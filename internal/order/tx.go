@@ -139,6 +139,9 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 	if err := decode(r.Lines, &o.Lines); err != nil {
 		return o, err
 	}
+	if err := decode(r.ExpiryMessages, &o.ExpiryMessages); err != nil {
+		return o, err
+	}
 	return o, decode(r.Metadata, &o.Metadata)
 }
 
@@ -210,6 +213,8 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		won := pg.OrZero(o.Sale)
 		arg.Coupons, arg.Sales = append(arg.Coupons, o.Coupon), append(arg.Sales, won.Sale)
 		arg.SaleUnits, arg.Once = append(arg.SaleUnits, int16(won.Unit)), append(arg.Once, won.Once)
+		arg.ExpiryMessages = append(arg.ExpiryMessages, encode(len(o.ExpiryMessages), o.ExpiryMessages))
+		arg.SubmitTokens = append(arg.SubmitTokens, o.SubmitToken)
 		arg.Principals, arg.RequestIds = append(arg.Principals, o.Principal), append(arg.RequestIds, o.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.OrderInsert(p.Context(), d, arg) })

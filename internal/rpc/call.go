@@ -57,6 +57,14 @@ func (c *call) caller() commit.Caller {
 // conditional reports whether the header has a submit token or a claim.
 func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
 
+// tokenHash identifies the submit token of the call, or is nil.
+func (c *call) tokenHash() []byte {
+	if c.token == nil || c.token.Token == "" {
+		return nil
+	}
+	return token.Hash(c.token.Token)
+}
+
 // withoutConditions returns a copy for a further submission of this call: its token and claim have been accepted, and
 // its policies are met or its request was approved.
 func (c *call) withoutConditions() *call {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -37,13 +38,14 @@ const orderRows = 3
 var createOrderOperation = register("order.create_order",
 	func(c *call, d *decoder, r *pb.CreateOrderRequest) mutation[*pb.CreateOrderResponse] {
 		cmd := &flow.CreateOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
-			Messages: d.messages(c, r.GetMessages())}
+			Messages:       d.messages(c, "messages", r.GetMessages()),
+			ExpiryMessages: d.expiryMessages(c, r.GetExpiryMessages()), SubmitToken: c.tokenHash()}
 		cmd.Facts = d.order(r)
 		if cmd.OrderNo == "" {
 			cmd.Renumber = c.gate.NewOrderNo
 			cmd.OrderNo, cmd.NumberErr = c.orderNo()
 		}
-		rows := cmd.Rows() + sendRows*len(cmd.Messages)
+		rows := cmd.Rows() + sendRows*(len(cmd.Messages)+len(cmd.ExpiryMessages))
 		return newMutation(cmd, rows, func(v order.View, existed bool) *pb.CreateOrderResponse {
 			return &pb.CreateOrderResponse{Order: renderOrder(&v), Existed: existed}
 		})
@@ -163,14 +165,33 @@ func (d *decoder) notNegative(path, s string) amount.Decimal {
 }
 
 // messages decodes messages that a command sends.
-func (d *decoder) messages(c *call, list []*notifyv1.SendRequest) []notify.SendCommand {
+func (d *decoder) messages(c *call, path string, list []*notifyv1.SendRequest) []notify.SendCommand {
 	commands := make([]notify.SendCommand, len(list))
 	for i, m := range list {
-		at, inner := fmt.Sprintf("messages[%d].", i), decoder{}
+		at, inner := fmt.Sprintf("%s[%d].", path, i), decoder{}
 		commands[i] = *sendCommand(c.caller(), &inner, m)
 		if err := inner.err(); err != nil {
 			d.addProblems(at, err)
 		}
+	}
+	return commands
+}
+
+// expiryMessages decodes messages that are sent at the end of the time to pay.
+func (d *decoder) expiryMessages(c *call, list []*notifyv1.SendRequest) []notify.SendCommand {
+	const path = "expiry_messages"
+	commands := d.messages(c, path, list)
+	for i, m := range list {
+		for _, field := range []struct {
+			name string
+			set  bool
+		}{{"biz_no", m.GetBizNo() != ""}, {"not_before", m.GetNotBefore() != nil},
+			{"repeat_window", m.GetRepeatWindow() != nil}} {
+			if field.set {
+				d.bad(fmt.Sprintf("%s[%d].%s", path, i, field.name), "must not be set: the order decides it")
+			}
+		}
+		commands[i].RepeatWindow = new(time.Duration)
 	}
 	return commands
 }
@@ -182,7 +203,7 @@ func (s *Orders) MoveOrder(ctx context.Context, r *pb.MoveOrderRequest) (*pb.Mov
 var moveOrderOperation = register("order.move_order",
 	func(c *call, d *decoder, r *pb.MoveOrderRequest) mutation[*pb.MoveOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
-			Messages: d.messages(c, r.GetMessages()),
+			Messages: d.messages(c, "messages", r.GetMessages()),
 			Params: machine.MoveParams{To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
 				Cause: d.name("cause", r.GetCause()), Reason: r.GetReason(),
 				Inputs: d.metadata("inputs", r.GetInputs())}}
@@ -199,7 +220,7 @@ func (s *Orders) CancelOrder(ctx context.Context, r *pb.CancelOrderRequest) (*pb
 var cancelOrderOperation = register("order.cancel_order",
 	func(c *call, d *decoder, r *pb.CancelOrderRequest) mutation[*pb.CancelOrderResponse] {
 		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()), Cancel: true,
-			Messages: d.messages(c, r.GetMessages()),
+			Messages: d.messages(c, "messages", r.GetMessages()),
 			Params: machine.MoveParams{Cause: cmp.Or(d.name("cause", r.GetCause()), flow.CauseCancel),
 				Reason: r.GetReason()}}
 		return newMutation(cmd, orderRows+sendRows*len(cmd.Messages),

@@ -2,7 +2,10 @@ package rpc_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -10,10 +13,13 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -475,5 +481,64 @@ func TestOrderSpendsItsSubmitToken(t *testing.T) {
 		if a := c.call(connectJSON, "Idempotency.GetClaim", get); a.Reason(t) != "CLAIM_NOT_FOUND" {
 			t.Errorf("%s", a.Raw)
 		}
+	}
+}
+
+// An order that an Execute creates has, in its story, the submit token of the call, the claim on the purchase, and the
+// transfers of the same call.
+func TestTheStoryOfAnOrderHasItsWholeCall(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	token := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{Purpose: "checkout"},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	ok(c, "Batch.Execute", execute(operation("order", anOrder("o-1", 3)),
+		operation("points", &ledgerv1.TransferRequest{BizNo: "o-1/points", Type: "points",
+			Postings: []*ledgerv1.Posting{{From: "world", To: "u:a", Asset: "COIN", Amount: "1"}}}),
+		operation("second", anOrder("o-2", 1))),
+		new(batchv1.ExecuteResponse), "Submit-Token", token+`; purpose="checkout"`)
+	ok(c, "Transfer", pay("other", "world", "u:a", "1"), new(ledgerv1.TransferResponse))
+	sum := sha256.Sum256([]byte(token))
+	var got string
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(what || '|' || name || '|' || detail, E'\n' order by at, n, name)
+		from audit.order_story where order_no = 'o-1'`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	want := "token spent|" + hex.EncodeToString(sum[:]) + `|checkout
+move|awaiting_payment|creation
+reservation|tea o-1/1|3 reserved
+hold|o-1/hold|4.00 COIN held
+purchase|["o-1"]|claimed for 00:05:00
+transfer|o-1/points|points`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Fields of expiry messages that the order decides are refused, and the others named in the request's terms.
+func TestExpiryMessagesAreRefusedByField(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	for field, change := range map[string]func(*notifyv1.SendRequest){
+		"expiryMessages[0].bizNo":        func(m *notifyv1.SendRequest) { m.BizNo = "mine" },
+		"expiryMessages[0].notBefore":    func(m *notifyv1.SendRequest) { m.NotBefore = timestamppb.New(time.Unix(2e9, 0)) },
+		"expiryMessages[0].repeatWindow": func(m *notifyv1.SendRequest) { m.RepeatWindow = durationpb.New(0) },
+		"expiryMessages[0].recipient":    func(m *notifyv1.SendRequest) { m.Recipient = "nobody" },
+		"expiryMessages[0].content":      func(m *notifyv1.SendRequest) { m.GetContent().Text = "" },
+	} {
+		m := &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "It has expired."}}}
+		change(m)
+		r := anOrder("o-1", 3)
+		r.ExpiryMessages = []*notifyv1.SendRequest{m}
+		if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" || !slices.Equal(a.Fields(t), []string{field}) {
+			t.Errorf("%s: %s", field, a.Raw)
+		}
+	}
+	r := anOrder("o-1", 3)
+	r.PayWithin = durationpb.New(31 * 24 * time.Hour)
+	r.ExpiryMessages = []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
+		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "It has expired."}}}}
+	if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" || !slices.Equal(a.Fields(t), []string{"payWithin"}) {
+		t.Errorf("%s", a.Raw)
 	}
 }

@@ -198,7 +198,7 @@ func (d *decoder) storedMessages(c *call, r *pb.CreatePaymentRequest) ([]notify.
 	if len(r.GetMessages()) == 0 {
 		return nil, nil
 	}
-	messages := d.messages(c, r.GetMessages())
+	messages := d.messages(c, "messages", r.GetMessages())
 	stored := &pb.CreatePaymentRequest{Messages: proto.CloneOf(r).GetMessages()}
 	for n, m := range stored.GetMessages() {
 		m.BizNo = cmp.Or(m.GetBizNo(), fmt.Sprint(r.GetOrderNo(), "/paid/", n+1))

@@ -2,6 +2,9 @@ package server_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +13,8 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
+	"github.com/ledgerd/ledgerd/internal/server"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
@@ -62,5 +67,51 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 		join ledger_holds h on h.biz_no = i.key || '/hold' and h.state <> 'held' and h.xmin = i.xmin
 		join stock_reservations r on r.reservation_no = i.key || '/1' and r.state <> 'reserved' and r.xmin = i.xmin`); n != orders {
 		t.Errorf("%d of %d orders expired in one commit", n, orders)
+	}
+}
+
+// Payments race the ends of the times to pay, and the worker that sends messages. A buyer whose order is paid is not told
+// that it has expired, and each of the others is.
+func TestBuyersAreToldOfTheEndThatTheirOrdersHave(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	name := filepath.Join(t.TempDir(), "notify.yaml")
+	file := "sms: [{kind: file, path: '" + filepath.Join(t.TempDir(), "messages") + "'}]"
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := provider.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Server.Stop()
+	s.Start(server.Options{Notify: f})
+	c := writer(s)
+	fund(c, "a")
+	const orders = 80
+	var wg sync.WaitGroup
+	for n := range orders {
+		wg.Go(func() {
+			no, made := fmt.Sprint("o-", n), new(orderv1.CreateOrderResponse)
+			expired := text()
+			expired.GetContent().Text = no + " has expired"
+			c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: no, Subject: "ann", Asset: "COIN", Amount: "1",
+				PayWithin: durationpb.New(time.Second), ExpiryMessages: []*notifyv1.SendRequest{expired}}, made)
+			payAt := made.GetOrder().GetTimerTime().AsTime().Add(time.Duration(n-orders/2) * time.Millisecond)
+			<-time.After(time.Until(payAt))
+			c.Call(servertest.ConnectProto, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: no, To: "paid", Cause: "till"})
+		})
+	}
+	wg.Wait()
+	servertest.Eventually(t, 20*time.Second, "all orders and messages have ended", func() bool {
+		return s.Count("select count(*) from machine_instances where state = 'awaiting_payment'") == 0 &&
+			s.Count("select count(*) from notify_queue") == 0
+	})
+	if n := s.Count("select count(*) from audit.orders where state = 'paid'"); n == 0 || n == orders {
+		t.Errorf("%d of %d orders are paid", n, orders)
+	}
+	if n := s.Count(`select count(*) from audit.orders o join audit.notifications n on n.biz_no = o.order_no || '/message/1'
+		where (o.state, n.state) in (('paid', 'cancelled'), ('cancelled', 'sent'))`); n != orders {
+		t.Errorf("the messages of %d of %d orders say what happened", n, orders)
 	}
 }

@@ -507,9 +507,13 @@ type CreateOrderRequest struct {
 	DryRun bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Code of a coupon of the subject: locked until the order is paid, which uses it, or cancelled, which gives it back.
 	// Subtract its value from the amount yourself.
-	Coupon        string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Coupon string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
+	// Messages to send at the end of the time to pay, which may be at most 30 days then. They are accepted, rendered and
+	// counted for limits in the same commit as the order, and cancelled by the commit in which the order is paid or
+	// cancelled before. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages.
+	ExpiryMessages []*v1.SendRequest `protobuf:"bytes,16,rep,name=expiry_messages,json=expiryMessages,proto3" json:"expiry_messages,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreateOrderRequest) Reset() {
@@ -645,6 +649,13 @@ func (x *CreateOrderRequest) GetCoupon() string {
 		return x.Coupon
 	}
 	return ""
+}
+
+func (x *CreateOrderRequest) GetExpiryMessages() []*v1.SendRequest {
+	if x != nil {
+		return x.ExpiryMessages
+	}
+	return nil
 }
 
 // CreateOrderResponse has the order.
@@ -1294,7 +1305,7 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\vPurchaseKey\x12'\n" +
 	"\x05parts\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01(\x80\x01R\x05parts\x12E\n" +
 	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x06window\x12\x16\n" +
-	"\x06refuse\x18\x03 \x01(\bR\x06refuse\"\xb2\x06\n" +
+	"\x06refuse\x18\x03 \x01(\bR\x06refuse\"\x85\a\n" +
 	"\x12CreateOrderRequest\x12\"\n" +
 	"\border_no\x18\x01 \x01(\tB\a\xbaH\x04r\x02(@R\aorderNo\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -1314,7 +1325,9 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\amachine\x18\f \x01(\tB%\xbaH\"r 2\x1e^([a-z0-9][a-z0-9._-]{0,63})?$R\amachine\x12X\n" +
 	"\bmetadata\x18\r \x03(\v22.ledgerd.order.v1.CreateOrderRequest.MetadataEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\bmetadata\x12\x17\n" +
 	"\adry_run\x18\x0e \x01(\bR\x06dryRun\x12\x1f\n" +
-	"\x06coupon\x18\x0f \x01(\tB\a\xbaH\x04r\x02(@R\x06coupon\x1a;\n" +
+	"\x06coupon\x18\x0f \x01(\tB\a\xbaH\x04r\x02(@R\x06coupon\x12Q\n" +
+	"\x0fexpiry_messages\x18\x10 \x03(\v2\x1e.ledgerd.notify.v1.SendRequestB\b\xbaH\x05\x92\x01\x02\x10\n" +
+	"R\x0eexpiryMessages\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"^\n" +
@@ -1416,21 +1429,22 @@ var file_ledgerd_order_v1_order_proto_depIdxs = []int32{
 	19, // 12: ledgerd.order.v1.CreateOrderRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
 	3,  // 13: ledgerd.order.v1.CreateOrderRequest.purchase:type_name -> ledgerd.order.v1.PurchaseKey
 	15, // 14: ledgerd.order.v1.CreateOrderRequest.metadata:type_name -> ledgerd.order.v1.CreateOrderRequest.MetadataEntry
-	0,  // 15: ledgerd.order.v1.CreateOrderResponse.order:type_name -> ledgerd.order.v1.Order
-	16, // 16: ledgerd.order.v1.MoveOrderRequest.inputs:type_name -> ledgerd.order.v1.MoveOrderRequest.InputsEntry
-	19, // 17: ledgerd.order.v1.MoveOrderRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
-	0,  // 18: ledgerd.order.v1.MoveOrderResponse.order:type_name -> ledgerd.order.v1.Order
-	19, // 19: ledgerd.order.v1.CancelOrderRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
-	0,  // 20: ledgerd.order.v1.CancelOrderResponse.order:type_name -> ledgerd.order.v1.Order
-	0,  // 21: ledgerd.order.v1.GetOrderResponse.order:type_name -> ledgerd.order.v1.Order
-	18, // 22: ledgerd.order.v1.ListOrdersRequest.start_time:type_name -> google.protobuf.Timestamp
-	18, // 23: ledgerd.order.v1.ListOrdersRequest.end_time:type_name -> google.protobuf.Timestamp
-	0,  // 24: ledgerd.order.v1.ListOrdersResponse.orders:type_name -> ledgerd.order.v1.Order
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	19, // 15: ledgerd.order.v1.CreateOrderRequest.expiry_messages:type_name -> ledgerd.notify.v1.SendRequest
+	0,  // 16: ledgerd.order.v1.CreateOrderResponse.order:type_name -> ledgerd.order.v1.Order
+	16, // 17: ledgerd.order.v1.MoveOrderRequest.inputs:type_name -> ledgerd.order.v1.MoveOrderRequest.InputsEntry
+	19, // 18: ledgerd.order.v1.MoveOrderRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
+	0,  // 19: ledgerd.order.v1.MoveOrderResponse.order:type_name -> ledgerd.order.v1.Order
+	19, // 20: ledgerd.order.v1.CancelOrderRequest.messages:type_name -> ledgerd.notify.v1.SendRequest
+	0,  // 21: ledgerd.order.v1.CancelOrderResponse.order:type_name -> ledgerd.order.v1.Order
+	0,  // 22: ledgerd.order.v1.GetOrderResponse.order:type_name -> ledgerd.order.v1.Order
+	18, // 23: ledgerd.order.v1.ListOrdersRequest.start_time:type_name -> google.protobuf.Timestamp
+	18, // 24: ledgerd.order.v1.ListOrdersRequest.end_time:type_name -> google.protobuf.Timestamp
+	0,  // 25: ledgerd.order.v1.ListOrdersResponse.orders:type_name -> ledgerd.order.v1.Order
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_order_v1_order_proto_init() }

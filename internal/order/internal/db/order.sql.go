@@ -15,11 +15,12 @@ import (
 const orderInsert = `-- name: OrderInsert :exec
 insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
     pay_within_ms, life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_window_ms, metadata,
-    coupon, sale, sale_unit, once, principal, request_id, created_at)
+    coupon, sale, sale_unit, once, expiry_messages, submit_token, principal, request_id, created_at)
 select u.tenant_id, u.order_no, u.order_id, u.machine, u.subject, u.asset, u.scale, u.amount, u.lines,
     nullif(u.payee, ''), nullif(u.pay_within_ms, 0), nullif(u.life_ms, 0), u.reserve, nullif(u.balance_account, ''),
     nullif(u.balance_amount, 0), u.purchase_parts, nullif(u.purchase_window_ms, 0), u.metadata, nullif(u.coupon, ''),
-    nullif(u.sale, ''), nullif(u.sale_unit, 0), u.once, u.principal, u.request_id, $1::timestamptz
+    nullif(u.sale, ''), nullif(u.sale_unit, 0), u.once, u.expiry_messages, u.submit_token, u.principal, u.request_id,
+    $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as order_no,
         unnest($4::bigint[]) as order_id, unnest($5::text[]) as machine,
@@ -31,7 +32,8 @@ from (
         unnest($18::bigint[]) as purchase_window_ms, unnest($19::jsonb[]) as metadata,
         unnest($20::text[]) as coupon, unnest($21::text[]) as sale,
         unnest($22::smallint[]) as sale_unit, unnest($23::boolean[]) as once,
-        unnest($24::text[]) as principal, unnest($25::text[]) as request_id
+        unnest($24::jsonb[]) as expiry_messages, unnest($25::bytea[]) as submit_token,
+        unnest($26::text[]) as principal, unnest($27::text[]) as request_id
 ) u
 `
 
@@ -59,6 +61,8 @@ type OrderInsertParams struct {
 	Sales            []string
 	SaleUnits        []int16
 	Once             []bool
+	ExpiryMessages   [][]byte
+	SubmitTokens     [][]byte
 	Principals       []string
 	RequestIds       []string
 }
@@ -89,6 +93,8 @@ func (q *Queries) OrderInsert(ctx context.Context, db DBTX, arg OrderInsertParam
 		arg.Sales,
 		arg.SaleUnits,
 		arg.Once,
+		arg.ExpiryMessages,
+		arg.SubmitTokens,
 		arg.Principals,
 		arg.RequestIds,
 	)
@@ -99,13 +105,13 @@ const orderLookup = `-- name: OrderLookup :many
 
 select u.n::integer as n, o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
     o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
-    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
+    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.expiry_messages, o.principal, o.request_id, o.created_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
 ) o
 `
 
@@ -137,6 +143,7 @@ type OrderLookupRow struct {
 	Sale             *string
 	SaleUnit         *int16
 	Once             bool
+	ExpiryMessages   []byte
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -176,6 +183,7 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 			&i.Sale,
 			&i.SaleUnit,
 			&i.Once,
+			&i.ExpiryMessages,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,
@@ -193,7 +201,7 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 const orderOfPayment = `-- name: OrderOfPayment :many
 select u.n::integer as n, p.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
     o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
-    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at
+    o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.expiry_messages, o.principal, o.request_id, o.created_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as out_trade_no
@@ -203,7 +211,7 @@ cross join lateral (
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
 ) o
 `
 
@@ -235,6 +243,7 @@ type OrderOfPaymentRow struct {
 	Sale             *string
 	SaleUnit         *int16
 	Once             bool
+	ExpiryMessages   []byte
 	Principal        string
 	RequestID        string
 	CreatedAt        time.Time
@@ -273,6 +282,7 @@ func (q *Queries) OrderOfPayment(ctx context.Context, db DBTX, arg OrderOfPaymen
 			&i.Sale,
 			&i.SaleUnit,
 			&i.Once,
+			&i.ExpiryMessages,
 			&i.Principal,
 			&i.RequestID,
 			&i.CreatedAt,

@@ -116,7 +116,7 @@ select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from (
-    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.coupon, x.sale, x.sale_unit, x.once, x.metadata, x.principal, x.request_id, x.created_at from order_orders x
+    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.coupon, x.sale, x.sale_unit, x.once, x.metadata, x.expiry_messages, x.submit_token, x.principal, x.request_id, x.created_at from order_orders x
     where x.tenant_id = $1::integer and x.order_id > 0
         and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
         and x.created_at >= $4::timestamptz and x.created_at < $5::timestamptz
@@ -279,7 +279,7 @@ from (
     )
 ) i
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.principal, l.request_id, l.created_at from order_orders l
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l
     where l.tenant_id = i.tenant_id and l.order_no = i.key and l.machine = i.machine offset 0
 ) o
 cross join lateral (
