@@ -137,8 +137,8 @@ create table notify_events (
     attempt             integer not null,
     provider            text collate "C",
     provider_message_id text collate "C",
-    code                text collate "C",
-    error               text,
+    failure_code        text collate "C",
+    failure_text        text,
     at                  timestamptz not null,
     instance            text collate "C" not null,
     principal           text collate "C",
@@ -148,8 +148,8 @@ create table notify_events (
         kind in ('sent', 'failed', 'unknown', 'dead', 'cancelled', 'requeued', 'delivered', 'undelivered')),
     constraint notify_events_provider_check check (octet_length(provider) between 1 and 64),
     constraint notify_events_provider_message_id_check check (octet_length(provider_message_id) between 1 and 256),
-    constraint notify_events_code_check check (octet_length(code) between 1 and 64),
-    constraint notify_events_error_check check (octet_length(error) <= 2048)
+    constraint notify_events_failure_code_check check (octet_length(failure_code) between 1 and 64),
+    constraint notify_events_failure_text_check check (octet_length(failure_text) <= 2048)
 ) partition by range (month);
 create index notify_events_provider_idx on notify_events (provider_message_id, provider)
     where kind = 'sent' and provider_message_id is not null;
@@ -169,8 +169,8 @@ comment on column notify_events.kind is
 comment on column notify_events.attempt is 'Number of the attempt, from 1; 0: not an attempt.';
 comment on column notify_events.provider is 'Provider, as named in the configuration.';
 comment on column notify_events.provider_message_id is 'The provider''s id of the message.';
-comment on column notify_events.code is 'Error code, to group dead messages by.';
-comment on column notify_events.error is 'Error text of the provider, without recipients and secrets.';
+comment on column notify_events.failure_code is 'Error code, to group dead messages by.';
+comment on column notify_events.failure_text is 'Error text of the provider, without recipients and secrets.';
 comment on column notify_events.at is 'Time of the event, by the database''s clock.';
 comment on column notify_events.instance is 'Process that wrote it.';
 comment on column notify_events.principal is
@@ -196,7 +196,7 @@ create table notify_queue (
     contents_until date not null,
     provider       text collate "C",
     unsure         boolean not null default false,
-    code           text collate "C",
+    failure_code   text collate "C",
     constraint notify_queue_pkey primary key (tenant_id, message_id),
     constraint notify_queue_state_check check (state in ('queued', 'sending', 'failed', 'unknown', 'dead')),
     constraint notify_queue_due_check check ((due_at is not null) = (state in ('queued', 'sending', 'failed'))),
@@ -206,7 +206,7 @@ create table notify_queue (
     constraint notify_queue_on_unknown_check check (on_unknown in ('park', 'resend', 'never'))
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
-create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
+create index notify_queue_parked_idx on notify_queue (tenant_id, state, failure_code, message_id) where due_at is null;
 create index notify_queue_gone_idx on notify_queue (contents_until) where due_at is null;
 comment on table notify_queue is
     'Open messages: to be sent, being sent, unknown or dead. Unknown and dead ones stay until 30 days after their '
@@ -233,7 +233,7 @@ comment on column notify_queue.provider is 'Provider that failed last: the next 
 comment on column notify_queue.unsure is
     'True if provider may have sent it, in an attempt with unknown outcome: only that provider, which may '
     'recognise the key, is tried again.';
-comment on column notify_queue.code is 'Error code of the last failure.';
+comment on column notify_queue.failure_code is 'Error code of the last failure.';
 
 create table notify_names (
     tenant_id    integer not null,
@@ -484,7 +484,7 @@ create trigger notify_events_append_only before update or delete on notify_event
 grant select, insert on notify_messages, notify_events, notify_names to ledgerd_app;
 grant select, insert, delete on notify_contents, notify_queue, notify_fingerprints, notify_counters to ledgerd_app;
 grant select on notify_limits to ledgerd_app;
-grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, code)
+grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, failure_code)
     on notify_queue to ledgerd_app;
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
@@ -499,14 +499,15 @@ create view audit.notifications as
 select t.name as tenant, m.message_id, m.channel, m.business_type, m.biz_no, m.template, m.locale,
     m.recipient_hint, m.recipient_hash, m.content_hash,
     coalesce(q.state, e.kind) as state, coalesce(q.attempts, e.attempt) as attempts,
-    coalesce(q.provider, e.provider) as provider, e.provider_message_id, coalesce(q.code, e.code) as code, q.due_at,
+    coalesce(q.provider, e.provider) as provider, e.provider_message_id,
+    coalesce(q.failure_code, e.failure_code) as failure_code, q.due_at,
     coalesce(q.give_up_at, m.give_up_at) as give_up_at, m.not_before, m.accepted_at, e.at as ended_at,
     m.contents_until, m.on_unknown, m.principal, m.request_id
 from notify_messages m
 left join access_tenants t on t.tenant_id = m.tenant_id
 left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.message_id
 left join lateral (
-    select x.kind, x.attempt, x.provider, x.provider_message_id, x.code, x.at from notify_events x
+    select x.kind, x.attempt, x.provider, x.provider_message_id, x.failure_code, x.at from notify_events x
     where x.tenant_id = m.tenant_id and x.message_id = m.message_id and x.month = m.month
         and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
             or x.kind in ('dead', 'unknown') and q.message_id is null)
@@ -530,7 +531,7 @@ comment on column audit.notifications.state is
 comment on column audit.notifications.attempts is 'Attempts since it was accepted or requeued.';
 comment on column audit.notifications.provider is 'Provider that failed last, accepted it, or reported on it.';
 comment on column audit.notifications.provider_message_id is 'The provider''s id of the message.';
-comment on column audit.notifications.code is 'Error code of the last failure.';
+comment on column audit.notifications.failure_code is 'Error code of the last failure.';
 comment on column audit.notifications.due_at is 'When any process may take it; null: it is not waiting.';
 comment on column audit.notifications.give_up_at is 'Not tried after this time.';
 comment on column audit.notifications.not_before is 'Not sent before this time.';
@@ -544,8 +545,8 @@ comment on column audit.notifications.principal is 'Principal that requested it.
 comment on column audit.notifications.request_id is 'X-Request-ID of the call that requested it.';
 
 create view audit.notification_events as
-select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id, e.code, e.error,
-    e.instance, e.principal, e.request_id
+select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id,
+    e.failure_code, e.failure_text, e.instance, e.principal, e.request_id
 from notify_events e
 left join access_tenants t on t.tenant_id = e.tenant_id;
 comment on view audit.notification_events is 'Events of messages: they prove what was sent.';
@@ -557,8 +558,8 @@ comment on column audit.notification_events.attempt is 'Number of the attempt; 0
 comment on column audit.notification_events.at is 'Time of the event.';
 comment on column audit.notification_events.provider is 'Provider.';
 comment on column audit.notification_events.provider_message_id is 'The provider''s id of the message.';
-comment on column audit.notification_events.code is 'Error code.';
-comment on column audit.notification_events.error is 'Error text of the provider.';
+comment on column audit.notification_events.failure_code is 'Error code.';
+comment on column audit.notification_events.failure_text is 'Error text of the provider.';
 comment on column audit.notification_events.instance is 'Process that wrote it.';
 comment on column audit.notification_events.principal is 'Principal of the caller; null for the result of an attempt.';
 comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';

@@ -318,7 +318,8 @@ cross join lateral (
             case when m.repeated then o.principal else m.principal end,
             case when m.repeated then o.request_id else m.request_id end
         union all
-        select e.at, 3001, 'message event', concat_ws(' ', e.kind, e.provider, e.code), e.principal, e.request_id
+        select e.at, 3001, 'message event', concat_ws(' ', e.kind, e.provider, e.failure_code), e.principal,
+            e.request_id
         from notify_events e
         where not m.repeated and e.tenant_id = o.tenant_id and e.message_id = m.message_id and e.month = m.month
     ) x (at, n, what, detail, principal, request_id)

@@ -57,7 +57,7 @@ func Reported(p report.Placed, requestID string) Submission {
 			Delivery: inbox.Delivery{Life: reportLife, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
 		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider,
 			ProviderMessageID: p.ProviderMessageID,
-			Delivered:         p.Delivered, Code: p.Code, Error: p.Text}}}
+			Delivered:         p.Delivered, FailureCode: p.Code, FailureText: p.Text}}}
 }
 
 // TakeReports receives reports, each independently. A repeat counts as success, and so does a report on a message that

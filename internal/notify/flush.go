@@ -13,11 +13,11 @@ import (
 // event is a row for notify_events.
 type event struct {
 	Key
-	number                            int64 // event_id
-	by                                commit.Caller
-	month                             time.Time
-	kind                              string
-	provider, providerID, code, error string
+	number                                         int64 // event_id
+	by                                             commit.Caller
+	month                                          time.Time
+	kind                                           string
+	provider, providerID, failureCode, failureText string
 }
 
 // note records an event, under a row id of its own.
@@ -207,8 +207,8 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID),
 			append(arg.Months, e.month)
 		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
-		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID),
-			append(arg.Codes, e.code), append(arg.Errors, e.error)
+		arg.ProviderMessageIds, arg.FailureCodes, arg.FailureTexts = append(arg.ProviderMessageIds, e.providerID),
+			append(arg.FailureCodes, e.failureCode), append(arg.FailureTexts, e.failureText)
 		arg.Principals, arg.RequestIds = append(arg.Principals, e.by.Principal), append(arg.RequestIds, e.by.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.EventInsert(p.Context(), d, arg) })

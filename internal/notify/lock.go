@@ -16,8 +16,8 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 	if len(tx.dead) > 0 {
 		var arg db.DeadFindParams
 		for _, s := range tx.dead {
-			arg.Tenants, arg.Channels, arg.Codes = append(arg.Tenants, s.tenant),
-				append(arg.Channels, string(s.channel)), append(arg.Codes, s.code)
+			arg.Tenants, arg.Channels, arg.FailureCodes = append(arg.Tenants, s.tenant),
+				append(arg.Channels, string(s.channel)), append(arg.FailureCodes, s.failureCode)
 		}
 		p.Queue(func(d commit.DB) error {
 			found, err := q.DeadFind(p.Context(), d, arg)

@@ -67,12 +67,12 @@ type Message struct {
 	Principal     string
 	RequestID     string
 
-	State    string
-	Attempts int32     // while open
-	DueAt    time.Time // of the next attempt, if queued or failed
-	Provider string    // of the last failure, or that accepted it
-	Code     string    // of the last failure
-	reported string    // Delivered or Undelivered, even if still open; empty: not reported
+	State       string
+	Attempts    int32     // while open
+	DueAt       time.Time // of the next attempt, if queued or failed
+	Provider    string    // of the last failure, or that accepted it
+	FailureCode string    // of the last failure
+	reported    string    // Delivered or Undelivered, even if still open; empty: not reported
 }
 
 // open reports whether the message has a row in notify_queue.
@@ -97,11 +97,11 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 		m.reported = r.Ended
 	}
 	if r.State == "" {
-		m.State, m.Provider, m.Code = r.Ended, r.EndedProvider, r.EndedCode
+		m.State, m.Provider, m.FailureCode = r.Ended, r.EndedProvider, r.EndedFailureCode
 		return m
 	}
-	m.State, m.Attempts, m.MaxAttempts, m.Provider, m.Code = r.State, r.Attempts, r.OpenMaxAttempts, r.OpenProvider,
-		r.OpenCode
+	m.State, m.Attempts, m.MaxAttempts = r.State, r.Attempts, r.OpenMaxAttempts
+	m.Provider, m.FailureCode = r.OpenProvider, r.OpenFailureCode
 	m.GiveUpAt = r.OpenGiveUpAt
 	if m.State == Queued || m.State == Failed {
 		m.DueAt = pg.OrZero(r.DueAt)

@@ -22,7 +22,7 @@ func (p *process) cancel(id int64) (commit.Outcome, error) {
 
 func (p *process) report(id int64, delivered bool) (commit.Outcome, error) {
 	return p.do(&notify.ReportCommand{Caller: caller, ID: id, Provider: "file", Delivered: delivered,
-		Code: map[bool]string{false: "absent"}[delivered]})
+		FailureCode: map[bool]string{false: "absent"}[delivered]})
 }
 
 func (p *process) state(id int64) *notify.Detail {
@@ -115,7 +115,7 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 		return out.Answer.(notify.Requeued), nil
 	}
 	dead := p.mustSend(says("dead"))
-	change(t, db, "update notify_queue set state = 'dead', due_at = null, attempts = 10, fence = 7, unsure = true, code = 'x' where message_id = $1", dead.ID)
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, attempts = 10, fence = 7, unsure = true, failure_code = 'x' where message_id = $1", dead.ID)
 	if got, err := requeue(dead.ID); err != nil || got.Count != 1 {
 		t.Errorf("dead: %+v, %v", got, err)
 	}
@@ -140,11 +140,11 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 	}
 	for i := range 5 {
 		m := p.mustSend(says(fmt.Sprint("many", i)))
-		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 where message_id = $1", m.ID,
 			[]string{"a", "b"}[i%2])
 	}
 	all := func(code string, channel send.Channel) notify.Requeued {
-		out, err := p.do(&notify.RequeueAllCommand{Caller: caller, Code: code, Channel: channel})
+		out, err := p.do(&notify.RequeueAllCommand{Caller: caller, FailureCode: code, Channel: channel})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,12 +165,12 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 	// Messages without content, or with on_unknown = never, do not hide others, however many there are.
 	for i := range 3 {
 		m := p.mustSend(says(fmt.Sprint("gone", i)))
-		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'a', contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'a', contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
 	}
-	change(t, db, `insert into notify_queue (tenant_id, message_id, channel, priority, state, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, unsure, code)
+	change(t, db, `insert into notify_queue (tenant_id, message_id, channel, priority, state, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, unsure, failure_code)
 		select 1, -i, 'sms', 1, 'dead', 0, 0, 1, 'never', now(), current_date, current_date + 2, false, 'a' from generate_series(1, 1000) i`)
 	late := p.mustSend(says("late"))
-	change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'z' where message_id = $1", late.ID)
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'z' where message_id = $1", late.ID)
 	if got := all("", ""); got != (notify.Requeued{Count: 1}) {
 		t.Errorf("behind messages that cannot be sent: %+v", got)
 	}
@@ -183,7 +183,7 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	db := pgtest.New(t)
 	p := start(t, db, 0)
 	as := func(state string, m *notify.Message) *notify.Message {
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'x' where message_id = $1", m.ID,
 			state)
 		return m
 	}
@@ -237,9 +237,9 @@ func TestParkedMessagesWithoutContentAreCleaned(t *testing.T) {
 	p := start(t, db, 0)
 	park := func(state string, days int) int64 {
 		m := p.mustSend(says(fmt.Sprint(state, days)))
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, code, at, instance)
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code, at, instance)
 			select tenant_id, message_id, month, 1, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'refused' where message_id = $1", m.ID,
 			state)
 		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
 			delete from notify_contents where message_id = %[1]d;
@@ -259,7 +259,7 @@ func TestParkedMessagesWithoutContentAreCleaned(t *testing.T) {
 	if n := count(t, db, "select count(*) from notify_queue"); n != 1 || p.state(kept).State != notify.Dead {
 		t.Errorf("%d rows are left", n)
 	}
-	if m := p.state(dead); m.State != notify.Dead || m.Code != "refused" || p.state(unknown).State != notify.Unknown {
+	if m := p.state(dead); m.State != notify.Dead || m.FailureCode != "refused" || p.state(unknown).State != notify.Unknown {
 		t.Errorf("%+v", m.Message)
 	}
 	if n := count(t, db, "select count(*) from audit.notifications where state in ('dead', 'unknown')"); n != 3 {

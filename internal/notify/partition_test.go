@@ -127,7 +127,7 @@ func TestExpiredContentsAreNotRead(t *testing.T) {
 	if told := get(); told.Content == nil || told.Recipient == "" {
 		t.Fatalf("before: %+v", told)
 	}
-	change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'a'")
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'a'")
 	today := time.Now().UTC().Truncate(24 * time.Hour)
 	week := monday(today)
 	change(t, db, add, "notify_contents", week.Format("20060102"), week.Format("2006-01-02"),

@@ -74,7 +74,7 @@ func (p *plans) load(from, to int) {
 		insert into notify_contents select 1, id, (now() at time zone 'UTC')::date + 3, 'r', '{}' from fresh;
 		insert into notify_fingerprints select 1, 'sms', substr(sha256(i::text::bytea), 1, 16), id, now() + interval '1 h' from fresh;
 		insert into notify_counters select 1, '*', 'recipient', 3600, substr(sha256(i::text::bytea), 1, 16), 1, array_fill(0, array[61]), now() + interval '1 h' from fresh;
-		insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, code)
+		insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, failure_code)
 		select 1, id, 'sms', 1, case when i %% 4 = 0 then 'dead' else 'queued' end, case when i %% 4 <> 0 then now() end, 0, 0, 10, 'park', now() + interval '1 day',
 			date_trunc('month', now() at time zone 'UTC'), (now() at time zone 'UTC')::date + 3, case when i %% 4 = 0 then 'code' || i %% 3 end from fresh where i %% 2 = 0;
 		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
@@ -127,7 +127,7 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return err
 		}),
 		"9 requeue all of a code": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.RequeueAllCommand{Caller: caller, Code: fmt.Sprint("none", i)}
+			return &notify.RequeueAllCommand{Caller: caller, FailureCode: fmt.Sprint("none", i)}
 		}),
 		"8 list to": each(func(i int) error {
 			_, _, err := p.reader.List(context.Background(), 1,
@@ -183,7 +183,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	// A filter that matches little gets bounded pages, empty until the scan finds a match or ends.
 	for _, f := range []notify.Filter{{Channel: send.Push}, {State: notify.Failed},
-		{State: notify.Dead, Code: "none"}} {
+		{State: notify.Dead, FailureCode: "none"}} {
 		token, pages := "", 0
 		for ; pages == 0 || token != ""; pages++ {
 			var list []*notify.Message

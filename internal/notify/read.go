@@ -35,7 +35,7 @@ type Event struct {
 	Kind                        string
 	Attempt                     int32 // 0: none
 	Provider, ProviderMessageID string
-	Code, Error                 string
+	FailureCode, FailureText    string
 	At                          time.Time
 	Instance                    string
 	Principal, RequestID        string // of the call that caused it; empty for events of attempts
@@ -84,8 +84,8 @@ func (t *Detail) events(ctx context.Context, d db.DBTX) error {
 	for _, e := range slices.Backward(rows) {
 		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider),
 			ProviderMessageID: pg.OrZero(e.ProviderMessageID),
-			Code:              pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At, Instance: e.Instance,
-			Principal: pg.OrZero(e.Principal), RequestID: pg.OrZero(e.RequestID)})
+			FailureCode:       pg.OrZero(e.FailureCode), FailureText: pg.OrZero(e.FailureText),
+			At: e.At, Instance: e.Instance, Principal: pg.OrZero(e.Principal), RequestID: pg.OrZero(e.RequestID)})
 	}
 	return err
 }
@@ -123,10 +123,10 @@ func load(ctx context.Context, d db.DBTX, tenant int32, ids []int64) ([]*Message
 
 // Filter selects the messages to list. Zero values match all.
 type Filter struct {
-	Channel   send.Channel
-	Recipient string // as the caller writes it; needs Channel
-	State     string // an open state
-	Code      string // needs State
+	Channel     send.Channel
+	Recipient   string // as the caller writes it; needs Channel
+	State       string // an open state
+	FailureCode string // needs State
 }
 
 // scanMax is how many rows are scanned for one page.
@@ -137,7 +137,7 @@ const scanMax = 50_000
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	token string) (messages []*Message, next string, err error) {
 	l := listing{Filter: f, tenant: tenant, size: size,
-		pages: paging.Of("notify", tenant, string(f.Channel), f.Recipient, f.State, f.Code)}
+		pages: paging.Of("notify", tenant, string(f.Channel), f.Recipient, f.State, f.FailureCode)}
 	if l.before, err = l.pages.AfterNumber(token, math.MaxInt64); err != nil {
 		return nil, "", err
 	}
@@ -188,7 +188,7 @@ func (l *listing) find(ctx context.Context, d db.DBTX) ([]int64, error) {
 	case l.State != "":
 		return q.MessagePageOpen(ctx, d,
 			db.MessagePageOpenParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyState: l.State,
-				OnlyChannel: string(l.Channel), OnlyCode: l.Code, Count: count})
+				OnlyChannel: string(l.Channel), OnlyFailureCode: l.FailureCode, Count: count})
 	}
 	return q.MessagePage(ctx, d, db.MessagePageParams{TenantID: l.tenant, Before: l.before, Scan: scanMax,
 		OnlyChannel: string(l.Channel), Count: count})
@@ -221,13 +221,13 @@ func (l *listing) more(ctx context.Context, d db.DBTX) (token string, err error)
 	return l.pages.TokenNumber(last), nil
 }
 
-// DeadGroup summarizes the parked messages of one channel and code.
+// DeadGroup summarizes the parked messages of one channel and failure code.
 type DeadGroup struct {
-	Channel send.Channel
-	Code    string
-	Count   int32 // at most 10,000 are counted
-	Example *Message
-	Error   string // of the example's last failure
+	Channel     send.Channel
+	FailureCode string
+	Count       int32 // at most 10,000 are counted
+	Example     *Message
+	FailureText string // of the example's last failure
 }
 
 // DeadGroups groups the messages in state Dead or Unknown, largest group first.
@@ -250,9 +250,10 @@ func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (gr
 			if err := t.events(ctx, d); err != nil {
 				return err
 			}
-			group := DeadGroup{Channel: send.Channel(g.Channel), Code: g.Code, Count: g.Messages, Example: t.Message}
+			group := DeadGroup{Channel: send.Channel(g.Channel), FailureCode: g.FailureCode, Count: g.Messages,
+				Example: t.Message}
 			for _, e := range t.Events {
-				group.Error = cmp.Or(e.Error, group.Error)
+				group.FailureText = cmp.Or(e.FailureText, group.FailureText)
 			}
 			groups = append(groups, group)
 		}

@@ -33,7 +33,7 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 		case 0:
 			sent(t, db, m.ID)
 		case 1:
-			change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1",
+			change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 where message_id = $1",
 				m.ID, fmt.Sprint("c", i%3))
 			want["dead"] = append(want["dead"], m.ID)
 			if i%3 == 1 {
@@ -45,7 +45,7 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 	}
 	for name, f := range map[string]notify.Filter{"all": {}, "email": {Channel: send.Email},
 		"ada":  {Channel: send.Email, Recipient: "ada@EXAMPLE.com"},
-		"dead": {State: notify.Dead}, "c1": {State: notify.Dead, Code: "c1"}, "queued": {State: notify.Queued},
+		"dead": {State: notify.Dead}, "c1": {State: notify.Dead, FailureCode: "c1"}, "queued": {State: notify.Queued},
 		"none": {Channel: send.Push}} {
 		for _, size := range []int{1, 2, 5, 100} {
 			var got []int64
@@ -103,10 +103,10 @@ func TestDeadLettersAreGroupedByCode(t *testing.T) {
 		if c.state == "queued" {
 			continue
 		}
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = $3 where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = $3 where message_id = $1", m.ID,
 			c.state, c.code)
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, code, error, at, instance)
-			select tenant_id, message_id, month, 1, 'dead', 1, code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code, failure_text, at, instance)
+			select tenant_id, message_id, month, 1, 'dead', 1, failure_code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
 		last[fmt.Sprint(c.state, c.code, c.channel)] = m.ID
 	}
 	for state, want := range map[string][]string{notify.Dead: {"refused sms 3", "refused push 2", "timeout sms 1"},
@@ -117,10 +117,10 @@ func TestDeadLettersAreGroupedByCode(t *testing.T) {
 		}
 		var got []string
 		for _, g := range groups {
-			got = append(got, fmt.Sprint(g.Code, " ", g.Channel, " ", g.Count))
-			if id := last[fmt.Sprint(state, g.Code, g.Channel)]; g.Example.ID != id ||
-				g.Error != fmt.Sprint("words of ", id) {
-				t.Errorf("%s %s: example %d, %q", g.Code, g.Channel, g.Example.ID, g.Error)
+			got = append(got, fmt.Sprint(g.FailureCode, " ", g.Channel, " ", g.Count))
+			if id := last[fmt.Sprint(state, g.FailureCode, g.Channel)]; g.Example.ID != id ||
+				g.FailureText != fmt.Sprint("words of ", id) {
+				t.Errorf("%s %s: example %d, %q", g.FailureCode, g.Channel, g.Example.ID, g.FailureText)
 			}
 		}
 		if !slices.Equal(got, want) {

@@ -8,11 +8,11 @@ import (
 // *Message.
 type ReportCommand struct {
 	commit.Caller
-	ID                int64  // 0: look up by Provider and ProviderMessageID
-	Provider          string // as named in the configuration
-	ProviderMessageID string
-	Delivered         bool
-	Code, Error       string // reason of a failed delivery
+	ID                       int64  // 0: look up by Provider and ProviderMessageID
+	Provider                 string // as named in the configuration
+	ProviderMessageID        string
+	Delivered                bool
+	FailureCode, FailureText string // reason of a failed delivery
 
 	row *queueRow
 }
@@ -52,9 +52,9 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	v.reported = kind
 	if settles || !m.open() {
 		v.state, v.gone = kind, true
-		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
+		m.State, m.Provider, m.FailureCode = kind, c.Provider, c.FailureCode
 	}
 	tx.note(event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider,
-		providerID: c.ProviderMessageID, code: c.Code, error: c.Error})
+		providerID: c.ProviderMessageID, failureCode: c.FailureCode, failureText: c.FailureText})
 	return m, nil
 }

@@ -61,7 +61,7 @@ func (tx *Tx) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter tim
 type RequeueAllCommand struct {
 	commit.Caller
 	Channel     send.Channel // empty: any
-	Code        string       // empty: any
+	FailureCode string       // empty: any
 	GiveUpAfter time.Duration
 
 	found *deadSet
@@ -69,10 +69,10 @@ type RequeueAllCommand struct {
 
 // deadSet is a filter and the rows that match it.
 type deadSet struct {
-	tenant  int32
-	channel send.Channel
-	code    string
-	rows    []*queueRow
+	tenant      int32
+	channel     send.Channel
+	failureCode string
+	rows        []*queueRow
 }
 
 // maxDead limits one command. It equals the constant in DeadFind.
@@ -80,7 +80,7 @@ const maxDead = 1000
 
 // Need requests the matching rows. They are locked later and may have changed by then.
 func (c *RequeueAllCommand) Need(tx *Tx) {
-	c.found = &deadSet{tenant: c.Tenant, channel: c.Channel, code: c.Code}
+	c.found = &deadSet{tenant: c.Tenant, channel: c.Channel, failureCode: c.FailureCode}
 	tx.dead = append(tx.dead, c.found)
 }
 

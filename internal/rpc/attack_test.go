@@ -65,7 +65,7 @@ var freeTexts = map[string]string{
 	"TemplateUse.locale": "a wish, not stored",
 	"text":               "content", "html": "content", "ExecuteRequest.lock_keys": "hashed, not stored",
 	"VerifyCodeRequest.code": "compared, not stored", "RequeueFilter.consumer_group": "a filter, not stored",
-	"RequeueFilter.topic": "a filter, not stored", "DeadFilter.code": "a filter, not stored",
+	"RequeueFilter.topic": "a filter, not stored", "DeadFilter.failure_code": "a filter, not stored",
 	"RecordedHeader.value": "the caller's own data",
 }
 

@@ -80,7 +80,7 @@ var requeueMessagesOperation = register("notify.requeue_messages",
 		if f := r.GetFilter(); f != nil {
 			rows = requeueRows
 			cmd = flow.Notify(&notify.RequeueAllCommand{Caller: c.caller(), Channel: channels[f.GetChannel()],
-				Code: f.GetCode(), GiveUpAfter: after})
+				FailureCode: f.GetFailureCode(), GiveUpAfter: after})
 		}
 		return newMutation(cmd, rows, func(a notify.Requeued, _ bool) *pb.RequeueMessagesResponse {
 			return &pb.RequeueMessagesResponse{Requeued: int32(a.Count), More: a.More}
@@ -96,9 +96,9 @@ var reportDeliveryOperation = register("notify.report_delivery",
 		cmd := &notify.ReportCommand{Caller: c.caller(), ID: r.GetMessageId(),
 			Provider:          r.GetProviderMessage().GetProvider(),
 			ProviderMessageID: r.GetProviderMessage().GetProviderMessageId(), Delivered: r.GetDelivered(),
-			Code: r.GetCode(), Error: r.GetError()}
-		if r.GetDelivered() && (r.GetCode() != "" || r.GetError() != "") {
-			d.bad("code", "must be empty, and error too, when delivered is true")
+			FailureCode: r.GetFailureCode(), FailureText: r.GetFailureText()}
+		if r.GetDelivered() && (r.GetFailureCode() != "" || r.GetFailureText() != "") {
+			d.bad("failure_code", "must be empty, and failure_text too, when delivered is true")
 		}
 		return newMutation(flow.Notify(cmd), 1, func(m *notify.Message, _ bool) *pb.ReportDeliveryResponse {
 			return &pb.ReportDeliveryResponse{Message: renderOutboxMessage(m)}
@@ -123,7 +123,7 @@ func (s *Notify) GetMessage(ctx context.Context, r *pb.GetMessageRequest) (*pb.G
 
 func (s *Notify) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*pb.ListMessagesResponse, error) {
 	var d decoder
-	f := notify.Filter{Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(), Code: r.GetCode()}
+	f := notify.Filter{Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(), FailureCode: r.GetFailureCode()}
 	f.State = outboxStateNames[r.GetState()]
 	switch f.State {
 	case "", notify.Queued, notify.Sending, notify.Failed, notify.Unknown, notify.Dead:
@@ -133,8 +133,8 @@ func (s *Notify) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*
 	if f.Recipient != "" && (f.Channel == "" || f.State != "") {
 		d.bad("recipient", "requires channel, and must not be set together with state")
 	}
-	if f.Code != "" && f.State == "" {
-		d.bad("code", "requires state")
+	if f.FailureCode != "" && f.State == "" {
+		d.bad("failure_code", "requires state")
 	}
 	if err := d.err(); err != nil {
 		return nil, err

@@ -48,23 +48,24 @@ func renderOutboxMessage(m *notify.Message) *pb.Message {
 	return &pb.Message{Id: m.ID, State: outboxStates[m.State], Channel: channelNames[m.Channel],
 		RecipientHint: m.RecipientHint, BusinessType: m.BusinessType, BizNo: m.BizNo, Template: m.Template,
 		Locale: m.Locale, Priority: priorityNames[m.Priority], OnUnknown: unknownNames[m.OnUnknown],
-		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.DueAt), Code: m.Code,
-		Provider: m.Provider, NotBefore: timestamp(m.NotBefore), GiveUpTime: timestamp(m.GiveUpAt),
+		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.DueAt),
+		FailureCode: m.FailureCode,
+		Provider:    m.Provider, NotBefore: timestamp(m.NotBefore), GiveUpTime: timestamp(m.GiveUpAt),
 		ContentExpireTime: timestamp(m.ContentsUntil), AcceptTime: timestamp(m.AcceptedAt), RequestId: m.RequestID,
 		ContentHash: m.ContentHash}
 }
 
 func renderGroup(g notify.DeadGroup) *pb.DeadLetterGroup {
-	return &pb.DeadLetterGroup{Channel: channelNames[g.Channel], Code: g.Code, Count: g.Count,
-		Example: renderOutboxMessage(g.Example), Error: g.Error}
+	return &pb.DeadLetterGroup{Channel: channelNames[g.Channel], FailureCode: g.FailureCode, Count: g.Count,
+		Example: renderOutboxMessage(g.Example), FailureText: g.FailureText}
 }
 
 func renderDetail(t *notify.Detail) *pb.GetMessageResponse {
 	res := &pb.GetMessageResponse{Message: renderOutboxMessage(t.Message), Recipient: t.Recipient}
 	for _, e := range t.Events {
 		res.Events = append(res.Events, &pb.Event{Kind: e.Kind, Time: timestamp(e.At), Attempt: e.Attempt,
-			Provider: e.Provider, ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error,
-			Instance: e.Instance, Principal: e.Principal, RequestId: e.RequestID})
+			Provider: e.Provider, ProviderMessageId: e.ProviderMessageID, FailureCode: e.FailureCode,
+			FailureText: e.FailureText, Instance: e.Instance, Principal: e.Principal, RequestId: e.RequestID})
 	}
 	if t.Content != nil {
 		res.Content = renderContent(t.Content)

@@ -57,7 +57,7 @@ func init() {
 			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse), id...).GetMessage()
 			c.fences.Store(fmt.Sprint("notice ", notice([]string{"paid", "held"}[i], x.paid)), m.GetId())
 		}
-		c.alter(`update notify_queue set state = 'dead', due_at = null, code = $1 where channel = 'email'`, secretNote)
+		c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = $1 where channel = 'email'`, secretNote)
 	})
 	goWell = append(goWell, "Notify.Send", "Notify.SendBatch", "Notify.ListMessages", "Notify.ListDeadLetters")
 	for name, example := range map[string]func(x resources) []proto.Message{
@@ -92,7 +92,7 @@ func init() {
 			c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), m.GetId())
 			switch kind {
 			case "requeue-":
-				c.alter(`update notify_queue set state = 'dead', due_at = null, code = 'refused' where message_id = $1`, m.GetId())
+				c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = 'refused' where message_id = $1`, m.GetId())
 			case "report-", "sent-":
 				c.alter(`with gone as (delete from notify_queue where message_id = $1 returning *)
 					insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, at, instance)

@@ -217,7 +217,7 @@ func TestBounceMarksItsMessageUndelivered(t *testing.T) {
 		}
 	}
 	first, second := c.message(ids[0]), c.message(ids[1])
-	if first.GetState() != notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED || first.GetCode() != "smtp_5.1.1" ||
+	if first.GetState() != notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED || first.GetFailureCode() != "smtp_5.1.1" ||
 		second.GetState() != notifyv1.MessageState_MESSAGE_STATE_SENT {
 		t.Errorf("%v, %v", first, second)
 	}

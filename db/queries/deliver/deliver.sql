@@ -198,20 +198,20 @@ where q.ctid = y.tid and q.fence = y.fence + 1 and q.state in ('sending', 'unkno
 -- Events of messages that were not sent, or whose outcome is unknown. A message whose next attempt would be after its
 -- give_up_at is dead, or unknown if an attempt may have sent it. Messages that are returned unsent, without a kind,
 -- get no event.
-insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, code,
-    error, at, instance)
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+    failure_code, failure_text, at, instance)
 select l.tenant_id, l.message_id, l.month, u.fence,
     case when u.state in ('dead', 'unknown') then u.state
         when u.state <> 'failed' or now() + u.wait_us * interval '1 microsecond' < l.give_up_at then u.kind
         when u.unsure then 'unknown' else 'dead' end,
-    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''),
-    now(), @instance::text
+    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.failure_code, ''),
+    nullif(u.failure_text, ''), now(), @instance::text
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
         unnest(@fences::bigint[]) as fence, unnest(@states::text[]) as state, unnest(@kinds::text[]) as kind,
         unnest(@wait_us::bigint[]) as wait_us, unnest(@providers::text[]) as provider,
         unnest(@provider_message_ids::text[]) as provider_message_id, unnest(@unsure::boolean[]) as unsure,
-        unnest(@codes::text[]) as code, unnest(@errors::text[]) as error
+        unnest(@failure_codes::text[]) as failure_code, unnest(@failure_texts::text[]) as failure_text
 ) u
 cross join lateral (
     select i.tenant_id, i.message_id, i.month, i.attempts, i.give_up_at
@@ -228,10 +228,10 @@ where u.kind <> '';
 update notify_queue q
 set state = y.state, due_at = case when y.state in ('queued', 'failed') then y.retry_at end, holder = null,
     provider = nullif(y.provider, ''), unsure = y.unsure,
-    code = case when y.kind = '' then q.code else nullif(y.code, '') end,
+    failure_code = case when y.kind = '' then q.failure_code else nullif(y.failure_code, '') end,
     attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
 from (
-    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.code, l.tid,
+    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.failure_code, l.tid,
         case when u.kind <> '' and u.state = 'failed' and u.retry_at >= l.give_up_at
             then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
     from (
@@ -240,7 +240,7 @@ from (
             unnest(@states::text[]) as state, unnest(@kinds::text[]) as kind,
             now() + unnest(@wait_us::bigint[]) * interval '1 microsecond' as retry_at,
             unnest(@providers::text[]) as provider, unnest(@unsure::boolean[]) as unsure,
-            unnest(@codes::text[]) as code
+            unnest(@failure_codes::text[]) as failure_code
     ) u
     cross join lateral (
         select i.ctid as tid, i.give_up_at

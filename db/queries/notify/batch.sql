@@ -14,19 +14,19 @@ cross join lateral (
 select u.n::integer as n, m.message_id
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-        unnest(@channels::text[]) as channel, unnest(@codes::text[]) as code
+        unnest(@channels::text[]) as channel, unnest(@failure_codes::text[]) as failure_code
 ) u
 cross join lateral (
     (select x.message_id from notify_queue x
-    where u.code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+    where u.failure_code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
         and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
             and x.contents_until > (now() at time zone 'UTC')::date
-    order by x.code, x.message_id
+    order by x.failure_code, x.message_id
     limit 1000)
     union all
     (select x.message_id from notify_queue x
-    where u.code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null and x.code = u.code
-        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
+    where u.failure_code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+        and x.failure_code = u.failure_code and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
             and x.contents_until > (now() at time zone 'UTC')::date
     order by x.message_id
     limit 1000)
@@ -118,9 +118,9 @@ select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.templ
     m.contents_until, m.accepted_at, m.principal, m.request_id, coalesce(o.state, '')::text as state,
     coalesce(o.attempts, 0)::integer as attempts, coalesce(o.max_attempts, 0)::integer as open_max_attempts,
     o.due_at, coalesce(o.give_up_at, '0001-01-01 00:00:00+00')::timestamptz as open_give_up_at,
-    coalesce(o.provider, '')::text as open_provider, coalesce(o.code, '')::text as open_code,
+    coalesce(o.provider, '')::text as open_provider, coalesce(o.failure_code, '')::text as open_failure_code,
     coalesce(e.kind, '')::text as ended, coalesce(e.provider, '')::text as ended_provider,
-    coalesce(e.code, '')::text as ended_code
+    coalesce(e.failure_code, '')::text as ended_failure_code
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@message_ids::bigint[]) as message_id
@@ -136,12 +136,12 @@ cross join lateral (
     offset 0
 ) m
 left join lateral (
-    select x.state, x.attempts, x.max_attempts, x.due_at, x.give_up_at, x.provider, x.code from notify_queue x
+    select x.state, x.attempts, x.max_attempts, x.due_at, x.give_up_at, x.provider, x.failure_code from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0
 ) o on true
 left join lateral (
-    select x.kind, x.provider, x.code from notify_events x
+    select x.kind, x.provider, x.failure_code from notify_events x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id and x.month = b.month
         and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown')
             and o.state is null)
@@ -273,15 +273,15 @@ from (
 
 -- name: EventInsert :exec
 insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
-    code, error, at, instance, principal, request_id)
+    failure_code, failure_text, at, instance, principal, request_id)
 select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.event_id, u.kind, 0, nullif(u.provider, ''),
-    nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''), @now::timestamptz, @instance,
-    u.principal, u.request_id
+    nullif(u.provider_message_id, ''), nullif(u.failure_code, ''), nullif(u.failure_text, ''), @now::timestamptz,
+    @instance, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
         unnest(@months::timestamptz[]) as month, unnest(@event_ids::bigint[]) as event_id,
         unnest(@kinds::text[]) as kind, unnest(@providers::text[]) as provider,
-        unnest(@provider_message_ids::text[]) as provider_message_id, unnest(@codes::text[]) as code,
-        unnest(@errors::text[]) as error, unnest(@principals::text[]) as principal,
+        unnest(@provider_message_ids::text[]) as provider_message_id, unnest(@failure_codes::text[]) as failure_code,
+        unnest(@failure_texts::text[]) as failure_text, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id
 ) u;

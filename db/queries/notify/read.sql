@@ -5,8 +5,8 @@ select message_id from notify_names where tenant_id = @tenant_id and biz_no = @b
 
 -- name: EventList :many
 -- The latest events of a message, newest first.
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal,
-    e.request_id
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.failure_code, e.failure_text, e.at, e.instance,
+    e.principal, e.request_id
 from notify_events e
 where e.tenant_id = @tenant_id and e.message_id = @message_id and e.month = @month::date
 order by e.at desc, e.event_id desc
@@ -53,13 +53,13 @@ limit @count;
 -- Open messages, newest first. Reads a limited number of rows, whether they match or not.
 select s.message_id
 from (
-    select o.message_id, o.channel, o.state, o.code from notify_queue o
+    select o.message_id, o.channel, o.state, o.failure_code from notify_queue o
     where o.tenant_id = @tenant_id and o.message_id < @before
     order by o.message_id desc
     limit @scan
 ) s
 where s.state = @only_state::text and (@only_channel::text = '' or s.channel = @only_channel)
-    and (@only_code::text = '' or s.code = @only_code)
+    and (@only_failure_code::text = '' or s.failure_code = @only_failure_code)
 order by s.message_id desc
 limit @count;
 
@@ -77,26 +77,27 @@ from (
 -- Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
 -- newest. Skips from code to code by the index.
 with recursive codes as (
-    (select o.code from notify_queue o
+    (select o.failure_code from notify_queue o
     where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null
-    order by o.code
+    order by o.failure_code
     limit 1)
     union all
     select (
-        select o.code from notify_queue o
-        where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null and o.code > c.code
-        order by o.code
+        select o.failure_code from notify_queue o
+        where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null and o.failure_code > c.failure_code
+        order by o.failure_code
         limit 1
     )
-    from codes c where c.code is not null
+    from codes c where c.failure_code is not null
 )
-select g.code::text as code, x.channel, count(*)::integer as messages, max(x.message_id)::bigint as newest
-from (select c.code from codes c where c.code is not null limit 200) g
+select g.failure_code::text as failure_code, x.channel, count(*)::integer as messages,
+    max(x.message_id)::bigint as newest
+from (select c.failure_code from codes c where c.failure_code is not null limit 200) g
 cross join lateral (
     select o.channel, o.message_id from notify_queue o
-    where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null and o.code = g.code
+    where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null and o.failure_code = g.failure_code
     order by o.message_id desc
     limit 10000
 ) x
-group by g.code, x.channel
-order by messages desc, g.code, x.channel;
+group by g.failure_code, x.channel
+order by messages desc, g.failure_code, x.channel;

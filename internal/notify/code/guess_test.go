@@ -32,7 +32,7 @@ func (d *fixture) event(kind string) {
 func (d *fixture) die() map[string]func() {
 	return map[string]func(){
 		"dead": func() {
-			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = $1`, d.last())
+			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, failure_code = 'x' where message_id = $1`, d.last())
 		},
 		"cancelled": func() {
 			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: caller, ID: d.last()})); err != nil {

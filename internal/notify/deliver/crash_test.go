@@ -235,7 +235,7 @@ func TestSuspendedProcessSendsNothingWhenItResumes(t *testing.T) {
 		t.Error("it began attempts after it resumed")
 	}
 	if lost := s.notTwice(t, o, again, park); sending == 0 ||
-		lost > sending+o.count("notify_events where kind = 'unknown' and code = 'timeout'") {
+		lost > sending+o.count("notify_events where kind = 'unknown' and failure_code = 'timeout'") {
 		t.Errorf("%d messages are unknown, %d were sending", lost, sending)
 	}
 }

@@ -148,8 +148,8 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 	}
 	o.put(1, message{attempts: 3})
 	run(t, db, s.URL, nil)
-	o.waitFor(1, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
-	if n := o.count("notify_events where kind = 'failed' and code = 'http_503'"); n != 2 {
+	o.waitFor(1, "notify_queue where state = 'dead' and due_at is null and holder is null and failure_code = 'http_503' and provider = 'sink' and attempts = 3")
+	if n := o.count("notify_events where kind = 'failed' and failure_code = 'http_503'"); n != 2 {
 		t.Errorf("%d attempts failed\n%s", n, o.states())
 	}
 	if o.count("notify_events where kind = 'dead' and attempt = 3") != 1 || o.count("notify_events") != 3 {
@@ -183,8 +183,8 @@ func TestPermanentFailureIsDeadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
-	o.waitFor(2, "notify_queue where state = 'dead' and code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
-	o.waitFor(2, "notify_queue where state = 'unknown' and code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
+	o.waitFor(2, "notify_queue where state = 'dead' and failure_code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
+	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
 	if o.count("notify_events") != 5 || o.count("notify_events where kind = 'dead'") != 2 {
 		t.Error(o.states())
 	}
@@ -206,7 +206,7 @@ func TestExpiredMessagesAreNotSent(t *testing.T) {
 		m.Attempts = 2 // one per tenant
 		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
-	o.waitFor(3, "notify_queue where state = 'dead' and code = 'expired'")
+	o.waitFor(3, "notify_queue where state = 'dead' and failure_code = 'expired'")
 	o.waitFor(3, "notify_queue")
 	if _, asked := s.count(); asked != 1 {
 		t.Errorf("%d requests, want 1", asked)
@@ -264,7 +264,7 @@ func TestExpiredContentsAreNotSent(t *testing.T) {
 			return send.Receipt{Provider: "p"}, nil
 		}}}
 	})
-	o.waitFor(1, "notify_events where kind = 'dead' and code = 'contents_gone'")
+	o.waitFor(1, "notify_events where kind = 'dead' and failure_code = 'contents_gone'")
 }
 
 // A result that is written twice, because the first response was lost, counts once. After that the message cannot be
@@ -319,7 +319,7 @@ func TestUnknownIsParkedOrResentWithTheSameKey(t *testing.T) {
 	again, park := o.put(20, message{}), append(o.put(10, message{park: true}), o.put(10, message{never: true})...)
 	run(t, db, s.URL, nil)
 	o.waitFor(20, "notify_queue")
-	o.waitFor(20, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
+	o.waitFor(20, "notify_queue where state = 'unknown' and due_at is null and failure_code = 'reset'")
 	if o.count("notify_queue where on_unknown = 'never'") != 10 {
 		t.Error(o.states())
 	}
@@ -358,9 +358,9 @@ func TestPossiblySentMessagesBecomeUnknownNotDead(t *testing.T) {
 	}
 	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
-	o.waitFor(2, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
-	o.waitFor(1, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
-	o.waitFor(1, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)",
+	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
+	o.waitFor(1, "notify_queue where state = 'unknown' and failure_code = 'http_503' and unsure")
+	o.waitFor(1, "notify_queue where state = 'dead' and failure_code = 'expired' and message_id = any($1)",
 		expired)
 	if _, asked := s.count(); asked != 2 {
 		t.Errorf("%d requests", asked)

@@ -155,8 +155,8 @@ func (o *outbox) within(n int, within time.Duration, from string, args ...any) {
 
 // states summarizes queue rows and events for failure messages.
 func (o *outbox) states() (text string) {
-	rows, err := o.pool.Query(context.Background(), `select 'queue ' || state || ' ' || coalesce(code, ''), count(*) from notify_queue group by 1
-		union all select 'event ' || kind || ' ' || coalesce(code, ''), count(*) from notify_events group by 1 order by 1`)
+	rows, err := o.pool.Query(context.Background(), `select 'queue ' || state || ' ' || coalesce(failure_code, ''), count(*) from notify_queue group by 1
+		union all select 'event ' || kind || ' ' || coalesce(failure_code, ''), count(*) from notify_events group by 1 order by 1`)
 	if err != nil {
 		return err.Error()
 	}

@@ -117,7 +117,7 @@ func (w *statements) all(n int32) map[string]int64 {
 			append(lost.WaitUs, 0)
 		lost.Providers, lost.ProviderMessageIds, lost.Unsure = append(lost.Providers, "p"),
 			append(lost.ProviderMessageIds, ""), append(lost.Unsure, false)
-		lost.Codes, lost.Errors = append(lost.Codes, "no"), append(lost.Errors, "no")
+		lost.FailureCodes, lost.FailureTexts = append(lost.FailureCodes, "no"), append(lost.FailureTexts, "no")
 	}
 	counts := map[string]int{}
 	run("contents", func(d db.DBTX) error {
@@ -141,7 +141,7 @@ func (w *statements) all(n int32) map[string]int64 {
 		func(d db.DBTX) error { return w.q.LateDelete(ctx, d, lapsed) })
 	left := db.FailedUpdateParams{Tenants: lost.Tenants, MessageIds: lost.MessageIds, Fences: lost.Fences,
 		States: lost.States, Kinds: lost.Kinds, WaitUs: lost.WaitUs, Providers: lost.Providers, Unsure: lost.Unsure,
-		Codes: lost.Codes}
+		FailureCodes: lost.FailureCodes}
 	run("failed", func(d db.DBTX) error { return w.q.FailedEventInsert(ctx, d, lost) }, func(d db.DBTX) error {
 		done, err := w.q.FailedUpdate(ctx, d, left)
 		counts["failed"] = len(done)

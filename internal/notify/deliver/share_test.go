@@ -254,7 +254,7 @@ func TestLateSuccessSettlesAnUnknownMessage(t *testing.T) {
 	})
 	<-late.began
 	run(t, db, s.URL, nil)
-	o.waitFor(1, "notify_queue where state = 'unknown' and code = 'lapsed'")
+	o.waitFor(1, "notify_queue where state = 'unknown' and failure_code = 'lapsed'")
 	close(late.answer)
 	o.waitFor(0, "notify_queue")
 	if o.count("notify_events where kind = 'unknown'") != 1 ||
@@ -316,8 +316,8 @@ func TestUnstorableResponsesDelayNoOthers(t *testing.T) {
 	o.waitFor(96, "notify_events where kind = 'sent' and provider_message_id = 'fine'")
 	o.waitFor(1, "notify_events where kind = 'sent' and provider is null and provider_message_id is null and message_id = $1", ids[50])
 	o.waitFor(1, "notify_events where kind = 'sent' and provider like 'a%ää' and provider_message_id like 'üü%' and message_id = $1", ids[1])
-	o.waitFor(1, "notify_queue where state = 'dead' and code like 'xxx%' and message_id = $1", ids[2])
-	o.waitFor(1, "notify_events where kind = 'unknown' and code = 'panic' and attempt = 1 and message_id = $1", ids[51])
+	o.waitFor(1, "notify_queue where state = 'dead' and failure_code like 'xxx%' and message_id = $1", ids[2])
+	o.waitFor(1, "notify_events where kind = 'unknown' and failure_code = 'panic' and attempt = 1 and message_id = $1", ids[51])
 }
 
 type fakeSender struct {
@@ -425,7 +425,7 @@ func TestManyIdleTenantsCostLittle(t *testing.T) {
 	o := newOutbox(t, db)
 	id := o.put(1, message{after: time.Hour})[0]
 	if _, err := o.pool.Exec(ctx, `insert into notify_queue select x.tenant, q.message_id, q.channel, q.priority, q.state, q.due_at, q.holder, q.fence, q.attempts, q.max_attempts,
-		q.on_unknown, q.give_up_at, q.month, q.contents_until, q.provider, q.unsure, q.code from notify_queue q, generate_series(2, 5000) x (tenant) where message_id = $1`, id); err != nil {
+		q.on_unknown, q.give_up_at, q.month, q.contents_until, q.provider, q.unsure, q.failure_code from notify_queue q, generate_series(2, 5000) x (tenant) where message_id = $1`, id); err != nil {
 		t.Fatal(err)
 	}
 	db.SkipChecks() // the copied rows have no messages

@@ -147,7 +147,7 @@ func (w *writer) once(batch []*result) error {
 		arg := failedParams(others, w.pool.Instance)
 		rows := db.FailedUpdateParams{Tenants: arg.Tenants, MessageIds: arg.MessageIds, Fences: arg.Fences,
 			States: arg.States, Kinds: arg.Kinds, WaitUs: arg.WaitUs, Providers: arg.Providers, Unsure: arg.Unsure,
-			Codes: arg.Codes}
+			FailureCodes: arg.FailureCodes}
 		all = append(all, func(d db.DBTX) error { return q.FailedEventInsert(ctx, d, arg) },
 			func(d db.DBTX) (err error) { left, err = q.FailedUpdate(ctx, d, rows); return err })
 	}
@@ -242,7 +242,8 @@ func failedParams(batch []*result, instance string) (arg db.FailedEventInsertPar
 			append(arg.WaitUs, r.wait.Microseconds())
 		arg.Providers, arg.Unsure = append(arg.Providers, printable(r.provider, 64)), append(arg.Unsure, r.unsure)
 		arg.ProviderMessageIds = append(arg.ProviderMessageIds, printable(r.providerMessageID, 256))
-		arg.Codes, arg.Errors = append(arg.Codes, printable(r.code, 64)), append(arg.Errors, printable(r.text, 2048))
+		arg.FailureCodes = append(arg.FailureCodes, printable(r.code, 64))
+		arg.FailureTexts = append(arg.FailureTexts, printable(r.text, 2048))
 	}
 	return arg
 }

@@ -130,7 +130,7 @@ func (d *fixture) post(path, body string) int {
 // events lists the events of a message.
 func (d *fixture) events(m *notify.Message) (kinds string) {
 	d.Helper()
-	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || code, ''), ', ' order by event_id), '') from notify_events
+	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || failure_code, ''), ', ' order by event_id), '') from notify_events
 		where tenant_id = $1 and message_id = $2`, m.Tenant, m.ID).Scan(&kinds); err != nil {
 		d.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func TestFinderReadsFewBlocks(t *testing.T) {
 func TestReportSettlesAnUnknownMessage(t *testing.T) {
 	d := newFixture(t)
 	m := d.send(1, "", "")
-	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, code = 'timeout' where message_id = $1`, m.ID); err != nil {
+	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, failure_code = 'timeout' where message_id = $1`, m.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(1, m.ID), "true", "")), 200)

@@ -557,7 +557,7 @@ type Message struct {
 	// Earliest time of the next attempt. Set while it is QUEUED or FAILED.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
 	// Error code of the last failure.
-	Code string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode string `protobuf:"bytes,14,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Provider that failed last or accepted it, as named in the server's configuration.
 	Provider string `protobuf:"bytes,15,opt,name=provider,proto3" json:"provider,omitempty"`
 	// Not sent before this time.
@@ -697,9 +697,9 @@ func (x *Message) GetRetryTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Message) GetCode() string {
+func (x *Message) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
@@ -767,9 +767,9 @@ type Event struct {
 	// The provider's id of the message.
 	ProviderMessageId string `protobuf:"bytes,5,opt,name=provider_message_id,json=providerMessageId,proto3" json:"provider_message_id,omitempty"`
 	// Error code. Empty: it is no failure, or the provider gave none.
-	Code string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode string `protobuf:"bytes,6,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Error text of the provider.
-	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
+	FailureText string `protobuf:"bytes,7,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// Process that recorded the event.
 	Instance string `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Principal that cancelled, requeued or reported; provider:NAME for a provider. Empty for results of attempts.
@@ -845,16 +845,16 @@ func (x *Event) GetProviderMessageId() string {
 	return ""
 }
 
-func (x *Event) GetCode() string {
+func (x *Event) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
 
-func (x *Event) GetError() string {
+func (x *Event) GetFailureText() string {
 	if x != nil {
-		return x.Error
+		return x.FailureText
 	}
 	return ""
 }
@@ -910,7 +910,7 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"\xbaH\ar\x05 \x01(\xff\x01R\x04name\x12\x1d\n" +
 	"\x04type\x18\x02 \x01(\tB\t\xbaH\x06r\x04 \x01(\x7fR\x04type\x12\x1d\n" +
 	"\x04data\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80 R\x04data\x12 \n" +
-	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x81\a\n" +
+	"\x06inline\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x06inline\"\x90\a\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.ledgerd.notify.v1.MessageStateR\x05state\x124\n" +
@@ -927,8 +927,8 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"\battempts\x18\v \x01(\x05R\battempts\x12!\n" +
 	"\fmax_attempts\x18\f \x01(\x05R\vmaxAttempts\x129\n" +
 	"\n" +
-	"retry_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12\x12\n" +
-	"\x04code\x18\x0e \x01(\tR\x04code\x12\x1a\n" +
+	"retry_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12!\n" +
+	"\ffailure_code\x18\x0e \x01(\tR\vfailureCode\x12\x1a\n" +
 	"\bprovider\x18\x0f \x01(\tR\bprovider\x129\n" +
 	"\n" +
 	"not_before\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12<\n" +
@@ -939,15 +939,15 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"acceptTime\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x14 \x01(\tR\trequestId\x12!\n" +
-	"\fcontent_hash\x18\x15 \x01(\fR\vcontentHash\"\xb4\x02\n" +
+	"\fcontent_hash\x18\x15 \x01(\fR\vcontentHash\"\xd0\x02\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1a\n" +
 	"\bprovider\x18\x04 \x01(\tR\bprovider\x12.\n" +
-	"\x13provider_message_id\x18\x05 \x01(\tR\x11providerMessageId\x12\x12\n" +
-	"\x04code\x18\x06 \x01(\tR\x04code\x12\x14\n" +
-	"\x05error\x18\a \x01(\tR\x05error\x12\x1a\n" +
+	"\x13provider_message_id\x18\x05 \x01(\tR\x11providerMessageId\x12!\n" +
+	"\ffailure_code\x18\x06 \x01(\tR\vfailureCode\x12!\n" +
+	"\ffailure_text\x18\a \x01(\tR\vfailureText\x12\x1a\n" +
 	"\binstance\x18\b \x01(\tR\binstance\x12\x1c\n" +
 	"\tprincipal\x18\t \x01(\tR\tprincipal\x12\x1d\n" +
 	"\n" +

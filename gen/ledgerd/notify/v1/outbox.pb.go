@@ -636,7 +636,7 @@ type DeadFilter struct {
 	// Only messages of this channel. Not set: of all.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Only messages with this error code. Empty: with any.
-	Code          string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode   string `protobuf:"bytes,2,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -678,9 +678,9 @@ func (x *DeadFilter) GetChannel() Channel {
 	return Channel_CHANNEL_UNSPECIFIED
 }
 
-func (x *DeadFilter) GetCode() string {
+func (x *DeadFilter) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
@@ -753,9 +753,9 @@ type ReportDeliveryRequest struct {
 	// True: it was delivered. False: it will not be.
 	Delivered bool `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
 	// Error code, if it was not delivered.
-	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode string `protobuf:"bytes,4,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Error text of the provider, without the recipient.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	FailureText   string `protobuf:"bytes,5,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -822,16 +822,16 @@ func (x *ReportDeliveryRequest) GetDelivered() bool {
 	return false
 }
 
-func (x *ReportDeliveryRequest) GetCode() string {
+func (x *ReportDeliveryRequest) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
 
-func (x *ReportDeliveryRequest) GetError() string {
+func (x *ReportDeliveryRequest) GetFailureText() string {
 	if x != nil {
-		return x.Error
+		return x.FailureText
 	}
 	return ""
 }
@@ -1132,7 +1132,7 @@ type ListMessagesRequest struct {
 	// Only messages in this state: queued, sending, failed, unknown or dead. Not set: in all.
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
 	// With state dead or unknown: only messages with this error code. Empty: with any.
-	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode string `protobuf:"bytes,4,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
@@ -1192,9 +1192,9 @@ func (x *ListMessagesRequest) GetState() MessageState {
 	return MessageState_MESSAGE_STATE_UNSPECIFIED
 }
 
-func (x *ListMessagesRequest) GetCode() string {
+func (x *ListMessagesRequest) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
@@ -1366,13 +1366,13 @@ type DeadLetterGroup struct {
 	// Channel of the messages.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Error code of their last failure.
-	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	FailureCode string `protobuf:"bytes,2,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Number of messages, counted up to 10,000.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Newest message of the group.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
 	// Error text of the newest message's last failure that has one.
-	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	FailureText   string `protobuf:"bytes,5,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1414,9 +1414,9 @@ func (x *DeadLetterGroup) GetChannel() Channel {
 	return Channel_CHANNEL_UNSPECIFIED
 }
 
-func (x *DeadLetterGroup) GetCode() string {
+func (x *DeadLetterGroup) GetFailureCode() string {
 	if x != nil {
-		return x.Code
+		return x.FailureCode
 	}
 	return ""
 }
@@ -1435,9 +1435,9 @@ func (x *DeadLetterGroup) GetExample() *Message {
 	return nil
 }
 
-func (x *DeadLetterGroup) GetError() string {
+func (x *DeadLetterGroup) GetFailureText() string {
 	if x != nil {
-		return x.Error
+		return x.FailureText
 	}
 	return ""
 }
@@ -1494,21 +1494,21 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\x06filter\x18\x02 \x01(\v2\x1d.ledgerd.notify.v1.DeadFilterH\x00R\x06filter\x12O\n" +
 	"\rgive_up_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xf5$2\x02\b\x01R\vgiveUpAfterB\x0f\n" +
-	"\x06target\x12\x05\xbaH\x02\b\x01\"i\n" +
+	"\x06target\x12\x05\xbaH\x02\b\x01\"x\n" +
 	"\n" +
 	"DeadFilter\x12>\n" +
-	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12\x1b\n" +
-	"\x04code\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x04code\"I\n" +
+	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12*\n" +
+	"\ffailure_code\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\vfailureCode\"I\n" +
 	"\x17RequeueMessagesResponse\x12\x1a\n" +
 	"\brequeued\x18\x01 \x01(\x05R\brequeued\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xfe\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\x9a\x02\n" +
 	"\x15ReportDeliveryRequest\x12(\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x00R\tmessageId\x12O\n" +
 	"\x10provider_message\x18\x02 \x01(\v2\".ledgerd.notify.v1.ProviderMessageH\x00R\x0fproviderMessage\x12\x1c\n" +
-	"\tdelivered\x18\x03 \x01(\bR\tdelivered\x12\x1b\n" +
-	"\x04code\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\x04code\x12\x1e\n" +
-	"\x05error\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\x05errorB\x0f\n" +
+	"\tdelivered\x18\x03 \x01(\bR\tdelivered\x12*\n" +
+	"\ffailure_code\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vfailureCode\x12+\n" +
+	"\ffailure_text\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\vfailureTextB\x0f\n" +
 	"\x06target\x12\x05\xbaH\x02\b\x01\"t\n" +
 	"\x0fProviderMessage\x12%\n" +
 	"\bprovider\x18\x01 \x01(\tB\t\xbaH\x06r\x04 \x01(@R\bprovider\x12:\n" +
@@ -1527,12 +1527,12 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\v2\x1a.ledgerd.notify.v1.MessageR\amessage\x120\n" +
 	"\x06events\x18\x02 \x03(\v2\x18.ledgerd.notify.v1.EventR\x06events\x12\x1c\n" +
 	"\trecipient\x18\x03 \x01(\tR\trecipient\x124\n" +
-	"\acontent\x18\x04 \x01(\v2\x1a.ledgerd.notify.v1.ContentR\acontent\"\xad\x02\n" +
+	"\acontent\x18\x04 \x01(\v2\x1a.ledgerd.notify.v1.ContentR\acontent\"\xbc\x02\n" +
 	"\x13ListMessagesRequest\x12>\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12&\n" +
 	"\trecipient\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\trecipient\x12?\n" +
-	"\x05state\x18\x03 \x01(\x0e2\x1f.ledgerd.notify.v1.MessageStateB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05state\x12\x1b\n" +
-	"\x04code\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\x04code\x12'\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1f.ledgerd.notify.v1.MessageStateB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05state\x12*\n" +
+	"\ffailure_code\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vfailureCode\x12'\n" +
 	"\tpage_size\x18\x05 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1543,13 +1543,13 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\x16ListDeadLettersRequest\x12\x18\n" +
 	"\aunknown\x18\x01 \x01(\bR\aunknown\"U\n" +
 	"\x17ListDeadLettersResponse\x12:\n" +
-	"\x06groups\x18\x01 \x03(\v2\".ledgerd.notify.v1.DeadLetterGroupR\x06groups\"\xbd\x01\n" +
+	"\x06groups\x18\x01 \x03(\v2\".ledgerd.notify.v1.DeadLetterGroupR\x06groups\"\xd9\x01\n" +
 	"\x0fDeadLetterGroup\x124\n" +
-	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelR\achannel\x12\x12\n" +
-	"\x04code\x18\x02 \x01(\tR\x04code\x12\x14\n" +
+	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelR\achannel\x12!\n" +
+	"\ffailure_code\x18\x02 \x01(\tR\vfailureCode\x12\x14\n" +
 	"\x05count\x18\x03 \x01(\x05R\x05count\x124\n" +
-	"\aexample\x18\x04 \x01(\v2\x1a.ledgerd.notify.v1.MessageR\aexample\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\tR\x05errorB;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
+	"\aexample\x18\x04 \x01(\v2\x1a.ledgerd.notify.v1.MessageR\aexample\x12!\n" +
+	"\ffailure_text\x18\x05 \x01(\tR\vfailureTextB;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
 
 var (
 	file_ledgerd_notify_v1_outbox_proto_rawDescOnce sync.Once

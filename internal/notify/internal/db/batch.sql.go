@@ -176,19 +176,19 @@ const deadFind = `-- name: DeadFind :many
 select u.n::integer as n, m.message_id
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
-        unnest($2::text[]) as channel, unnest($3::text[]) as code
+        unnest($2::text[]) as channel, unnest($3::text[]) as failure_code
 ) u
 cross join lateral (
     (select x.message_id from notify_queue x
-    where u.code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+    where u.failure_code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
         and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
             and x.contents_until > (now() at time zone 'UTC')::date
-    order by x.code, x.message_id
+    order by x.failure_code, x.message_id
     limit 1000)
     union all
     (select x.message_id from notify_queue x
-    where u.code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null and x.code = u.code
-        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
+    where u.failure_code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+        and x.failure_code = u.failure_code and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
             and x.contents_until > (now() at time zone 'UTC')::date
     order by x.message_id
     limit 1000)
@@ -196,9 +196,9 @@ cross join lateral (
 `
 
 type DeadFindParams struct {
-	Tenants  []int32
-	Channels []string
-	Codes    []string
+	Tenants      []int32
+	Channels     []string
+	FailureCodes []string
 }
 
 type DeadFindRow struct {
@@ -208,7 +208,7 @@ type DeadFindRow struct {
 
 // Some dead messages of tenants that can still be sent, of a channel and with a code if these are given.
 func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]DeadFindRow, error) {
-	rows, err := db.Query(ctx, deadFind, arg.Tenants, arg.Channels, arg.Codes)
+	rows, err := db.Query(ctx, deadFind, arg.Tenants, arg.Channels, arg.FailureCodes)
 	if err != nil {
 		return nil, err
 	}
@@ -229,16 +229,16 @@ func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]
 
 const eventInsert = `-- name: EventInsert :exec
 insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
-    code, error, at, instance, principal, request_id)
+    failure_code, failure_text, at, instance, principal, request_id)
 select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.event_id, u.kind, 0, nullif(u.provider, ''),
-    nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''), $1::timestamptz, $2,
-    u.principal, u.request_id
+    nullif(u.provider_message_id, ''), nullif(u.failure_code, ''), nullif(u.failure_text, ''), $1::timestamptz,
+    $2, u.principal, u.request_id
 from (
     select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id,
         unnest($5::timestamptz[]) as month, unnest($6::bigint[]) as event_id,
         unnest($7::text[]) as kind, unnest($8::text[]) as provider,
-        unnest($9::text[]) as provider_message_id, unnest($10::text[]) as code,
-        unnest($11::text[]) as error, unnest($12::text[]) as principal,
+        unnest($9::text[]) as provider_message_id, unnest($10::text[]) as failure_code,
+        unnest($11::text[]) as failure_text, unnest($12::text[]) as principal,
         unnest($13::text[]) as request_id
 ) u
 `
@@ -253,8 +253,8 @@ type EventInsertParams struct {
 	Kinds              []string
 	Providers          []string
 	ProviderMessageIds []string
-	Codes              []string
-	Errors             []string
+	FailureCodes       []string
+	FailureTexts       []string
 	Principals         []string
 	RequestIds         []string
 }
@@ -270,8 +270,8 @@ func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParam
 		arg.Kinds,
 		arg.Providers,
 		arg.ProviderMessageIds,
-		arg.Codes,
-		arg.Errors,
+		arg.FailureCodes,
+		arg.FailureTexts,
 		arg.Principals,
 		arg.RequestIds,
 	)
@@ -511,9 +511,9 @@ select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.templ
     m.contents_until, m.accepted_at, m.principal, m.request_id, coalesce(o.state, '')::text as state,
     coalesce(o.attempts, 0)::integer as attempts, coalesce(o.max_attempts, 0)::integer as open_max_attempts,
     o.due_at, coalesce(o.give_up_at, '0001-01-01 00:00:00+00')::timestamptz as open_give_up_at,
-    coalesce(o.provider, '')::text as open_provider, coalesce(o.code, '')::text as open_code,
+    coalesce(o.provider, '')::text as open_provider, coalesce(o.failure_code, '')::text as open_failure_code,
     coalesce(e.kind, '')::text as ended, coalesce(e.provider, '')::text as ended_provider,
-    coalesce(e.code, '')::text as ended_code
+    coalesce(e.failure_code, '')::text as ended_failure_code
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
         unnest($2::bigint[]) as message_id
@@ -529,12 +529,12 @@ cross join lateral (
     offset 0
 ) m
 left join lateral (
-    select x.state, x.attempts, x.max_attempts, x.due_at, x.give_up_at, x.provider, x.code from notify_queue x
+    select x.state, x.attempts, x.max_attempts, x.due_at, x.give_up_at, x.provider, x.failure_code from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0
 ) o on true
 left join lateral (
-    select x.kind, x.provider, x.code from notify_events x
+    select x.kind, x.provider, x.failure_code from notify_events x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id and x.month = b.month
         and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown')
             and o.state is null)
@@ -550,35 +550,35 @@ type MessageLoadParams struct {
 }
 
 type MessageLoadRow struct {
-	N               int32
-	Month           pgtype.Date
-	Channel         string
-	BusinessType    string
-	BizNo           *string
-	Template        *string
-	Locale          *string
-	RecipientHash   []byte
-	RecipientHint   string
-	ContentHash     []byte
-	Priority        int16
-	OnUnknown       string
-	MaxAttempts     int32
-	NotBefore       *time.Time
-	GiveUpAt        time.Time
-	ContentsUntil   pgtype.Date
-	AcceptedAt      time.Time
-	Principal       string
-	RequestID       string
-	State           string
-	Attempts        int32
-	OpenMaxAttempts int32
-	DueAt           *time.Time
-	OpenGiveUpAt    time.Time
-	OpenProvider    string
-	OpenCode        string
-	Ended           string
-	EndedProvider   string
-	EndedCode       string
+	N                int32
+	Month            pgtype.Date
+	Channel          string
+	BusinessType     string
+	BizNo            *string
+	Template         *string
+	Locale           *string
+	RecipientHash    []byte
+	RecipientHint    string
+	ContentHash      []byte
+	Priority         int16
+	OnUnknown        string
+	MaxAttempts      int32
+	NotBefore        *time.Time
+	GiveUpAt         time.Time
+	ContentsUntil    pgtype.Date
+	AcceptedAt       time.Time
+	Principal        string
+	RequestID        string
+	State            string
+	Attempts         int32
+	OpenMaxAttempts  int32
+	DueAt            *time.Time
+	OpenGiveUpAt     time.Time
+	OpenProvider     string
+	OpenFailureCode  string
+	Ended            string
+	EndedProvider    string
+	EndedFailureCode string
 }
 
 // Messages by id, with their row in the queue, or otherwise how they ended: a report is more than a sending, and a
@@ -619,10 +619,10 @@ func (q *Queries) MessageLoad(ctx context.Context, db DBTX, arg MessageLoadParam
 			&i.DueAt,
 			&i.OpenGiveUpAt,
 			&i.OpenProvider,
-			&i.OpenCode,
+			&i.OpenFailureCode,
 			&i.Ended,
 			&i.EndedProvider,
-			&i.EndedCode,
+			&i.EndedFailureCode,
 		); err != nil {
 			return nil, err
 		}

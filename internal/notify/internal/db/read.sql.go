@@ -53,29 +53,30 @@ func (q *Queries) ContentGet(ctx context.Context, db DBTX, arg ContentGetParams)
 
 const deadGroups = `-- name: DeadGroups :many
 with recursive codes as (
-    (select o.code from notify_queue o
+    (select o.failure_code from notify_queue o
     where o.tenant_id = $1 and o.state = $2 and o.due_at is null
-    order by o.code
+    order by o.failure_code
     limit 1)
     union all
     select (
-        select o.code from notify_queue o
-        where o.tenant_id = $1 and o.state = $2 and o.due_at is null and o.code > c.code
-        order by o.code
+        select o.failure_code from notify_queue o
+        where o.tenant_id = $1 and o.state = $2 and o.due_at is null and o.failure_code > c.failure_code
+        order by o.failure_code
         limit 1
     )
-    from codes c where c.code is not null
+    from codes c where c.failure_code is not null
 )
-select g.code::text as code, x.channel, count(*)::integer as messages, max(x.message_id)::bigint as newest
-from (select c.code from codes c where c.code is not null limit 200) g
+select g.failure_code::text as failure_code, x.channel, count(*)::integer as messages,
+    max(x.message_id)::bigint as newest
+from (select c.failure_code from codes c where c.failure_code is not null limit 200) g
 cross join lateral (
     select o.channel, o.message_id from notify_queue o
-    where o.tenant_id = $1 and o.state = $2 and o.due_at is null and o.code = g.code
+    where o.tenant_id = $1 and o.state = $2 and o.due_at is null and o.failure_code = g.failure_code
     order by o.message_id desc
     limit 10000
 ) x
-group by g.code, x.channel
-order by messages desc, g.code, x.channel
+group by g.failure_code, x.channel
+order by messages desc, g.failure_code, x.channel
 `
 
 type DeadGroupsParams struct {
@@ -84,10 +85,10 @@ type DeadGroupsParams struct {
 }
 
 type DeadGroupsRow struct {
-	Code     string
-	Channel  string
-	Messages int32
-	Newest   int64
+	FailureCode string
+	Channel     string
+	Messages    int32
+	Newest      int64
 }
 
 // Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
@@ -102,7 +103,7 @@ func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams)
 	for rows.Next() {
 		var i DeadGroupsRow
 		if err := rows.Scan(
-			&i.Code,
+			&i.FailureCode,
 			&i.Channel,
 			&i.Messages,
 			&i.Newest,
@@ -118,8 +119,8 @@ func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams)
 }
 
 const eventList = `-- name: EventList :many
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal,
-    e.request_id
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.failure_code, e.failure_text, e.at, e.instance,
+    e.principal, e.request_id
 from notify_events e
 where e.tenant_id = $1 and e.message_id = $2 and e.month = $3::date
 order by e.at desc, e.event_id desc
@@ -137,8 +138,8 @@ type EventListRow struct {
 	Attempt           int32
 	Provider          *string
 	ProviderMessageID *string
-	Code              *string
-	Error             *string
+	FailureCode       *string
+	FailureText       *string
 	At                time.Time
 	Instance          string
 	Principal         *string
@@ -160,8 +161,8 @@ func (q *Queries) EventList(ctx context.Context, db DBTX, arg EventListParams) (
 			&i.Attempt,
 			&i.Provider,
 			&i.ProviderMessageID,
-			&i.Code,
-			&i.Error,
+			&i.FailureCode,
+			&i.FailureText,
 			&i.At,
 			&i.Instance,
 			&i.Principal,
@@ -257,25 +258,25 @@ func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEn
 const messagePageOpen = `-- name: MessagePageOpen :many
 select s.message_id
 from (
-    select o.message_id, o.channel, o.state, o.code from notify_queue o
+    select o.message_id, o.channel, o.state, o.failure_code from notify_queue o
     where o.tenant_id = $1 and o.message_id < $2
     order by o.message_id desc
     limit $3
 ) s
 where s.state = $4::text and ($5::text = '' or s.channel = $5)
-    and ($6::text = '' or s.code = $6)
+    and ($6::text = '' or s.failure_code = $6)
 order by s.message_id desc
 limit $7
 `
 
 type MessagePageOpenParams struct {
-	TenantID    int32
-	Before      int64
-	Scan        int32
-	OnlyState   string
-	OnlyChannel string
-	OnlyCode    string
-	Count       int32
+	TenantID        int32
+	Before          int64
+	Scan            int32
+	OnlyState       string
+	OnlyChannel     string
+	OnlyFailureCode string
+	Count           int32
 }
 
 // Open messages, newest first. Reads a limited number of rows, whether they match or not.
@@ -286,7 +287,7 @@ func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageO
 		arg.Scan,
 		arg.OnlyState,
 		arg.OnlyChannel,
-		arg.OnlyCode,
+		arg.OnlyFailureCode,
 		arg.Count,
 	)
 	if err != nil {

@@ -159,20 +159,20 @@ func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadPar
 }
 
 const failedEventInsert = `-- name: FailedEventInsert :exec
-insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, code,
-    error, at, instance)
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+    failure_code, failure_text, at, instance)
 select l.tenant_id, l.message_id, l.month, u.fence,
     case when u.state in ('dead', 'unknown') then u.state
         when u.state <> 'failed' or now() + u.wait_us * interval '1 microsecond' < l.give_up_at then u.kind
         when u.unsure then 'unknown' else 'dead' end,
-    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''),
-    now(), $1::text
+    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.failure_code, ''),
+    nullif(u.failure_text, ''), now(), $1::text
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id,
         unnest($4::bigint[]) as fence, unnest($5::text[]) as state, unnest($6::text[]) as kind,
         unnest($7::bigint[]) as wait_us, unnest($8::text[]) as provider,
         unnest($9::text[]) as provider_message_id, unnest($10::boolean[]) as unsure,
-        unnest($11::text[]) as code, unnest($12::text[]) as error
+        unnest($11::text[]) as failure_code, unnest($12::text[]) as failure_text
 ) u
 cross join lateral (
     select i.tenant_id, i.message_id, i.month, i.attempts, i.give_up_at
@@ -195,8 +195,8 @@ type FailedEventInsertParams struct {
 	Providers          []string
 	ProviderMessageIds []string
 	Unsure             []bool
-	Codes              []string
-	Errors             []string
+	FailureCodes       []string
+	FailureTexts       []string
 }
 
 // Events of messages that were not sent, or whose outcome is unknown. A message whose next attempt would be after its
@@ -214,8 +214,8 @@ func (q *Queries) FailedEventInsert(ctx context.Context, db DBTX, arg FailedEven
 		arg.Providers,
 		arg.ProviderMessageIds,
 		arg.Unsure,
-		arg.Codes,
-		arg.Errors,
+		arg.FailureCodes,
+		arg.FailureTexts,
 	)
 	return err
 }
@@ -224,10 +224,10 @@ const failedUpdate = `-- name: FailedUpdate :many
 update notify_queue q
 set state = y.state, due_at = case when y.state in ('queued', 'failed') then y.retry_at end, holder = null,
     provider = nullif(y.provider, ''), unsure = y.unsure,
-    code = case when y.kind = '' then q.code else nullif(y.code, '') end,
+    failure_code = case when y.kind = '' then q.failure_code else nullif(y.failure_code, '') end,
     attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
 from (
-    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.code, l.tid,
+    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.failure_code, l.tid,
         case when u.kind <> '' and u.state = 'failed' and u.retry_at >= l.give_up_at
             then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
     from (
@@ -236,7 +236,7 @@ from (
             unnest($4::text[]) as state, unnest($5::text[]) as kind,
             now() + unnest($6::bigint[]) * interval '1 microsecond' as retry_at,
             unnest($7::text[]) as provider, unnest($8::boolean[]) as unsure,
-            unnest($9::text[]) as code
+            unnest($9::text[]) as failure_code
     ) u
     cross join lateral (
         select i.ctid as tid, i.give_up_at
@@ -250,15 +250,15 @@ returning y.n::integer as n, q.state
 `
 
 type FailedUpdateParams struct {
-	MessageIds []int64
-	Tenants    []int32
-	Fences     []int64
-	States     []string
-	Kinds      []string
-	WaitUs     []int64
-	Providers  []string
-	Unsure     []bool
-	Codes      []string
+	MessageIds   []int64
+	Tenants      []int32
+	Fences       []int64
+	States       []string
+	Kinds        []string
+	WaitUs       []int64
+	Providers    []string
+	Unsure       []bool
+	FailureCodes []string
 }
 
 type FailedUpdateRow struct {
@@ -278,7 +278,7 @@ func (q *Queries) FailedUpdate(ctx context.Context, db DBTX, arg FailedUpdatePar
 		arg.WaitUs,
 		arg.Providers,
 		arg.Unsure,
-		arg.Codes,
+		arg.FailureCodes,
 	)
 	if err != nil {
 		return nil, err
