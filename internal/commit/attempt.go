@@ -33,8 +33,8 @@ type attempt[T Tx] struct {
 	idsSpent     bool  // a command needed more row ids than were left
 	direct       bool
 
-	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
-	// confirmed, also by synchronous standbys.
+	// sent: COMMIT is on its way, and has not been refused. flushed: Flush was called. durable: changes were committed,
+	// and synchronous standbys have confirmed that.
 	sent, flushed, durable bool
 	witnessed              bool // a batch that wrote nothing has inserted its row, for the standbys
 

@@ -26,8 +26,9 @@ const (
 const yields = 4
 
 // write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
-// before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes the batch
-// nevertheless, gives up its place in the order of latches, and run fails the jobs past their deadline.
+// before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes a batch all the
+// same: run connects again, and fails jobs whose deadline passes. The batch's ticket for latches is given back, so that
+// other batches do not wait for it.
 func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
@@ -300,10 +301,10 @@ func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, s *sea
 	return conn
 }
 
-// lockTimeout bounds each wait for a lock: about four commits, because servers that share rows commit one after the
-// other. brief: about two commits, for a search, and for the confirmation of an optimistic batch. Such a batch inserts
-// entries before it locks their accounts, so it can wait for a batch of another server that has locked the accounts and
-// waits for the entries. The optimistic one gives way.
+// lockTimeout bounds each wait for a lock. It is as long as four COMMITs, because servers that share rows commit one
+// after the other. A brief one is as long as two: for a search, and for the confirmation of an optimistic batch. Such
+// a batch inserts entries before it locks their accounts, so it can wait for a batch of another server that has locked
+// the accounts and waits for the entries. The optimistic one gives way.
 func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	if brief {
 		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)

@@ -24,9 +24,9 @@ type moves struct {
 
 // Fire returns the command that records the move of a timer. The instance may be that of an order.
 func Fire(c *machine.FireCommand) Command {
-	f := &moves{command: c}
-	f.expectOrder(order.Key{Tenant: c.Key.Tenant, OrderNo: c.Key.Key})
-	return f
+	m := &moves{command: c}
+	m.expectOrder(order.Key{Tenant: c.Key.Tenant, OrderNo: c.Key.Key})
+	return m
 }
 
 // Need names the rows of the command, and what earlier attempts found.
@@ -107,17 +107,17 @@ func (e *consequences) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, er
 
 // nameEvent names the rows of an event.
 func (tx *Tx) nameEvent(key eventKey, names []string) {
-	a := tx.events[key]
-	if a == nil {
+	e := tx.events[key]
+	if e == nil {
 		if tx.events == nil {
 			tx.events, tx.hooks = map[eventKey]*namedEvent{}, map[int32]*webhook.All{}
 		}
-		a = &namedEvent{}
-		tx.events[key], tx.hooks[key.tenant] = a, tx.Webhooks().All(key.tenant)
+		e = &namedEvent{}
+		tx.events[key], tx.hooks[key.tenant] = e, tx.Webhooks().All(key.tenant)
 	}
 	for _, name := range names {
-		if !slices.Contains(a.endpoints, name) {
-			a.endpoints = append(a.endpoints, name)
+		if !slices.Contains(e.endpoints, name) {
+			e.endpoints = append(e.endpoints, name)
 			event(commit.Caller{Tenant: key.tenant}, key.kind, name, nil).Need(tx.Messages())
 		}
 	}

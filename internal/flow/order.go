@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
@@ -25,6 +27,10 @@ const (
 
 // CreateOrder creates an order with its parts. Its answer is an order.View, or a commit.Repeat of the order of this
 // number, or of the same purchase.
+//
+// Some rows become known only when others are read, such as the order of the same purchase. Then Apply returns
+// commit.ErrMoreRows: the attempt is rolled back, and in the next one Need names these rows too. So fields that Apply
+// sets, such as same, are read by the next Need.
 type CreateOrder struct {
 	commit.Caller
 	OrderNo string
@@ -96,7 +102,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 	if !c.PaidAtOnce() {
 		c.expiry = needMessages(tx, c.ExpiryMessages, k, len(c.Messages))
 	}
-	if c.PaidAtOnce() && !tx.loaded { // its parts end in this attempt. Those of operations are named before
+	if c.PaidAtOnce() && !tx.loaded { // its parts end at once. If loaded, an Execute has named them before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
 	}
 	c.consequences.need(tx)
@@ -195,11 +201,21 @@ func (c *CreateOrder) sendAtExpiry(tx *Tx, o *order.Order) error {
 		}
 		accepted, first := answer.(*notify.Message)
 		if !first { // not ours to cancel
-			return order.PartTaken(c.row.Key, "message", m.Params.BizNo)
+			return c.messageTaken(m.Params.BizNo)
 		}
 		o.ExpiryMessages = append(o.ExpiryMessages, accepted.ID)
 	}
 	return nil
+}
+
+// messageTaken reports that another message has the number of an expiry message.
+func (c *CreateOrder) messageTaken(no string) error {
+	for n := range c.Messages {
+		if c.Messages[n].Params.BizNo == no {
+			return fault.InvalidField(fmt.Sprintf("messages[%d].biz_no", n), "must not be the number of an expiry message")
+		}
+	}
+	return order.PartTaken(c.row.Key, "message", no)
 }
 
 // repeat answers with the order that there is.
@@ -311,20 +327,37 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	if !i.TimerAt.IsZero() {
 		o.Life = i.TimerAt.Sub(i.CreatedAt)
 	}
-	if (c.Reserve || c.hold != nil || c.coupon != nil || len(c.expiry) > 0) && c.toPaid == nil {
-		if err := c.mayReserve(tx, i, &o); err != nil {
+	if c.toPaid == nil {
+		if err := c.checkMachine(tx, i, &o); err != nil {
 			return nil, err
 		}
 	}
 	return tx.Orders().Create(c.row, o), nil
 }
 
-// mayReserve checks that the machine gives back what the order reserves, holds and locks.
-func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
-	if len(c.expiry) > 0 && o.Life > notify.MaxAhead {
+// checkMachine checks that the machine gives back what the order reserves, holds and locks, and that its expiry
+// messages are sent if and only if it is neither paid nor cancelled before.
+func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) error {
+	cancels := o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo)
+	if c.Reserve || c.hold != nil || c.coupon != nil {
+		if err := reservable(o.Life, cancels); err != nil {
+			return err
+		}
+	}
+	if len(c.expiry) == 0 {
+		return nil
+	}
+	keeping := tx.Machines().Targets(i.Key, machine.KeepParts, machine.ByCaller, machine.ByTimer, machine.ByFlow)
+	switch {
+	case !cancels:
+		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, because that has expiry_messages")
+	case len(keeping) > 0: // from there the order could still be paid, after it was said to have expired
+		return fault.InvalidField("machine", "must not let an order with expiry_messages leave its first state for %s, which neither confirms nor cancels it",
+			strings.Join(keeping, " or "))
+	case o.Life > notify.MaxAhead:
 		return fault.InvalidField("pay_within", "must be at most 30 days for an order with expiry_messages")
 	}
-	return reservable(o.Life, o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo))
+	return nil
 }
 
 // reservable checks the timer of the first state of a machine whose orders have parts: its length, 0 for none, and
@@ -390,8 +423,8 @@ func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) er
 	return err
 }
 
-// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one; the first
-// one has the number that message n of the order has.
+// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one: the nth one
+// that of the order's message first + n.
 func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key, first int) (sends []*notify.SendCommand) {
 	for n := range messages {
 		m := messages[n] // a copy: another attempt may have another order_no, and so other BizNos

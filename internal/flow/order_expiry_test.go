@@ -114,6 +114,10 @@ func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	m.wants(flow.Notify(&notify.CancelCommand{Caller: caller, ID: id}), "ok")
 	m.wants(pay("a"), "a paid")
 	m.equal("paid", m.queued(), "a/message/1 queued, a/message/3 cancelled, a/message/4 cancelled, own-1 queued")
+	own := newOrder("own", plain, remind)
+	own.Messages = []notify.SendCommand{reminder("own")}
+	own.Messages[0].BizNo = "own/message/2"
+	m.wants(own, "FIELD_INVALID")
 
 	taken := reminder("b")
 	taken.BizNo = "b/message/1"
@@ -125,20 +129,26 @@ func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	m.wants(newOrder("c", plain, remind), "NOTIFY_BIZ_NO_EXISTS_DIFFERENT")
 }
 
-// A machine whose timer does not cancel the order has no end of the time to pay, and messages wait for 30 days at most.
+// Without a timer that cancels the order there is no end of the time to pay, an order that leaves its first state for one
+// that neither confirms nor cancels it may still be paid after that end, and messages wait for 30 days at most.
 func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	m.define("endless", "")
 	m.define("sleepy", "asleep")
 	m.define("own", "cancelled")
+	m.define("strict", "cancelled", withoutSleep)
+	m.wants(newOrder("a", plain, remind, at("own")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("endless")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("sleepy")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 31 * 24 * time.Hour }), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 30 * 24 * time.Hour }), "a awaiting_payment")
-	m.wants(newOrder("b", plain, remind, at("own")), "b pending")
-	m.wants(moveOrder("b", "asleep", "nap"), "b asleep") // neither paid nor cancelled
-	m.equal("messages", m.queued(), "a/message/1 waits, b/message/1 waits wrongly")
+	m.wants(newOrder("b", plain, remind, at("strict")), "b pending")
+	m.equal("messages", m.queued(), "a/message/1 waits, b/message/1 waits")
 	m.wants(moveOrder("b", "cancelled", "no"), "b cancelled")
 	m.equal("ended", m.queued(), "a/message/1 waits, b/message/1 cancelled")
+	m.wants(newOrder("c", paidAtOnce, remind, at("own")), "c paid") // it sends none
 }
+
+// withoutSleep lets an order leave its first state only to be paid or cancelled.
+func withoutSleep(d *machine.Definition) { d.Moves[2].From = []string{"cancelled"} }

@@ -2,9 +2,6 @@ package flow
 
 import (
 	"cmp"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -73,33 +70,6 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 	return viewOf(o, answer.(machine.Instance)), nil
 }
 
-// inOrder rewrites a fault of the order's instance in the terms of the request: order_no, and for CancelOrder neither
-// inputs nor from.
-func (c *MoveOrder) inOrder(err error, k machine.Key) error {
-	f := fault.Of(err)
-	if f == nil || f.Metadata["machine"] != k.Machine || f.Metadata["key"] != k.Key {
-		return err
-	}
-	own := *f
-	own.Metadata = maps.Clone(f.Metadata)
-	delete(own.Metadata, "key")
-	own.Metadata["order_no"] = c.OrderNo
-	own.Message = strings.Replace(f.Message, "instance "+k.Key, "order "+c.OrderNo, 1)
-	if !c.Cancel {
-		return &own
-	}
-	own.Fields = slices.Clone(f.Fields)
-	for i, x := range own.Fields {
-		if strings.HasPrefix(x.Path, "inputs.") || x.Path == "from" { // which CancelOrder has not
-			own.Fields[i] = fault.Field{Path: "order_no", Description: "must be cancelled with MoveOrder, which has " + x.Path}
-			if i == 0 {
-				own.Message = "order_no: " + own.Fields[i].Description
-			}
-		}
-	}
-	return &own
-}
-
 // findCancelled sets the state to which a cancelled order moves, or in which it is already.
 func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	answer, err := c.consequences.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, c.Caller) })
@@ -134,24 +104,24 @@ type orderRef struct {
 }
 
 // need names the order and its instance, as far as earlier attempts know them.
-func (l *orderRef) need(tx *Tx) {
-	if l.order.OrderNo == "" || tx.loaded {
+func (r *orderRef) need(tx *Tx) {
+	if r.order.OrderNo == "" || tx.loaded {
 		return
 	}
-	tx.Orders().Want(l.order)
-	if l.machine != "" {
-		tx.Machines().Want(machine.Key{Tenant: l.order.Tenant, Machine: l.machine, Key: l.order.OrderNo})
+	tx.Orders().Want(r.order)
+	if r.machine != "" {
+		tx.Machines().Want(machine.Key{Tenant: r.order.Tenant, Machine: r.machine, Key: r.order.OrderNo})
 	}
 }
 
 // view returns the order as it is now: moved by its timer, if that has fired.
-func (l *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
+func (r *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Caller) (v order.View, err error) {
 	var row *order.Row
 	if orders.opened(tx) {
 		row = tx.Orders().Wanted(k)
 	}
 	if row == nil {
-		l.order, l.machine = k, cmp.Or(l.machine, machine.OrderMachine)
+		r.order, r.machine = k, cmp.Or(r.machine, machine.OrderMachine)
 		return v, commit.ErrMoreRows
 	}
 	o, err := order.MustExist(row)
@@ -159,46 +129,8 @@ func (l *orderRef) view(tx *Tx, e *consequences, k order.Key, caller commit.Call
 		return v, err
 	}
 	if !tx.instanceRead(o) {
-		l.order, l.machine = k, o.Machine
+		r.order, r.machine = k, o.Machine
 		return v, commit.ErrMoreRows
 	}
 	return tx.viewOrder(e, row, caller)
-}
-
-// inElement puts the element of a list of the request before the fields of a fault.
-func inElement(err error, list string, n int) error {
-	at := fmt.Sprintf("%s[%d]", list, n)
-	return fault.In(at+".", err)
-}
-
-// inLine is inElement for a reservation of a line.
-func inLine(err error, n int) error {
-	err = inElement(err, "lines", n)
-	if f := fault.Of(err); f != nil {
-		f.With("line", n)
-	}
-	return err
-}
-
-// inBalance reports a fault of the order's hold or transfer in the fields of the order.
-func inBalance(err error) error {
-	return fault.Rename(err, func(path string) string {
-		switch path {
-		case "from", "postings[0].from":
-			return "balance.account"
-		case "to", "postings[0].to":
-			return "payee"
-		}
-		return "balance.amount"
-	})
-}
-
-// inMachine reports a fault of the order's instance in the fields of the order.
-func inMachine(err error) error {
-	return fault.Rename(err, func(path string) string {
-		if path == "timer" {
-			return "pay_within"
-		}
-		return path
-	})
 }

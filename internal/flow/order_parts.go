@@ -104,7 +104,7 @@ func expiryOf(c commit.Caller, id int64) *notify.CancelCommand {
 	return &notify.CancelCommand{Caller: c, ID: id}
 }
 
-// orderOf returns the order of an instance, or nil if it has none. known: the batch has read whether it has.
+// orderOf returns the order of an instance, or nil if it has none. It is known if the batch has looked for the order.
 func (tx *Tx) orderOf(i *machine.Instance) (o *order.Order, known bool) {
 	if !orders.opened(tx) {
 		return nil, false
@@ -160,8 +160,9 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 	return tx.endsOf(o).cancel(tx, m, o)
 }
 
-// cancelExpiry cancels the messages that were due at the end of the time to pay. A caller may have cancelled them
-// before. One cannot have been sent, since its row was locked before the time was read, unless the clock went back.
+// cancelExpiry cancels the messages that are due at the end of the time to pay. A caller may have cancelled one before.
+// None is being sent: the batch has locked its row and then read the time, which was not over. (If the clock goes back
+// meanwhile, one may be.)
 func cancelExpiry(tx *Tx, m *machine.Moved, o *order.Order) error {
 	for _, id := range o.ExpiryMessages {
 		c := expiryOf(m.Caller, id)

@@ -151,7 +151,10 @@ func TestOneEndOfEachOrderWins(t *testing.T) {
 		wg.Go(func() {
 			no := fmt.Sprint("o", n)
 			name := []string{"order", "own", "order"}[n%3]
-			x := newOrder(no, at(name), sameAs(no), remind, func(c *flow.CreateOrder) {
+			x := newOrder(no, at(name), sameAs(no), func(c *flow.CreateOrder) {
+				if name == "order" {
+					remind(c)
+				}
 				c.Lines[0].Quantity, c.Balance.Amount = 1, dec("0.5")
 				c.PayWithin = time.Hour
 				if n >= 20 {

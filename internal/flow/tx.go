@@ -86,8 +86,8 @@ func register[P commit.Participant](open func(*Tx) P, names ...string) *domain[P
 	return d
 }
 
-// of returns the domain's participant in a batch, and opens it when Need first asks for it. After the load it panics,
-// because a participant opened then would be neither loaded nor written.
+// of returns the domain's participant in a batch, and opens it when Need first asks for it. Once the engine has the
+// participants, it panics: another one would be neither loaded nor written.
 func (d *domain[P]) of(tx *Tx) P {
 	if p := tx.participants[d.index]; p != nil {
 		return p.(P)
@@ -110,8 +110,8 @@ type Tx struct {
 	events       map[eventKey]*namedEvent
 	ends         map[order.Key][]*ends  // of parts of orders
 	hooks        map[int32]*webhook.All // endpoints of the tenants with events
-	loaded       bool
-	direct       bool // of one direct command: the strategies of stock read and write by it
+	loaded       bool                   // the engine has the participants: no other can be opened
+	direct       bool                   // of one direct command: the strategies of stock read and write by it
 }
 
 // NewTx returns an empty Tx, which refuses messages.

@@ -78,7 +78,8 @@ type Order struct {
 	CreatedAt      time.Time
 }
 
-// Numbers of the parts of an order. No two orders share one: the order_no ends before the last slash.
+// Numbers of the parts of an order. Those of two orders do not collide: in each kind of number, the order_no is what
+// stands before a fixed ending.
 
 // LineNo is the number of the reservation of line n, from 0.
 func (k Key) LineNo(n int) string { return k.OrderNo + "/" + strconv.Itoa(n+1) }

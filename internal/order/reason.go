@@ -23,7 +23,7 @@ var (
 		Doc: "There is an order of the same purchase already, and the call is to be refused in this case. The metadata has its order_no, and its state now."})
 	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no. If the order exists already, it cannot be paid any more: cancel it."})
+		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer, instance or expiry message. The metadata names it. Choose another order_no. If the order exists already, it cannot be paid any more: cancel it."})
 )
 
 // notFound is the fault for a missing order.

@@ -35,6 +35,7 @@ type call struct {
 	key       string        // Idempotency-Key, or empty
 	keyLife   time.Duration // from the header; 0: not set
 	token     *token.Spend  // Submit-Token, or nil
+	spent     string        // token of the first SpendToken in an Execute, or empty
 	claim     *claim.Params // Claim-Key, or nil
 	approver  string        // principal that approved what the call does for identity; empty: it needed no approval
 	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
@@ -57,12 +58,16 @@ func (c *call) caller() commit.Caller {
 // conditional reports whether the header has a submit token or a claim.
 func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
 
-// tokenHash identifies the submit token of the call, or is nil.
+// tokenHash identifies the submit token that the call spends, by its header or by an operation. Nil: none.
 func (c *call) tokenHash() []byte {
-	if c.token == nil || c.token.Token == "" {
+	spent := c.spent
+	if c.token != nil {
+		spent = c.token.Token
+	}
+	if spent == "" {
 		return nil
 	}
-	return token.Hash(c.token.Token)
+	return token.Hash(spent)
 }
 
 // withoutConditions returns a copy for a further submission of this call: its token and claim have been accepted, and

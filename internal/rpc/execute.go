@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -36,6 +38,7 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 	if r.GetDryRun() {
 		c = c.excuse()
 	}
+	c = c.spending(d, r)
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
 	standsAlone := ""
@@ -71,6 +74,27 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 	m.standsAlone = standsAlone
 	m.inner, m.spends = inner, slices.Contains(inner, spendTokenName)
 	return m
+}
+
+// spending returns the call with the token that an operation of an Execute spends. A token can be spent once.
+func (c *call) spending(d *decoder, r *batchv1.ExecuteRequest) *call {
+	own := *c
+	var seen []string
+	if c.token != nil {
+		seen = append(seen, c.token.Token)
+	}
+	for i, o := range r.GetOperations() {
+		s := new(idempotencyv1.SpendTokenRequest)
+		if !o.GetRequest().MessageIs(s) || o.GetRequest().UnmarshalTo(s) != nil || s.GetToken() == "" {
+			continue
+		}
+		if slices.Contains(seen, s.GetToken()) {
+			d.bad(fmt.Sprintf("operations[%d].request.token", i), "is spent by the same call already")
+		}
+		seen = append(seen, s.GetToken())
+		own.spent = cmp.Or(own.spent, s.GetToken())
+	}
+	return &own
 }
 
 // execute is a command composed of the commands of its steps.

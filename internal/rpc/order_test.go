@@ -542,3 +542,29 @@ func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 		t.Errorf("%s", a.Raw)
 	}
 }
+
+// A token that an operation of an Execute spends is in the story too. No token is spent twice by one call.
+func TestTokensOfOperations(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	tokens := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{Count: 2},
+		new(idempotencyv1.IssueTokensResponse)).GetTokens()
+	spend := operation("", spendToken(tokens[0], ""))
+	for at, call := range map[string]answer{
+		"operations[1].request.token": c.call(connectJSON, "Batch.Execute", execute(operation("", anOrder("o-1", 3)), spend),
+			"Submit-Token", tokens[0]),
+		"operations[2].request.token": c.call(connectJSON, "Batch.Execute", execute(operation("a", anOrder("o-1", 3)),
+			operation("b", spendToken(tokens[0], "")), operation("c", spendToken(tokens[0], "")))),
+	} {
+		if call.Reason(t) != "FIELD_INVALID" || !slices.Equal(call.Fields(t), []string{at}) {
+			t.Errorf("%s: %s", at, call.Raw)
+		}
+	}
+	ok(c, "Batch.Execute", execute(operation("a", anOrder("o-1", 3)), operation("b", spendToken(tokens[0], "")),
+		operation("c", spendToken(tokens[1], ""))), new(batchv1.ExecuteResponse))
+	sum := sha256.Sum256([]byte(tokens[0]))
+	if n := c.Count("select count(*) from audit.order_story where order_no = 'o-1' and what = 'token spent' and name = $1",
+		hex.EncodeToString(sum[:])); n != 1 {
+		t.Errorf("the story has %d such tokens", n)
+	}
+}

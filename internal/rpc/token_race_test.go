@@ -52,7 +52,7 @@ func TestATokenGuardsTheOperationsOfAnExecute(t *testing.T) {
 			wants(t, "a bad request", "AMOUNT_TOO_PRECISE")
 		c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")),
 			operation("", spendToken(survives, "y")))).
-			wants(t, "twice in one", "TOKEN_SPENT")
+			wants(t, "twice in one", "FIELD_INVALID")
 		c.call(p, "Idempotency.SpendToken", spendToken(survives, "x")).wants(t, "it survived", "")
 	}
 }
@@ -71,7 +71,7 @@ func TestSpentTokenOfAnExecuteNamesItsFirstResource(t *testing.T) {
 		"first_biz_no": "kept", "first_request_id": "both", "operation": ""})
 	one := c.plain()
 	c.call(grpc, "Batch.Execute", execute(operation("", spendToken(one, "x"))), tokenHeader, one).wants(t,
-		"one token, spent twice", "TOKEN_SPENT")
+		"one token, spent twice", "FIELD_INVALID")
 	c.call(grpc, "Idempotency.SpendToken", spendToken(one, "x")).wants(t, "and so not at all", "")
 }
 

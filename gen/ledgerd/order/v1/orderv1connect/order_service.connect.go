@@ -61,7 +61,7 @@ type OrderServiceClient interface {
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
 	// RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN, BALANCE_LIMIT_EXCEEDED, and
-	// BIZ_NO_EXISTS_DIFFERENT if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
+	// ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
 	// Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
 	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
@@ -203,7 +203,7 @@ type OrderServiceHandler interface {
 	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
 	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
 	// RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN, BALANCE_LIMIT_EXCEEDED, and
-	// BIZ_NO_EXISTS_DIFFERENT if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
+	// ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
 	// Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
 	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
