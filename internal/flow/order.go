@@ -47,7 +47,7 @@ type CreateOrder struct {
 
 	consequences
 	sends    []*notify.SendCommand
-	expiry   []*notify.SendCommand // none if nothing remains to be paid
+	expiry   []*notify.SendCommand // not sent if nothing remains to be paid
 	row      *order.Row
 	instance machine.CreateCommand
 	lines    []*stock.ReserveCommand // one a line, if they are reserved
@@ -98,10 +98,9 @@ func (c *CreateOrder) Need(tx *Tx) {
 		c.coupon = tx.needCoupon(c.Tenant, c.Coupon)
 		c.lock.need(tx)
 	}
-	c.sends, c.expiry = needMessages(tx, c.Messages, k, 0), nil
-	if !c.PaidAtOnce() {
-		c.expiry = needMessages(tx, c.ExpiryMessages, k, len(c.Messages))
-	}
+	c.sends = needMessages(tx, c.Messages, k, 0)
+	// Also if it is paid at once: with references, the amounts of another attempt may differ.
+	c.expiry = needMessages(tx, c.ExpiryMessages, k, len(c.Messages))
 	if c.PaidAtOnce() && !tx.loaded { // its parts end at once. If loaded, an Execute has named them before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
 	}
@@ -193,6 +192,9 @@ func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 
 // sendAtExpiry accepts the messages that are due at the end of the time to pay.
 func (c *CreateOrder) sendAtExpiry(tx *Tx, o *order.Order) error {
+	if c.toPaid != nil {
+		return nil
+	}
 	for n, m := range c.expiry {
 		m.NotBefore = o.CreatedAt.Add(o.Life)
 		answer, err := m.Apply(tx.Messages())

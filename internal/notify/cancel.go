@@ -1,8 +1,6 @@
 package notify
 
 import (
-	"slices"
-
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -62,34 +60,34 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 // commits.
 func (c *CancelCommand) revoke(tx *Tx) (any, error) {
 	k := Key{c.Tenant, c.ID}
-	m := tx.createdMessage(k)
+	m := tx.byKey[k]
 	if m == nil || !m.DueAt.After(tx.Now) {
 		return nil, tx.notRequested(k)
 	}
-	cancelled := m.Message
-	cancelled.State = Cancelled
-	if tx.isRevoked(k) {
-		return commit.Repeat{First: &cancelled}, nil
+	if m.revoked {
+		return commit.Repeat{First: tx.present(&m.Message)}, nil
 	}
-	tx.revoked = append(tx.revoked, k)
+	m.revoked = true
+	tx.revoked = append(tx.revoked, m)
 	tx.note(event{Key: k, by: c.Caller, month: m.Month, kind: Cancelled})
-	return &cancelled, nil
+	return tx.present(&m.Message), nil
 }
 
-// createdMessage returns a message that this batch has accepted, or nil.
-func (tx *Tx) createdMessage(k Key) *created {
-	i := slices.IndexFunc(tx.created, func(m *created) bool { return m.Key == k })
-	if i < 0 {
+// present returns a message that this batch has accepted in its present state. m may be nil.
+func (tx *Tx) present(m *Message) *Message {
+	if m == nil {
 		return nil
 	}
-	return tx.created[i]
+	if c := tx.byKey[m.Key]; c == nil || !c.revoked {
+		return m
+	}
+	now := *m
+	now.State = Cancelled
+	return &now
 }
 
-// isRevoked reports whether this batch has accepted and cancelled a message.
-func (tx *Tx) isRevoked(k Key) bool { return slices.Contains(tx.revoked, k) }
-
 // Named reports whether a CancelCommand can cancel a message now: its row was requested, or this batch accepted it.
-func (tx *Tx) Named(k Key) bool { return tx.queue.Wanted(k) != nil || tx.createdMessage(k) != nil }
+func (tx *Tx) Named(k Key) bool { return tx.queue.Wanted(k) != nil || tx.byKey[k] != nil }
 
 func notFound(id int64) error {
 	return NotFound.New("there is no message %d", id).With("message_id", id)
@@ -105,7 +103,7 @@ func (tx *Tx) find(r *queueRow) (*Message, error) {
 
 // notRequested returns the error for a message whose row was not requested before the batch started.
 func (tx *Tx) notRequested(k Key) error {
-	if m := tx.createdMessage(k); m != nil {
+	if m := tx.byKey[k]; m != nil {
 		return withState(BeingSent.New("message %d is being created by the same commit: try again", k.ID), &m.Message)
 	}
 	return commit.ErrMoreRows

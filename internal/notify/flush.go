@@ -150,7 +150,7 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 		m.ContentsUntil, m.Principals = append(m.ContentsUntil, x.ContentsUntil), append(m.Principals, x.Principal)
 		m.RequestIds = append(m.RequestIds, x.RequestID)
 		c.Recipients, c.Contents = append(c.Recipients, x.recipient), append(c.Contents, x.text)
-		if !tx.isRevoked(x.Key) {
+		if !x.revoked {
 			tx.queueUp(&o, x)
 		}
 	}

@@ -222,7 +222,7 @@ func (c *SendCommand) CountOnly(tx *Tx) error {
 // differs.
 func (c *SendCommand) existing(tx *Tx) (*Message, error) {
 	n := &c.name.Value
-	first := n.created
+	first := tx.present(n.created)
 	if first == nil {
 		first = tx.message(Key{c.Tenant, n.id})
 	}
@@ -280,13 +280,10 @@ func (c *SendCommand) repeat(tx *Tx) *Message {
 		return nil
 	}
 	v := &c.fingerprint.Value
-	if v.created != nil {
-		if tx.isRevoked(v.created.Key) {
-			return nil
-		}
-		return v.created
+	m := tx.present(v.created)
+	if m == nil {
+		m = tx.message(Key{c.Tenant, v.id})
 	}
-	m := tx.message(Key{c.Tenant, v.id})
 	if m == nil || m.State == Dead || m.State == Cancelled {
 		return nil
 	}
@@ -300,6 +297,7 @@ type created struct {
 	recipient   string
 	content     send.Content
 	text        []byte // content as it is stored
+	revoked     bool   // cancelled by the same batch: never queued
 }
 
 // check returns fault FIELD_INVALID if the channel cannot send the content.
@@ -379,6 +377,7 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 		c.setFingerprint(tx, fingerprint{id: m.ID, expiresAt: tx.Now.Add(window), created: &m.Message})
 	}
 	tx.created = append(tx.created, m)
+	tx.byKey[m.Key] = m
 	return m, nil
 }
 

@@ -44,7 +44,8 @@ type Tx struct {
 	late   map[fingerprintKey]*fingerprintRow // inserted without a lookup, see needLate
 
 	created []*created
-	revoked []Key // created messages that the batch has cancelled
+	byKey   map[Key]*created
+	revoked []*created // cancelled by the same batch
 	events  []event
 	marks   struct{ created, revoked, events, lates int }
 	lates   []fingerprintKey
@@ -151,7 +152,8 @@ func NewTx(o *Outbox) *Tx {
 	}
 	tx := &Tx{outbox: o, opened: time.Now(), names: nameTable.Rows(), fingerprints: fingerprintTable.Rows(),
 		queue: queueTable.Rows(), counters: counterTable.Rows(),
-		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[fingerprintKey]*fingerprintRow{}}
+		byKey: map[Key]*created{}, limits: map[int32][]Limit{}, loaded: map[Key]*Message{},
+		late: map[fingerprintKey]*fingerprintRow{}}
 	tx.sets = commit.SetsOf(&tx.names, &tx.fingerprints, &tx.queue, &tx.counters)
 	return tx
 }
@@ -196,6 +198,12 @@ func (tx *Tx) Undo() {
 	tx.sets.Undo()
 	for _, k := range tx.lates[tx.marks.lates:] {
 		delete(tx.late, k)
+	}
+	for _, m := range tx.created[tx.marks.created:] {
+		delete(tx.byKey, m.Key)
+	}
+	for _, m := range tx.revoked[tx.marks.revoked:] {
+		m.revoked = false
 	}
 	tx.created, tx.events = tx.created[:tx.marks.created], tx.events[:tx.marks.events]
 	tx.lates, tx.revoked = tx.lates[:tx.marks.lates], tx.revoked[:tx.marks.revoked]

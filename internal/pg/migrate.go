@@ -64,7 +64,7 @@ func CheckSchema(ctx context.Context, dsn string) error {
 	case len(pending) == len(s.provider.ListSources()):
 		return fmt.Errorf("the database has no schema: %w", ErrPending)
 	case len(pending) > 0:
-		return fmt.Errorf("the database lacks %d migrations: %w", len(pending), ErrPending)
+		return fmt.Errorf("the database lacks the migrations %v: %w", pending, ErrPending)
 	}
 	return nil
 }

@@ -568,3 +568,39 @@ func TestTokensOfOperations(t *testing.T) {
 		t.Errorf("the story has %d such tokens", n)
 	}
 }
+
+// Whether an order is paid at once may depend on a reference. Its expiry message waits if it is not, and is not sent if it
+// is. A message that the same call cancels is cancelled for its other operations too.
+func TestExpiryMessagesInAnExecute(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	sms := func(text string) *notifyv1.SendRequest {
+		return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: text}}}
+	}
+	for no, paid := range map[string]string{"partly": "0.5", "whole": "1"} {
+		r := anOrder(no, 1)
+		r.Amount, r.Lines[0].Amount, r.Balance.Amount = "1", "1", ""
+		r.ExpiryMessages = []*notifyv1.SendRequest{sms(no + " has expired")}
+		ok(c, "Batch.Execute", execute(operation("h", pay("t-"+no, "world", "u:a", paid)),
+			operation("order", r, "balance.amount=h:transfer.postings[0].amount")), new(batchv1.ExecuteResponse))
+	}
+	r := anOrder("off", 1)
+	r.ExpiryMessages = []*notifyv1.SendRequest{sms("off")}
+	again := sms("off")
+	again.BizNo, again.RepeatWindow = "off/message/1", durationpb.New(0)
+	a := ok(c, "Batch.Execute", execute(operation("order", r), operation("cancel", cancelOrder("off")), operation("again", again)),
+		new(batchv1.ExecuteResponse))
+	sent := new(notifyv1.SendResponse)
+	if err := a.GetResults()[2].GetResponse().UnmarshalTo(sent); err != nil ||
+		sent.GetMessage().GetState() != notifyv1.MessageState_MESSAGE_STATE_CANCELLED || !sent.GetExisted() {
+		t.Errorf("%v, %v", sent, err)
+	}
+	var got string
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(biz_no || ' ' || state, ', ' order by biz_no) from audit.notifications where biz_no like '%/%'`).Scan(&got); err != nil {
+		t.Fatal(err)
+	}
+	if want := "off/message/1 cancelled, partly/message/1 queued"; got != want {
+		t.Errorf("messages: %s, want %s", got, want)
+	}
+}

@@ -31,6 +31,8 @@ import (
 
 // background starts the background tasks, such as lapsing holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
+	s.every(ctx, time.Second, "observe readiness", s.observeReadiness)
+	s.every(ctx, 10*time.Second, "read the epoch of the database", s.observeEpoch)
 	s.every(ctx, time.Second, "lapse holds", handle(s, late(ledger.DueHolds), lapseHolds))
 	s.every(ctx, time.Second, "lapse reservations", handle(s, late(stock.DueItems), lapseReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))

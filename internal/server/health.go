@@ -14,8 +14,11 @@ import (
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	health "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
 // health serves /healthz (the process runs), /readyz (whether calls would succeed, with the problems) and the gRPC
@@ -96,6 +99,37 @@ func (s *Server) checkReadiness(ctx context.Context) map[string]string {
 	return problems
 }
 
+// observeReadiness logs when the server becomes unready, with the reasons, and when it is ready again.
+func (s *Server) observeReadiness(ctx context.Context) error {
+	problems := s.problems(ctx)
+	if ready := len(problems) == 0; ready == s.unreadySince.IsZero() {
+		return nil
+	}
+	if s.unreadySince.IsZero() {
+		s.unreadySince = time.Now()
+		s.log.Warn("not ready", "problems", problems, "error", s.engine.Ready())
+		return nil
+	}
+	s.log.Info("ready again", "after", time.Since(s.unreadySince).Round(time.Millisecond).String())
+	s.unreadySince = time.Time{}
+	return nil
+}
+
+// observeEpoch logs when the database is another one than before: a standby was promoted, or a backup was restored.
+func (s *Server) observeEpoch(ctx context.Context) error {
+	e, err := commit.CurrentEpoch(ctx, s.reads)
+	if err != nil {
+		return err
+	}
+	if s.epoch.Term != "" && s.epoch.Term != e.Term {
+		s.log.Warn("the database was promoted or restored: commits that it had not received are lost",
+			"epoch", e.Number, "began", e.Began, "epoch_before", s.epoch.Number)
+	}
+	s.epoch = e
+	s.epochs.Set(float64(e.Number))
+	return nil
+}
+
 func (s *Server) status(ctx context.Context) *health.HealthCheckResponse {
 	if len(s.problems(ctx)) > 0 {
 		return &health.HealthCheckResponse{Status: health.HealthCheckResponse_NOT_SERVING}
@@ -149,6 +183,18 @@ func (s *Server) serveMetrics() error {
 	}
 	go func() { _ = s.metrics.Serve(l) }()
 	return nil
+}
+
+// registerMetrics registers the metrics of the process, its pools and the database.
+func (s *Server) registerMetrics() {
+	s.epochs = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "epoch",
+		Help: "Epoch of the database: rises when a standby is promoted or a backup restored, which may lose commits."})
+	s.registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), s.epochs,
+		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads}, poolCollector{"key", s.keyring})
+	if s.sends != nil {
+		s.registry.MustRegister(poolCollector{"messages", s.sends})
+	}
 }
 
 // poolCollector shows a pool's connections.

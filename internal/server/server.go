@@ -19,7 +19,6 @@ import (
 	"connectrpc.com/otelconnect"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
@@ -146,6 +145,11 @@ type Server struct {
 	work       sync.WaitGroup
 	stop       context.CancelFunc
 	readiness  readiness
+	// unreadySince is when observeReadiness logged that the server is not ready, or zero. epoch is what observeEpoch last
+	// read.
+	unreadySince time.Time
+	epoch        commit.Epoch
+	epochs       prometheus.Gauge
 }
 
 // Start opens the pools, refuses a role with too many privileges, and listens.
@@ -176,9 +180,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.closePools()
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	s.registry.MustRegister(collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads}, poolCollector{"key", s.keyring})
+	s.registerMetrics()
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
@@ -190,7 +192,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.gate = s.newGate()
 	s.http = newHTTP(s.routes(), readTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
-	if err := commit.RecordEpoch(ctx, s.batches); err != nil { // the first batch retries
+	if err := cmp.Or(commit.RecordEpoch(ctx, s.batches), s.observeEpoch(ctx)); err != nil { // the first batch retries
 		s.log.Warn("the epoch of the database was not recorded", "error", err)
 	}
 	// Before the first call: after a long outage of all servers the current partitions may be missing.

@@ -613,3 +613,31 @@ func TestServiceRefusesAPowerfulRole(t *testing.T) {
 		t.Error("the server started as a superuser")
 	}
 }
+
+// The log says when calls fail and succeed again, and when the database is another one than before.
+func TestTheLogTellsOfOutages(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	readOnly := func(setting string) {
+		t.Helper()
+		if _, err := s.Pool.Exec(t.Context(), "alter database "+s.DB.Name+" set default_transaction_read_only = "+setting); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid()`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged := func(text string) func() bool { return func() bool { return len(s.Log.With("msg", text)) > 0 } }
+	readOnly("on")
+	servertest.Eventually(t, 20*time.Second, "the log says not ready", logged("not ready"))
+	readOnly("off")
+	servertest.Eventually(t, 20*time.Second, "the log says ready again", logged("ready again"))
+	// As after the restore of a disk snapshot.
+	if _, err := s.Pool.Exec(t.Context(),
+		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) from commit_epochs"); err != nil {
+		t.Fatal(err)
+	}
+	servertest.Eventually(t, 30*time.Second, "the log names the epoch",
+		logged("the database was promoted or restored: commits that it had not received are lost"))
+}

@@ -4,8 +4,12 @@
 -- that another transaction changed meanwhile.
 
 -- name: PlanSteer :one
--- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
+-- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
+-- transaction is as durable as a batch: an attempt that a crash forgets would be made again.
 select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, true),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
+        then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('client_min_messages', 'warning', true),
     set_config('lock_timeout', '2000', true),
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),

@@ -475,3 +475,34 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 		t.Errorf("sent %q", text)
 	}
 }
+
+// The mark that an attempt begins is on the disk before the provider is asked, whatever the defaults of the database: a
+// crash that forgets it would lead to a second attempt.
+func TestMarksAreOnTheDiskBeforeTheProviderIsAsked(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	d.RestartWith(t, map[string]string{"wal_writer_delay": "10000", "autovacuum": "off", "synchronous_commit": "off"})
+	o := newOutbox(t, d.DB)
+	super := pgtest.Pool(t, d.SuperDSN)
+	const messages = 10
+	var unflushed atomic.Int32
+	says := fakeSender{func(*send.Message) (send.Receipt, error) {
+		var behind bool
+		if err := super.QueryRow(t.Context(), `select pg_current_wal_flush_lsn() < m.lsn from (
+			select pg_current_wal_insert_lsn() as lsn) m`).Scan(&behind); err != nil {
+			t.Error(err)
+		}
+		if behind {
+			unflushed.Add(1)
+		}
+		return send.Receipt{Provider: "p"}, nil
+	}}
+	run(t, d.DB, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
+	for range messages {
+		ids := o.put(1, message{park: true})
+		o.waitFor(1, "notify_events where kind = 'sent' and message_id = $1", ids[0])
+	}
+	if n := unflushed.Load(); n > 2 {
+		t.Errorf("%d of %d providers were asked before the mark was on the disk", n, messages)
+	}
+}

@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,9 +14,11 @@ import (
 )
 
 // transact runs statements in one round trip and one transaction, with planner settings that make plans independent of
-// statistics. They see the tenants of the context. It returns the transaction's time by the database clock.
+// statistics. They see the tenants of the context. It returns the transaction's time by the database clock. It fails if
+// the wait for a synchronous standby was cancelled.
 func (p *Pool) transact(ctx context.Context, all ...func(db.DBTX) error) (now time.Time, err error) {
 	err = p.DB.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		pg.ClearWarning(c.Conn())
 		pipe := commit.NewPipe(ctx)
 		pipe.Queue(func(d commit.DB) error {
 			row, err := q.PlanSteer(ctx, d, pg.TenantsOf(ctx))
@@ -25,7 +28,10 @@ func (p *Pool) transact(ctx context.Context, all ...func(db.DBTX) error) (now ti
 		for _, run := range all {
 			pipe.Queue(func(d commit.DB) error { return run(d) })
 		}
-		return end(c.Conn(), pipe.Run(c.Conn()))
+		if err := end(c.Conn(), pipe.Run(c.Conn())); err != nil || !pg.Warned(c.Conn()) {
+			return err
+		}
+		return errors.New("the database warned that the commit may be lost")
 	})
 	return now, err
 }

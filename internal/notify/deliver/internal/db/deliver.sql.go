@@ -474,6 +474,9 @@ func (q *Queries) ParkedCount(ctx context.Context, db DBTX) ([]ParkedCountRow, e
 const planSteer = `-- name: PlanSteer :one
 
 select now()::timestamptz as now, set_config('ledgerd.tenants', $1::text, true),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
+        then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('client_min_messages', 'warning', true),
     set_config('lock_timeout', '2000', true),
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
@@ -482,23 +485,26 @@ select now()::timestamptz as now, set_config('ledgerd.tenants', $1::text, true),
 `
 
 type PlanSteerRow struct {
-	Now         time.Time
-	SetConfig   string
-	SetConfig_2 string
-	SetConfig_3 string
-	SetConfig_4 string
-	SetConfig_5 string
-	SetConfig_6 string
-	SetConfig_7 string
-	SetConfig_8 string
-	SetConfig_9 string
+	Now          time.Time
+	SetConfig    string
+	SetConfig_2  string
+	SetConfig_3  string
+	SetConfig_4  string
+	SetConfig_5  string
+	SetConfig_6  string
+	SetConfig_7  string
+	SetConfig_8  string
+	SetConfig_9  string
+	SetConfig_10 string
+	SetConfig_11 string
 }
 
 // Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
 // Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays
 // right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
 // that another transaction changed meanwhile.
-// Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
+// Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
+// transaction is as durable as a batch: an attempt that a crash forgets would be made again.
 func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanSteerRow, error) {
 	row := db.QueryRow(ctx, planSteer, tenants)
 	var i PlanSteerRow
@@ -513,6 +519,8 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanS
 		&i.SetConfig_7,
 		&i.SetConfig_8,
 		&i.SetConfig_9,
+		&i.SetConfig_10,
+		&i.SetConfig_11,
 	)
 	return i, err
 }
