@@ -145,8 +145,7 @@ type Server struct {
 	work       sync.WaitGroup
 	stop       context.CancelFunc
 	readiness  readiness
-	// unreadySince is when observeReadiness logged that the server is not ready, or zero. epoch is what observeEpoch last
-	// read.
+	// unreadySince is when observeReadiness logged that the server is not ready, or zero. observeEpoch sets epoch.
 	unreadySince time.Time
 	epoch        commit.Epoch
 	epochs       prometheus.Gauge
