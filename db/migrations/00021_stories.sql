@@ -175,11 +175,11 @@ cross join lateral (
         h.request_id
     from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     union all
-    select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose,
-        coalesce(k.spent_by, o.principal), o.request_id
+    select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose, o.principal,
+        o.request_id
     from (select where o.submit_token is not null) f
     left join lateral (
-        select v.purpose, v.spent_by from token_submit_tokens v
+        select v.purpose from token_submit_tokens v
         where v.tenant_id = o.tenant_id and v.token_hash = o.submit_token
         offset 0
     ) k on true
@@ -269,7 +269,11 @@ cross join lateral (
     ) v
     where v.tenant_id = o.tenant_id and not exists (
         select from order_orders p
-        where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/pay$'))
+        where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/pay$')
+            and p.balance_account is not null)
+        and (v.reverses_id is null or o.balance_account is null or not exists (
+            select from ledger_transfers f
+            where f.tenant_id = o.tenant_id and f.transfer_id = v.reverses_id and f.biz_no = o.order_no || '/pay'))
     union all
     select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
     from (

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -349,15 +350,31 @@ func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) e
 	if len(c.expiry) == 0 {
 		return nil
 	}
-	keeping := tx.Machines().Targets(i.Key, machine.KeepParts, machine.ByCaller, machine.ByTimer, machine.ByFlow)
-	switch {
-	case !cancels:
+	if o.Life > notify.MaxAhead {
+		return fault.InvalidField("pay_within", "must be at most 30 days for an order with expiry_messages")
+	}
+	return c.checkExpires(tx, i, cancels)
+}
+
+// checkExpires checks that an order that was said to have expired can never be paid, nor expire again.
+func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) error {
+	m, actors := tx.Machines(), []machine.Actor{machine.ByCaller, machine.ByTimer, machine.ByFlow}
+	if !cancels {
 		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, because that has expiry_messages")
-	case len(keeping) > 0: // from there the order could still be paid, after it was said to have expired
+	}
+	if keeping := m.Targets(i.Key, machine.KeepParts, actors...); len(keeping) > 0 {
 		return fault.InvalidField("machine", "must not let an order with expiry_messages leave its first state for %s, which neither confirms nor cancels it",
 			strings.Join(keeping, " or "))
-	case o.Life > notify.MaxAhead:
-		return fault.InvalidField("pay_within", "must be at most 30 days for an order with expiry_messages")
+	}
+	if slices.Contains(m.Reachable(i.Key, i.State), i.State) {
+		return fault.InvalidField("machine", "must not let an order with expiry_messages enter its first state again")
+	}
+	for _, cancelled := range m.Targets(i.Key, machine.CancelParts, actors...) {
+		for _, later := range m.Reachable(i.Key, cancelled) {
+			if m.PartsOf(i.Key, later) == machine.ConfirmParts {
+				return fault.InvalidField("machine", "must not let an order with expiry_messages get from %s to %s", cancelled, later)
+			}
+		}
 	}
 	return nil
 }

@@ -138,6 +138,17 @@ func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	m.define("sleepy", "asleep")
 	m.define("own", "cancelled")
 	m.define("strict", "cancelled", withoutSleep)
+	for name, to := range map[string]string{"revived": "paid", "reopened": "pending", "revived-late": "paid"} {
+		m.define(name, "cancelled", withoutSleep, func(d *machine.Definition) {
+			from := "cancelled"
+			if name == "revived-late" {
+				from = "asleep"
+			}
+			d.Moves = append(d.Moves, machine.Allowed{From: []string{from}, To: to})
+			d.Moves[0].From, d.Moves[1].From = []string{"pending"}, []string{"pending"}
+		})
+		m.wants(newOrder("a", plain, remind, at(name)), "FIELD_INVALID")
+	}
 	m.wants(newOrder("a", plain, remind, at("own")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("endless")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("sleepy")), "FIELD_INVALID")
@@ -148,7 +159,15 @@ func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	m.wants(moveOrder("b", "cancelled", "no"), "b cancelled")
 	m.equal("ended", m.queued(), "a/message/1 waits, b/message/1 cancelled")
 	m.wants(newOrder("c", paidAtOnce, remind, at("own")), "c paid") // it sends none
+
+	m.define("archive", "cancelled", withoutSleep, func(d *machine.Definition) { d.States[3].Parts = machine.CancelParts })
+	m.wants(newOrder("d", plain, remind, at("archive")), "d pending")
+	m.clock.Set(t, 2*time.Hour)
+	m.wants(moveOrder("d", "asleep", "tidy"), "d asleep") // after the timer
+	m.equal("expired", m.queued(), "a/message/1 waits, b/message/1 cancelled, d/message/1 queued")
 }
 
-// withoutSleep lets an order leave its first state only to be paid or cancelled.
-func withoutSleep(d *machine.Definition) { d.Moves[2].From = []string{"cancelled"} }
+// withoutSleep lets an order leave its first state only to be paid or cancelled, and sleep only when it is cancelled.
+func withoutSleep(d *machine.Definition) {
+	d.Moves[0].From, d.Moves[1].From, d.Moves[2].From = []string{"pending"}, []string{"pending"}, []string{"cancelled"}
+}

@@ -144,7 +144,7 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 		return nil
 	}
 	tx.Payments().CloseAll(payment.OrderKey(o.Key))
-	if m.Instance.Cause != machine.CauseTimer {
+	if m.Instance.Revision == 2 && m.Instance.Cause != machine.CauseTimer { // it leaves its first state in time
 		if err := cancelExpiry(tx, m, o); err != nil {
 			return err
 		}

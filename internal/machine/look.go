@@ -53,3 +53,15 @@ func (c *compiled) targets(from string, parts Parts, by ...Actor) (states []stri
 	slices.Sort(states)
 	return states
 }
+
+func (c *compiled) reachable(from string) (states []string) {
+	for todo := []string{from}; len(todo) > 0; todo = todo[1:] {
+		for p := range c.moves {
+			if p.from == todo[0] && !slices.Contains(states, p.to) {
+				states, todo = append(states, p.to), append(todo, p.to)
+			}
+		}
+	}
+	slices.Sort(states)
+	return states
+}

@@ -60,6 +60,10 @@ func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	return v.def.targets(v.State, parts, by...)
 }
 
+// Reachable returns the states that an instance can enter from a state, directly or through others, according to the
+// batch's definition, sorted.
+func (tx *Tx) Reachable(k Key, from string) []string { return tx.Wanted(k).Value.def.reachable(from) }
+
 // Allows reports whether the batch's definition lets an instance move to a state, by the given actors.
 func (tx *Tx) Allows(k Key, to string, by ...Actor) bool {
 	v := &tx.Wanted(k).Value
@@ -73,10 +77,11 @@ func (tx *Tx) NeedsInputs(k Key, to string) bool {
 	return len(v.def.moves[pair{v.State, to}].Require) > 0
 }
 
+// PartsOf returns what a state of a named instance's definition does to the parts of an order.
+func (tx *Tx) PartsOf(k Key, state string) Parts { return tx.Wanted(k).Value.def.states[state].Parts }
+
 // Cancels reports whether a state of a named instance's definition cancels the parts of an order.
-func (tx *Tx) Cancels(k Key, state string) bool {
-	return tx.Wanted(k).Value.def.states[state].Parts == CancelParts
-}
+func (tx *Tx) Cancels(k Key, state string) bool { return tx.PartsOf(k, state) == CancelParts }
 
 // Cancelled returns the states of a named instance's definition that cancel the parts of an order, sorted.
 func (tx *Tx) Cancelled(k Key) (states []string) {

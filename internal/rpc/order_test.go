@@ -496,6 +496,20 @@ func TestTheStoryOfAnOrderHasItsWholeCall(t *testing.T) {
 			Postings: []*ledgerv1.Posting{{From: "world", To: "u:a", Asset: "COIN", Amount: "1"}}}),
 		operation("second", anOrder("o-2", 1))),
 		new(batchv1.ExecuteResponse), "Submit-Token", token+`; purpose="checkout"`)
+	// A transfer of a caller under a number that looks like one of an order, and a reversal of the order's own.
+	r := anOrder("o-3", 1)
+	r.Balance, r.Payee, r.Reserve, r.Purchase = nil, "", false, nil
+	ok(c, "Batch.Execute", execute(operation("order", r), operation("pay", pay("o-3/pay", "world", "u:a", "1"))),
+		new(batchv1.ExecuteResponse))
+	whole := anOrder("o-4", 1)
+	whole.Balance.Amount, whole.Purchase = "", nil
+	whole.Amount, whole.Lines[0].Amount = "1", "1"
+	ok(c, "Batch.Execute", execute(operation("order", whole), operation("back", &ledgerv1.ReverseRequest{BizNo: "back",
+		Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "o-4/pay"}})), new(batchv1.ExecuteResponse))
+	if n := c.Count(`select count(*) from audit.order_story where what = 'transfer' and (order_no, name) in
+		(('o-3', 'o-3/pay'), ('o-4', 'o-4/pay'), ('o-4', 'back'))`); n != 3 {
+		t.Errorf("the stories have %d of 3 transfers", n)
+	}
 	ok(c, "Transfer", pay("other", "world", "u:a", "1"), new(ledgerv1.TransferResponse))
 	sum := sha256.Sum256([]byte(token))
 	var got string

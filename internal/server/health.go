@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,21 +70,30 @@ type readiness struct {
 	mu    sync.Mutex
 	at    time.Time
 	found map[string]string
+	err   error // what the log says of the problems
 }
 
-func (r *readiness) problems(ctx context.Context, check func(context.Context) map[string]string) map[string]string {
+func (r *readiness) problems(ctx context.Context, check func(context.Context) (map[string]string,
+	error)) map[string]string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if time.Since(r.at) > time.Second {
-		r.found = check(context.WithoutCancel(ctx))
+		r.found, r.err = check(context.WithoutCancel(ctx))
 		r.at = time.Now()
 	}
 	return r.found
 }
 
-func (s *Server) checkReadiness(ctx context.Context) map[string]string {
-	problems := map[string]string{}
-	if err := s.engine.Ready(); err != nil {
+// reason returns the error behind the problems that were found last.
+func (r *readiness) reason() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string, reason error) {
+	problems = map[string]string{}
+	if reason = s.engine.Ready(); reason != nil {
 		problems["commits"] = "the last commit failed or takes too long; see the log"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -93,21 +103,27 @@ func (s *Server) checkReadiness(ctx context.Context) map[string]string {
 	switch {
 	case err != nil:
 		problems["database"] = "cannot be reached"
+		reason = cmp.Or(reason, err)
 	case readOnly:
 		problems["database"] = "is read-only"
 	}
-	return problems
+	return problems, reason
 }
 
 // observeReadiness logs when the server becomes unready, with the reasons, and when it is ready again.
 func (s *Server) observeReadiness(ctx context.Context) error {
+	select {
+	case <-s.closing:
+		return nil
+	default:
+	}
 	problems := s.problems(ctx)
 	if ready := len(problems) == 0; ready == s.unreadySince.IsZero() {
 		return nil
 	}
 	if s.unreadySince.IsZero() {
 		s.unreadySince = time.Now()
-		s.log.Warn("not ready", "problems", problems, "error", s.engine.Ready())
+		s.log.Warn("not ready", "problems", problems, "error", s.readiness.reason())
 		return nil
 	}
 	s.log.Info("ready again", "after", time.Since(s.unreadySince).Round(time.Millisecond).String())

@@ -511,7 +511,8 @@ type CreateOrderRequest struct {
 	// Messages to send at the end of the time to pay, which may be at most 30 days then. They are accepted, rendered and
 	// counted for limits in the same commit as the order, and cancelled by the commit in which the order is paid or
 	// cancelled before. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages.
-	// From its first state the machine must lead only to states that confirm or cancel the order.
+	// The machine must lead from its first state only to states that confirm or cancel the order, never back to the first
+	// state, and never from a cancelled order to one that is confirmed.
 	ExpiryMessages []*v1.SendRequest `protobuf:"bytes,16,rep,name=expiry_messages,json=expiryMessages,proto3" json:"expiry_messages,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
