@@ -138,14 +138,10 @@ func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	m.define("sleepy", "asleep")
 	m.define("own", "cancelled")
 	m.define("strict", "cancelled", withoutSleep)
-	for name, to := range map[string]string{"revived": "paid", "reopened": "pending", "revived-late": "paid"} {
+	for name, back := range map[string][2]string{"revived": {"cancelled", "paid"}, "reopened": {"cancelled", "pending"},
+		"revived-late": {"asleep", "paid"}, "unpaid": {"paid", "pending"}} {
 		m.define(name, "cancelled", withoutSleep, func(d *machine.Definition) {
-			from := "cancelled"
-			if name == "revived-late" {
-				from = "asleep"
-			}
-			d.Moves = append(d.Moves, machine.Allowed{From: []string{from}, To: to})
-			d.Moves[0].From, d.Moves[1].From = []string{"pending"}, []string{"pending"}
+			d.Moves = append(d.Moves, machine.Allowed{From: []string{back[0]}, To: back[1]})
 		})
 		m.wants(newOrder("a", plain, remind, at(name)), "FIELD_INVALID")
 	}
