@@ -76,7 +76,8 @@ func (tx *Tx) nameParts(o *order.Order) {
 		e.coupon = tx.needCoupon(o.Tenant, o.Coupon)
 	}
 	for _, id := range o.ExpiryMessages {
-		expiryOf(commit.Caller{Tenant: o.Tenant}, id).Need(tx.Messages())
+		cancel := notify.CancelCommand{Caller: commit.Caller{Tenant: o.Tenant}, ID: id}
+		cancel.Need(tx.Messages())
 	}
 	tx.Payments() // open ones are closed at their gateways
 	if tx.ends == nil {
@@ -97,11 +98,6 @@ func (tx *Tx) endsOf(o *order.Order) *ends {
 		}
 	}
 	return nil
-}
-
-// expiryOf is the command that cancels a message of an order's expiry.
-func expiryOf(c commit.Caller, id int64) *notify.CancelCommand {
-	return &notify.CancelCommand{Caller: c, ID: id}
 }
 
 // orderOf returns the order of an instance, or nil if it has none. It is known if the batch has looked for the order.
@@ -165,7 +161,7 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 // meanwhile, one may be.)
 func cancelExpiry(tx *Tx, m *machine.Moved, o *order.Order) error {
 	for _, id := range o.ExpiryMessages {
-		c := expiryOf(m.Caller, id)
+		c := notify.CancelCommand{Caller: m.Caller, ID: id}
 		c.Need(tx.Messages()) // finds the row that nameParts has named
 		_, err := c.Apply(tx.Messages())
 		if err != nil && !fault.Is(err, notify.NotFound) && !fault.Is(err, notify.NotCancellable) &&

@@ -536,7 +536,7 @@ func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 		"expiryMessages[0].bizNo":        func(m *notifyv1.SendRequest) { m.BizNo = "mine" },
 		"expiryMessages[0].notBefore":    func(m *notifyv1.SendRequest) { m.NotBefore = timestamppb.New(time.Unix(2e9, 0)) },
 		"expiryMessages[0].repeatWindow": func(m *notifyv1.SendRequest) { m.RepeatWindow = durationpb.New(0) },
-		"expiryMessages[0].recipient":    func(m *notifyv1.SendRequest) { m.Recipient = "nobody" },
+		"expiryMessages[0].recipient":    func(m *notifyv1.SendRequest) { m.Recipient = "not a number" },
 		"expiryMessages[0].content":      func(m *notifyv1.SendRequest) { m.GetContent().Text = "" },
 	} {
 		m := &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
