@@ -42,7 +42,9 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 	m.equal("created", m.queued(), "cancelled/message/1 waits, late/message/1 waits, moved/message/1 waits, paid/message/1 waits")
 	m.wants(pay("paid"), "paid paid")
 	m.wants(pay("paid"), "paid paid existed")
-	m.wants(cancelOrder("cancelled"), "cancelled cancelled")
+	byHand := cancelOrder("cancelled")
+	byHand.Params.Cause = machine.CauseTimer // it is the caller's move all the same
+	m.wants(byHand, "cancelled cancelled")
 	m.wants(flow.Machine(&machine.MoveCommand{Caller: caller, MoveParams: machine.MoveParams{Machine: machine.OrderMachine, Key: "moved",
 		To: "paid", Cause: "till"}}), "ok")
 	m.equal("ended", m.queued(),

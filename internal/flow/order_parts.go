@@ -140,7 +140,7 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 		return nil
 	}
 	tx.Payments().CloseAll(payment.OrderKey(o.Key))
-	if m.Instance.Revision == 2 && m.Instance.Cause != machine.CauseTimer { // it leaves its first state in time
+	if m.Instance.Revision == 2 && m.Actor != machine.ByTimer { // it leaves its first state in time
 		if err := cancelExpiry(tx, m, o); err != nil {
 			return err
 		}
@@ -157,8 +157,8 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 }
 
 // cancelExpiry cancels the messages that are due at the end of the time to pay. A caller may have cancelled one before.
-// None is being sent: the batch has locked its row and then read the time, which was not over. (If the clock goes back
-// meanwhile, one may be.)
+// None has been sent: the batch has locked its row and then read the time, which was not over. Only if the clock has
+// gone back can one be on its way.
 func cancelExpiry(tx *Tx, m *machine.Moved, o *order.Order) error {
 	for _, id := range o.ExpiryMessages {
 		c := notify.CancelCommand{Caller: m.Caller, ID: id}

@@ -252,6 +252,7 @@ func (tx *Tx) enter(r *row, s step) {
 type Moved struct {
 	Instance Instance // after the move
 	Caller   commit.Caller
+	Actor    Actor
 	Publish  string // type of the event to publish; empty: none
 	Parts    Parts
 }
@@ -263,7 +264,7 @@ func (tx *Tx) Steps() int { return len(tx.steps) }
 func (tx *Tx) MovedSince(n int) (moves []Moved) {
 	for i := range tx.steps[n:] {
 		if s := &tx.steps[n+i]; s.publish != "" || s.parts != KeepParts {
-			moves = append(moves, Moved{s.after, s.caller, s.publish, s.parts})
+			moves = append(moves, Moved{s.after, s.caller, s.actor, s.publish, s.parts})
 		}
 	}
 	return moves
