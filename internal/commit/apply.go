@@ -9,8 +9,9 @@ import (
 )
 
 // maxMore is how often a command of one row may return ErrMoreRows. Others may once more for each further row: the
-// operations of an Execute ask for rows one after another.
-const maxMore = 3
+// operations of an Execute ask for rows one after another. Commands ask up to three times on their own account. The
+// others are for rows that other callers add meanwhile, such as the endpoints of an event.
+const maxMore = 8
 
 // apply runs the commands in order of arrival.
 func (a *attempt[T]) apply() {

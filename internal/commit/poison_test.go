@@ -257,8 +257,8 @@ func TestRowsFoundLateAreLockedInARerun(t *testing.T) {
 		{toyVia{name: "x"}, "ok", 1, 1},
 		{toyVia{name: "x", blind: true}, "ok", 2, 2},
 		{toyVia{name: "x", blind: true, wants: 2}, "ok", 4, 3},
-		{toyVia{name: "x", blind: true, wants: 4}, "ok", 6, 4}, // maxMore, and its two further rows
-		{toyVia{name: "x", blind: true, wants: 5}, "ROWS_LOCKED", 6, 4},
+		{toyVia{name: "x", blind: true, wants: maxMore + 1}, "ok", maxMore + 3, 4}, // and its two further rows
+		{toyVia{name: "x", blind: true, wants: maxMore + 2}, "ROWS_LOCKED", maxMore + 3, 4},
 	} {
 		e := w.engine()
 		runs := int64(0)

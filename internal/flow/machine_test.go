@@ -29,24 +29,30 @@ type hooks struct {
 	*testing.T
 	engine *flow.Engine
 	pool   *pgxpool.Pool
+	db     *pgtest.DB
 }
 
-func newHooks(t *testing.T) *hooks {
-	db := pgtest.New(t)
+// newSendingEngine returns an engine that publishes events, on a pool of its own.
+func newSendingEngine(t *testing.T, db *pgtest.DB) *flow.Engine {
 	pool, err := pg.Open(context.Background(), db.AllDSN, 6)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hooks{t, flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: secret.New(), Instance: "test"}),
-		pgtest.Pool(t, db.SuperDSN)}
+	engine := flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: secret.New(), Instance: "test"})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := h.engine.Drain(ctx); err != nil {
+		if err := engine.Drain(ctx); err != nil {
 			t.Error(err)
 		}
 		pool.Close()
 	})
+	return engine
+}
+
+func newHooks(t *testing.T) *hooks {
+	db := pgtest.New(t)
+	h := &hooks{t, newSendingEngine(t, db), pgtest.Pool(t, db.SuperDSN), db}
 	if _, err := h.pool.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'demo')"); err != nil {
 		t.Fatal(err)
 	}
@@ -162,6 +168,37 @@ func TestTimersPublishTheirEvents(t *testing.T) {
 		fired = out.Answer.(bool)
 	}
 	h.want("all: order.cancelled order 1 pending>cancelled 2 timer")
+}
+
+// appearing creates an endpoint at another server before each of its first attempts.
+type appearing struct {
+	flow.Command
+	create func(n int)
+	tries  int
+}
+
+func (a *appearing) Need(tx *flow.Tx) {
+	if a.tries < 8 {
+		a.create(a.tries)
+	}
+	a.tries++
+	a.Command.Need(tx)
+}
+
+func TestMovesSendTheirEventsToEndpointsThatAppearMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := newHooks(t)
+	h.must(createOrder("1", 0))
+	other := newSendingEngine(t, h.db)
+	h.must(&appearing{Command: payOrder("1", "p"), create: func(n int) {
+		create := webhook.CreateCommand{Caller: caller, Name: fmt.Sprint("new-", n), URL: "https://example.com"}
+		if _, err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Webhook(&create)})); err != nil {
+			t.Error(err)
+		}
+	}})
+	if n := strings.Count(h.events(), "order.paid"); n != 2+8 {
+		t.Errorf("%d events", n)
+	}
 }
 
 // Many publishing moves at once, in common batches: each event is sent once.

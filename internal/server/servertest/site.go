@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,11 @@ func New(t testing.TB) *Site {
 	t.Helper()
 	db := pgtest.New(t)
 	s := &Site{T: t, DB: db, Pool: pgtest.Pool(t, db.SuperDSN), Log: &Log{}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("warnings and errors of the server:\n%s", s.Log.warnings())
+		}
+	})
 	s.Start(server.Options{})
 	return s
 }
@@ -108,6 +114,15 @@ func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
+}
+
+// warnings returns the first 50 lines that tell of neither progress nor a caller's mistake.
+func (l *Log) warnings() string {
+	lines := slices.DeleteFunc(slices.Collect(strings.Lines(l.String())), func(line string) bool {
+		return strings.Contains(line, `"level":"DEBUG"`) || strings.Contains(line, `"level":"INFO"`) ||
+			strings.Contains(line, `"msg":"request key reused`)
+	})
+	return strings.Join(lines[:min(50, len(lines))], "")
 }
 
 // With returns the lines in which a field has a value.
