@@ -102,9 +102,9 @@ func (c *call) allowReversal() func(greatest amount.Decimal) error {
 	}
 }
 
-// neverApproved lists prefixes of operations that cannot require approval: a program waits for them, or their effects
-// survive a refusal.
-var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_code", "notify.verify_code"}
+// neverApproved lists prefixes of operations that cannot require approval: a program waits for them, their effects
+// survive a refusal, or, of GrabMany, each of its grabs can require one.
+var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_code", "notify.verify_code", grabManyName}
 
 // approvable reports whether an operation can be requested, and policies can require its approval.
 func approvable(operation string) bool {

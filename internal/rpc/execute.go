@@ -66,8 +66,10 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 			standsAlone = at + "request." + f
 		}
 		rows += max(1, s.mutation.rows)
-		if !slices.Contains(inner, s.operation.name) {
-			inner = append(inner, s.operation.name)
+		for _, name := range append(s.mutation.inner, s.operation.name) {
+			if !slices.Contains(inner, name) {
+				inner = append(inner, name)
+			}
 		}
 	}
 	m := newMutation(e, rows, func(answer *batchv1.ExecuteResponse, _ bool) *batchv1.ExecuteResponse { return answer })
@@ -211,9 +213,13 @@ func (e *execute) Need(tx *flow.Tx) {
 // Apply runs the operations in order. Its answer is an ExecuteResponse.
 func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	answer := &batchv1.ExecuteResponse{Results: make([]*batchv1.OperationResult, len(e.steps))}
+	var rows lacking
 	for i := range e.steps {
 		s := &e.steps[i]
 		existed, err := e.apply(tx, s)
+		if rows.note(err) {
+			continue
+		}
 		if err != nil {
 			for _, x := range e.steps {
 				err = flow.NoteRefusal(err, x.mutation.command)
@@ -226,7 +232,22 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 		}
 		answer.Results[i] = &batchv1.OperationResult{Name: s.name, Response: packed, Existed: existed}
 	}
+	if rows.err != nil {
+		return nil, rows.err
+	}
 	return answer, nil
+}
+
+// lacking notes that a command of several lacks rows. The attempt is lost then, but the commands after it run all the
+// same: the next attempt has the rows that all of them lack.
+type lacking struct{ err error } // commit.ErrMoreRows or commit.ErrLater
+
+// note takes the error of a command, and reports whether the result of this command, or any before, lacks rows.
+func (l *lacking) note(err error) bool {
+	if errors.Is(err, commit.ErrMoreRows) || errors.Is(err, commit.ErrLater) && l.err == nil {
+		l.err = err
+	}
+	return l.err != nil
 }
 
 func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
@@ -258,6 +279,9 @@ func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err 
 	request := proto.Clone(s.request)
 	var names []string
 	for _, r := range s.references {
+		if r.from.response == nil {
+			return g, commit.ErrMoreRows // that operation lacks rows
+		}
 		name, err := r.fill(request)
 		if err != nil {
 			return g, err

@@ -25,11 +25,14 @@ import (
 )
 
 // admittedBytes returns the metric of large requests in flight, in bytes.
-func (c *caller) admittedBytes() (bytes int) {
+func (c *caller) admittedBytes() int { return c.metric("ledgerd_admission_bytes") }
+
+// metric returns a metric of the server, which is a whole number.
+func (c *caller) metric(name string) int {
 	c.T.Helper()
 	_, page := servertest.Get(c.T, c.Base+"/metrics", c.watcher())
 	for line := range strings.Lines(page) {
-		if value, found := strings.CutPrefix(line, "ledgerd_admission_bytes "); found {
+		if value, found := strings.CutPrefix(line, name+" "); found {
 			n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			if err != nil {
 				c.T.Fatal(err)
@@ -37,7 +40,7 @@ func (c *caller) admittedBytes() (bytes int) {
 			return int(n)
 		}
 	}
-	c.T.Fatal("there is no ledgerd_admission_bytes")
+	c.T.Fatal("there is no " + name)
 	return 0
 }
 

@@ -110,8 +110,8 @@ func (o operation[Q, R]) untyped() operation[proto.Message, proto.Message] {
 		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {
 			m := o.read(c, d, q.(Q))
 			return mutation[proto.Message]{command: m.command, rows: m.rows, noDryRun: m.noDryRun,
-				standsAlone: m.standsAlone,
-				render:      func(answer any, existed bool) proto.Message { return m.render(answer, existed) }}
+				standsAlone: m.standsAlone, inner: m.inner,
+				render: func(answer any, existed bool) proto.Message { return m.render(answer, existed) }}
 		}}
 }
 
@@ -127,7 +127,7 @@ func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
 
 // Operations returns the names of all operations, sorted.
 func Operations() []string {
-	names := append(executable(), executeName, batchName, sendBatchName, grabManyName,
+	names := append(executable(), executeName, batchName, sendBatchName,
 		requestApprovalOperation.name, approveOperation.name, rejectOperation.name)
 	slices.Sort(names)
 	return names

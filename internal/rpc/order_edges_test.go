@@ -73,6 +73,24 @@ func TestManyOrdersEndInOneExecute(t *testing.T) {
 	c.wantItem("tea", "80/5/15/100")
 }
 
+// Only the instance of an order tells which rows its end needs. The attempt after knows them of all orders.
+func TestAnExecuteFindsTheRowsOfAllOrdersAtOnce(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	var all []*batchv1.Operation
+	for i := range 20 {
+		no := fmt.Sprint("o-", i)
+		all = append(all, operation("", plainOrder(no, "tea", 2)), operation("", cancelOrder(no)))
+	}
+	const incomplete = `ledgerd_commit_attempts_total{ending="incomplete"}`
+	before := c.metric(incomplete)
+	c.executed(execute(all...))
+	if n := c.metric(incomplete) - before; n > 3 {
+		t.Errorf("%d attempts lacked rows", n)
+	}
+	c.wantItem("tea", "90/5/5/100")
+}
+
 // ownMachine has a timer from its first state to one with the given effect on parts.
 func ownMachine(name string, parts machinev1.OrderParts) *machinev1.DefineMachineRequest {
 	timer := []machinev1.Actor{machinev1.Actor_ACTOR_CALLER, machinev1.Actor_ACTOR_TIMER}

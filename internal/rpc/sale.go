@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/coupon"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/sale"
@@ -143,6 +145,53 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 		res.Results[i] = &pb.GrabResult{Grab: x.response, Error: c.itemError(ctx, x.err)}
 	}
 	return result[*pb.GrabManyResponse]{response: res, replayed: replayed}.reply(ctx, nil)
+}
+
+// In an Execute, the grabs commit together with the other operations.
+var _ = register(grabManyName, func(c *call, d *decoder, r *pb.GrabManyRequest) mutation[*pb.GrabManyResponse] {
+	g := &grabs{list: make([]*flow.Grab, len(r.GetGrabs()))}
+	for i, x := range r.GetGrabs() {
+		g.list[i] = grabCommand(c, d, r.GetSale(), fmt.Sprintf("grabs[%d].", i), x)
+	}
+	m := newMutation(g, len(g.list)*c.grabRows(r.GetSale()), func(all []flow.Grabbed, _ bool) *pb.GrabManyResponse {
+		return &pb.GrabManyResponse{Results: eachOf(all, func(x *flow.Grabbed) *pb.GrabResult {
+			return &pb.GrabResult{Grab: renderGrab(*x, false)}
+		})}
+	})
+	m.inner = []string{grabName}
+	return m
+})
+
+// grabs is a command composed of grabs. Its answer is a flow.Grabbed for each.
+type grabs struct{ list []*flow.Grab }
+
+// Need names the rows of all grabs.
+func (g *grabs) Need(tx *flow.Tx) {
+	for _, x := range g.list {
+		x.Need(tx)
+	}
+}
+
+// Apply makes the grabs in order. The error of one is that of all.
+func (g *grabs) Apply(tx *flow.Tx) (any, error) {
+	all := make([]flow.Grabbed, len(g.list))
+	var rows lacking
+	for i, x := range g.list {
+		answer, err := x.Apply(tx)
+		if rows.note(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fault.Rename(err, func(path string) string {
+				if own, of := strings.CutPrefix(path, "grab."); of {
+					return fmt.Sprintf("grabs[%d].%s", i, own)
+				}
+				return path
+			})
+		}
+		all[i] = answer.(flow.Grabbed)
+	}
+	return all, rows.err
 }
 
 func (s *Sales) GetSale(ctx context.Context, r *pb.GetSaleRequest) (*pb.GetSaleResponse, error) {

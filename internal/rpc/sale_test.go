@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -387,6 +388,42 @@ func TestManyGrabsAreAnsweredEach(t *testing.T) {
 			t.Errorf("%d: %v, then %v", i, res[i], again[i])
 		}
 	}
+}
+
+// The grabs of a GrabMany in an Execute commit together with its other operations, or none of them does.
+func TestManyGrabsInAnExecute(t *testing.T) {
+	t.Parallel()
+	c := saleSite(t)
+	s := saleOf("tv", "tv", "COIN")
+	s.PerBuyer = 2
+	c.putSale(s)
+	many := func(more ...*salev1.Grab) *salev1.GrabManyRequest {
+		r := &salev1.GrabManyRequest{Sale: "tv", Grabs: []*salev1.Grab{{Buyer: "ada"}, {Buyer: "ada", Unit: 2}, {Buyer: "ada"}}}
+		for i := range 12 {
+			r.Grabs = append(r.Grabs, &salev1.Grab{Buyer: fmt.Sprint("b-", i)})
+		}
+		r.Grabs = append(r.Grabs, more...)
+		return r
+	}
+	a := c.call(connectProto, "Batch.Execute", execute(operation("", restock("tv", "second", 1)),
+		operation("", many(&salev1.Grab{Buyer: "ada", Unit: 3}))))
+	if a.Reason(t) != "FIELD_INVALID" || a.Fields(t)[0] != "operations[1].request.grabs[15].unit" {
+		t.Errorf("%s", a.Raw)
+	}
+	c.wantItem("tv", "10/0/0/10")
+	r := execute(operation("", restock("tv", "second", 1)), operation("", many()))
+	for n, want := range []map[salev1.Outcome]int{{won: 11, already: 1, soldOut: 3}, {already: 12, soldOut: 3}} {
+		responses, _ := c.executed(r)
+		res := responses[1].(*salev1.GrabManyResponse).GetResults()
+		count := map[salev1.Outcome]int{}
+		for _, x := range res {
+			count[x.GetGrab().GetOutcome()]++
+		}
+		if !maps.Equal(count, want) || res[0].GetGrab().GetOrderNo() != res[2].GetGrab().GetOrderNo() {
+			t.Errorf("Execute %d: %v, want %v: %v", n, count, want, res)
+		}
+	}
+	c.wantItem("tv", "0/11/0/11")
 }
 
 func TestSaleGivesCoupons(t *testing.T) {

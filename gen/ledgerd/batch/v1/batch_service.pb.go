@@ -95,8 +95,8 @@ type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name for references of later operations, unique in the call. Empty if none refers to it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Request of a changing call of any service, except Execute, TransferBatch, SendBatch and GrabMany (use their items
-	// as operations). In JSON with "@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest". The type of the
+	// Request of a changing call of any service, except Execute, TransferBatch and SendBatch (use their items as
+	// operations). In JSON with "@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest". The type of the
 	// request selects the call. dry_run must not be set in it.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// Fields of the request to fill in from results of earlier operations.

@@ -909,7 +909,7 @@ func (x *GrabResponse) GetCoupon() string {
 	return ""
 }
 
-// GrabManyRequest asks for units for several buyers, each for itself, as if all asked at the same moment.
+// GrabManyRequest asks for units for several buyers, as if all asked at the same moment.
 type GrabManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the sale.

@@ -70,7 +70,8 @@ type SaleServiceClient interface {
 	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
 	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab.
+	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab. In an Execute the grabs commit
+	// together with its other operations, or none of them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)
@@ -281,7 +282,8 @@ type SaleServiceHandler interface {
 	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
 	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab.
+	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab. In an Execute the grabs commit
+	// together with its other operations, or none of them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)
