@@ -5,7 +5,8 @@
 
 -- name: PlanSteer :one
 -- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
--- transaction is as durable as a batch: an attempt that a crash forgets would be made again.
+-- transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as those
+-- of batches: planning SentEventInsert anew would take longer than running it.
 select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
         then 'on' else current_setting('synchronous_commit') end, true),
@@ -14,7 +15,7 @@ select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, 
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('jit', 'off', true);
+    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true);
 
 -- name: LanesDiscover :many
 -- Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
@@ -262,10 +263,10 @@ delete from notify_contents c
 using (
     select u.tenant_id, u.message_id
     from (select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id) u
-    where not exists (
-        select from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.due_at is not null
-    )
+    left join lateral (
+        select i.due_at from notify_queue i where i.tenant_id = u.tenant_id and i.message_id = u.message_id offset 0
+    ) q on true
+    where q.due_at is null
     offset 0
 ) y
 where c.tenant_id = y.tenant_id and c.message_id = y.message_id and c.contents_until = @contents_until::date;

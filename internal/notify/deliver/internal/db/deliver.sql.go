@@ -78,10 +78,10 @@ delete from notify_contents c
 using (
     select u.tenant_id, u.message_id
     from (select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as message_id) u
-    where not exists (
-        select from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.due_at is not null
-    )
+    left join lateral (
+        select i.due_at from notify_queue i where i.tenant_id = u.tenant_id and i.message_id = u.message_id offset 0
+    ) q on true
+    where q.due_at is null
     offset 0
 ) y
 where c.tenant_id = y.tenant_id and c.message_id = y.message_id and c.contents_until = $3::date
@@ -481,7 +481,7 @@ select now()::timestamptz as now, set_config('ledgerd.tenants', $1::text, true),
     set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    set_config('jit', 'off', true)
+    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true)
 `
 
 type PlanSteerRow struct {
@@ -497,6 +497,7 @@ type PlanSteerRow struct {
 	SetConfig_9  string
 	SetConfig_10 string
 	SetConfig_11 string
+	SetConfig_12 string
 }
 
 // Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
@@ -504,7 +505,8 @@ type PlanSteerRow struct {
 // right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
 // that another transaction changed meanwhile.
 // Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
-// transaction is as durable as a batch: an attempt that a crash forgets would be made again.
+// transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as those
+// of batches: planning SentEventInsert anew would take longer than running it.
 func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanSteerRow, error) {
 	row := db.QueryRow(ctx, planSteer, tenants)
 	var i PlanSteerRow
@@ -521,6 +523,7 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanS
 		&i.SetConfig_9,
 		&i.SetConfig_10,
 		&i.SetConfig_11,
+		&i.SetConfig_12,
 	)
 	return i, err
 }
