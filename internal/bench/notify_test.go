@@ -16,7 +16,7 @@ func TestMessagesAreMeasured(t *testing.T) {
 	}
 	r, err := RunNotify(t.Context(), NotifyOptions{Backlog: 1000, Callers: 32, Held: time.Second,
 		Lease:   4 * time.Second,
-		Options: Options{wal: 4, Measure: 500 * time.Millisecond, Warmup: 200 * time.Millisecond, Progress: t.Output()}})
+		Options: Options{wal: 4, Measure: time.Second, Warmup: 500 * time.Millisecond, Progress: t.Output()}})
 	if err != nil {
 		t.Fatal(err)
 	}
