@@ -279,7 +279,8 @@ func TestDryRunsAndCallsWithHeadersAreSentAlone(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c, seen, free := gatherBehind(t, url)
-	within, cancel := context.WithTimeout(t.Context(), 5*time.Second) // bounds calls that would wrongly wait for the lanes
+	// bounds calls that would wrongly wait for the lanes
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	dry := transfer("dry", "alice", "bob", "1.00")
 	dry.DryRun = true

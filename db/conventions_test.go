@@ -134,8 +134,9 @@ func TestKeysAndLookUpsBeginWithTheTenant(t *testing.T) {
 			}
 		}
 	}
-	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background, "MessageExpired": background,
-		"CallStats": background, "FlagStats": background,
+	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background,
+		"MessageExpired": background,
+		"CallStats":      background, "FlagStats": background,
 		"ParkedCount": background, "SentTenant": "see TestNoTenantIsFoundByData",
 	}.hold(t, "reads a table of tenants without a tenant", without)
 }
@@ -157,11 +158,12 @@ func TestNoTenantIsFoundByData(t *testing.T) {
 			found = append(found, s.name)
 		}
 	}
-	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background, "MessageExpired": background,
-		"CallStats":  background,
-		"TenantGet":  "tenants are found by name",
-		"TenantList": "operators list tenants by name",
-		"SentTenant": "delivery reports of a provider that echoes no reference of ours (Tencent) have its number alone",
+	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background,
+		"MessageExpired": background,
+		"CallStats":      background,
+		"TenantGet":      "tenants are found by name",
+		"TenantList":     "operators list tenants by name",
+		"SentTenant":     "delivery reports of a provider that echoes no reference of ours (Tencent) have its number alone",
 	}.hold(t, "finds a tenant by data", found)
 }
 
@@ -180,7 +182,8 @@ func TestTablesAreInOneSchemaAndUnqualified(t *testing.T) {
 		select c.oid::regclass::text from pg_class c where c.relnamespace = 'audit'::regnamespace and c.relkind <> 'v'`) {
 		t.Errorf("%s is a schema, or a table beside the views of audit", other)
 	}
-	for _, pattern := range []string{"migrations/*.sql", "queries/*/*.sql", "checks/*.sql", "../internal/verify/sql/*.sql"} {
+	for _, pattern := range []string{"migrations/*.sql", "queries/*/*.sql", "checks/*.sql",
+		"../internal/verify/sql/*.sql"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) < 5 {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
@@ -225,7 +228,8 @@ func TestWritingStatementsHaveOneForm(t *testing.T) {
 		if insertCTE.MatchString(s.text) {
 			inserts = append(inserts, s.name)
 		}
-		for _, m := range append(setClause.FindAllStringSubmatch(s.text, -1), returning.FindAllStringSubmatch(s.text, -1)...) {
+		for _, m := range append(setClause.FindAllStringSubmatch(s.text, -1),
+			returning.FindAllStringSubmatch(s.text, -1)...) {
 			if changeable.MatchString(m[1]) {
 				functions = append(functions, s.name)
 			}
@@ -241,7 +245,8 @@ func TestWritingStatementsHaveOneForm(t *testing.T) {
 	exceptions{}.hold(t, "has an insert in a CTE", inserts)
 	exceptions{}.hold(t, "has a volatile or stable function in SET or RETURNING", functions)
 	exceptions{"APIKeyInsert": oneRow, "PolicyInsert": oneRow, "PolicyUpsert": oneRow, "LimitInsert": oneRow,
-		"LimitUpsert": oneRow, "BatchInsert": oneRow, "BatchVoid": oneRow}.hold(t, "does not insert from a select", single)
+		"LimitUpsert": oneRow, "BatchInsert": oneRow, "BatchVoid": oneRow}.hold(t, "does not insert from a select",
+		single)
 	exceptions{
 		"APIKeyRevoke": ownRead, "APIKeyExpire": ownRead, "PolicyDelete": ownRead, "LimitDelete": ownRead,
 		"QueueTake": ownRead, "AttemptMark": ownRead, "SentDelete": ownRead, "FailedUpdate": ownRead,
@@ -385,16 +390,16 @@ func TestPositionsInTheOrderOfCommitsBeginWithTheEpoch(t *testing.T) {
 }
 
 // advisory are the classes of advisory locks, the first of their two numbers. The second one is the home, which is 0 as
-// long as there is one, or a hash of what is locked in it. Every login of the database can take them, so a lock that many
-// calls or the service as a whole need is a lock on a table instead.
+// long as there is one, or a hash of what is locked in it. Every login of the database can take them, so a lock that
+// many calls or the service as a whole need is a lock on a table instead.
 var advisory = map[string]string{
 	"77003": "hashtext(@name::text",                                                         // the cleaner of a table
 	"77016": "hashtext(u.tenant_id::text || '/' || u.message_id::text",                      // reports on a message
 	"77017": "hashtext(concat_ws('/', @tenant_id::integer, @segment::smallint, @item::text", // a segment of an item
 }
 
-// TestScansTurnedOffAreNotCompiled: without sequential scans, a plan may cost so much that the server compiles it, which
-// takes it 100 ms and more.
+// TestScansTurnedOffAreNotCompiled: without sequential scans, a plan may cost so much that the server compiles it,
+// which takes it 100 ms and more.
 func TestScansTurnedOffAreNotCompiled(t *testing.T) {
 	t.Parallel()
 	found := 0

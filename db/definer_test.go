@@ -99,7 +99,8 @@ func TestOnlyTheOwnerCreatesObjects(t *testing.T) {
 	if _, err := provider.Up(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, role := range []string{"ledgerd_app", "ledgerd_admin", "ledgerd_audit", "ledgerd_test_app", "ledgerd_test_admin"} {
+	for _, role := range []string{"ledgerd_app", "ledgerd_admin", "ledgerd_audit", "ledgerd_test_app",
+		"ledgerd_test_admin"} {
 		for _, right := range lines(t, conn, `
 			select what from unnest(array['temporary', 'create']) what where has_database_privilege($1, current_database(), what)
 			union all

@@ -114,7 +114,8 @@ func TestARequestOfOneKindIsSearchedInOneTable(t *testing.T) {
 	t.Parallel()
 	conn := asAuditor(t, pgtest.New(t))
 	for what, table := range map[string]string{
-		"transfer": "ledger_transfers", "hold": "ledger_holds", "account": "ledger_account_details", "key": "commit_keys", "refusal": "commit_keys",
+		"transfer": "ledger_transfers", "hold": "ledger_holds", "account": "ledger_account_details",
+		"key": "commit_keys", "refusal": "commit_keys",
 		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys",
 		"work settled": "work_records",
 		"message":      "inbox_messages", "message changed": "inbox_messages", "lock": "lock_locks",
@@ -124,7 +125,8 @@ func TestARequestOfOneKindIsSearchedInOneTable(t *testing.T) {
 		"item": "stock_item_details", "reservation": "stock_reservations",
 		"reservation ended": "stock_reservations", "stock change": "stock_changes",
 		"order": "order_orders", "coupon": "coupon_coupons", "sale": "sale_sales",
-		"payment": "payment_payments", "refund": "payment_refunds", "notice": "payment_notices", "flag": "payment_flags",
+		"payment": "payment_payments", "refund": "payment_refunds", "notice": "payment_notices",
+		"flag":          "payment_flags",
 		"flag resolved": "payment_flags", "gateway": "payment_gateways",
 		"approval requested": "approval_requests", "approval": "approval_requests",
 	} {

@@ -92,7 +92,8 @@ const (
 
 // unreached are statements that reach no row with generic parameters.
 var unreached = exceptions{
-	"AdministratorCheck": "it asks for rights, not for rows", "AttemptMark": inAState, "CallAgain": inAState, "CallFlagDue": inAState, "CallRunning": inAState,
+	"AdministratorCheck": "it asks for rights, not for rows", "AttemptMark": inAState, "CallAgain": inAState,
+	"CallFlagDue": inAState, "CallRunning": inAState,
 	"ClaimClean": inAState, "ClaimOverdue": inAState, "CodeUnsent": inAState, "CounterLock": andValues,
 	"CountsClean": inAState, "CountsOverdue": inAState, "CouponPageOfOwner": andValues, "DeadFind": inAState,
 	"DeadGroups": inAState, "FailedEventInsert": inAState, "HoldPageOpen": inAState,
@@ -143,8 +144,10 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 				t.Errorf("%s with tenants %q reads %v rows of %s of another tenant\n%s", s.name, setting, n, table, sql)
 			}
 			switch c := code(other.err); {
-			case c == "42501" && strings.Contains(other.err.Error(), "row-level security"), c == "LD001": // no row was touched
-			case c == "42501" && strings.Contains(other.err.Error(), "permission denied"): // a statement of administration
+			case c == "42501" && strings.Contains(other.err.Error(), "row-level security"),
+				c == "LD001": // no row was touched
+			case c == "42501" && strings.Contains(other.err.Error(),
+				"permission denied"): // a statement of administration
 			case c == "23514" && strings.Contains(other.err.Error(), "no partition"): // found before the policy
 			case other.err != nil:
 				t.Errorf("%s with tenants %q: %v\n%s", s.name, setting, other.err, sql)
@@ -155,7 +158,8 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 	}
 	unreached.hold(t, "reaches no row with the tenant's own setting", missed)
 	for _, table := range w.tables {
-		if !read[table] && !slices.Contains([]string{"commit_counts", "lock_waiters", "machine_moves"}, table) { // are empty, or only written
+		// are empty, or only written
+		if !read[table] && !slices.Contains([]string{"commit_counts", "lock_waiters", "machine_moves"}, table) {
 			t.Errorf("no statement reads rows of %s", table)
 		}
 	}
@@ -321,9 +325,11 @@ func neutral(name, base string, array bool) string {
 		}
 		return low
 	}
-	v := map[string]string{"integer": pick("0", "1000"), "smallint": pick("0", "1000"), "bigint": pick("0", "9000000000000000000"),
+	v := map[string]string{"integer": pick("0", "1000"), "smallint": pick("0", "1000"),
+		"bigint":  pick("0", "9000000000000000000"),
 		"numeric": "0", "double precision": "60", "boolean": "false", "jsonb": "{}", "bytea": `\x00`, "date": "2030-01-01",
-		"tid": "(0,1)", "xid": "3", "timestamp with time zone": pick("1980-01-01Z", "2100-01-01Z"), "text": pick("", "zzz")}[base]
+		"tid": "(0,1)", "xid": "3", "timestamp with time zone": pick("1980-01-01Z", "2100-01-01Z"),
+		"text": pick("", "zzz")}[base]
 	if base == "text" && regexp.MustCompile(`^(counts|definitions|templates|variables|texts)$`).MatchString(name) {
 		v = "{}" // an array or an object
 	}

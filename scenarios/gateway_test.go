@@ -38,8 +38,8 @@ func (s *story) with(in *script) {
 	s.header[1] = at(s.answer, in.take("the path"))
 }
 
-// startGateways starts the simulator of payment gateways, and the servers with settings for it. Callbacks come to either
-// server.
+// startGateways starts the simulator of payment gateways, and the servers with settings for it. Callbacks come to
+// either server.
 func (s *story) startGateways(in *script) {
 	var n atomic.Int64
 	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {

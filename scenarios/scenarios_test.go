@@ -178,7 +178,8 @@ const patience = time.Minute
 // key returns the API key of a principal.
 func (s *story) key(principal string) string {
 	if s.keys[principal] == "" {
-		cmd := exec.Command(s.binary, "apikey", "create", "--tenant", "shop", "--principal", principal, "--role", "admin")
+		cmd := exec.Command(s.binary, "apikey", "create", "--tenant", "shop", "--principal", principal, "--role",
+			"admin")
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.AdminDSN)
 		key, err := cmd.Output()
 		if err != nil {

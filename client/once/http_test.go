@@ -277,7 +277,8 @@ func TestLostAnswersFromLedgerdLoseNothing(t *testing.T) {
 			s.effects.Store(0)
 			key := fmt.Sprint(path, lost)
 			first := s.post(url, "x", "Idempotency-Key", key)
-			if path == "/Begin" && retries == 1 { // the guard does not know whether it may run: it must not, and abandons the work
+			// the guard does not know whether it may run: it must not, and abandons the work
+			if path == "/Begin" && retries == 1 {
 				if first.status != http.StatusServiceUnavailable {
 					t.Errorf("%s: %v", key, first)
 				}

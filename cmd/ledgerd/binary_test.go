@@ -229,16 +229,19 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		`ledger.reverse\s+required\s+-\s+-\s+above 1000.5`).MatchString(set) {
 		t.Errorf("changed to: %s", set)
 	}
-	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--no-require-approval"); !regexp.MustCompile(
+	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse",
+		"--no-require-approval"); !regexp.MustCompile(
 		`ledger.reverse\s+required\s+-\s+-\s+-`).MatchString(set) {
 		t.Errorf("changed to: %s", set)
 	}
 	// The server's login sees no keys: it must not say that there are none, or that a valid key is none.
 	server := &program{t: t, file: app.file, env: append(slices.Clone(app.env), "LEDGERD_ADMIN_DATABASE_URL= ")}
-	for _, command := range [][]string{{"apikey", "list", "--tenant", "acme"}, {"apikey", "revoke", "--tenant", "acme", key},
+	for _, command := range [][]string{{"apikey", "list", "--tenant", "acme"},
+		{"apikey", "revoke", "--tenant", "acme", key},
 		{"policy", "list", "--tenant", "acme"}, {"limit", "list", "--tenant", "acme"},
 		{"apikey", "create", "--tenant", "acme", "--principal", "x"}} {
-		if out, code := server.run(command...); code == 0 || !strings.Contains(out, "must be a member of ledgerd_admin") {
+		if out, code := server.run(command...); code == 0 ||
+			!strings.Contains(out, "must be a member of ledgerd_admin") {
 			t.Errorf("%v by the login of the server: %d %s", command, code, out)
 		}
 	}
@@ -285,12 +288,14 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	if out := app.must("apikey", "revoke", "--tenant", "acme", whole); out != "revoked" {
 		t.Errorf("revoke a whole key: %s", out)
 	}
-	if out, code := app.run("apikey", "revoke", "--tenant", "acme", whole); code != 0 || !strings.HasPrefix(out, "was revoked at 2") {
+	if out, code := app.run("apikey", "revoke", "--tenant", "acme", whole); code != 0 ||
+		!strings.HasPrefix(out, "was revoked at 2") {
 		t.Errorf("revoke it again: %d %s", code, out)
 	}
 	begin := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders")
 	begin = begin[:strings.LastIndexByte(begin, '_')]
-	if out, code := app.run("apikey", "revoke", "--tenant", "acme", "ldg_999"+begin[strings.LastIndexByte(begin, '_'):]); code != 1 ||
+	if out, code := app.run("apikey", "revoke", "--tenant", "acme",
+		"ldg_999"+begin[strings.LastIndexByte(begin, '_'):]); code != 1 ||
 		!strings.Contains(out, "another tenant") {
 		t.Errorf("revoke a key of another tenant: %d %s", code, out)
 	}

@@ -54,7 +54,8 @@ func TestTheStatusSaysWhetherEverythingMatches(t *testing.T) {
 		{"--end yesterday", 1, ""},
 	} {
 		var out, errOut bytes.Buffer
-		args := append([]string{"reconcile", "gateway", "--server", s.URL, "--mapping", wechat + ".yaml", wechat + ".csv"},
+		args := append([]string{"reconcile", "gateway", "--server", s.URL, "--mapping", wechat + ".yaml", wechat +
+			".csv"},
 			strings.Fields(x.flags)...)
 		if code := run(t.Context(), args, &out, &errOut); code != x.code || !strings.Contains(out.String(), x.want) {
 			t.Errorf("%s: exit code %d\n%s%s", x.flags, code, out.String(), errOut.String())

@@ -143,7 +143,8 @@ func TestMigrateNamesTheRightsThatItLacks(t *testing.T) {
 		t.Errorf("a member of ledgerd_owner: %d %s", code, said)
 	}
 	execute(t, super, "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version)")
-	if code, said := command(t, "migrate", "--database-url", own); code != 1 || !strings.Contains(said, "already exists") {
+	if code, said := command(t, "migrate", "--database-url", own); code != 1 ||
+		!strings.Contains(said, "already exists") {
 		t.Errorf("a member of ledgerd_owner begins to migrate: %d %s", code, said)
 	}
 }
@@ -153,14 +154,16 @@ func TestVerifyNamesDisabledGuards(t *testing.T) {
 	db := pgtest.New(t)
 	verify := on([]string{"verify"}, db.AppDSN)
 	code, said := command(t, verify...)
-	if code != 0 || !strings.Contains(said, "\nno violations\n") || !strings.Contains(said, " objects of the schema compared in ") ||
+	if code != 0 || !strings.Contains(said, "\nno violations\n") ||
+		!strings.Contains(said, " objects of the schema compared in ") ||
 		!strings.Contains(said, "\nroles that can change or disable guards: ") {
 		t.Errorf("%d %s", code, said)
 	}
 	execute(t, db.SuperDSN, "alter table ledger_entries disable trigger ledger_entries_append_only")
 	code, said = command(t, verify...)
 	if code != 1 || !strings.Contains(said, `schema_matches: kind=trigger object="ledger_entries_append_only on ledger_entries" definition=`) ||
-		!strings.Contains(said, "\nschema_matches: 1 violations\n") || !strings.Contains(said, "the database violates 1 checks") {
+		!strings.Contains(said, "\nschema_matches: 1 violations\n") ||
+		!strings.Contains(said, "the database violates 1 checks") {
 		t.Errorf("%d %s", code, said)
 	}
 }
@@ -171,7 +174,8 @@ func TestVerifyNamesTheRoleThatItNeeds(t *testing.T) {
 	execute(t, db.SuperDSN, "revoke select on ledger_accounts from ledgerd_app")
 	for _, refused := range []string{"ledger_accounts", "goose_db_version"} {
 		code, said := command(t, on([]string{"verify"}, db.AppDSN)...)
-		if code != 1 || !strings.Contains(said, "permission denied for table "+refused) || !strings.Contains(said, "ledgerd_audit") {
+		if code != 1 || !strings.Contains(said, "permission denied for table "+refused) ||
+			!strings.Contains(said, "ledgerd_audit") {
 			t.Errorf("%d %s", code, said)
 		}
 		execute(t, db.SuperDSN, "revoke select on goose_db_version from public, ledgerd_app, ledgerd_admin, ledgerd_audit")
@@ -180,7 +184,8 @@ func TestVerifyNamesTheRoleThatItNeeds(t *testing.T) {
 
 func TestVersionNamesTheProgramAndItsCompiler(t *testing.T) {
 	t.Parallel()
-	if out := build(t).must("--version"); !strings.HasPrefix(out, "ledgerd ") || !strings.HasSuffix(out, " "+runtime.Version()) {
+	if out := build(t).must("--version"); !strings.HasPrefix(out, "ledgerd ") ||
+		!strings.HasSuffix(out, " "+runtime.Version()) {
 		t.Error(out)
 	}
 }

@@ -30,7 +30,8 @@ func TestMasterKeyIsReplacedAsDocumented(t *testing.T) {
 			continue
 		}
 		steps++
-		script := "cd " + dir + "\nledgerd() { DATABASE_URL='" + db.SuperDSN + "' " + owner.file + " \"$@\"; }\n" + b.text
+		script := "cd " + dir + "\nledgerd() { DATABASE_URL='" + db.SuperDSN + "' " + owner.file + " \"$@\"; }\n" +
+			b.text
 		if steps == 2 {
 			out, code := owner.run("secret", "reseal", "--check", "--secrets-file", file)
 			if code == 0 || !strings.Contains(out, "an older master key is needed") {
@@ -48,7 +49,8 @@ func TestMasterKeyIsReplacedAsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{serve, {"secret", "reseal", "--secrets-file", file}} {
-		if out, code := owner.run(args...); code == 0 || !strings.Contains(out, "needs the master key ") && args[0] == "secret" {
+		if out, code := owner.run(args...); code == 0 || !strings.Contains(out, "needs the master key ") &&
+			args[0] == "secret" {
 			t.Errorf("%v with the old key: %d %s", args, code, out)
 		}
 	}

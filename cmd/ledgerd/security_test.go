@@ -92,13 +92,15 @@ func TestServeWarnsOfCleartextAndRefusesHalfOfTLS(t *testing.T) {
 		"there are no issuers":                {"--oidc", file},
 		"/nowhere: no such file or directory": {"--oidc", "/nowhere"},
 	} {
-		if out, code := app.run(append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...); code == 0 || !strings.Contains(out, want) {
+		if out, code := app.run(append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...); code == 0 ||
+			!strings.Contains(out, want) {
 			t.Errorf("%v: %d %s", flags, code, out)
 		}
 	}
 	const open = "metrics and profiles are served beyond this machine without a key"
 	for listen, want := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
-		if said := app.start(listening, "serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen).end(); strings.Contains(said,
+		if said := app.start(listening, "serve", "--listen", "127.0.0.1:0", "--metrics-listen",
+			listen).end(); strings.Contains(said,
 			open) != want {
 			t.Errorf("--metrics-listen %s: %s", listen, said)
 		}
@@ -111,7 +113,8 @@ func TestServeWarnsOfCleartextAndRefusesHalfOfTLS(t *testing.T) {
 		}
 	}
 	help := app.must("serve", "--help")
-	for _, flag := range []string{"--tls-cert", "--tls-key", "--tls-client-ca", "--oidc", "LEDGERD_TLS_CERT", "docs/security.md"} {
+	for _, flag := range []string{"--tls-cert", "--tls-key", "--tls-client-ca", "--oidc", "LEDGERD_TLS_CERT",
+		"docs/security.md"} {
 		if !strings.Contains(help, flag) {
 			t.Errorf("%s is not in the help", flag)
 		}
@@ -141,8 +144,9 @@ func TestTokensOfAnIssuerOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := jwt.Signed(signer).Claims(map[string]any{"iss": issuer.URL, "aud": "ledgerd", "sub": "orders", "role": "read",
-		"exp": time.Now().Add(time.Hour).Unix()}).Serialize()
+	token, err := jwt.Signed(signer).Claims(map[string]any{"iss": issuer.URL, "aud": "ledgerd", "sub": "orders",
+		"role": "read",
+		"exp":  time.Now().Add(time.Hour).Unix()}).Serialize()
 	if err != nil {
 		t.Fatal(err)
 	}

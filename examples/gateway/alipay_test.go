@@ -40,8 +40,9 @@ func (v *vendor) alipay(method, charset string, biz map[string]any) url.Values {
 		}
 	}
 	form := url.Values{"app_id": {v.keys.Alipay.AppID}, "method": {method}, "format": {"JSON"}, "charset": {charset},
-		"sign_type": {"RSA2"}, "version": {"1.0"}, "notify_url": {v.shop.url + "/alipay"}, "biz_content": {string(text)},
-		"timestamp": {time.Now().In(time.FixedZone("", 8*3600)).Format("2006-01-02 15:04:05")}}
+		"sign_type": {"RSA2"}, "version": {"1.0"}, "notify_url": {v.shop.url + "/alipay"},
+		"biz_content": {string(text)},
+		"timestamp":   {time.Now().In(time.FixedZone("", 8*3600)).Format("2006-01-02 15:04:05")}}
 	form.Set("sign", base64.StdEncoding.EncodeToString(v.opensslSign("alipay_app_private.pem", alipayText(form))))
 	return form
 }
@@ -71,7 +72,8 @@ func TestAlipayRefusesUnsignedRequests(t *testing.T) {
 	v := newVendor(t)
 	biz := map[string]any{"out_trade_no": "A1", "total_amount": "1.00", "subject": "x"}
 	good := v.alipay("alipay.trade.precreate", "utf-8", biz)
-	for field, value := range map[string]string{"biz_content": strings.Replace(good.Get("biz_content"), "1.00", "0.01", 1),
+	for field, value := range map[string]string{"biz_content": strings.Replace(good.Get("biz_content"), "1.00", "0.01",
+		1),
 		"sign": "", "app_id": "2021000000000000", "notify_url": "http://127.0.0.1:1/"} {
 		bad := url.Values{}
 		for k, vs := range good {
@@ -119,7 +121,8 @@ func TestAlipayFormIsPaidAndTold(t *testing.T) {
 		form := v.alipay("alipay.trade.page.pay", charset, map[string]any{"out_trade_no": "A1", "total_amount": "12.30",
 			"subject": "龙井茶", "product_code": "FAST_INSTANT_TRADE_PAY"})
 		for range 2 {
-			if a := v.must("GET", "/gateway.do?"+form.Encode(), "", nil); a.StatusCode != 200 || !strings.Contains(string(a.body), "12.30 CNY") {
+			if a := v.must("GET", "/gateway.do?"+form.Encode(), "", nil); a.StatusCode != 200 ||
+				!strings.Contains(string(a.body), "12.30 CNY") {
 				t.Fatalf("%d %s", a.StatusCode, a.body)
 			}
 		}
@@ -150,7 +153,8 @@ func TestAlipayFormIsPaidAndTold(t *testing.T) {
 				t.Errorf("%v", f)
 			}
 		}
-		if paid, back := got[0].form(t), got[1].form(t); paid.Has("refund_fee") || back.Get("refund_fee") != "2.00" || back.Get("out_biz_no") != "R1" {
+		if paid, back := got[0].form(t), got[1].form(t); paid.Has("refund_fee") || back.Get("refund_fee") != "2.00" ||
+			back.Get("out_biz_no") != "R1" {
 			t.Errorf("%v\n%v", paid, back)
 		}
 		if got := v.money("alipay", "A1", "CNY"); got != "12.30-2.00 in 1" {
@@ -166,7 +170,8 @@ func TestAlipayRepeatsUntilSuccess(t *testing.T) {
 	texts := []string{"success\n", "SUCCESS", "fail", "success"}
 	v.shop.answers(func(_ callback, n int) (int, string) { return 200, texts[min(n, 3)] })
 	v.plan("A1", book.Plan{Payer: "pay"})
-	v.askAlipay(v.alipay("alipay.trade.precreate", "utf-8", map[string]any{"out_trade_no": "A1", "total_amount": "1", "subject": "x"}))
+	v.askAlipay(v.alipay("alipay.trade.precreate", "utf-8",
+		map[string]any{"out_trade_no": "A1", "total_amount": "1", "subject": "x"}))
 	v.quiet()
 	ids := map[string]bool{}
 	for _, c := range v.shop.callbacks() {
@@ -181,18 +186,22 @@ func TestAlipayRefundQueryHasNoStatusForWhatNeverWas(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
 	v.plan("A1", book.Plan{Payer: "pay", Refund: "refuse"})
-	v.askAlipay(v.alipay("alipay.trade.precreate", "utf-8", map[string]any{"out_trade_no": "A1", "total_amount": "1", "subject": "x"}))
+	v.askAlipay(v.alipay("alipay.trade.precreate", "utf-8",
+		map[string]any{"out_trade_no": "A1", "total_amount": "1", "subject": "x"}))
 	v.quiet()
 	refund := map[string]any{"out_trade_no": "A1", "refund_amount": "1.00", "out_request_no": "R1"}
-	if got := v.askAlipay(v.alipay("alipay.trade.refund", "utf-8", refund)); got["sub_code"] != "ACQ.SELLER_BALANCE_NOT_ENOUGH" {
+	if got := v.askAlipay(v.alipay("alipay.trade.refund", "utf-8",
+		refund)); got["sub_code"] != "ACQ.SELLER_BALANCE_NOT_ENOUGH" {
 		t.Error(got)
 	}
-	if got := v.askAlipay(v.alipay("alipay.trade.fastpay.refund.query", "utf-8", refund)); got["code"] != "10000" || got["refund_status"] != nil {
+	if got := v.askAlipay(v.alipay("alipay.trade.fastpay.refund.query", "utf-8", refund)); got["code"] != "10000" ||
+		got["refund_status"] != nil {
 		t.Error(got)
 	}
 	v.plan("A1", book.Plan{})
 	v.askAlipay(v.alipay("alipay.trade.refund", "utf-8", refund))
-	if got := v.askAlipay(v.alipay("alipay.trade.fastpay.refund.query", "utf-8", refund)); got["refund_status"] != "REFUND_SUCCESS" {
+	if got := v.askAlipay(v.alipay("alipay.trade.fastpay.refund.query", "utf-8",
+		refund)); got["refund_status"] != "REFUND_SUCCESS" {
 		t.Error(got)
 	}
 	refund["out_request_no"] = "R2"

@@ -22,7 +22,8 @@ func TestCallsGoWrongAsPlanned(t *testing.T) {
 	}{book.Lost: {0, true}, book.Drop: {0, false}, book.Error: {500, false}, book.ErrorAfter: {500, true},
 		book.Busy: {429, false}, book.Slow: {200, true}} {
 		number := "N-" + do
-		v.plan(number, book.Plan{API: map[string]book.Fault{"create": {Do: do, After: book.Duration(time.Millisecond)}}})
+		v.plan(number, book.Plan{API: map[string]book.Fault{"create": {Do: do,
+			After: book.Duration(time.Millisecond)}}})
 		a, err := v.standard("create", `{"out_trade_no":"`+number+`","amount":"12.30","currency":"EUR"}`)
 		status := 0
 		if err == nil {
@@ -40,7 +41,8 @@ func TestCallsGoWrongAsPlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header = v.standardHeader(body, time.Now())
-	if a, err := (&http.Client{Timeout: 200 * time.Millisecond}).Do(r); err == nil || v.state("N-hang") != "payment.pending" {
+	if a, err := (&http.Client{Timeout: 200 * time.Millisecond}).Do(r); err == nil ||
+		v.state("N-hang") != "payment.pending" {
 		t.Errorf("hang: %v, %v", a, err)
 	}
 	if calls := tell[map[string]int](v, "GET", "calls", nil); calls["standard/create/N-lost"] != 2 {
@@ -53,7 +55,8 @@ func TestAnswersAreForgedAsPlanned(t *testing.T) {
 	v := newVendor(t)
 	v.wechat("POST", "/v3/pay/transactions/native", v.wechatOrder("W00001", ""))
 	path := "/v3/pay/transactions/out-trade-no/W00001?mchid=" + v.keys.WeChat.MchID
-	for do, header := range map[string]string{book.BadSign: "", book.NoSign: "", book.ProbeSign: "WECHATPAY/SIGNTEST/"} {
+	for do, header := range map[string]string{book.BadSign: "", book.NoSign: "",
+		book.ProbeSign: "WECHATPAY/SIGNTEST/"} {
 		v.plan("W00001", book.Plan{API: map[string]book.Fault{"query": {Do: do, Times: -1}}})
 		a := v.must("GET", path, "", v.wechatHeader("GET", path, "", time.Now()))
 		if v.verifyWechat(a.Header, a.body) || !strings.HasPrefix(a.Header.Get("Wechatpay-Signature"), header) {
@@ -69,7 +72,8 @@ func TestThePayerPaysSomethingElse(t *testing.T) {
 		plan book.Plan
 		want string
 	}{"amount": {book.Plan{Wrong: []string{"amount"}}, "EUR 12.29"}, "exact": {book.Plan{Amount: "99"}, "EUR 99.00"},
-		"currency": {book.Plan{Wrong: []string{"currency"}}, "USD 12.30"}, "second": {book.Plan{Second: true}, "EUR 24.60"}} {
+		"currency": {book.Plan{Wrong: []string{"currency"}}, "USD 12.30"},
+		"second":   {book.Plan{Second: true}, "EUR 24.60"}} {
 		c.plan.Payer = "pay"
 		v.plan(number, c.plan)
 		v.order(number)
@@ -146,7 +150,8 @@ func TestNoticesGoAstrayAsPlanned(t *testing.T) {
 		v.plan("N1", book.Plan{Payer: "pay", Late: book.Duration(30 * time.Millisecond)})
 		v.order("N1")
 		v.quiet()
-		if n := tell[[]book.Notice](v, "GET", "notices?number=N1", nil)[0]; n.Attempts[0].At.Sub(n.MadeAt) < 30*time.Millisecond {
+		if n := tell[[]book.Notice](v, "GET", "notices?number=N1",
+			nil)[0]; n.Attempts[0].At.Sub(n.MadeAt) < 30*time.Millisecond {
 			t.Errorf("%+v", n)
 		}
 	})
@@ -165,7 +170,8 @@ func TestNoticesAreRepeatedAndGivenUp(t *testing.T) {
 	v.act("standard", "N2", "pay")
 	v.quiet()
 	all := tell[[]book.Notice](v, "GET", "notices", nil)
-	if first, second := all[0], all[1]; len(first.Attempts) != 4 || first.GaveUp || len(second.Attempts) != 10 || !second.GaveUp {
+	if first, second := all[0], all[1]; len(first.Attempts) != 4 || first.GaveUp || len(second.Attempts) != 10 ||
+		!second.GaveUp {
 		t.Errorf("%d and %d attempts", len(all[0].Attempts), len(all[1].Attempts))
 	}
 }
@@ -244,8 +250,9 @@ func TestRefundsFailAsPlanned(t *testing.T) {
 func TestAMixIsDrawnByNumber(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
-	tell[book.Plans](v, "PUT", "plans", book.Plans{Seed: 3, Mix: []book.Weighted{{Weight: 1, Plan: book.Plan{Payer: "pay"}},
-		{Weight: 1, Plan: book.Plan{Payer: "decline"}}}})
+	tell[book.Plans](v, "PUT", "plans", book.Plans{Seed: 3,
+		Mix: []book.Weighted{{Weight: 1, Plan: book.Plan{Payer: "pay"}},
+			{Weight: 1, Plan: book.Plan{Payer: "decline"}}}})
 	for _, n := range strings.Split("abcdefghijklmnop", "") {
 		v.order(n)
 	}
@@ -254,7 +261,8 @@ func TestAMixIsDrawnByNumber(t *testing.T) {
 	for _, n := range strings.Split("abcdefghijklmnop", "") {
 		states[v.state(n)]++
 	}
-	if states["payment.paid"] == 0 || states["payment.declined"] == 0 || states["payment.paid"]+states["payment.declined"] != 16 {
+	if states["payment.paid"] == 0 || states["payment.declined"] == 0 ||
+		states["payment.paid"]+states["payment.declined"] != 16 {
 		t.Errorf("%v", states)
 	}
 	a := v.must("PUT", "/control/plans", `{"default":{"payer":"dance"}}`, http.Header{"Content-Type": {"application/json"}})
@@ -304,7 +312,8 @@ func TestItOutlastsAKill(t *testing.T) {
 	v.shop.answers(func(callback, int) (int, string) { return 200, "" })
 	v.program(strings.TrimPrefix(v.url, "http://"))
 	v.quiet()
-	if one, two, three := v.state("N1"), v.state("N2"), v.state("N3"); one != "payment.paid" || two != "payment.paid" || three != "payment.pending" {
+	if one, two, three := v.state("N1"), v.state("N2"), v.state("N3"); one != "payment.paid" || two != "payment.paid" ||
+		three != "payment.pending" {
 		t.Errorf("%s, %s, %s", one, two, three)
 	}
 	for _, n := range tell[[]book.Notice](v, "GET", "notices", nil) {

@@ -79,7 +79,8 @@ func TestLedgerdPaysAndRefunds(t *testing.T) {
 				if kind == "stripe" {
 					currency = "USD"
 				}
-				p := &gateway.Payment{OutTradeNo: "N_" + kind + way.Name, PayType: way.Name, Amount: decimal(t, "12.30"),
+				p := &gateway.Payment{OutTradeNo: "N_" + kind + way.Name, PayType: way.Name,
+					Amount:   decimal(t, "12.30"),
 					Currency: currency, Description: "tea 茶", Payer: "o1", PayerIP: "127.0.0.1"}
 				m.pays(t, v, kind, p)
 			}
@@ -171,7 +172,8 @@ func TestLedgerdSeesWhatIsWrong(t *testing.T) {
 		"alipay": {"seller", "app", "amount"}, "wechat": {"seller", "app", "amount", "currency"},
 		"standard": {"seller", "amount", "currency"}} {
 		for _, wrong := range wrongs {
-			p := &gateway.Payment{OutTradeNo: "N_" + kind + wrong, Amount: decimal(t, "12.30"), Currency: "CNY", Description: "tea"}
+			p := &gateway.Payment{OutTradeNo: "N_" + kind + wrong, Amount: decimal(t, "12.30"), Currency: "CNY",
+				Description: "tea"}
 			v.plan(p.OutTradeNo, book.Plan{Wrong: []string{wrong}})
 			credential, _, err := m.ByName[kind].Create(t.Context(), p)
 			if err != nil {
@@ -181,7 +183,10 @@ func TestLedgerdSeesWhatIsWrong(t *testing.T) {
 			v.act(kind, p.OutTradeNo, "pay")
 			v.quiet()
 			m.mu.Lock()
-			i := slices.IndexFunc(m.got, func(n gateway.Notice) bool { return n.OutTradeNo == p.OutTradeNo && n.Kind == gateway.Paid })
+			i := slices.IndexFunc(m.got, func(n gateway.Notice) bool {
+				return n.OutTradeNo == p.OutTradeNo &&
+					n.Kind == gateway.Paid
+			})
 			if i < 0 {
 				t.Fatalf("%s: no notice", p.OutTradeNo)
 			}
@@ -202,17 +207,20 @@ func TestLedgerdDoesNotTrustForgedAnswers(t *testing.T) {
 	v := newVendor(t)
 	m := newMerchant(t, v)
 	for kind, faults := range map[string][]string{"stripe": {book.Lost, book.ErrorAfter, book.Busy},
-		"alipay": {book.Lost, book.ErrorAfter, book.BadSign, book.NoSign}, "standard": {book.Lost, book.ErrorAfter, book.Busy},
-		"wechat": {book.Lost, book.ErrorAfter, book.BadSign, book.NoSign, book.ProbeSign, book.Busy}} {
+		"alipay":   {book.Lost, book.ErrorAfter, book.BadSign, book.NoSign},
+		"standard": {book.Lost, book.ErrorAfter, book.Busy},
+		"wechat":   {book.Lost, book.ErrorAfter, book.BadSign, book.NoSign, book.ProbeSign, book.Busy}} {
 		for _, do := range faults {
-			p := &gateway.Payment{OutTradeNo: "N_" + kind + do, Amount: decimal(t, "12.30"), Currency: "CNY", Description: "tea"}
+			p := &gateway.Payment{OutTradeNo: "N_" + kind + do, Amount: decimal(t, "12.30"), Currency: "CNY",
+				Description: "tea"}
 			if kind == "alipay" {
 				p.PayType = "precreate"
 			}
 			v.plan(p.OutTradeNo, book.Plan{API: map[string]book.Fault{"create": {Do: do}}})
 			_, _, err := m.ByName[kind].Create(t.Context(), p)
 			var call *gateway.CallError
-			if !errors.As(err, &call) || call.Outcome == gateway.Refused || (call.Outcome == gateway.NotSent) != (do == book.Busy) {
+			if !errors.As(err, &call) || call.Outcome == gateway.Refused ||
+				(call.Outcome == gateway.NotSent) != (do == book.Busy) {
 				t.Errorf("%s, %s: %v", kind, do, err)
 			}
 			if _, _, err := m.ByName[kind].Create(t.Context(), p); err != nil {

@@ -70,7 +70,8 @@ func TestStripeAmountsFollowItsOwnScale(t *testing.T) {
 // opensslHMAC is the other implementation.
 func opensslHMAC(t *testing.T, secret, text string) string {
 	t.Helper()
-	c := exec.Command("openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", "hexkey:"+hex.EncodeToString([]byte(secret)), "-hex")
+	c := exec.Command("openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt",
+		"hexkey:"+hex.EncodeToString([]byte(secret)), "-hex")
 	c.Stdin = strings.NewReader(text)
 	out, err := c.Output()
 	if err != nil {

@@ -33,9 +33,10 @@ func (v *vendor) wechatHeader(method, path, body string, at time.Time) http.Head
 	stamp, nonce := strconv.FormatInt(at.Unix(), 10), book.Alnum(32)
 	sign := base64.StdEncoding.EncodeToString(v.opensslSign("wechat_merchant_private.pem",
 		method+"\n"+path+"\n"+stamp+"\n"+nonce+"\n"+body+"\n"))
-	return http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"}, "Authorization": {fmt.Sprintf(
-		`WECHATPAY2-SHA256-RSA2048 mchid="%s",nonce_str="%s",signature="%s",timestamp="%s",serial_no="%s"`,
-		v.keys.WeChat.MchID, nonce, sign, stamp, v.serialOf("wechat_merchant_cert.pem"))}}
+	return http.Header{"Accept": {"application/json"}, "Content-Type": {"application/json"},
+		"Authorization": {fmt.Sprintf(
+			`WECHATPAY2-SHA256-RSA2048 mchid="%s",nonce_str="%s",signature="%s",timestamp="%s",serial_no="%s"`,
+			v.keys.WeChat.MchID, nonce, sign, stamp, v.serialOf("wechat_merchant_cert.pem"))}}
 }
 
 // verifyWechat verifies headers by openssl, with the key that they name.
@@ -82,12 +83,14 @@ func TestWeChatRefusesWrongSignatures(t *testing.T) {
 	for name, c := range map[string]struct {
 		body string
 		h    http.Header
-	}{"body": {strings.Replace(body, "1230", "1", 1), good}, "none": {body, http.Header{"Accept": {"application/json"}}},
+	}{"body": {strings.Replace(body, "1230", "1", 1), good},
+		"none":   {body, http.Header{"Accept": {"application/json"}}},
 		"old":    {body, v.wechatHeader("POST", path, body, time.Now().Add(-6*time.Minute))},
 		"future": {body, v.wechatHeader("POST", path, body, time.Now().Add(6*time.Minute))},
 		"serial": {body, change(`serial_no="`, `serial_no="0`)}, "mchid": {body, change(`mchid="`, `mchid="0`)},
 		"path": {body, v.wechatHeader("POST", path+"/", body, time.Now())}, "nonce": {body, change(`nonce_str="`, `nonce_str="0`)}} {
-		if a := v.must("POST", path, c.body, c.h); a.StatusCode != 401 || !strings.Contains(string(a.body), "SIGN_ERROR") {
+		if a := v.must("POST", path, c.body, c.h); a.StatusCode != 401 ||
+			!strings.Contains(string(a.body), "SIGN_ERROR") {
 			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
 		}
 	}
@@ -152,7 +155,8 @@ func TestWeChatIsPaidToldAndRefunded(t *testing.T) {
 		if a := v.wechat("POST", "/v3/pay/transactions/out-trade-no/W00001/close", `{"mchid":"`+v.keys.WeChat.MchID+`"}`); a.StatusCode != 400 {
 			t.Errorf("a paid payment was closed: %s", a.body)
 		}
-		if a := v.wechat("POST", "/v3/pay/transactions/native", v.wechatOrder("W00001", "")); a.json(t)["code"] != "ORDERPAID" {
+		if a := v.wechat("POST", "/v3/pay/transactions/native",
+			v.wechatOrder("W00001", "")); a.json(t)["code"] != "ORDERPAID" {
 			t.Errorf("a paid number again: %s", a.body)
 		}
 		kinds := map[string]map[string]any{}
@@ -160,13 +164,15 @@ func TestWeChatIsPaidToldAndRefunded(t *testing.T) {
 			if !v.verifyWechat(c.header, c.body) {
 				t.Errorf("%s: not signed: %v", mode, c.header)
 			}
-			if byKey := strings.HasPrefix(c.header.Get("Wechatpay-Serial"), "PUB_KEY_ID_"); byKey != (mode == "public key") {
+			if byKey := strings.HasPrefix(c.header.Get("Wechatpay-Serial"),
+				"PUB_KEY_ID_"); byKey != (mode == "public key") {
 				t.Errorf("%s: %v", mode, c.header)
 			}
 			kind, plain := v.resource(c)
 			kinds[kind] = plain
 		}
-		if p := kinds["TRANSACTION.SUCCESS"]; p["transaction_id"] != paid["transaction_id"] || p["trade_state"] != "SUCCESS" {
+		if p := kinds["TRANSACTION.SUCCESS"]; p["transaction_id"] != paid["transaction_id"] ||
+			p["trade_state"] != "SUCCESS" {
 			t.Errorf("%v, %v", p, paid)
 		}
 		if r := kinds["REFUND.SUCCESS"]; r["out_refund_no"] != "R1" || r["refund_status"] != "SUCCESS" {
@@ -201,7 +207,8 @@ func TestWeChatVerifiesWhatTheAppBrings(t *testing.T) {
 	}
 	c["timeStamp"] = "1414561700"
 	text, _ := json.Marshal(c)
-	if a := v.must("POST", "/control/open/wechat", string(text), http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 400 {
+	if a := v.must("POST", "/control/open/wechat", string(text),
+		http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 400 {
 		t.Errorf("%s", a.body)
 	}
 }

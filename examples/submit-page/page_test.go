@@ -107,7 +107,8 @@ func newTab(t *testing.T) *tab {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
 	// Leakless would unpack and run its own program.
-	launch := launcher.New().Context(ctx).Bin(program).Leakless(false).HeadlessNew(true).NoSandbox(true).UserDataDir(t.TempDir())
+	launch := launcher.New().Context(ctx).Bin(program).Leakless(false).HeadlessNew(true).NoSandbox(true).
+		UserDataDir(t.TempDir())
 	url, err := launch.Launch()
 	if err != nil {
 		t.Fatal(err)

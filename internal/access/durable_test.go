@@ -73,7 +73,8 @@ func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
 			d.Promote(t)
 		}
 		pool, event := pgtest.Pool(t, d.SuperDSN), int64(0)
-		if _, _, err := access.Administer(pool).CreateTenant(t.Context(), fmt.Sprint("tenant-", promotions)); err != nil {
+		if _, _, err := access.Administer(pool).CreateTenant(t.Context(),
+			fmt.Sprint("tenant-", promotions)); err != nil {
 			t.Fatal(err)
 		}
 		if err := pool.QueryRow(t.Context(), "select max(event_id) from audit_events").Scan(&event); err != nil {

@@ -99,7 +99,8 @@ func newRotating(t *testing.T) *rotating {
 
 // trusted configures the issuer.
 func (r *rotating) trusted() []access.Issuer {
-	return []access.Issuer{{Issuer: r.URL, Audience: "ledgerd", Tenant: "acme", PrincipalClaim: "sub", RoleClaim: "role"}}
+	return []access.Issuer{{Issuer: r.URL, Audience: "ledgerd", Tenant: "acme", PrincipalClaim: "sub",
+		RoleClaim: "role"}}
 }
 
 // signed publishes a new key instead of all others, and returns a function that signs tokens with it.
@@ -110,14 +111,16 @@ func (r *rotating) signed(t *testing.T) (token func(id string) string) {
 		t.Fatal(err)
 	}
 	r.keys.Store(&[]jose.JSONWebKey{{Key: &key.PublicKey, KeyID: "k"}})
-	with, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k"))
+	with, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key},
+		(&jose.SignerOptions{}).WithHeader("kid", "k"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(id string) string {
 		t.Helper()
-		text, err := jwt.Signed(with).Claims(map[string]any{"iss": r.URL, "aud": "ledgerd", "sub": "orders", "role": "read",
-			"exp": time.Now().Add(time.Hour).Unix(), "jti": id}).Serialize()
+		text, err := jwt.Signed(with).Claims(map[string]any{"iss": r.URL, "aud": "ledgerd", "sub": "orders",
+			"role": "read",
+			"exp":  time.Now().Add(time.Hour).Unix(), "jti": id}).Serialize()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -203,7 +203,8 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		return r
 	}
 	own := rights(func(*access.Rights) {})
-	giver := access.Identity{Tenant: o.tenant, Principal: "boss", Role: own.Role, Scopes: own.Scopes, Expires: own.Expires,
+	giver := access.Identity{Tenant: o.tenant, Principal: "boss", Role: own.Role, Scopes: own.Scopes,
+		Expires:  own.Expires,
 		CallRate: own.CallRate, CallLimit: own.CallLimit}
 	a := access.Administer(o.admin).For(giver, "r")
 	for field, change := range map[string]func(*access.Rights){
@@ -227,7 +228,8 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		t.Errorf("%+v, %v", k, err)
 	}
 	free := o.create(access.Rights{Role: access.Admin})
-	if _, _, err := a.RotateKey(t.Context(), o.tenant, free.ID, 0, time.Time{}); !fault.Is(err, access.PermissionDenied) ||
+	if _, _, err := a.RotateKey(t.Context(), o.tenant, free.ID, 0, time.Time{}); !fault.Is(err,
+		access.PermissionDenied) ||
 		fault.Of(err).Fields[0].Path != "key_name" {
 		t.Errorf("the successor of a greater key: %v", err)
 	}
@@ -239,11 +241,13 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		t.Errorf("an operator: %v", err)
 	}
 	full := o.create(access.Rights{Role: access.Operator})
-	if _, _, err := operator.RotateKey(t.Context(), o.tenant, full.ID, 0, end); !fault.Is(err, access.PermissionDenied) {
+	if _, _, err := operator.RotateKey(t.Context(), o.tenant, full.ID, 0, end); !fault.Is(err,
+		access.PermissionDenied) {
 		t.Errorf("the successor of a greater operator: %v", err)
 	}
 	own2 := o.create(small.Rights())
-	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, end.Add(time.Second)); !fault.Is(err, access.PermissionDenied) {
+	if _, _, err := operator.RotateKey(t.Context(), o.tenant, own2.ID, 0, end.Add(time.Second)); !fault.Is(err,
+		access.PermissionDenied) {
 		t.Errorf("a successor that lives longer: %v", err)
 	}
 	if _, _, err := a.RevokeKey(t.Context(), o.tenant, full.ID); !fault.Is(err, access.PermissionDenied) {
@@ -295,7 +299,8 @@ func TestKeysHaveOneSpelling(t *testing.T) {
 	keys := access.NewKeys(o.app)
 	for _, number := range []string{"01", "+1", "001"} {
 		other := strings.Replace(k.Secret, "_1_", "_"+number+"_", 1)
-		if _, err := keys.Authenticate(t.Context(), other); other == k.Secret || !fault.Is(err, access.Unauthenticated) {
+		if _, err := keys.Authenticate(t.Context(), other); other == k.Secret ||
+			!fault.Is(err, access.Unauthenticated) {
 			t.Errorf("%s: %v", number, err)
 		}
 	}
@@ -310,14 +315,16 @@ func TestConcurrentChangesAreRecordedInOrder(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 4 {
 			all.Go(func() {
-				if err := access.Administer(o.admin).PutPolicy(t.Context(), o.tenant, access.Policy{Operation: operation,
-					KeyLife: time.Duration(i+1) * time.Hour}); err != nil {
+				if err := access.Administer(o.admin).PutPolicy(t.Context(), o.tenant,
+					access.Policy{Operation: operation,
+						KeyLife: time.Duration(i+1) * time.Hour}); err != nil {
 					t.Error(err)
 				}
-				if err := access.Administer(o.admin).Change(t.Context(), o.tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
-					return notify.PutLimit(ctx, tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
-						Window: time.Duration(round+1) * time.Minute, MaxMessages: int32(i)})
-				}); err != nil {
+				if err := access.Administer(o.admin).Change(t.Context(), o.tenant,
+					func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+						return notify.PutLimit(ctx, tx, o.tenant, notify.Limit{Channel: "sms", Scope: "tenant",
+							Window: time.Duration(round+1) * time.Minute, MaxMessages: int32(i)})
+					}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -350,7 +357,8 @@ func TestInvalidKeysNameTheirField(t *testing.T) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, _, err := access.Administer(o.admin).CreateTenant(t.Context(), "Not Good"); !fault.Is(err, fault.FieldInvalid) {
+	if _, _, err := access.Administer(o.admin).CreateTenant(t.Context(), "Not Good"); !fault.Is(err,
+		fault.FieldInvalid) {
 		t.Errorf("tenant: %v", err)
 	}
 }
@@ -406,7 +414,8 @@ func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
 		}
 		all.Wait()
 		policies, err := access.ListPolicies(t.Context(), o.admin, o.tenant)
-		want := access.Policy{Operation: operation, KeyRequired: true, TokenRequired: true, ApprovalRequired: true, KeyLife: time.Hour}
+		want := access.Policy{Operation: operation, KeyRequired: true, TokenRequired: true, ApprovalRequired: true,
+			KeyLife: time.Hour}
 		if err != nil || !slices.Contains(policies, want) {
 			t.Errorf("round %d: %v, %v", round, policies, err)
 		}
@@ -427,7 +436,8 @@ func TestAuditorsAreToldThatTheyDoNotAdminister(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer auditor.Close()
-	_, err = access.Administer(auditor).CreateKey(t.Context(), o.tenant, access.NewKey{Principal: "x", Rights: access.Rights{Role: access.Read}})
+	_, err = access.Administer(auditor).CreateKey(t.Context(), o.tenant,
+		access.NewKey{Principal: "x", Rights: access.Rights{Role: access.Read}})
 	if err == nil || !strings.Contains(err.Error(), "the login role may read, and not administer: it must be a member of ledgerd_admin") {
 		t.Error(err)
 	}

@@ -14,7 +14,8 @@ func TestScopesAreParsed(t *testing.T) {
 	for text, want := range map[string]string{
 		"ledger.transfer": "", "ledger.get_*": "", "ledger.*": "", "stock.*(item_id=sku-*)": "",
 		"ledger.transfer( to=merchant:* ,from=user:*)": "ledger.transfer(from=user:*, to=merchant:*)",
-		"ledger.transfer(from=*)":                      "", "lock.acquire(name=jobs/nightly)": "", "ledger.hold(from=köln:1)": "",
+		"ledger.transfer(from=*)":                      "", "lock.acquire(name=jobs/nightly)": "",
+		"ledger.hold(from=köln:1)": "",
 	} {
 		s, err := access.ParseScope(text)
 		if want == "" {
@@ -55,7 +56,8 @@ func (f fields) values(name string) (found []access.Value) {
 
 func TestScopesCoverWhatTheyName(t *testing.T) {
 	t.Parallel()
-	own := scopes(t, "ledger.transfer(from=user:*, to=shop)", "ledger.transfer(from=user:1)", "ledger.get_*", "stock.*(item_id=sku-*)")
+	own := scopes(t, "ledger.transfer(from=user:*, to=shop)", "ledger.transfer(from=user:1)", "ledger.get_*",
+		"stock.*(item_id=sku-*)")
 	for _, c := range []struct {
 		operation string
 		request   fields
@@ -93,7 +95,8 @@ func TestScopesCoverWhatTheyName(t *testing.T) {
 
 // FuzzScope parses texts: what is accepted has a normal form that means the same.
 func FuzzScope(f *testing.F) {
-	for _, text := range []string{"ledger.transfer(from=user:*, to=shop)", "a.*", "a.b(c=*)", "a.b(c=d,e=f*)", "a.b(("} {
+	for _, text := range []string{"ledger.transfer(from=user:*, to=shop)", "a.*", "a.b(c=*)", "a.b(c=d,e=f*)",
+		"a.b(("} {
 		f.Add(text, "user:1")
 	}
 	f.Fuzz(func(t *testing.T, text, value string) {

@@ -20,7 +20,8 @@ func made(rates map[string]float64) *Report {
 		}
 		x := Result{Tables: Small, Case: c}
 		for _, times := range []float64{1, 0.9, 1.2} {
-			x.Rounds = append(x.Rounds, Round{Rates: Rates{PerSecond: rate * times, P50: time.Millisecond, P99: 13 * time.Millisecond},
+			x.Rounds = append(x.Rounds, Round{Rates: Rates{PerSecond: rate * times, P50: time.Millisecond,
+				P99: 13 * time.Millisecond},
 				ServerMemory: 100 << 20})
 		}
 		x.summarise()

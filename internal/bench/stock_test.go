@@ -60,7 +60,8 @@ func TestBatchesAreComparedWithTheBestDirectStrategy(t *testing.T) {
 		"hot-256-optimistic-rpc": 800, "hot-256-pessimistic-rpc": 1000, "hot-256-advisory-rpc": 700,
 		"hot-256-atomic-10-rpc": 4000, "spread-256-batched-rpc": 5000, "hot-256-confirm": 46, "hot-256-batched": 100,
 		"hot-256-atomic": 1} {
-		r.Results = append(r.Results, Result{Tables: stockTables, Case: Case{Name: name}, Rates: Rates{PerSecond: rate}})
+		r.Results = append(r.Results, Result{Tables: stockTables, Case: Case{Name: name},
+			Rates: Rates{PerSecond: rate}})
 	}
 	r.judgeStock()
 	var got []string
@@ -99,7 +100,8 @@ func TestOversoldUnitsAreFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.close()
-	if _, err := b.run(ctx, &Case{Name: "hot", Kind: InProcess, Callers: 4, Hot: true, Strategy: stock.Atomic}); err != nil {
+	if _, err := b.run(ctx, &Case{Name: "hot", Kind: InProcess, Callers: 4, Hot: true,
+		Strategy: stock.Atomic}); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range []struct{ spoil, want string }{

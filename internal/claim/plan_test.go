@@ -168,7 +168,8 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	}
 	defer p.pool.Close()
 	for _, table := range []string{"commit_batches", "claim_keys"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
+		// autovacuum's ANALYZE would replan and hide the problem
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())

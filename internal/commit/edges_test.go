@@ -572,7 +572,8 @@ func TestSettingsOfABatch(t *testing.T) {
 		"client_connection_check_interval": "5s", "synchronous_commit": "on", "client_min_messages": "warning",
 		"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "jit": "off"} {
 		var got string
-		if err := tx.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&got); err != nil || !sameSetting(got, want) {
+		if err := tx.QueryRow(t.Context(), "select current_setting($1)", name).Scan(&got); err != nil ||
+			!sameSetting(got, want) {
 			t.Errorf("%s is %s, want %s: %v", name, got, want, err)
 		}
 	}

@@ -125,7 +125,8 @@ func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 			start := time.Now()
 			answer := e.start(within(t, time.Minute), submission(add("c0", 1)))
 			eventually(t, "not ready", func() bool { return e.Ready() != nil })
-			if took := time.Since(start); took > voidTimeout-2*time.Second { // the attempt itself would end after voidTimeout
+			// the attempt itself would end after voidTimeout
+			if took := time.Since(start); took > voidTimeout-2*time.Second {
 				t.Errorf("ready for %v", took)
 			}
 			// Its caller may leave, and learn that it has no effect.

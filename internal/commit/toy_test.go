@@ -550,9 +550,10 @@ type toyEngine struct {
 func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	c := Config[*toyTx]{NewTx: func(bool) *toyTx { return w.books() }, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"},
-		Metrics: NewMetrics(reg),
-		Log:     slog.New(slog.NewTextHandler(w.t.Output(), nil))}
+	c := Config[*toyTx]{NewTx: func(bool) *toyTx { return w.books() }, Instance: w.t.Name(),
+		NameConstraints: []string{"toy_names_pkey"},
+		Metrics:         NewMetrics(reg),
+		Log:             slog.New(slog.NewTextHandler(w.t.Output(), nil))}
 	for _, f := range change {
 		f(&c)
 	}

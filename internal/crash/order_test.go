@@ -22,8 +22,8 @@ const (
 	ordered = "ordered"
 )
 
-// newPurchase is an order that reserves units and holds 0.50 of a user. It is paid, cancelled, left alone until its time
-// is over, or paid at about that time.
+// newPurchase is an order that reserves units and holds 0.50 of a user. It is paid, cancelled, left alone until its
+// time is over, or paid at about that time.
 func newPurchase(n, i int) *basket {
 	name := fmt.Sprintf("order-%d-%d", n, i)
 	b := &basket{name: name, item: ordered, quantity: 1 + rand.Int64N(3)}
@@ -35,7 +35,8 @@ func newPurchase(n, i int) *basket {
 		life = durationpb.New(time.Second)
 	}
 	add(func(ctx context.Context, c *client.Client) (existing, error) {
-		return c.Orders.CreateOrder(ctx, &orderv1.CreateOrderRequest{OrderNo: name, Subject: name, Asset: "CNY", Amount: "2",
+		return c.Orders.CreateOrder(ctx, &orderv1.CreateOrderRequest{OrderNo: name, Subject: name, Asset: "CNY",
+			Amount:  "2",
 			Lines:   []*orderv1.OrderLine{{Item: ordered, Quantity: b.quantity}, {Item: ordered, Quantity: 1}},
 			Reserve: true, Payee: "world", Balance: &orderv1.BalancePart{Account: user(n % users), Amount: "0.50"},
 			PayWithin: life, Machine: "simple_order"})
@@ -59,7 +60,8 @@ func (w *world) beginOrders() {
 	defer c.Close()
 	_, err := c.Stock.PutItem(context.Background(), &stockv1.PutItemRequest{Item: ordered, Segments: 4})
 	if err == nil {
-		_, err = c.Stock.Restock(context.Background(), &stockv1.RestockRequest{Item: ordered, ChangeNo: "first", Quantity: 10 * units})
+		_, err = c.Stock.Restock(context.Background(),
+			&stockv1.RestockRequest{Item: ordered, ChangeNo: "first", Quantity: 10 * units})
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -110,7 +112,8 @@ func (w *world) judgePurchases(all []*basket) {
 	if n := query[int64](w, w.db, "select sum(available)::bigint from stock_items where item = 'ordered'"); n != left {
 		w.t.Errorf("%d units are left, and should be %d", n, left)
 	}
-	if w.t.Logf("orders %v, %d units left", ends, left); ends["paid"] == 0 || ends["cancelled"] == 0 || ends["expired"] == 0 {
+	if w.t.Logf("orders %v, %d units left", ends, left); ends["paid"] == 0 || ends["cancelled"] == 0 ||
+		ends["expired"] == 0 {
 		w.t.Error("the test exercised too little")
 	}
 }
@@ -131,7 +134,8 @@ func (w *world) orderRows() map[string]string {
 	}
 	found := map[string]string{}
 	var name, line string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &line}, func() error { found[name] = line; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &line},
+		func() error { found[name] = line; return nil }); err != nil {
 		w.t.Fatal(err)
 	}
 	return found

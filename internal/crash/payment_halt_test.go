@@ -96,8 +96,8 @@ func commits(at cutAt) func(*stage) {
 	}
 }
 
-// asks kills the server that makes a call at the gateway: before the call arrives, or after, when its answer is lost. With
-// next, the call goes well, and that is armed.
+// asks kills the server that makes a call at the gateway: before the call arrives, or after, when its answer is lost.
+// With next, the call goes well, and that is armed.
 func asks(call string, after bool, next func(*stage)) func(*stage) {
 	return func(g *stage) {
 		for n, gate := range g.shop.gates {
@@ -193,7 +193,8 @@ func (g *stage) play(story string) {
 	}
 	g.coupon(g.name)
 	g.step("order")
-	g.order(&orderv1.CreateOrderRequest{OrderNo: g.name, Subject: g.name, Asset: "CNY", Amount: "7", Reserve: true, Payee: "shop", Coupon: g.name,
+	g.order(&orderv1.CreateOrderRequest{OrderNo: g.name, Subject: g.name, Asset: "CNY", Amount: "7", Reserve: true,
+		Payee: "shop", Coupon: g.name,
 		Lines: []*orderv1.OrderLine{{Item: "goods", Quantity: 2}}, PayWithin: durationpb.New(life),
 		Balance: &orderv1.BalancePart{Account: "wallet", Amount: "2"}})
 	g.step("pay")
@@ -204,7 +205,8 @@ func (g *stage) play(story string) {
 		g.patiently("paid", func() bool { return g.state() == "succeeded" })
 		g.step("refund")
 		ask(g.visit, func(ctx context.Context, c *client.Client) (*paymentv1.RefundPaymentResponse, error) {
-			return c.Payments.RefundPayment(ctx, &paymentv1.RefundPaymentRequest{RefundNo: g.out + "R", OutTradeNo: g.out, Amount: proto.String("3")})
+			return c.Payments.RefundPayment(ctx,
+				&paymentv1.RefundPaymentRequest{RefundNo: g.out + "R", OutTradeNo: g.out, Amount: proto.String("3")})
 		})
 	case cancelled:
 		g.step("cancel")
@@ -251,9 +253,11 @@ func (g *stage) end() string {
 	return strings.NewReplacer(g.out, "PAYMENT", g.name, "ORDER").Replace(text)
 }
 
-// stage tells a story, and restarts what is killed. It returns the end, once that is the wanted one, or does not change.
+// stage tells a story, and restarts what is killed. It returns the end, once that is the wanted one, or does not
+// change.
 func (s *shop) stage(name, story string, h *halt, want string) (end string, hit bool) {
-	g := &stage{trip: &trip{&visit{w: s.world, name: name, facts: map[string]string{}, outcomes: map[string]int{}}, s, 0, "standard", "CNY"},
+	g := &stage{trip: &trip{&visit{w: s.world, name: name, facts: map[string]string{}, outcomes: map[string]int{}}, s,
+		0, "standard", "CNY"},
 		struck: make(chan int, 1), halt: h}
 	g.out = g.number("P")
 	restarted := make(chan struct{})
@@ -266,7 +270,8 @@ func (s *shop) stage(name, story string, h *halt, want string) (end string, hit 
 	g.play(story)
 	g.patiently("the same end", func() bool {
 		end = g.end()
-		return end == want && g.hit.Load() || want == "" && !strings.Contains(end, "call") && !strings.Contains(end, "awaiting")
+		return end == want && g.hit.Load() || want == "" && !strings.Contains(end, "call") &&
+			!strings.Contains(end, "awaiting")
 	})
 	for n, l := range s.lines {
 		l.cancelCut()
@@ -278,8 +283,8 @@ func (s *shop) stage(name, story string, h *halt, want string) (end string, hit 
 	return end, g.hit.Load()
 }
 
-// TestAPaymentEndsTheSameWhereverAServerIsKilled kills a server at each point between two commits, calls or notices of the
-// way from a form to a refunded payment, or a closed one.
+// TestAPaymentEndsTheSameWhereverAServerIsKilled kills a server at each point between two commits, calls or notices of
+// the way from a form to a refunded payment, or a closed one.
 func TestAPaymentEndsTheSameWhereverAServerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, &pgtest.Durable{DB: pgtest.New(t)})

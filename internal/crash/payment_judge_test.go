@@ -79,7 +79,8 @@ func (w *world) pairs(sql string) map[string]string {
 	}
 	found := map[string]string{}
 	var name, text string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &text}, func() error { found[name] = text; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &text},
+		func() error { found[name] = text; return nil }); err != nil {
 		w.t.Fatal(err)
 	}
 	return found
@@ -89,7 +90,8 @@ func (w *world) pairs(sql string) map[string]string {
 func (s *shop) cancelRest() {
 	for no := range s.pairs("select key, state from machine_instances where state in ('awaiting_payment', 'pending')") {
 		v := &visit{w: s.world, name: "rest-" + no, outcomes: map[string]int{}}
-		ask(v, func(ctx context.Context, c *client.Client) (*orderv1.CancelOrderResponse, error) { // or its time is over
+		// or its time is over
+		ask(v, func(ctx context.Context, c *client.Client) (*orderv1.CancelOrderResponse, error) {
 			return c.Orders.CancelOrder(ctx, &orderv1.CancelOrderRequest{OrderNo: no})
 		})
 	}

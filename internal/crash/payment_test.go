@@ -37,7 +37,8 @@ type shop struct {
 }
 
 // atGateways are the gateways, with the currency that buyers pay there.
-var atGateways = []struct{ name, asset string }{{"stripe", "USD"}, {"alipay", "CNY"}, {"wechat", "CNY"}, {"standard", "CNY"}}
+var atGateways = []struct{ name, asset string }{{"stripe", "USD"}, {"alipay", "CNY"}, {"wechat", "CNY"},
+	{"standard", "CNY"}}
 
 func newShop(t *testing.T, db *pgtest.Durable) *shop {
 	s := &shop{world: &world{t: t, db: db}}
@@ -75,10 +76,12 @@ sms: [{kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: 
 // open creates what is sold, and the accounts of shop, wallet and gateways.
 func (s *shop) open(c *client.Client) {
 	ctx := context.Background()
-	_, err := c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "USD", Scale: 2}}})
+	_, err := c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "USD",
+		Scale: 2}}})
 	accounts := []*ledgerv1.NewAccount{{Code: "world", Asset: "USD", Unbounded: true}}
 	for _, asset := range []string{"CNY", "USD"} {
-		accounts = append(accounts, &ledgerv1.NewAccount{Code: "shop", Asset: asset}, &ledgerv1.NewAccount{Code: "wallet", Asset: asset})
+		accounts = append(accounts, &ledgerv1.NewAccount{Code: "shop", Asset: asset},
+			&ledgerv1.NewAccount{Code: "wallet", Asset: asset})
 		for _, g := range atGateways {
 			accounts = append(accounts, &ledgerv1.NewAccount{Code: "at:" + g.name, Asset: asset, Unbounded: true},
 				&ledgerv1.NewAccount{Code: "lost:" + g.name, Asset: asset})
@@ -95,8 +98,10 @@ func (s *shop) open(c *client.Client) {
 	}
 	for _, g := range atGateways {
 		if err == nil {
-			_, err = c.Payments.PutGateway(ctx, &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: g.name, Clearing: "at:" + g.name,
-				Suspense: "lost:" + g.name, Payee: "shop"}})
+			_,
+				err = c.Payments.PutGateway(ctx,
+				&paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: g.name, Clearing: "at:" + g.name,
+					Suspense: "lost:" + g.name, Payee: "shop"}})
 		}
 	}
 	if err == nil {
@@ -164,7 +169,8 @@ func (s *shop) buyer(n int, stop <-chan struct{}) (all []*trip) {
 		default:
 		}
 		g := atGateways[(n+i)%len(atGateways)]
-		p := &trip{&visit{w: s.world, name: fmt.Sprintf("trip-%d-%d", n, i), facts: map[string]string{}, outcomes: map[string]int{}},
+		p := &trip{&visit{w: s.world, name: fmt.Sprintf("trip-%d-%d", n, i), facts: map[string]string{},
+			outcomes: map[string]int{}},
 			s, i, g.name, g.asset}
 		all = append(all, p)
 		if r := p.form(); (r.GetCoupon() == "" || p.coupon(r.GetCoupon())) && p.order(r) {
@@ -179,9 +185,12 @@ func (s *shop) buyer(n int, stop <-chan struct{}) (all []*trip) {
 
 // form is what the buyer fills in. Some orders have a coupon, or pay a part from a balance.
 func (p *trip) form() *orderv1.CreateOrderRequest {
-	r := &orderv1.CreateOrderRequest{OrderNo: p.name, Subject: p.name, Asset: p.asset, Amount: fmt.Sprintf("%d.%02d", 2+rand.IntN(50), rand.IntN(100)),
-		Lines: []*orderv1.OrderLine{{Item: "goods", Quantity: 1 + rand.Int64N(3)}}, Reserve: true, Payee: "shop", PayWithin: durationpb.New(time.Hour),
-		Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: fmt.Sprintf("+86138%08d", rand.IntN(1e8)), BusinessType: "order",
+	r := &orderv1.CreateOrderRequest{OrderNo: p.name, Subject: p.name, Asset: p.asset,
+		Amount: fmt.Sprintf("%d.%02d", 2+rand.IntN(50), rand.IntN(100)),
+		Lines:  []*orderv1.OrderLine{{Item: "goods", Quantity: 1 + rand.Int64N(3)}}, Reserve: true, Payee: "shop",
+		PayWithin: durationpb.New(time.Hour),
+		Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS,
+			Recipient: fmt.Sprintf("+86138%08d", rand.IntN(1e8)), BusinessType: "order",
 			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: p.name}}}}}
 	switch rand.IntN(6) {
 	case 0:
@@ -266,7 +275,8 @@ func (p *trip) run(f fate) {
 // pay creates a payment, and opens it as the payer's client.
 func (p *trip) pay(number string) string {
 	create := func(ctx context.Context, c *client.Client) (*paymentv1.CreatePaymentResponse, error) {
-		return c.Payments.CreatePayment(ctx, &paymentv1.CreatePaymentRequest{OrderNo: p.name, Gateway: p.gateway, OutTradeNo: number})
+		return c.Payments.CreatePayment(ctx, &paymentv1.CreatePaymentRequest{OrderNo: p.name, Gateway: p.gateway,
+			OutTradeNo: number})
 	}
 	first, ok := ask(p.visit, create)
 	if !ok {
@@ -279,7 +289,8 @@ func (p *trip) pay(number string) string {
 		}
 	}
 	number = made.GetOutTradeNo()
-	for end := time.Now().Add(3 * time.Second); len(made.GetCredential()) == 0 && isOpen(made.GetState()) && time.Now().Before(end); {
+	for end := time.Now().Add(3 * time.Second); len(made.GetCredential()) == 0 && isOpen(made.GetState()) &&
+		time.Now().Before(end); {
 		<-time.After(50 * time.Millisecond)
 		if now := p.read(number); now != nil {
 			made = now
@@ -374,9 +385,9 @@ func (p *trip) refunds(number string, must bool) {
 	}
 }
 
-// TestOrdersArePaidOnceDespiteFailures lets buyers order, pay at gateways by all kinds of fates, cancel, and get refunds,
-// while servers, Postgres and the gateways are killed, connections are cut at COMMIT, and gateways do not answer. Then
-// everything comes to rest, and the database is compared with the gateways' own books.
+// TestOrdersArePaidOnceDespiteFailures lets buyers order, pay at gateways by all kinds of fates, cancel, and get
+// refunds, while servers, Postgres and the gateways are killed, connections are cut at COMMIT, and gateways do not
+// answer. Then everything comes to rest, and the database is compared with the gateways' own books.
 func TestOrdersArePaidOnceDespiteFailures(t *testing.T) {
 	t.Parallel()
 	least := 12 * time.Second

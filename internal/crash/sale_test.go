@@ -23,8 +23,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// onSale are the items, each with a sale of its name, and their units: fewer than the visitors want. Orders of "fleeting"
-// have to be paid within a second; "gift" gives coupons.
+// onSale are the items, each with a sale of its name, and their units: fewer than the visitors want. Orders of
+// "fleeting" have to be paid within a second; "gift" gives coupons.
 var onSale = map[string]int64{"lasting": 30, "fleeting": 6, "gift": 25}
 
 const (
@@ -128,7 +128,8 @@ func (w *world) visitor(n int, stop <-chan struct{}) (all []*visit) {
 			return all
 		default:
 		}
-		v := &visit{w: w, name: fmt.Sprintf("visit-%d-%d", n, i), buyer: fmt.Sprint("guest-", rand.IntN(guests)), facts: map[string]string{},
+		v := &visit{w: w, name: fmt.Sprintf("visit-%d-%d", n, i), buyer: fmt.Sprint("guest-", rand.IntN(guests)),
+			facts:    map[string]string{},
 			outcomes: map[string]int{}}
 		all = append(all, v)
 		switch i % 5 {
@@ -220,7 +221,8 @@ func (v *visit) coupon(code string) {
 	}
 	if end := []string{"", "paid", "cancelled"}[rand.IntN(3)]; end != "" {
 		if _, ok := ask(v, func(ctx context.Context, c *client.Client) (*orderv1.CreateOrderResponse, error) {
-			return c.Orders.CreateOrder(ctx, &orderv1.CreateOrderRequest{OrderNo: v.name, Subject: v.buyer, Asset: "CNY", Amount: "1", Coupon: code})
+			return c.Orders.CreateOrder(ctx, &orderv1.CreateOrderRequest{OrderNo: v.name, Subject: v.buyer,
+				Asset: "CNY", Amount: "1", Coupon: code})
 		}); !ok {
 			return
 		}
@@ -247,7 +249,8 @@ func (w *world) beginSales() {
 	}
 	_, err := c.Sales.IssueCoupons(ctx, &salev1.IssueCouponsRequest{Campaign: "printed", Codes: codes})
 	for name, n := range onSale {
-		s := &salev1.Sale{Sale: name, Item: name, Gives: &salev1.Sale_Order{Order: &salev1.SaleOrder{Asset: "CNY", Amount: "9", Machine: "simple_order"}}}
+		s := &salev1.Sale{Sale: name, Item: name,
+			Gives: &salev1.Sale_Order{Order: &salev1.SaleOrder{Asset: "CNY", Amount: "9", Machine: "simple_order"}}}
 		switch name {
 		case "fleeting":
 			s.GetOrder().PayWithin = durationpb.New(time.Second)

@@ -46,7 +46,8 @@ func (s *simulator) start() {
 	if address == "" {
 		address = "127.0.0.1:0"
 	}
-	cmd := exec.Command(s.binary, "-listen", address, "-dir", s.dir, "-notify-url", s.notify, "-tenant", "crash", "-speed", "3000")
+	cmd := exec.Command(s.binary, "-listen", address, "-dir", s.dir, "-notify-url", s.notify, "-tenant", "crash",
+		"-speed", "3000")
 	cmd.Stderr = s.t.Output()
 	out, err := cmd.StdoutPipe()
 	if err == nil {

@@ -58,8 +58,9 @@ func (s *step) definite() bool { return s.answer != "" || s.refused != "" }
 
 func newBasket(n, i int) *basket {
 	name := fmt.Sprintf("basket-%d-%d", n, i)
-	b := &basket{name: name, number: name, machine: "order", item: []string{"plain", "spread"}[rand.IntN(2)], quantity: 1 + rand.Int64N(3),
-		coupon: fmt.Sprint("coupon-", i)}
+	b := &basket{name: name, number: name, machine: "order", item: []string{"plain", "spread"}[rand.IntN(2)],
+		quantity: 1 + rand.Int64N(3),
+		coupon:   fmt.Sprint("coupon-", i)}
 	add := func(reservation, instance string, call call) {
 		b.steps = append(b.steps, &step{key: fmt.Sprint(name, "/", len(b.steps)), reservation: reservation,
 			instance: instance, call: call})
@@ -373,7 +374,8 @@ func (w *world) shopRows() map[string]string {
 	}
 	found := map[string]string{}
 	var name, line string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &line}, func() error { found[name] = line; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &line},
+		func() error { found[name] = line; return nil }); err != nil {
 		w.t.Fatal(err)
 	}
 	return found

@@ -24,8 +24,9 @@ func TestAPartOfARefundsHoldIsCapturedByHand(t *testing.T) {
 
 func takes(t testing.TB, m *till, bizNo, n string) {
 	t.Helper()
-	m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "other",
-		Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec(n)}}}}), "ok")
+	m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller,
+		TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "other",
+			Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec(n)}}}}), "ok")
 }
 
 // The number of the transfer of a payment may be taken: the money is flagged all the same.

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
-// A tenant's own version of the machine of orders may ask callers for what no gateway knows. A refund ends all the same,
-// and a caller moves the order.
+// A tenant's own version of the machine of orders may ask callers for what no gateway knows. A refund ends all the
+// same, and a caller moves the order.
 func TestARefundEndsThoughItsOrderCannotMove(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*machine.Allowed){

@@ -9,16 +9,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// A reservation that another session holds lapses when it is released. Until then the item's other due reservations lapse,
-// and their units can be sold.
+// A reservation that another session holds lapses when it is released. Until then the item's other due reservations
+// lapse, and their units can be sold.
 func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	ctx := context.Background()
 	m.wants(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "cup"}), "ok")
-	m.wants(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "cup", ChangeNo: "c", Kind: stock.Restock, Quantity: 2}), "ok")
+	m.wants(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "cup", ChangeNo: "c", Kind: stock.Restock,
+		Quantity: 2}), "ok")
 	reserve := func(no string, life time.Duration) flow.Command {
-		return flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "cup", ReservationNo: no, Quantity: 1, Life: life})
+		return flow.Stock(&stock.ReserveCommand{Caller: caller, Item: "cup", ReservationNo: no, Quantity: 1,
+			Life: life})
 	}
 	m.wants(reserve("r1", time.Second), "ok")
 	m.wants(reserve("r2", time.Second), "ok")
@@ -34,7 +36,8 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	quickly, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	sell := func(no string) error {
-		_, err := m.engines[0].Do(quickly, flow.Submission{Tenant: 1, RequestID: "r", Rows: 2, Bytes: 100, Command: reserve(no, 0)})
+		_, err := m.engines[0].Do(quickly, flow.Submission{Tenant: 1, RequestID: "r", Rows: 2, Bytes: 100,
+			Command: reserve(no, 0)})
 		return err
 	}
 	if err := sell("s1"); err != nil {

@@ -68,9 +68,11 @@ func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 		States: []machine.State{{Name: "open", Initial: true}, {Name: "closed"}},
 		Moves:  []machine.Allowed{{From: []string{"open"}, To: "closed", StayMs: 1}}})
 	create := &machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "ticket", Key: "1"}}
-	closed := &machine.MoveCommand{Caller: caller, MoveParams: machine.MoveParams{Machine: "ticket", Key: "1", To: "closed",
-		Cause: "done"}}
-	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), acquire("ann"), desk(ticket),
+	closed := &machine.MoveCommand{Caller: caller,
+		MoveParams: machine.MoveParams{Machine: "ticket", Key: "1", To: "closed",
+			Cause: "done"}}
+	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), acquire("ann"),
+		desk(ticket),
 		submission(flow.Submission{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
 		if r.Err != nil {
 			t.Fatal(i, r.Err)

@@ -60,10 +60,12 @@ func newHooks(t *testing.T) *hooks {
 		h.must(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com", Types: types}))
 	}
 	h.must(flow.Machine(machine.NewDefine(caller, "order", &machine.Definition{
-		States: []machine.State{{Name: "pending", Initial: true, Timer: &machine.Timer{AfterMs: 3_600_000, To: "cancelled"}},
+		States: []machine.State{{Name: "pending", Initial: true,
+			Timer: &machine.Timer{AfterMs: 3_600_000, To: "cancelled"}},
 			{Name: "paid"}, {Name: "cancelled"}, {Name: "refunding"}},
 		Moves: []machine.Allowed{{From: []string{"pending"}, To: "paid", Publish: "order.paid"},
-			{From: []string{"pending"}, To: "cancelled", By: []machine.Actor{machine.ByTimer}, Publish: "order.cancelled"},
+			{From: []string{"pending"}, To: "cancelled", By: []machine.Actor{machine.ByTimer},
+				Publish: "order.cancelled"},
 			{From: []string{"paid"}, To: "refunding"}}})))
 	return h
 }
@@ -104,7 +106,8 @@ func (h *hooks) events() string {
 		}
 		var e map[string]string
 		err := json.Unmarshal(c.Data, &e)
-		all = append(all, fmt.Sprintf("%s: %s %s %s %s>%s %s %s", recipient, c.Type, e["machine"], e["key"], e["from"], e["to"],
+		all = append(all, fmt.Sprintf("%s: %s %s %s %s>%s %s %s", recipient, c.Type, e["machine"], e["key"], e["from"],
+			e["to"],
 			e["revision"], e["cause"]))
 		return err
 	}); err != nil {
@@ -124,7 +127,8 @@ func TestMovesPublishTheirEventsOnce(t *testing.T) {
 	t.Parallel()
 	h := newHooks(t)
 	if _, err := notify.PutLimit(t.Context(), h.pool, 1,
-		notify.Limit{Channel: send.Webhook, Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 3}); err != nil {
+		notify.Limit{Channel: send.Webhook, Scope: notify.PerRecipient, Window: time.Hour,
+			MaxMessages: 3}); err != nil {
 		t.Fatal(err)
 	}
 	h.must(createOrder("1", 0))

@@ -21,7 +21,8 @@ func reminder(about string) notify.SendCommand {
 	return m
 }
 
-// queued has the messages: their numbers, and whether they are cancelled, wait for the end of the time to pay, or are due.
+// queued has the messages: their numbers, and whether they are cancelled, wait for the end of the time to pay, or are
+// due.
 func (m *market) queued() string {
 	m.Helper()
 	return m.text(`select coalesce(string_agg(concat_ws(' ', n.biz_no, case when n.state = 'queued' and n.due_at > now() then
@@ -45,8 +46,9 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 	byHand := cancelOrder("cancelled")
 	byHand.Params.Cause = machine.CauseTimer // it is the caller's move all the same
 	m.wants(byHand, "cancelled cancelled")
-	m.wants(flow.Machine(&machine.MoveCommand{Caller: caller, MoveParams: machine.MoveParams{Machine: machine.OrderMachine, Key: "moved",
-		To: "paid", Cause: "till"}}), "ok")
+	m.wants(flow.Machine(&machine.MoveCommand{Caller: caller,
+		MoveParams: machine.MoveParams{Machine: machine.OrderMachine, Key: "moved",
+			To: "paid", Cause: "till"}}), "ok")
 	m.equal("ended", m.queued(),
 		"cancelled/message/1 cancelled, late/message/1 waits, moved/message/1 cancelled, paid/message/1 cancelled")
 	m.clock.Set(t, 29*time.Minute)
@@ -65,20 +67,23 @@ move|cancelled|timer: timeout|-|r`)
 		"move creation, message email paid a***@example.com, move pay, message event cancelled")
 }
 
-// An order that is paid by the commit that creates it has no time to pay, and one that the same Execute or batch pays or
-// cancels has no end of it.
+// An order that is paid by the commit that creates it has no time to pay, and one that the same Execute or batch pays
+// or cancels has no end of it.
 func TestExpiryMessagesOfOrdersThatEndAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	m.wants(newOrder("whole", paidAtOnce, remind), "whole paid")
 	m.equal("paid at once", m.queued(), "")
 	m.equal("one Execute", m.batch(0, together{newOrder("a", remind), pay("a")})[0], "a awaiting_payment; a paid")
-	m.equal("one batch", strings.Join(m.batch(0, newOrder("b", remind), cancelOrder("b"), newOrder("c", plain, remind)), ", "),
+	m.equal("one batch", strings.Join(m.batch(0, newOrder("b", remind), cancelOrder("b"), newOrder("c", plain, remind)),
+		", "),
 		"b awaiting_payment, b cancelled, c awaiting_payment")
 	m.equal("messages", m.queued(), "a/message/1 cancelled, b/message/1 cancelled, c/message/1 waits")
-	m.equal("refused", m.batch(0, together{newOrder("d", remind), pay("d"), newOrder("poor", plain, at("none"))})[0], "MACHINE_NOT_FOUND")
+	m.equal("refused", m.batch(0, together{newOrder("d", remind), pay("d"), newOrder("poor", plain, at("none"))})[0],
+		"MACHINE_NOT_FOUND")
 	m.equal("undone", m.queued(), "a/message/1 cancelled, b/message/1 cancelled, c/message/1 waits")
-	m.equal("refused after", strings.Join(m.batch(0, newOrder("d", remind), together{pay("d"), newOrder("poor", plain, at("none"))}), ", "),
+	m.equal("refused after", strings.Join(m.batch(0, newOrder("d", remind),
+		together{pay("d"), newOrder("poor", plain, at("none"))}), ", "),
 		"d awaiting_payment, MACHINE_NOT_FOUND")
 	m.equal("undone", m.queued(), "a/message/1 cancelled, b/message/1 cancelled, c/message/1 waits, d/message/1 waits")
 	m.equal("queue", m.text(`select count(*)::text from notify_queue`), "2")
@@ -131,8 +136,8 @@ func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	m.wants(newOrder("c", plain, remind), "NOTIFY_BIZ_NO_EXISTS_DIFFERENT")
 }
 
-// Without a timer that cancels the order there is no end of the time to pay, an order that leaves its first state for one
-// that neither confirms nor cancels it may still be paid after that end, and messages wait for 30 days at most.
+// Without a timer that cancels the order there is no end of the time to pay, an order that leaves its first state for
+// one that neither confirms nor cancels it may still be paid after that end, and messages wait for 30 days at most.
 func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -150,15 +155,18 @@ func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	m.wants(newOrder("a", plain, remind, at("own")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("endless")), "FIELD_INVALID")
 	m.wants(newOrder("a", plain, remind, at("sleepy")), "FIELD_INVALID")
-	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 31 * 24 * time.Hour }), "FIELD_INVALID")
-	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 30 * 24 * time.Hour }), "a awaiting_payment")
+	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 31 * 24 * time.Hour }),
+		"FIELD_INVALID")
+	m.wants(newOrder("a", plain, remind, func(c *flow.CreateOrder) { c.PayWithin = 30 * 24 * time.Hour }),
+		"a awaiting_payment")
 	m.wants(newOrder("b", plain, remind, at("strict")), "b pending")
 	m.equal("messages", m.queued(), "a/message/1 waits, b/message/1 waits")
 	m.wants(moveOrder("b", "cancelled", "no"), "b cancelled")
 	m.equal("ended", m.queued(), "a/message/1 waits, b/message/1 cancelled")
 	m.wants(newOrder("c", paidAtOnce, remind, at("own")), "c paid") // it sends none
 
-	m.define("archive", "cancelled", withoutSleep, func(d *machine.Definition) { d.States[3].Parts = machine.CancelParts })
+	m.define("archive", "cancelled", withoutSleep,
+		func(d *machine.Definition) { d.States[3].Parts = machine.CancelParts })
 	m.wants(newOrder("d", plain, remind, at("archive")), "d pending")
 	m.clock.Set(t, 2*time.Hour)
 	m.wants(moveOrder("d", "asleep", "tidy"), "d asleep") // after the timer

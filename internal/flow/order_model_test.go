@@ -211,7 +211,8 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 			return "OUT_OF_STOCK"
 		}
 		b.available[item] -= w.units
-		b.reservations[key] = bookedReservation{item, w.units, map[bool]string{true: stock.Sold, false: stock.Reserved}[atOnce], b.now + life, false}
+		b.reservations[key] = bookedReservation{item, w.units,
+			map[bool]string{true: stock.Sold, false: stock.Reserved}[atOnce], b.now + life, false}
 	}
 	if w.payed > 0 {
 		if _, taken := b.holds[no+"/hold"]; taken && !atOnce {
@@ -227,7 +228,8 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 			b.holds[no+"/hold"] = bookedHold{w.payed, ledger.Held, b.now + life, false}
 		}
 	}
-	o := bookedOrder{wish: w, state: map[string]string{"order": "awaiting_payment"}[w.machine], cause: "creation", revision: 1, until: b.now + life}
+	o := bookedOrder{wish: w, state: map[string]string{"order": "awaiting_payment"}[w.machine], cause: "creation",
+		revision: 1, until: b.now + life}
 	if o.state == "" {
 		o.state = "pending"
 	}
@@ -266,7 +268,8 @@ func (b *books) move(no, to, from, cause string) string {
 		return "MOVE_NOT_ALLOWED"
 	case to == "paid" && o.state == "refunding" && from == "":
 		return "MOVE_INPUT_MISSING"
-	case to == "paid" && o.state != "refunding" && o.state != "awaiting_payment" && o.state != "pending" && o.state != "asleep":
+	case to == "paid" && o.state != "refunding" && o.state != "awaiting_payment" && o.state != "pending" &&
+		o.state != "asleep":
 		return "MOVE_NOT_ALLOWED"
 	case to == "cancelled" && o.state != "awaiting_payment" && o.state != "pending" && o.state != "asleep":
 		return "MOVE_NOT_ALLOWED"
@@ -386,16 +389,21 @@ var (
 
 func (p *orderPlay) begin() {
 	zero := dec("0")
-	all := together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}),
-		flow.Ledger(&ledger.CreateAccountsCommand{Caller: p.caller, Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
-			{Code: user(0), Asset: "CNY", Kind: "liability", Min: &zero}}}), p.fund(9),
+	all := together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}),
+		flow.Ledger(&ledger.CreateAccountsCommand{Caller: p.caller,
+			Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
+				{Code: user(0), Asset: "CNY", Kind: "liability", Min: &zero}}}), p.fund(9),
 		flow.Machine(machine.NewDefine(p.caller, "own", &machine.Definition{States: []machine.State{
-			{Name: "pending", Initial: true, Timer: &machine.Timer{AfterMs: 30 * time.Minute.Milliseconds(), To: "asleep"}}, {Name: "asleep"},
+			{Name: "pending", Initial: true, Timer: &machine.Timer{AfterMs: 30 * time.Minute.Milliseconds(),
+				To: "asleep"}}, {Name: "asleep"},
 			{Name: "paid", Parts: machine.ConfirmParts}, {Name: "cancelled", Parts: machine.CancelParts}},
 			Moves: []machine.Allowed{{From: []string{"pending"}, To: "asleep", By: []machine.Actor{machine.ByTimer}},
-				{From: []string{"pending", "asleep"}, To: "paid"}, {From: []string{"pending", "asleep"}, To: "cancelled"}}}))}
+				{From: []string{"pending", "asleep"}, To: "paid"},
+				{From: []string{"pending", "asleep"}, To: "cancelled"}}}))}
 	for item, segments := range map[string]int{"tea": 1, "milk": 3} {
-		all = append(all, flow.Stock(&stock.PutItemCommand{Caller: p.caller, Item: item, Segments: segments}), p.restock(item, 7))
+		all = append(all, flow.Stock(&stock.PutItemCommand{Caller: p.caller, Item: item, Segments: segments}),
+			p.restock(item, 7))
 	}
 	p.waiting = []bookedCommand{{all, func(*books) string { return "ok; ok; ok; ok; ok; ok; ok; ok" }}}
 	p.commit()
@@ -410,13 +418,15 @@ func (p *orderPlay) fund(n int64) flow.Command {
 
 func (p *orderPlay) restock(item string, n int64) flow.Command {
 	p.made++
-	return flow.Stock(&stock.ChangeCommand{Caller: p.caller, Item: item, ChangeNo: fmt.Sprint(p.made), Kind: stock.Restock, Quantity: n})
+	return flow.Stock(&stock.ChangeCommand{Caller: p.caller, Item: item, ChangeNo: fmt.Sprint(p.made),
+		Kind: stock.Restock, Quantity: n})
 }
 
 // any returns a random command.
 func (p *orderPlay) any(r *rapid.T) bookedCommand {
 	no := someOrders.Draw(r, "order")
-	switch kind := rapid.SampledFrom([]string{"create", "again", "create", "pay", "pay", "cancel", "refund", "back", "cancel part",
+	switch kind := rapid.SampledFrom([]string{"create", "again", "create", "pay", "pay", "cancel", "refund", "back",
+		"cancel part",
 		"release", "reserve", "hold", "more"}).Draw(r, "kind"); kind {
 	case "create":
 		return p.create(r, no)
@@ -439,11 +449,13 @@ func (p *orderPlay) any(r *rapid.T) bookedCommand {
 		return bookedCommand{flow.Stock(&stock.CancelCommand{Caller: p.caller, Item: item, ReservationNo: no + part}),
 			func(b *books) string { return b.cancelReservation(item + " " + no + part) }}
 	case "release":
-		return bookedCommand{flow.Ledger(ledger.ReleaseOf(p.caller, 0, no+"/hold")), func(b *books) string { return b.release(no) }}
+		return bookedCommand{flow.Ledger(ledger.ReleaseOf(p.caller, 0, no+"/hold")),
+			func(b *books) string { return b.release(no) }}
 	case "reserve":
 		item := someItems.Draw(r, "item")
-		return bookedCommand{flow.Stock(&stock.ReserveCommand{Caller: p.caller, Item: item, ReservationNo: no + "/2", Quantity: 2,
-			Life: 15 * time.Minute}), func(b *books) string { return b.reserve(item, no+"/2") }}
+		return bookedCommand{flow.Stock(&stock.ReserveCommand{Caller: p.caller, Item: item, ReservationNo: no + "/2",
+			Quantity: 2,
+			Life:     15 * time.Minute}), func(b *books) string { return b.reserve(item, no+"/2") }}
 	case "hold":
 		h := hold(no+"/hold", user(0), "", "0.01", time.Second)
 		h.Caller, h.Amount, h.Life = p.caller, dec("1"), 7*time.Minute
@@ -473,8 +485,10 @@ func (p *orderPlay) any(r *rapid.T) bookedCommand {
 
 func (p *orderPlay) create(r *rapid.T, no string) bookedCommand {
 	w := wish{machine: rapid.SampledFrom([]string{"order", "order", "simple_order", "own"}).Draw(r, "machine"),
-		amount: rapid.SampledFrom([]int64{4, 5, 6, 0}).Draw(r, "amount"), units: rapid.Int64Range(1, 4).Draw(r, "units"),
-		within: rapid.SampledFrom([]int{0, 0, 10, 50}).Draw(r, "within"), purchase: rapid.SampledFrom([]string{"", "x", "y"}).Draw(r, "purchase")}
+		amount:   rapid.SampledFrom([]int64{4, 5, 6, 0}).Draw(r, "amount"),
+		units:    rapid.Int64Range(1, 4).Draw(r, "units"),
+		within:   rapid.SampledFrom([]int{0, 0, 10, 50}).Draw(r, "within"),
+		purchase: rapid.SampledFrom([]string{"", "x", "y"}).Draw(r, "purchase")}
 	w.payed = min(w.amount, rapid.SampledFrom([]int64{0, 2, 3, 1, 0, 6}).Draw(r, "payed"))
 	switch rapid.IntRange(0, 3).Draw(r, "lines") {
 	case 0:
@@ -494,8 +508,10 @@ func (p *orderPlay) create(r *rapid.T, no string) bookedCommand {
 // want returns the command that creates an order.
 func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 	p.wishes[no] = w
-	c := &flow.CreateOrder{Caller: p.caller, OrderNo: no, Facts: order.Facts{Machine: w.machine, Subject: "ann", Asset: "CNY",
-		Amount: dec(fmt.Sprint(w.amount)), Payee: "world", PayWithin: time.Duration(w.within) * time.Minute, Reserve: w.reserve}}
+	c := &flow.CreateOrder{Caller: p.caller, OrderNo: no,
+		Facts: order.Facts{Machine: w.machine, Subject: "ann", Asset: "CNY",
+			Amount: dec(fmt.Sprint(w.amount)), Payee: "world", PayWithin: time.Duration(w.within) * time.Minute,
+			Reserve: w.reserve}}
 	for _, item := range w.items() {
 		c.Lines = append(c.Lines, order.Line{Item: item, Quantity: w.units})
 	}
@@ -503,7 +519,8 @@ func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 		c.Balance = &order.Balance{Account: user(0), Amount: dec(fmt.Sprint(w.payed))}
 	}
 	if w.purchase != "" {
-		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Window: time.Duration(w.purchaseWindow) * time.Minute, Refuse: refuse}
+		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Window: time.Duration(w.purchaseWindow) * time.Minute,
+			Refuse: refuse}
 	}
 	if remind {
 		m := reminder(no)
@@ -514,7 +531,8 @@ func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 }
 
 func (p *orderPlay) move(no, to, from, cause string) bookedCommand {
-	c := &flow.MoveOrder{Caller: p.caller, OrderNo: no, Cancel: to == "", Params: machine.MoveParams{To: to, From: from, Cause: cause}}
+	c := &flow.MoveOrder{Caller: p.caller, OrderNo: no, Cancel: to == "",
+		Params: machine.MoveParams{To: to, From: from, Cause: cause}}
 	return bookedCommand{c, func(b *books) string { return b.move(no, to, from, cause) }}
 }
 
@@ -544,7 +562,8 @@ func (p *orderPlay) commit() {
 	p.Helper()
 	works := make([]flow.Submission, len(p.waiting))
 	for i, w := range p.waiting {
-		works[i] = flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: rowsOf(w.command), Bytes: 400, Command: w.command}
+		works[i] = flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: rowsOf(w.command), Bytes: 400,
+			Command: w.command}
 	}
 	p.books.pass()
 	for i, r := range p.market.engines[len(works)%2].DoAll(context.Background(), works) {
@@ -568,13 +587,16 @@ func (p *orderPlay) compare() {
 			Key: machine.Key{Tenant: p.caller.Tenant, Machine: o.machine, Key: no}}), nil})
 	}
 	for item := range p.books.available {
-		p.waiting = append(p.waiting, bookedCommand{flow.Stock(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}), nil})
+		p.waiting = append(p.waiting,
+			bookedCommand{flow.Stock(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}),
+				nil})
 	}
 	p.waiting = append(p.waiting, bookedCommand{flow.Ledger(&ledger.LapseCommand{
 		Account: ledger.AccountKey{Tenant: p.caller.Tenant, Code: user(0), Asset: "CNY"}}), nil})
 	for _, w := range p.waiting {
-		if _, err := p.market.engines[0].Do(context.Background(), flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 2,
-			Bytes: 400, Command: w.command}); err != nil {
+		if _, err := p.market.engines[0].Do(context.Background(),
+			flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 2,
+				Bytes: 400, Command: w.command}); err != nil {
 			p.Fatal(err)
 		}
 	}
@@ -605,7 +627,8 @@ func TestOrdersMatchAModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		p := &orderPlay{T: r, market: m, wishes: map[string]wish{}, caller: caller}
 		p.books = &books{available: map[string]int64{"tea": 7, "milk": 7}, balance: 9,
-			orders: map[string]bookedOrder{}, reservations: map[string]bookedReservation{}, holds: map[string]bookedHold{},
+			orders: map[string]bookedOrder{}, reservations: map[string]bookedReservation{},
+			holds:     map[string]bookedHold{},
 			purchases: map[string]bookedPurchase{}}
 		p.caller.Tenant = 100 + plays.Add(1)
 		p.begin()

@@ -77,10 +77,13 @@ func TestMachinesThatWouldKeepParts(t *testing.T) {
 	m := newMarket(t)
 	m.define("sleeps", "asleep")
 	m.define("waits", "")
-	m.define("years", "cancelled", func(d *machine.Definition) { d.States[0].Timer.AfterMs = 401 * 24 * time.Hour.Milliseconds() })
+	m.define("years", "cancelled",
+		func(d *machine.Definition) { d.States[0].Timer.AfterMs = 401 * 24 * time.Hour.Milliseconds() })
 	m.define("many", "cancelled", func(d *machine.Definition) {
-		d.States = append(d.States, machine.State{Name: "paid_too", Parts: machine.ConfirmParts}, machine.State{Name: "gone", Parts: machine.CancelParts})
-		d.Moves = append(d.Moves, machine.Allowed{From: []string{"pending"}, To: "paid_too"}, machine.Allowed{From: []string{"pending"}, To: "gone"})
+		d.States = append(d.States, machine.State{Name: "paid_too", Parts: machine.ConfirmParts},
+			machine.State{Name: "gone", Parts: machine.CancelParts})
+		d.Moves = append(d.Moves, machine.Allowed{From: []string{"pending"}, To: "paid_too"},
+			machine.Allowed{From: []string{"pending"}, To: "gone"})
 	})
 	m.define("never", "", func(d *machine.Definition) {
 		d.States[1].Parts, d.States[2].Parts = machine.KeepParts, machine.KeepParts
@@ -150,12 +153,14 @@ func TestOrderOfAHundredLines(t *testing.T) {
 	}
 	m.wantLeft("tea 100, milk 100, ann 50 held 0")
 	for engine, no := range []string{"a", "b"} {
-		if got := m.batch(engine, newOrder(no, lines), pay(no)); strings.Join(got, ", ") != no+" awaiting_payment, "+no+" paid" {
+		if got := m.batch(engine, newOrder(no, lines), pay(no)); strings.Join(got,
+			", ") != no+" awaiting_payment, "+no+" paid" {
 			t.Error(got)
 		}
 	}
 	m.wantLeft("tea 0, milk 0, ann 42 held 0")
-	_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400, Command: newOrder("c", lines)})
+	_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400,
+		Command: newOrder("c", lines)})
 	if f := fault.Of(err); f == nil || f.Reason != stock.OutOfStock || f.Metadata["line"] != "0" {
 		t.Error(err)
 	}
@@ -163,8 +168,10 @@ func TestOrderOfAHundredLines(t *testing.T) {
 	two := func(c *flow.CreateOrder) {
 		c.Lines, c.Balance = []order.Line{{Item: "tea", Quantity: 1}, {Item: "soap", Quantity: 1}}, nil
 	}
-	m.wants(item(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "more", Kind: stock.Restock, Quantity: 1}), "ok")
-	_, err = m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400, Command: newOrder("c", two)})
+	m.wants(item(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "more", Kind: stock.Restock, Quantity: 1}),
+		"ok")
+	_, err = m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 200, Bytes: 400,
+		Command: newOrder("c", two)})
 	if f := fault.Of(err); f == nil || f.Reason != stock.ItemNotFound || f.Metadata["line"] != "1" {
 		t.Error(err)
 	}
@@ -187,9 +194,11 @@ func TestOrderOfARefusedCallIsForgotten(t *testing.T) {
 			m := newMarket(t)
 			m.define("own", "cancelled")
 			milk := newOrder("o", sameAs("x"), func(c *flow.CreateOrder) {
-				c.Lines, c.Balance.Amount = []order.Line{{Item: "milk", Quantity: 1}, {Item: "tea", Quantity: 2}}, dec("1")
+				c.Lines, c.Balance.Amount = []order.Line{{Item: "milk", Quantity: 1}, {Item: "tea", Quantity: 2}},
+					dec("1")
 			})
-			got := m.batch(0, first, milk, newOrder("p", sameAs("x")), cancelOrder("o"), newOrder("p", sameAs("x")), pay("p"))
+			got := m.batch(0, first, milk, newOrder("p", sameAs("x")), cancelOrder("o"), newOrder("p", sameAs("x")),
+				pay("p"))
 			m.equal("ends", strings.Join(got, ", "), "INSUFFICIENT_FUNDS, o awaiting_payment, o awaiting_payment existed, o cancelled, p awaiting_payment, p paid")
 			m.wantRows("o", "order, cancelled 2 cancel, 1 milk cancelled, 2 tea cancelled, hold released")
 			m.wantRows("p", bought+", purchase")
@@ -233,11 +242,14 @@ func TestOrderOfWhatTheSameExecuteMakes(t *testing.T) {
 	decimals := *x
 	decimals.Amount = dec("10.5")
 	for _, c := range []*flow.CreateOrder{&decimals, x} {
-		got := m.batch(0, together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "JPY"}}}),
-			flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "world-jpy", Asset: "JPY", Kind: "equity"},
-				{Code: "ann-jpy", Asset: "JPY", Kind: "liability"}}}), flow.Ledger(jpy),
+		got := m.batch(0, together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+			Assets: []ledger.NewAsset{{Code: "JPY"}}}),
+			flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller,
+				Accounts: []ledger.NewAccount{{Code: "world-jpy", Asset: "JPY", Kind: "equity"},
+					{Code: "ann-jpy", Asset: "JPY", Kind: "liability"}}}), flow.Ledger(jpy),
 			item(&stock.PutItemCommand{Caller: caller, Item: "rice"}),
-			item(&stock.ChangeCommand{Caller: caller, Item: "rice", ChangeNo: "r", Kind: stock.Restock, Quantity: 3}), c, pay("o")})[0]
+			item(&stock.ChangeCommand{Caller: caller, Item: "rice", ChangeNo: "r", Kind: stock.Restock, Quantity: 3}),
+			c, pay("o")})[0]
 		if c == x {
 			m.equal("ends", got, "ok; ok; ok; ok; ok; o awaiting_payment; o paid")
 		} else {
@@ -258,8 +270,9 @@ func TestOrdersSendOnce(t *testing.T) {
 		m.wants(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com", Types: types}), "ok")
 	}
 	message := func(text string) []notify.SendCommand {
-		return []notify.SendCommand{{Caller: caller, Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com",
-			Content: send.Content{Subject: text, Text: text}, BusinessType: text, Priority: notify.Normal}}}
+		return []notify.SendCommand{{Caller: caller,
+			Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com",
+				Content: send.Content{Subject: text, Text: text}, BusinessType: text, Priority: notify.Normal}}}
 	}
 	told := func(c *flow.CreateOrder) { c.Messages = message("made") }
 	m.wants(newOrder("a", told), "a awaiting_payment")
@@ -300,7 +313,8 @@ func TestDryRunsOfOrdersWriteNothing(t *testing.T) {
 	}
 	dry := func(c flow.Command, want string) {
 		t.Helper()
-		out, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
+		out, err := m.engines[0].Do(t.Context(),
+			flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
 		m.equal("dry run", describeOrder(out.Answer, err), want)
 	}
 	before := state()

@@ -38,8 +38,8 @@ func count(ends []string) map[string]int {
 	return n
 }
 
-// agrees checks, over all orders, that what became of their parts agrees with their states, and that units and money add
-// up.
+// agrees checks, over all orders, that what became of their parts agrees with their states, and that units and money
+// add up.
 func (m *market) agrees() {
 	m.Helper()
 	if got := m.text(`select coalesce(string_agg(format('%s is %s, and %s is %s', o.order_no, i.state, p.no, p.state), ', '), '')
@@ -71,7 +71,8 @@ func TestOneCallerCreatesEachOrder(t *testing.T) {
 	const orders, callers = 8, 20
 	units := func(i int) func(*flow.CreateOrder) {
 		return func(c *flow.CreateOrder) {
-			c.Lines = []order.Line{{Item: []string{"tea", "milk"}[i%2], Quantity: int64(1 + i%2)}, {Item: []string{"milk", "tea"}[i%2], Quantity: 1}}
+			c.Lines = []order.Line{{Item: []string{"tea", "milk"}[i%2], Quantity: int64(1 + i%2)},
+				{Item: []string{"milk", "tea"}[i%2], Quantity: 1}}
 			c.Balance.Amount = dec("1")
 		}
 	}
@@ -82,14 +83,16 @@ func TestOneCallerCreatesEachOrder(t *testing.T) {
 		for i := n; i < len(ends); i += orders {
 			made[ends[i]]++
 		}
-		if made[no+" awaiting_payment"] != 1 || made[no+" awaiting_payment existed"] != callers/2-1 || made["ORDER_EXISTS_DIFFERENT"] != callers/2 {
+		if made[no+" awaiting_payment"] != 1 || made[no+" awaiting_payment existed"] != callers/2-1 ||
+			made["ORDER_EXISTS_DIFFERENT"] != callers/2 {
 			t.Errorf("%s: %v", no, made)
 		}
 	}
 	m.agrees()
 }
 
-// Many callers make the same purchases under numbers of their own. Then the orders are cancelled, while others try again.
+// Many callers make the same purchases under numbers of their own. Then the orders are cancelled, while others try
+// again.
 func TestOneCallerMakesEachPurchase(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -131,7 +134,8 @@ func TestOneCallerMakesEachPurchase(t *testing.T) {
 	made := m.text(`select string_agg(n::text, ' ') from (select count(*) filter (where i.state <> 'cancelled') as n from order_orders o
 		join machine_instances i on i.machine = o.machine and i.key = o.order_no group by o.purchase_parts) x`)
 	claimed := m.text("select count(*)::text from claim_keys")
-	if strings.Count(made, "1") != strings.Count(made+" ", " ")-strings.Count(made, "0") || fmt.Sprint(strings.Count(made, "1")) != claimed {
+	if strings.Count(made, "1") != strings.Count(made+" ", " ")-strings.Count(made, "0") ||
+		fmt.Sprint(strings.Count(made, "1")) != claimed {
 		t.Errorf("orders that are left of each purchase: %s, claimed %s", made, claimed)
 	}
 	m.agrees()
@@ -190,7 +194,8 @@ func TestOneEndOfEachOrderWins(t *testing.T) {
 			defer mu.Unlock()
 			won[end]++
 			told := count(ends)
-			if told[no+" paid"] != map[bool]int{true: 1}[end == "paid pay"] || told[no+" cancelled"] != map[bool]int{true: 1}[end == "cancelled cancel"] ||
+			if told[no+" paid"] != map[bool]int{true: 1}[end == "paid pay"] ||
+				told[no+" cancelled"] != map[bool]int{true: 1}[end == "cancelled cancel"] ||
 				end != "paid pay" && told[no+" paid existed"] > 0 || told["true"] > 0 && end != "cancelled timer" {
 				t.Errorf("%s is %s: %v", no, end, ends)
 			}

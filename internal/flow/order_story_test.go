@@ -17,8 +17,10 @@ import (
 // letter is an e-mail about something, which is recognized within an hour. no: its biz_no; empty: none.
 func letter(c commit.Caller, about, no string) notify.SendCommand {
 	window := time.Hour
-	return notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com", BizNo: no,
-		Content: send.Content{Subject: about, Text: about}, BusinessType: about, Priority: notify.Normal, RepeatWindow: &window}}
+	return notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com",
+		BizNo:   no,
+		Content: send.Content{Subject: about, Text: about}, BusinessType: about, Priority: notify.Normal,
+		RepeatWindow: &window}}
 }
 
 func asked(request string) commit.Caller {
@@ -60,7 +62,8 @@ func TestTheStoryOfAnOrderIsComplete(t *testing.T) {
 	m.wants(moveOrder("a", "paid", "pay-1", func(c *flow.MoveOrder) {
 		c.Caller, c.Messages = asked("q2"), []notify.SendCommand{letter(asked("q2"), "thanks", "")}
 	}), "a paid")
-	m.wants(item(&stock.ChangeCommand{Caller: asked("q3"), Item: "tea", ChangeNo: "return-1", Kind: stock.Unsell, Quantity: 2,
+	m.wants(item(&stock.ChangeCommand{Caller: asked("q3"), Item: "tea", ChangeNo: "return-1", Kind: stock.Unsell,
+		Quantity:      2,
 		ReservationNo: "a/1", Reason: "broken"}), "ok")
 	m.wants(flow.Ledger(&ledger.ReverseCommand{Caller: asked("q4"),
 		ReverseParams: ledger.ReverseParams{BizNo: "back-1", TransferBizNo: "a/pay"}}), "ok")

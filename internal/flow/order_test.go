@@ -69,21 +69,25 @@ func newMarket(t testing.TB) *market {
 	for i := range 4 {
 		accounts = append(accounts, ledger.NewAccount{Code: user(i), Asset: "CNY", Kind: "liability", Min: &zero})
 	}
-	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}), "ok")
+	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}), "ok")
 	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: accounts}), "ok")
 	m.wants(flow.Ledger(transfer("fund", "world", user(0), "50")), "ok")
 	for item, segments := range map[string]int{"tea": 0, "milk": 3} {
 		m.wants(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: item, Segments: segments}), "ok")
-		m.wants(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: item, ChangeNo: "first", Kind: stock.Restock, Quantity: 100}), "ok")
+		m.wants(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: item, ChangeNo: "first", Kind: stock.Restock,
+			Quantity: 100}), "ok")
 	}
 	return m
 }
 
 // newOrder is an order of 10 for 3 units of tea, which it reserves, of which user:0 pays 4.
 func newOrder(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
-	c := &flow.CreateOrder{Caller: caller, OrderNo: no, Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",
-		Asset: "CNY", Amount: dec("10"), Lines: []order.Line{{Item: "tea", Quantity: 3}}, Reserve: true, Payee: "world",
-		Balance: &order.Balance{Account: user(0), Amount: dec("4")}}}
+	c := &flow.CreateOrder{Caller: caller, OrderNo: no,
+		Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",
+			Asset: "CNY", Amount: dec("10"), Lines: []order.Line{{Item: "tea", Quantity: 3}}, Reserve: true,
+			Payee:   "world",
+			Balance: &order.Balance{Account: user(0), Amount: dec("4")}}}
 	for _, f := range change {
 		f(c)
 	}
@@ -117,7 +121,8 @@ func moveOrder(no, to, cause string, change ...func(*flow.MoveOrder)) *flow.Move
 func pay(no string) *flow.MoveOrder { return moveOrder(no, "paid", "pay") }
 
 func cancelOrder(no string) *flow.MoveOrder {
-	return &flow.MoveOrder{Caller: caller, OrderNo: no, Cancel: true, Params: machine.MoveParams{Cause: flow.CauseCancel}}
+	return &flow.MoveOrder{Caller: caller, OrderNo: no, Cancel: true,
+		Params: machine.MoveParams{Cause: flow.CauseCancel}}
 }
 
 // fire records the move of an order's timer, as the scheduler does.
@@ -130,12 +135,14 @@ func item(c commit.Command[*stock.Tx]) flow.Command { return flow.Stock(c) }
 // reservation is a reservation that looks like that of the first line of newOrder.
 func reservation(itemName, no string) *stock.ReserveCommand {
 	ref, _, _ := strings.Cut(no, "/")
-	return &stock.ReserveCommand{Caller: caller, Item: itemName, ReservationNo: no, Quantity: 3, Life: machine.UnpaidFor, Ref: ref}
+	return &stock.ReserveCommand{Caller: caller, Item: itemName, ReservationNo: no, Quantity: 3,
+		Life: machine.UnpaidFor, Ref: ref}
 }
 
 // deduct sells units of tea.
 func deduct(no string, n int64) flow.Command {
-	return item(&stock.ReserveCommand{Caller: caller, Item: "tea", ReservationNo: no, Quantity: n, Ref: strings.TrimSuffix(no, "/1")})
+	return item(&stock.ReserveCommand{Caller: caller, Item: "tea", ReservationNo: no, Quantity: n,
+		Ref: strings.TrimSuffix(no, "/1")})
 }
 
 // cancelPart cancels the reservation of an order's first line.
@@ -270,10 +277,12 @@ func (m *market) wantLeft(want string) {
 // define stores a machine of a tenant's own: pending, then paid or cancelled, with a timer to a state.
 func (m *market) define(name, timer string, change ...func(*machine.Definition)) {
 	m.Helper()
-	d := &machine.Definition{States: []machine.State{{Name: "pending", Initial: true}, {Name: "paid", Parts: machine.ConfirmParts},
+	d := &machine.Definition{States: []machine.State{{Name: "pending", Initial: true},
+		{Name: "paid", Parts: machine.ConfirmParts},
 		{Name: "cancelled", Parts: machine.CancelParts}, {Name: "asleep"}},
 		Moves: []machine.Allowed{{From: []string{"pending", "asleep"}, To: "paid"},
-			{From: []string{"pending", "asleep"}, To: "cancelled", By: []machine.Actor{machine.ByCaller, machine.ByTimer}},
+			{From: []string{"pending", "asleep"}, To: "cancelled",
+				By: []machine.Actor{machine.ByCaller, machine.ByTimer}},
 			{From: []string{"pending"}, To: "asleep", By: []machine.Actor{machine.ByCaller, machine.ByTimer}}}}
 	if timer != "" {
 		d.States[0].Timer = &machine.Timer{AfterMs: time.Hour.Milliseconds(), To: timer}
@@ -309,7 +318,8 @@ func TestOrderIsCreatedAndEndedTogether(t *testing.T) {
 			"twice awaiting_payment; twice awaiting_payment existed; twice paid; twice paid existed", bought},
 		"both":  {together{newOrder("both"), pay("both"), cancelOrder("both")}, "MOVE_NOT_ALLOWED", ""},
 		"other": {together{newOrder("other"), newOrder("other", plain), pay("other")}, "ORDER_EXISTS_DIFFERENT", ""},
-		"poor":  {together{newOrder("poor"), pay("poor"), flow.Ledger(transfer("t", user(1), "world", "1"))}, "INSUFFICIENT_FUNDS", ""},
+		"poor": {together{newOrder("poor"), pay("poor"), flow.Ledger(transfer("t", user(1), "world", "1"))},
+			"INSUFFICIENT_FUNDS", ""},
 		"again": {together{newOrder("again", sameAs("x")), cancelOrder("again"), newOrder("again2", sameAs("x"))},
 			"again awaiting_payment; again cancelled; again2 awaiting_payment", given},
 		"itself": {together{newOrder("itself"), cancelPart("itself"), pay("itself")}, "RESERVATION_ENDED", ""},
@@ -368,23 +378,30 @@ func TestOrderTakesNoPartOfAnotherCall(t *testing.T) {
 		"same":      {item(reservation("tea", "same/1")), newOrder("same"), "ORDER_PART_EXISTS", "reservation"},
 		"sold":      {deduct("sold/1", 1), newOrder("sold"), "ORDER_PART_EXISTS", "reservation"},
 		"cancelled": {cancelPart("cancelled"), newOrder("cancelled"), "RESERVATION_ENDED", ""},
-		"ended":     {together{item(reservation("tea", "ended/1")), cancelPart("ended")}, newOrder("ended"), "ORDER_PART_EXISTS", "reservation"},
-		"bought":    {deduct("bought/1", 3), newOrder("bought", paidAtOnce), "ORDER_PART_EXISTS", "reservation"},
-		"hold":      {h("hold"), newOrder("hold"), "ORDER_PART_EXISTS", "hold"},
-		"released": {together{h("released"), flow.Ledger(ledger.ReleaseOf(caller, 0, "released/hold"))}, newOrder("released"),
+		"ended": {together{item(reservation("tea", "ended/1")), cancelPart("ended")}, newOrder("ended"),
+			"ORDER_PART_EXISTS", "reservation"},
+		"bought": {deduct("bought/1", 3), newOrder("bought", paidAtOnce), "ORDER_PART_EXISTS", "reservation"},
+		"hold":   {h("hold"), newOrder("hold"), "ORDER_PART_EXISTS", "hold"},
+		"released": {together{h("released"), flow.Ledger(ledger.ReleaseOf(caller, 0, "released/hold"))},
+			newOrder("released"),
 			"ORDER_PART_EXISTS", "hold"},
-		"pays":     {flow.Ledger(transfer("pays/pay", "world", user(1), "1")), newOrder("pays", paidAtOnce), "ORDER_PART_EXISTS", "transfer"},
-		"captures": {flow.Ledger(transfer("captures/pay", "world", user(1), "1")), newOrder("captures"), "ORDER_PART_EXISTS", "transfer"},
-		"instance": {flow.Machine(&machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "order",
-			Key: "instance", Owner: "ann"}}), newOrder("instance"), "ORDER_PART_EXISTS", "instance"},
-		"other": {flow.Machine(&machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "order",
-			Key: "other", Owner: "bob"}}), newOrder("other"), "ORDER_PART_EXISTS", "instance"},
+		"pays": {flow.Ledger(transfer("pays/pay", "world", user(1), "1")), newOrder("pays", paidAtOnce),
+			"ORDER_PART_EXISTS", "transfer"},
+		"captures": {flow.Ledger(transfer("captures/pay", "world", user(1), "1")), newOrder("captures"),
+			"ORDER_PART_EXISTS", "transfer"},
+		"instance": {flow.Machine(&machine.CreateCommand{Caller: caller,
+			CreateParams: machine.CreateParams{Machine: "order",
+				Key: "instance", Owner: "ann"}}), newOrder("instance"), "ORDER_PART_EXISTS", "instance"},
+		"other": {flow.Machine(&machine.CreateCommand{Caller: caller,
+			CreateParams: machine.CreateParams{Machine: "order",
+				Key: "other", Owner: "bob"}}), newOrder("other"), "ORDER_PART_EXISTS", "instance"},
 	} {
 		if got := m.batch(0, x.before)[0]; strings.ToUpper(got) == got {
 			m.Fatalf("%s: %s", no, got)
 		}
 		before := m.rowsOfOrder(no)
-		_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 5, Bytes: 400, Command: x.order})
+		_, err := m.engines[1].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 5, Bytes: 400,
+			Command: x.order})
 		if f := fault.Of(err); f == nil || f.Reason.Name != x.end || f.Metadata["kind"] != x.kind {
 			m.Errorf("%s: %v", no, err)
 		}

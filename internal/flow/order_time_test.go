@@ -74,7 +74,10 @@ func TestOrderPastItsTime(t *testing.T) {
 	m.wants(fire("fired", "order"), "false")
 	m.wantRows("fired", late)
 	m.wants(fire("none", "order"), "false")
-	m.wants(newOrder("all", func(c *flow.CreateOrder) { c.Lines[0].Quantity, c.Balance.Amount, c.Amount = 100, dec("50"), dec("51") }),
+	m.wants(newOrder("all", func(c *flow.CreateOrder) {
+		c.Lines[0].Quantity, c.Balance.Amount, c.Amount = 100,
+			dec("50"), dec("51")
+	}),
 		"all awaiting_payment")
 	m.equal("recorded", m.read("again", lists...), "cancelled 2 timer; awaiting_payment: all; cancelled: fired cancelled paid again read")
 	for _, no := range []string{"read", "paid", "cancelled"} {
@@ -92,15 +95,17 @@ func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 		if got := m.batch(0, newOrder(no, sameAs(no), at(machineName)))[0]; strings.ToUpper(got) == got {
 			t.Fatal(got)
 		}
-		m.wants(newOrder(no+"-too", sameAs(no)), map[string]string{"a": "a awaiting_payment existed", "b": "b pending existed",
-			"c": "c pending existed"}[no])
+		m.wants(newOrder(no+"-too", sameAs(no)),
+			map[string]string{"a": "a awaiting_payment existed", "b": "b pending existed",
+				"c": "c pending existed"}[no])
 	}
 	m.clock.Set(t, 29*time.Minute)
 	refuse := func(c *flow.CreateOrder) { c.Purchase.Refuse = true }
 	m.wants(newOrder("x", sameAs("a"), refuse), "PURCHASE_REPEATED")
 	m.wants(newOrder("x", sameAs("c"), refuse), "PURCHASE_REPEATED")
 	m.clock.Set(t, 31*time.Minute)
-	if got := m.batch(1, newOrder("a2", sameAs("a"), refuse), newOrder("a3", sameAs("a")), newOrder("a4", sameAs("a"), refuse)); strings.Join(got, ", ") !=
+	if got := m.batch(1, newOrder("a2", sameAs("a"), refuse), newOrder("a3", sameAs("a")),
+		newOrder("a4", sameAs("a"), refuse)); strings.Join(got, ", ") !=
 		"a2 awaiting_payment, a2 awaiting_payment existed, PURCHASE_REPEATED" {
 		t.Error(got)
 	}

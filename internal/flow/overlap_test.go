@@ -309,7 +309,9 @@ func TestRepeatWaitsForTheCommitOfTheFirstCall(t *testing.T) {
 	g.waits()
 	repeat := make(chan string, 1)
 	go func() {
-		out, err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Ledger(transfer("pay", user(0), user(1), "1"))}))
+		out,
+			err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Ledger(transfer("pay", user(0),
+			user(1), "1"))}))
 		repeat <- ending(out, err)
 	}()
 	g.untilQuery("select exists (select from pg_locks where not granted and locktype = 'transactionid')")

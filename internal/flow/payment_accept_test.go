@@ -50,7 +50,8 @@ func done(d *machine.Definition) {
 // returning leads from paid to refunding, and back by a move of its own.
 func returning(d *machine.Definition) {
 	d.States = append(d.States, machine.State{Name: "refunding"})
-	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "refunding"}, machine.Allowed{From: []string{"refunding"}, To: "paid"})
+	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "refunding"},
+		machine.Allowed{From: []string{"refunding"}, To: "paid"})
 }
 
 // An order that a payment has paid is paid by no other one, also if its machine would let it.
@@ -127,7 +128,8 @@ func TestAnOrderThatIsOpenedAgainCanBePaid(t *testing.T) {
 // All of that may happen in one batch: a payment is closed if the order ended after it.
 func TestAPaymentOfABatchIsClosedIfItsOrderEndsAfterIt(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, calls string }{{"create after", "g p1 submit"}, {"create before", "g p1 close"}, {"create between", "g p1 close"}} {
+	for _, c := range []struct{ name, calls string }{{"create after", "g p1 submit"}, {"create before", "g p1 close"},
+		{"create between", "g p1 close"}} {
 		m := newTill(t)
 		m.define("own", "", func(d *machine.Definition) {
 			d.Moves = append(d.Moves, machine.Allowed{From: []string{"cancelled"}, To: "pending"})

@@ -24,7 +24,8 @@ type bank struct {
 }
 
 func newBank() *bank {
-	return &bank{paid: map[string][]payment.Received{}, open: map[string]bool{}, closed: map[string]bool{}, refunds: map[string]gateway.Notice{}}
+	return &bank{paid: map[string][]payment.Received{}, open: map[string]bool{}, closed: map[string]bool{},
+		refunds: map[string]gateway.Notice{}}
 }
 
 // with calls a function under the lock.
@@ -55,7 +56,8 @@ func (b *bank) answer(no string, end bool) (gateway.Notice, error) {
 
 func (b *bank) Create(_ context.Context, p *gateway.Payment) (gateway.Credential, gateway.Notice, error) {
 	b.with(func() { b.open[p.OutTradeNo] = true })
-	return gateway.Credential{"url": "x"}, gateway.Notice{ID: "create/" + p.OutTradeNo, Kind: gateway.Pending, OutTradeNo: p.OutTradeNo}, nil
+	return gateway.Credential{"url": "x"}, gateway.Notice{ID: "create/" + p.OutTradeNo, Kind: gateway.Pending,
+		OutTradeNo: p.OutTradeNo}, nil
 }
 
 func (b *bank) Query(_ context.Context, p *gateway.Payment) (gateway.Notice, error) {
@@ -71,8 +73,9 @@ func (b *bank) Refund(_ context.Context, r *gateway.Refund) (gateway.Notice, err
 	defer b.mu.Unlock()
 	n, ok := b.refunds[r.RefundNo]
 	if !ok || b.decides && n.Kind != gateway.Refunded && n.Kind != gateway.RefundFailed {
-		n = gateway.Notice{Kind: gateway.RefundPending, OutTradeNo: r.OutTradeNo, TransactionID: r.TransactionID, RefundNo: r.RefundNo,
-			Amount: r.Amount, Currency: r.Currency}
+		n = gateway.Notice{Kind: gateway.RefundPending, OutTradeNo: r.OutTradeNo, TransactionID: r.TransactionID,
+			RefundNo: r.RefundNo,
+			Amount:   r.Amount, Currency: r.Currency}
 		if b.decides {
 			n.Kind = []gateway.Kind{gateway.Refunded, gateway.RefundFailed}[len(r.RefundNo)%2]
 		}
@@ -92,10 +95,13 @@ func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Disp
 	for name, b := range banks {
 		configured[name] = &gateway.Configured{Gateway: b, Name: name, Tenant: tenant, Timeout: 10 * time.Second}
 	}
-	return dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: m.app}, Reader: payment.NewReader(m.app), Gateways: configured,
-		ApplyNotice: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential, r string) (dispatch.Result, error) {
+	return dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: m.app}, Reader: payment.NewReader(m.app),
+		Gateways: configured,
+		ApplyNotice: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential,
+			r string) (dispatch.Result, error) {
 			out, err := flow.CommitNotice(ctx, m.engines[1], k, said, c, r)
-			return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed, Payment: out.Submitted}, err
+			return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
+				Payment: out.Submitted}, err
 		},
 		AccountExists: func(context.Context, int32, string, string) (bool, error) { return true, nil },
 		Log:           slog.New(slog.DiscardHandler)})

@@ -13,8 +13,10 @@ import (
 // secondGateway adds the gateway "h": from the account gwh to user:3, or to sus.
 func (m *till) secondGateway() {
 	m.Helper()
-	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "gwh", Asset: "CNY", Kind: "asset"}}}), "ok")
-	m.wants(&flow.PutGateway{Caller: caller, Name: "h", Gateway: payment.Gateway{Clearing: "gwh", Suspense: "sus", Payee: user(3)}}, "ok")
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "gwh", Asset: "CNY", Kind: "asset"}}}), "ok")
+	m.wants(&flow.PutGateway{Caller: caller, Name: "h",
+		Gateway: payment.Gateway{Clearing: "gwh", Suspense: "sus", Payee: user(3)}}, "ok")
 }
 
 // calls compares the calls that are due: gateway, number and kind.
@@ -68,7 +70,8 @@ func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
 	m.says(notice("n2", of("py", "t1")), "unknown again")
 	m.gets(flagUnknown("px"), "true")
 	m.gets(flagUnknown("px"), "false")
-	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py"), flagUnknown("py")); got != "unknown again, false, false" {
+	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py"),
+		flagUnknown("py")); got != "unknown again, false, false" {
 		t.Error(got)
 	}
 	m.lost("0")
@@ -95,7 +98,8 @@ func TestARunThatFlagsMoneyLeavesAClose(t *testing.T) {
 		if err != nil || len(due) != 1 {
 			t.Fatal(due, err)
 		}
-		flags, pending := flow.FlagUnknowns(due, "r")[0].Command, notice("n2", kind(gateway.Pending)) // its submission was on its way
+		// its submission was on its way
+		flags, pending := flow.FlagUnknowns(due, "r")[0].Command, notice("n2", kind(gateway.Pending))
 		if together {
 			m.gets(flags, "true")
 			if got := m.together(hears(pending), flagUnknown("p1")); got != "known, false" {

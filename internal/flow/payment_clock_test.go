@@ -19,9 +19,9 @@ import (
 )
 
 // TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds, and about console refunds, up to
-// three times, also about the amount, and tells what it said in any order, more than once, and not all of it, several at
-// once on two engines. Meanwhile a person writes flags off. At the end the service knows what the gateway has given back,
-// and one open flag has what neither the books nor the person have.
+// three times, also about the amount, and tells what it said in any order, more than once, and not all of it, several
+// at once on two engines. Meanwhile a person writes flags off. At the end the service knows what the gateway has given
+// back, and one open flag has what neither the books nor the person have.
 func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -63,7 +63,8 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 				}
 			}
 		}
-		rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "order"), 1)).Shuffle(len(told), func(i, j int) { told[i], told[j] = told[j], told[i] })
+		rand.New(rand.NewPCG(rapid.Uint64().Draw(r, "order"), 1)).Shuffle(len(told),
+			func(i, j int) { told[i], told[j] = told[j], told[i] })
 		var log []string
 		for len(told) > 0 {
 			some := told[:rapid.IntRange(1, min(len(told), 3)).Draw(r, "at once")]
@@ -84,7 +85,8 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			if id, err := strconv.ParseInt(open, 10, 64); err != nil {
 				t.Fatal(err)
 			} else if id != 0 && rapid.IntRange(0, 3).Draw(r, "resolve") == 0 {
-				log = append(log, "write off: "+m.pay(0, &flow.ResolveFlag{Caller: caller, ID: id, Resolution: payment.WriteOff, Target: "loss"}))
+				log = append(log, "write off: "+m.pay(0,
+					&flow.ResolveFlag{Caller: caller, ID: id, Resolution: payment.WriteOff, Target: "loss"}))
 			}
 		}
 		for number, amount := range asked {
@@ -155,9 +157,10 @@ func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
 				kind   gateway.Kind
 				want   string
 			}{{10, gateway.Refunded, "applied"}, {16, vague, "known"}, {14, gateway.RefundFailed, "flagged"}} {
-				m.says(notice(fmt.Sprint("m", id), amountOf("4", "CNY"), ofRefund("r1", x.kind), func(s *payment.Received) {
-					s.At = time.Now().Add(-time.Hour).Add(time.Duration(x.minute) * time.Minute)
-				}), x.want)
+				m.says(notice(fmt.Sprint("m", id), amountOf("4", "CNY"), ofRefund("r1", x.kind),
+					func(s *payment.Received) {
+						s.At = time.Now().Add(-time.Hour).Add(time.Duration(x.minute) * time.Minute)
+					}), x.want)
 			}
 			m.is("o paid, p1 succeeded, r1 succeeded; refund_returned 400; gw -6, user:3 6")
 			m.verify()
@@ -170,7 +173,8 @@ func TestAnAnswerAboutARefundCountsAgain(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
 	answer := func(change ...func(*payment.Received)) payment.Received {
-		s := notice("answer", append([]func(*payment.Received){amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)}, change...)...)
+		s := notice("answer", append([]func(*payment.Received){amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)},
+			change...)...)
 		s.Callback = false
 		return s
 	}

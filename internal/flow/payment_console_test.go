@@ -24,15 +24,18 @@ func paidTill(t *testing.T) *till {
 
 // console says that money was given back that no refund asked for.
 func console(id, amount string, change ...func(*payment.Received)) payment.Received {
-	return notice(id, append([]func(*payment.Received){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded), refundID("re_" + id)}, change...)...)
+	return notice(id, append([]func(*payment.Received){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded),
+		refundID("re_" + id)}, change...)...)
 }
 
 // refuses expects that a refund is more than what remains.
 func (m *till) refuses(c *flow.RefundPayment, remaining string) {
 	m.Helper()
-	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
+	_, err := m.engines[0].Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
 	f := fault.Of(err)
-	if f == nil || f.Reason != payment.RefundExceedsPaid || f.Metadata["remaining"] != remaining || f.Metadata["out_trade_no"] != "p1" {
+	if f == nil || f.Reason != payment.RefundExceedsPaid || f.Metadata["remaining"] != remaining ||
+		f.Metadata["out_trade_no"] != "p1" {
 		m.Errorf("refund %s: %v %v, want that %s remains", c.RefundNo, err, f, remaining)
 	}
 }
@@ -85,7 +88,8 @@ func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	}
 	m.refuses(refund("r3", ""), "0.00")
 	m.verify()
-	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied") // the gateway does not give back more than came
+	// the gateway does not give back more than came
+	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.refuses(refund("r3", "6.01"), "6.00")
 	m.gets(refund("r3", ""), "r3 asked")
 	m.is("o refunding, p1 succeeded, r1 failed, r3 asked; unknown_refund 400; gw -10, user:3 10 held 6")
@@ -116,7 +120,8 @@ func TestARefundMeetsTheConsoleOnTwoServers(t *testing.T) {
 		wait.Go(func() { ends[0] = m.hear(0, console(fmt.Sprint("m", n), "1")) })
 		wait.Go(func() { ends[1] = said(1, refund(fmt.Sprint("r", n), "0.75")) })
 		wait.Wait()
-		if want := map[bool]string{true: fmt.Sprint("r", n, " asked"), false: "REFUND_EXCEEDS_PAID"}[n < 5]; ends[0] != "flagged" || n != 5 && ends[1] != want {
+		if want := map[bool]string{true: fmt.Sprint("r", n, " asked"),
+			false: "REFUND_EXCEEDS_PAID"}[n < 5]; ends[0] != "flagged" || n != 5 && ends[1] != want {
 			t.Errorf("%d: %q", n, ends)
 		}
 		m.verify()
@@ -136,7 +141,8 @@ func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
 			m.says(console("m2", "9", amountOf("9", "USD")), "flagged") // cannot be compared
 			paid := notice("n1", amountOf("10", "CNY"))
 			if together {
-				got := m.together(hears(console("m3", "2")), hears(paid), hears(console("m4", "0.001")), refund("r1", "7"), refund("r2", "6.99"))
+				got := m.together(hears(console("m3", "2")), hears(paid), hears(console("m4", "0.001")),
+					refund("r1", "7"), refund("r2", "6.99"))
 				if got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID, r2 asked" {
 					t.Error(got)
 				}
@@ -299,7 +305,8 @@ func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
 		var wait sync.WaitGroup
 		for s := range 4 {
 			wait.Go(func() {
-				got := m.pay(s%2, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", i)}, OutTradeNo: p})
+				got := m.pay(s%2, &flow.RefundPayment{Caller: caller,
+					RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", i)}, OutTradeNo: p})
 				if got != fmt.Sprint("r", i, " asked") && got != fmt.Sprint("r", i, " asked existed") {
 					t.Errorf("refund %d: %s", i, got)
 				}
@@ -326,7 +333,8 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 		if ends != [2]string{"flagged", "applied"} {
 			t.Errorf("%d: %q", n, ends)
 		}
-		c := &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", n)}, OutTradeNo: number}
+		c := &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", n)},
+			OutTradeNo: number}
 		m.gets(c, fmt.Sprintf("r%d asked", n))
 		if got := m.text("select amount::text from payment_refunds where refund_no = 'r" + fmt.Sprint(n) + "'"); got != "600" {
 			t.Errorf("%d: %s is given back, want 600", n, got)
@@ -358,7 +366,8 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*payment.Received){
-		"of nothing": amountOf("0", "CNY"), "without an amount": amountOf("0", ""), "in another currency": amountOf("4", "USD"),
+		"of nothing": amountOf("0", "CNY"), "without an amount": amountOf("0", ""),
+		"in another currency": amountOf("4", "USD"),
 	} {
 		for _, number := range []string{"", "hand"} {
 			t.Run(name+" "+number, func(t *testing.T) {

@@ -45,8 +45,8 @@ func writtenOff() flow.ResolveFlag {
 	return flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
 }
 
-// A console refund that fails later gave nothing back: its flag is withdrawn, or, if a person has booked it, followed by
-// one for the money that came back.
+// A console refund that fails later gave nothing back: its flag is withdrawn, or, if a person has booked it, followed
+// by one for the money that came back.
 func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -219,14 +219,16 @@ func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
 	m.verify()
 }
 
-// Two servers that hear at the same time that a console refund turned, also of a payment that is not known, flag it once.
+// Two servers that hear at the same time that a console refund turned, also of a payment that is not known, flag it
+// once.
 func TestAConsoleRefundTurnsOnTwoServers(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	for n := range 12 {
 		number := []string{"p1", "p9"}[n%2]
 		says := func(id string, k gateway.Kind) payment.Received {
-			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
+			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]),
+				refundID(fmt.Sprint("re_", n)))
 		}
 		m.says(says("m", gateway.Refunded), "flagged")
 		if n%3 > 0 {
@@ -253,7 +255,8 @@ func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
 	for n := range 10 {
 		number := []string{"p1", "p9"}[n%2]
 		says := func(id string, k gateway.Kind) payment.Received {
-			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]), refundID(fmt.Sprint("re_", n)))
+			return notice(fmt.Sprint(id, n), amountOf("0.1", "CNY"), ofRefund("", k), of(number, "t"+number[1:]),
+				refundID(fmt.Sprint("re_", n)))
 		}
 		m.says(says("m", gateway.Refunded), "flagged")
 		resolve := m.resolveLast(writtenOff())
@@ -277,7 +280,8 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, REFUND_EXCEEDS_PAID, r2 asked" {
 		t.Error(got)
 	}
-	if got := m.together(hears(gaveBack("m3", "2")), refund("r3", "1.01"), hears(cameBack("m4")), hears(gaveBack("m5", "2.5"))); got !=
+	if got := m.together(hears(gaveBack("m3", "2")), refund("r3", "1.01"), hears(cameBack("m4")),
+		hears(gaveBack("m5", "2.5"))); got !=
 		"flagged, REFUND_EXCEEDS_PAID, applied, flagged" {
 		t.Error(got)
 	}
@@ -307,7 +311,8 @@ func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T)
 	if got := m.together(hears(gaveBack("m3", "4", no)), refund("r1", "10")); got != "flagged, REFUND_EXCEEDS_PAID" {
 		t.Error(got)
 	}
-	if got := m.together(hears(gaveBack("m4", "9", of("p9", ""))), refund("r1", "6")); got != "flagged, REFUND_EXCEEDS_PAID" {
+	if got := m.together(hears(gaveBack("m4", "9", of("p9", ""))),
+		refund("r1", "6")); got != "flagged, REFUND_EXCEEDS_PAID" {
 		t.Error(got)
 	}
 	if got := m.together(hears(cameBack("m5", no)), refund("r1", "10")); got != "applied, r1 asked" {
@@ -339,7 +344,8 @@ func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
 	eur := func(id, n string) payment.Received { return gaveBack(id, n, amountOf(n, "EUR")) }
 	m.says(eur("m1", "3"), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
-	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "EUR", Scale: 2}}}), "ok")
+	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+		Assets: []ledger.NewAsset{{Code: "EUR", Scale: 2}}}), "ok")
 	m.says(eur("m2", "3.00"), "known")
 	m.says(console("m3", "4"), "flagged")
 	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
@@ -354,15 +360,16 @@ func TestThePaymentOfAConsoleRefundIsFoundByItsID(t *testing.T) {
 	m := paidTill(t)
 	m.says(gaveBack("m1", "4", of("p9", "t9")), "flagged")
 	for id, want := range map[string]string{"re_1": "p9", "re_2": ""} {
-		got, err := payment.NewReader(m.app).NumberOf(t.Context(), payment.GatewayKey{Tenant: 1, Gateway: "g"}, "", id, "t9")
+		got, err := payment.NewReader(m.app).NumberOf(t.Context(), payment.GatewayKey{Tenant: 1, Gateway: "g"}, "", id,
+			"t9")
 		if got != want || err != nil {
 			t.Errorf("%s: %q, %v", id, got, err)
 		}
 	}
 }
 
-// A refund on another server that has read what remains of a payment holds its instance. A notice about a console refund
-// of it waits for that, whatever payment the notice names.
+// A refund on another server that has read what remains of a payment holds its instance. A notice about a console
+// refund of it waits for that, whatever payment the notice names.
 func TestAConsoleRefundWaitsForARefundOfItsPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

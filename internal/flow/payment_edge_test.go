@@ -22,7 +22,8 @@ func (m *till) ownOrders(from, to string, change func(*machine.Allowed)) {
 			change(&d.Moves[i])
 		}
 	}
-	if got := m.pay(0, flow.Machine(machine.NewDefine(caller, machine.OrderMachine, &d))); got == "" || got == "FIELD_INVALID" {
+	if got := m.pay(0, flow.Machine(machine.NewDefine(caller, machine.OrderMachine, &d))); got == "" ||
+		got == "FIELD_INVALID" {
 		m.Fatal(got)
 	}
 }
@@ -76,7 +77,8 @@ func TestAPaymentThatWasGivenBackPaysNoOrder(t *testing.T) {
 	m.says(notice("n1", amountOf("10", "CNY")), "flagged")
 	m.is("o awaiting_payment, p1 late; late 1000 sus; gw -10, sus 10")
 	m.verify()
-	for foreign, want := range map[string]string{"": "late late 1000 sus", "merchant m2": "suspended wrong_merchant 1000 sus"} {
+	for foreign, want := range map[string]string{"": "late late 1000 sus",
+		"merchant m2": "suspended wrong_merchant 1000 sus"} {
 		m = newTill(t)
 		m.payableOrder("o", outside)
 		m.create("o", "p1")
@@ -115,7 +117,8 @@ func TestAnswersLikeEarlierOnesCount(t *testing.T) {
 		t.Helper()
 		s := notice("create/pending/p1", kind(gateway.Pending), amountOf("10", "CNY"))
 		s.Callback, s.Foreign = false, foreign
-		if _, err := flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, c, "r"); err != nil {
+		if _, err := flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
+			s, c, "r"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,7 +14,8 @@ func TestANoticeIsKeptOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	for _, want := range []string{"known", "known existed"} {
-		got := resultText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, notice("n1", kind(gateway.Other), of("", "")),
+		got := resultText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
+			notice("n1", kind(gateway.Other), of("", "")),
 			payment.VerdictKnown, "not followed", "r"))
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -43,7 +44,8 @@ func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 	m.is("o awaiting_payment, p1 created, p9 late; unknown_number 900, wrong_merchant 1000, unknown_refund 100")
 	m.verify()
 	m.gets(m.resolve(0, writtenOff()), "GATEWAY_NOT_FOUND")
-	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "new", Asset: "CNY", Kind: "asset"}}}), "ok")
+	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "new", Asset: "CNY", Kind: "asset"}}}), "ok")
 	m.wants(&flow.PutGateway{Caller: caller, Name: "new", Gateway: payment.Gateway{Clearing: "new"}}, "ok")
 	m.gets(m.resolve(0, writtenOff()), "unknown_number write_off")
 	m.gets(m.resolve(2, writtenOff()), "unknown_refund write_off")

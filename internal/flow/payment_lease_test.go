@@ -67,19 +67,21 @@ func TestACallerHasTheCallOfItsPayment(t *testing.T) {
 	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) > 0 || err != nil {
 		t.Errorf("a worker has taken %+v: %v", taken, err)
 	}
-	if _, ok, err := u.TakeOne(t.Context(), caller.Tenant, payment.OfPayment, "p1", time.Minute, true); ok || err != nil {
+	if _, ok, err := u.TakeOne(t.Context(), caller.Tenant, payment.OfPayment, "p1", time.Minute, true); ok ||
+		err != nil {
 		t.Errorf("another caller has the call: %v", err)
 	}
 	if err := u.Again(t.Context(), *l, payment.Query, 0, "", ""); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) != 1 || taken[0].Kind != payment.Query || err != nil {
+	if taken, err := u.Take(t.Context(), k, 10, time.Minute); len(taken) != 1 || taken[0].Kind != payment.Query ||
+		err != nil {
 		t.Errorf("after the lease: %+v: %v", taken, err)
 	}
 }
 
-// A worker leases a call at the moment in which a callback decides its payment: nothing is left to ask. And if its order
-// is cancelled then, the gateway is asked to close the payment.
+// A worker leases a call at the moment in which a callback decides its payment: nothing is left to ask. And if its
+// order is cancelled then, the gateway is asked to close the payment.
 func TestACallThatIsBeingLeasedEnds(t *testing.T) {
 	t.Parallel()
 	call := "select coalesce((select call from payment_calls), 'none')"

@@ -46,17 +46,23 @@ var (
 	drawnDecisions = rapid.SampledFrom([]payment.Resolution{payment.Accept, payment.GiveBack, payment.WriteOff})
 )
 
-// begin makes the accounts and the orders, of 10 each: "o" of the shipped machine, and "twice" of one that has two states
-// that confirm.
+// begin makes the accounts and the orders, of 10 each: "o" of the shipped machine, and "twice" of one that has two
+// states that confirm.
 func (p *payPlay) begin() {
-	p.now(&flow.PutGateway{Caller: p.caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw-g", Suspense: "sus", Payee: "shop"}})
-	p.now(&flow.PutGateway{Caller: p.caller, Name: "h", Gateway: payment.Gateway{Clearing: "gw-h", Suspense: "sus", Payee: "shop"}})
+	p.now(&flow.PutGateway{Caller: p.caller, Name: "g",
+		Gateway: payment.Gateway{Clearing: "gw-g", Suspense: "sus", Payee: "shop"}})
+	p.now(&flow.PutGateway{Caller: p.caller, Name: "h",
+		Gateway: payment.Gateway{Clearing: "gw-h", Suspense: "sus", Payee: "shop"}})
 	zero := dec("0")
-	p.now(flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
+	p.now(flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
 	p.now(flow.Ledger(&ledger.CreateAccountsCommand{Caller: p.caller, Accounts: []ledger.NewAccount{
-		{Code: "gw-g", Asset: "CNY", Kind: "asset"}, {Code: "gw-h", Asset: "CNY", Kind: "asset"}, {Code: "loss", Asset: "CNY", Kind: "expense"},
-		{Code: "shop", Asset: "CNY", Kind: "liability", Min: &zero}, {Code: "sus", Asset: "CNY", Kind: "liability", Min: &zero}}}))
-	d := &machine.Definition{States: []machine.State{{Name: "pending", Initial: true}, {Name: "paid", Parts: machine.ConfirmParts},
+		{Code: "gw-g", Asset: "CNY", Kind: "asset"}, {Code: "gw-h", Asset: "CNY", Kind: "asset"},
+		{Code: "loss", Asset: "CNY", Kind: "expense"},
+		{Code: "shop", Asset: "CNY", Kind: "liability", Min: &zero},
+		{Code: "sus", Asset: "CNY", Kind: "liability", Min: &zero}}}))
+	d := &machine.Definition{States: []machine.State{{Name: "pending", Initial: true},
+		{Name: "paid", Parts: machine.ConfirmParts},
 		{Name: "done", Parts: machine.ConfirmParts}, {Name: "cancelled", Parts: machine.CancelParts}},
 		Moves: []machine.Allowed{{From: []string{"pending"}, To: "paid"}, {From: []string{"paid"}, To: "done"},
 			{From: []string{"pending", "paid"}, To: "cancelled"}}}
@@ -66,8 +72,9 @@ func (p *payPlay) begin() {
 		no, machine, number string
 		within              time.Duration
 	}{{"o", machine.OrderMachine, "p1", within}, {"twice", "twice", "p2", 0}} {
-		p.now(&flow.CreateOrder{Caller: p.caller, OrderNo: x.no, Facts: order.Facts{Machine: x.machine, Subject: "ann", Asset: "CNY",
-			Amount: dec("10"), PayWithin: x.within}})
+		p.now(&flow.CreateOrder{Caller: p.caller, OrderNo: x.no,
+			Facts: order.Facts{Machine: x.machine, Subject: "ann", Asset: "CNY",
+				Amount: dec("10"), PayWithin: x.within}})
 		if rapid.IntRange(0, 3).Draw(p.T, "created") > 0 {
 			p.now(&flow.CreatePayment{Caller: p.caller, OrderNo: x.no, Gateway: "g", OutTradeNo: x.number})
 		}
@@ -78,7 +85,8 @@ func (p *payPlay) begin() {
 func (p *payPlay) now(c flow.Command) (end string) {
 	p.Helper()
 	for range 2 { // what PutGateway names is not there yet
-		out, err := p.market.engines[0].Do(context.Background(), flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 12, Bytes: 400, Command: c})
+		out, err := p.market.engines[0].Do(context.Background(),
+			flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 12, Bytes: 400, Command: c})
 		if err == nil {
 			return describePay(out, nil)
 		}
@@ -106,7 +114,8 @@ func (p *payPlay) pick(r *rapid.T, what, sql string, other *rapid.Generator[stri
 
 // create starts a payment.
 func (p *payPlay) create(r *rapid.T) {
-	p.waiting = append(p.waiting, &flow.CreatePayment{Caller: p.caller, OrderNo: drawnOrders.Draw(r, "order"), Gateway: drawnBanks.Draw(r, "bank"),
+	p.waiting = append(p.waiting, &flow.CreatePayment{Caller: p.caller, OrderNo: drawnOrders.Draw(r, "order"),
+		Gateway: drawnBanks.Draw(r, "bank"),
 		PayType: rapid.SampledFrom([]string{"", "app"}).Draw(r, "type"), OutTradeNo: drawnNumbers.Draw(r, "number")})
 }
 
@@ -117,16 +126,19 @@ func (p *payPlay) hear(bank string, s payment.Received) {
 		s.ID = fmt.Sprint("n", p.notices)
 	}
 	s.Callback, s.Body = true, []byte("{}")
-	p.waiting = append(p.waiting, &flow.ApplyNotice{Caller: p.caller, NoticeParams: flow.NoticeParams{Gateway: bank, Received: s}})
+	p.waiting = append(p.waiting, &flow.ApplyNotice{Caller: p.caller,
+		NoticeParams: flow.NoticeParams{Gateway: bank, Received: s}})
 }
 
 // paid says that a transaction came: the same for ever, but perhaps under another id, or of another number.
 func (p *payPlay) paid(r *rapid.T) {
-	name, transaction := drawnBanks.Draw(r, "bank"), rapid.SampledFrom([]string{"t1", "t2", "t3", "t4"}).Draw(r, "transaction")
+	name, transaction := drawnBanks.Draw(r, "bank"),
+		rapid.SampledFrom([]string{"t1", "t2", "t3", "t4"}).Draw(r, "transaction")
 	s, again := p.told[name+"/"+transaction]
 	if !again {
-		s = payment.Received{Notice: gateway.Notice{Kind: gateway.Paid, OutTradeNo: drawnNumbers.Draw(r, "number"), TransactionID: transaction,
-			Amount: dec(drawnAmounts.Draw(r, "amount")), Currency: "CNY"}, Asset: "CNY"}
+		s = payment.Received{Notice: gateway.Notice{Kind: gateway.Paid, OutTradeNo: drawnNumbers.Draw(r, "number"),
+			TransactionID: transaction,
+			Amount:        dec(drawnAmounts.Draw(r, "amount")), Currency: "CNY"}, Asset: "CNY"}
 		switch drawnOddities.Draw(r, "odd") {
 		case "currency":
 			s.Currency, s.Asset = "XAU", ""
@@ -179,15 +191,19 @@ func (p *payPlay) back(r *rapid.T) {
 	}
 	kinds := []gateway.Kind{gateway.Refunded, gateway.RefundFailed, gateway.RefundPending, gateway.RefundAbnormal}
 	if len(row) < 5 {
-		p.hear(drawnBanks.Draw(r, "bank"), payment.Received{Notice: gateway.Notice{OutTradeNo: drawnNumbers.Draw(r, "number"),
-			Kind:            rapid.SampledFrom([]gateway.Kind{gateway.Refunded, gateway.Refunded, gateway.RefundFailed}).Draw(r, "end"),
+		p.hear(drawnBanks.Draw(r, "bank"), payment.Received{Notice: gateway.Notice{OutTradeNo: drawnNumbers.Draw(r,
+			"number"),
+			Kind: rapid.SampledFrom([]gateway.Kind{gateway.Refunded, gateway.Refunded,
+				gateway.RefundFailed}).Draw(r, "end"),
 			TransactionID:   rapid.SampledFrom([]string{"", "t1", "t2"}).Draw(r, "transaction"),
 			RefundNo:        rapid.SampledFrom([]string{"", "hand", "hand2"}).Draw(r, "by hand"),
 			GatewayRefundID: rapid.SampledFrom([]string{"", "re_1", "re_2"}).Draw(r, "id"),
-			Amount:          dec(rapid.SampledFrom([]string{"2", "2", "3", "0"}).Draw(r, "given")), Currency: "CNY"}, Asset: "CNY"})
+			Amount:          dec(rapid.SampledFrom([]string{"2", "2", "3", "0"}).Draw(r, "given")), Currency: "CNY"},
+			Asset: "CNY"})
 		return
 	}
-	n := gateway.Notice{Kind: rapid.SampledFrom(kinds).Draw(r, "kind"), OutTradeNo: row[1], TransactionID: row[2], RefundNo: no,
+	n := gateway.Notice{Kind: rapid.SampledFrom(kinds).Draw(r, "kind"), OutTradeNo: row[1], TransactionID: row[2],
+		RefundNo: no,
 		Currency: row[3], Amount: dec(row[4])}
 	b := p.banks[row[0]]
 	b.with(func() {
@@ -204,8 +220,9 @@ func (p *payPlay) back(r *rapid.T) {
 
 // refund asks for a refund of 4, or of all.
 func (p *payPlay) refund(r *rapid.T) {
-	c := &flow.RefundPayment{Caller: p.caller, RefundKey: payment.RefundKey{RefundNo: drawnRefunds.Draw(r, "refund")}, OutTradeNo: p.pick(r, "number",
-		"select key from machine_instances where tenant_id = $1 and machine = 'payment' and state = 'succeeded'", drawnNumbers)}
+	c := &flow.RefundPayment{Caller: p.caller, RefundKey: payment.RefundKey{RefundNo: drawnRefunds.Draw(r, "refund")},
+		OutTradeNo: p.pick(r, "number",
+			"select key from machine_instances where tenant_id = $1 and machine = 'payment' and state = 'succeeded'", drawnNumbers)}
 	if four := dec("4"); rapid.Bool().Draw(r, "part") {
 		c.Amount = &four
 	}
@@ -227,7 +244,8 @@ func (p *payPlay) resolve(r *rapid.T) {
 
 // end cancels an order, or moves it on.
 func (p *payPlay) end(r *rapid.T) {
-	c := &flow.MoveOrder{Caller: p.caller, OrderNo: drawnOrders.Draw(r, "order"), Cancel: true, Params: machine.MoveParams{Cause: flow.CauseCancel}}
+	c := &flow.MoveOrder{Caller: p.caller, OrderNo: drawnOrders.Draw(r, "order"), Cancel: true,
+		Params: machine.MoveParams{Cause: flow.CauseCancel}}
 	switch rapid.IntRange(0, 3).Draw(r, "end") {
 	case 0, 1:
 		return
@@ -241,7 +259,8 @@ func (p *payPlay) end(r *rapid.T) {
 func (p *payPlay) flag(r *rapid.T) {
 	no := drawnNumbers.Draw(r, "number")
 	if p.text("select count(*)::text from payment_calls where tenant_id = $1 and number = $2 and call = 'flag' and next_call_at <= now()", no) == "1" {
-		p.waiting = append(p.waiting, &flow.FlagUnknown{Caller: p.caller, Key: payment.Key{Tenant: p.caller.Tenant, OutTradeNo: no}})
+		p.waiting = append(p.waiting, &flow.FlagUnknown{Caller: p.caller,
+			Key: payment.Key{Tenant: p.caller.Tenant, OutTradeNo: no}})
 	}
 }
 
@@ -266,7 +285,8 @@ func (p *payPlay) commit(together bool) {
 	}
 	for i, c := range p.waiting {
 		p.log = append(p.log, fmt.Sprintf("%T: %s", c, ends[i]))
-		if s, ok := c.(*flow.ApplyNotice); ok && strings.ToUpper(ends[i]) == ends[i] { // refused: the money goes to suspense
+		// refused: the money goes to suspense
+		if s, ok := c.(*flow.ApplyNotice); ok && strings.ToUpper(ends[i]) == ends[i] {
 			k := payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: s.Gateway}
 			end := resultText(flow.CommitNotice(ctx, p.market.engines[i%2], k, s.Received, nil, "r"))
 			if strings.ToUpper(end) == end {
@@ -282,8 +302,8 @@ func (p *payPlay) wait(minutes int) {
 	p.market.clock.Set(p.market.TB, time.Duration(p.minutes.Add(int32(minutes)))*time.Minute)
 }
 
-// TestPaymentsComeToRest runs random commands of callers, banks, persons and the scheduler, several in a batch or at the
-// same time on two engines, and lets time pass. Then the banks decide everything, and the books have to be right.
+// TestPaymentsComeToRest runs random commands of callers, banks, persons and the scheduler, several in a batch or at
+// the same time on two engines, and lets time pass. Then the banks decide everything, and the books have to be right.
 func TestPaymentsComeToRest(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -295,8 +315,10 @@ func TestPaymentsComeToRest(t *testing.T) {
 		p.dispatcher = m.dispatcher(p.caller.Tenant, p.banks)
 		p.begin()
 		r.Repeat(map[string]func(*rapid.T){
-			"create": p.create, "create too": p.create, "paid": p.paid, "paid too": p.paid, "paid three": p.paid, "say": p.say, "back": p.back,
-			"back too": p.back, "refund": p.refund, "refund too": p.refund, "resolve": p.resolve, "resolve too": p.resolve, "end": p.end, "flag": p.flag,
+			"create": p.create, "create too": p.create, "paid": p.paid, "paid too": p.paid, "paid three": p.paid,
+			"say": p.say, "back": p.back,
+			"back too": p.back, "refund": p.refund, "refund too": p.refund, "resolve": p.resolve,
+			"resolve too": p.resolve, "end": p.end, "flag": p.flag,
 			"commit":  func(r *rapid.T) { p.commit(rapid.Bool().Draw(r, "together")) },
 			"commits": func(*rapid.T) { p.commit(true) },
 			"call": func(r *rapid.T) {
@@ -309,8 +331,10 @@ func TestPaymentsComeToRest(t *testing.T) {
 			},
 			"put": func(r *rapid.T) {
 				name := drawnBanks.Draw(r, "bank")
-				p.waiting = append(p.waiting, &flow.PutGateway{Caller: p.caller, Name: name, Gateway: payment.Gateway{Clearing: "gw-" + name,
-					Suspense: rapid.SampledFrom([]string{"sus", "", "missing"}).Draw(r, "suspense"), Payee: "shop"}})
+				p.waiting = append(p.waiting, &flow.PutGateway{Caller: p.caller, Name: name,
+					Gateway: payment.Gateway{Clearing: "gw-" + name,
+						Suspense: rapid.SampledFrom([]string{"sus", "", "missing"}).Draw(r, "suspense"),
+						Payee:    "shop"}})
 			},
 		})
 		p.commit(true)

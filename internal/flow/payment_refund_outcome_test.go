@@ -35,7 +35,8 @@ func hears(s payment.Received) flow.Command {
 }
 
 func (m *till) hearFrom(name string, s payment.Received) string {
-	return resultText(flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
+	return resultText(flow.CommitNotice(context.Background(), m.engines[0],
+		payment.GatewayKey{Tenant: 1, Gateway: name}, s, nil, "r"))
 }
 
 func creates(number, payType string) *flow.CreatePayment {
@@ -110,7 +111,8 @@ func TestAnUnknownPaymentIsCreatedInItsBatch(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o")
-	if got := m.together(hears(notice("n1")), creates("p1", ""), hears(notice("n1"))); got != "unknown again, p1 created, applied" {
+	if got := m.together(hears(notice("n1")), creates("p1", ""),
+		hears(notice("n1"))); got != "unknown again, p1 created, applied" {
 		t.Error(got)
 	}
 	m.is("o paid, p1 succeeded; gw -6, user:3 10")
@@ -137,7 +139,8 @@ func TestAPaymentThatTheGatewayLearnsOfInTheBatchOfTheEndIsClosed(t *testing.T) 
 func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.wants(&flow.PutGateway{Caller: caller, Name: "h", Gateway: payment.Gateway{Clearing: "loss", Suspense: "sus", Payee: user(3)}}, "ok")
+	m.wants(&flow.PutGateway{Caller: caller, Name: "h",
+		Gateway: payment.Gateway{Clearing: "loss", Suspense: "sus", Payee: user(3)}}, "ok")
 	m.payableOrder("o")
 	m.create("o", "p1")
 	for i, k := range []gateway.Kind{gateway.Pending, gateway.Declined, gateway.Closed} {
@@ -159,7 +162,8 @@ func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 	if got := m.hearFrom("h", notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded))); got != "flagged" {
 		t.Error(got)
 	}
-	if got := m.hearFrom("h", notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed))); got != "applied" {
+	if got := m.hearFrom("h", notice("m2", amountOf("4", "CNY"),
+		ofRefund("r1", gateway.RefundFailed))); got != "applied" {
 		t.Error(got)
 	}
 	m.is("o paid, p1 succeeded, r1 asked; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, sus 6, user:3 10 held 4")
@@ -208,7 +212,8 @@ func TestMoneyComesFromTheAccountsOfTheGatewayAsItIs(t *testing.T) {
 	ten := amountOf("10", "CNY")
 	zero := dec("0")
 	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
-		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}), "ok")
+		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}),
+		"ok")
 	for _, n := range []string{"1", "2", "3", "4"} {
 		m.payableOrder("o"+n, outside)
 		m.create("o"+n, "p"+n)
@@ -346,8 +351,9 @@ func TestMoneyWhoseNamesAreTakenIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	transfer := func(no string) {
-		m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: no, Type: "x",
-			Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec("1")}}}}), "ok")
+		m.wants(flow.Ledger(&ledger.TransferCommand{Caller: caller,
+			TransferParams: ledger.TransferParams{BizNo: no, Type: "x",
+				Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec("1")}}}}), "ok")
 	}
 	transfer("pay/g/t1")
 	m.payableOrder("o")
@@ -390,7 +396,8 @@ func TestAFlagIsResolvedOnce(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
-	back, off := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
+	back, off := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"},
+		flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
 	if got := m.together(m.resolve(0, back), m.resolve(0, off)); got != "wrong_amount refund, FLAG_RESOLVED" {
 		t.Error(got)
 	}
@@ -426,8 +433,10 @@ func TestANoticeSeesAPutGatewayOfItsBatch(t *testing.T) {
 	m.create("o", "p1")
 	zero := dec("0")
 	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
-		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}), "ok")
-	got := m.together(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw2", Suspense: "sus2"}},
+		{Code: "gw2", Asset: "CNY", Kind: "asset"}, {Code: "sus2", Asset: "CNY", Kind: "liability", Min: &zero}}}),
+		"ok")
+	got := m.together(&flow.PutGateway{Caller: caller, Name: "g",
+		Gateway: payment.Gateway{Clearing: "gw2", Suspense: "sus2"}},
 		hears(notice("n1", amountOf("10", "CNY"))))
 	if !strings.HasSuffix(got, ", applied") {
 		t.Error(got)
@@ -472,7 +481,8 @@ func TestEveryTransactionCanBeGivenBack(t *testing.T) {
 		}
 		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of("p1", fmt.Sprint("t", n))), want)
 	}
-	m.gets(m.resolve(times-2, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "second_transaction refund")
+	m.gets(m.resolve(times-2, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}),
+		"second_transaction refund")
 	unnamed := notice("m1", amountOf("10", "CNY"), of("p1", ""), ofRefund("r1", gateway.Refunded))
 	m.says(unnamed, "applied")
 	if got := m.text("select refunded::text from payment_transactions where transaction_id = 't22'"); got != "1000" {
@@ -544,7 +554,8 @@ func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 	m.gets(refund("r1", "4"), "r1 asked")
 	for no, want := range map[string]bool{"hand": true, "r1": false, "": false} {
 		for range 2 {
-			out, err := flow.CommitNotice(context.Background(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
+			out, err := flow.CommitNotice(context.Background(), m.engines[0],
+				payment.GatewayKey{Tenant: 1, Gateway: "g"},
 				notice("m"+no, ofRefund(no, gateway.RefundPending)), nil, "r")
 			if err != nil || out.NeedsQuery != want || !out.Done {
 				t.Errorf("refund %q: %+v, %v", no, out, err)
@@ -631,7 +642,8 @@ func TestAnUnknownRefundWithoutANumberIsFlaggedOnce(t *testing.T) {
 	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
 }
 
-// A payment that the gateway closed, or refused to create, and that is paid all the same, pays an order that waits for it.
+// A payment that the gateway closed, or refused to create, and that is paid all the same, pays an order that waits for
+// it.
 func TestTheMoneyOfAClosedPaymentPaysAnOrderThatWaits(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

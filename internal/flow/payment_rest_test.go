@@ -26,7 +26,8 @@ func (p *payPlay) calls(only int) {
 		if len(f) < 4 || only >= 0 && i != only {
 			continue
 		}
-		_, err := p.dispatcher.ClaimAndRun(context.Background(), payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: f[0]}, payment.Subject(f[1]), f[2], true)
+		_, err := p.dispatcher.ClaimAndRun(context.Background(),
+			payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: f[0]}, payment.Subject(f[1]), f[2], true)
 		p.log = append(p.log, fmt.Sprint("call ", c, ": ", err))
 	}
 }
@@ -39,11 +40,13 @@ func (p *payPlay) rest() {
 	for range 8 {
 		p.wait(25 * 60)
 		for no, name := range map[string]string{"o": machine.OrderMachine, "twice": "twice"} {
-			p.now(flow.Fire(&machine.FireCommand{Caller: p.caller, Key: machine.Key{Tenant: p.caller.Tenant, Machine: name, Key: no}}))
+			p.now(flow.Fire(&machine.FireCommand{Caller: p.caller,
+				Key: machine.Key{Tenant: p.caller.Tenant, Machine: name, Key: no}}))
 		}
 		for range 6 {
 			for _, no := range strings.Fields(p.text("select coalesce(string_agg(number, ' '), '') from payment_calls where tenant_id = $1 and call = 'flag'")) {
-				p.log = append(p.log, "flag "+no+": "+p.now(&flow.FlagUnknown{Caller: p.caller, Key: payment.Key{Tenant: p.caller.Tenant, OutTradeNo: no}}))
+				p.log = append(p.log, "flag "+no+": "+p.now(&flow.FlagUnknown{Caller: p.caller,
+					Key: payment.Key{Tenant: p.caller.Tenant, OutTradeNo: no}}))
 			}
 		}
 		p.calls(-1)

@@ -27,7 +27,8 @@ func newTill(t testing.TB) *till {
 	t.Helper()
 	m := &till{newMarket(t)}
 	zero := dec("0")
-	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "USD", Scale: 2}}}), "ok")
+	m.wants(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+		Assets: []ledger.NewAsset{{Code: "USD", Scale: 2}}}), "ok")
 	m.wants(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
 		{Code: "gw", Asset: "CNY", Kind: "asset"}, {Code: "sus", Asset: "CNY", Kind: "liability", Min: &zero},
 		{Code: "loss", Asset: "CNY", Kind: "expense"}}}), "ok")
@@ -37,7 +38,8 @@ func newTill(t testing.TB) *till {
 
 func (m *till) gateway(suspense string) {
 	m.Helper()
-	m.wants(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw", Suspense: suspense, Payee: user(3)}}, "ok")
+	m.wants(&flow.PutGateway{Caller: caller, Name: "g",
+		Gateway: payment.Gateway{Clearing: "gw", Suspense: suspense, Payee: user(3)}}, "ok")
 }
 
 // payableOrder is an order of 10 for 3 units of tea, of which user:0 pays 4 and the gateway 6.
@@ -57,7 +59,8 @@ func (m *till) create(orderNo, number string) string {
 
 // pay runs a command on an engine, and describes its end.
 func (m *till) pay(engine int, c flow.Command) string {
-	return describePay(m.engines[engine].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c}))
+	return describePay(m.engines[engine].Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c}))
 }
 
 func describePay(out commit.Outcome, err error) string {
@@ -111,7 +114,8 @@ func (m *till) says(s payment.Received, want string) {
 }
 
 func (m *till) hear(engine int, s payment.Received) string {
-	return resultText(flow.CommitNotice(context.Background(), m.engines[engine], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
+	return resultText(flow.CommitNotice(context.Background(), m.engines[engine],
+		payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r"))
 }
 
 func resultText(out flow.NoticeResult, err error) string {
@@ -215,7 +219,8 @@ func TestMoneyThatComesTwiceIsFlagged(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
-	if got := m.pay(0, &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", PayType: "app", OutTradeNo: "p2"}); got != "p2 created" {
+	if got := m.pay(0, &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", PayType: "app",
+		OutTradeNo: "p2"}); got != "p2 created" {
 		t.Fatal(got)
 	}
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
@@ -421,7 +426,8 @@ func TestManyNoticesAtOncePayOnce(t *testing.T) {
 	for i := range orders {
 		for n := range notices {
 			wait.Go(func() {
-				s := notice(fmt.Sprint("n", i, ".", n/3), amountOf("10", "CNY"), of(fmt.Sprint("q", i), fmt.Sprint("t", i)))
+				s := notice(fmt.Sprint("n", i, ".", n/3), amountOf("10", "CNY"),
+					of(fmt.Sprint("q", i), fmt.Sprint("t", i)))
 				end := m.hear(n%2, s)
 				mu.Lock()
 				defer mu.Unlock()
@@ -473,9 +479,11 @@ func TestADeclineOpensTheSubmitTokenAgain(t *testing.T) {
 	m.wants(flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{form}, Life: time.Minute}), "ok")
 	submit := func(number string) string {
 		return m.pay(0, &flow.Conditional{
-			Conditions: []flow.Condition{&flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: form, Operation: "payment.create_payment"},
+			Conditions: []flow.Condition{&flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: form,
+				Operation: "payment.create_payment"},
 				Made: func(flow.Result) map[string]string { return map[string]string{"resource": "payment"} }}},
-			Command: &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: number, TokenHash: token.Hash(form)}})
+			Command: &flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: number,
+				TokenHash: token.Hash(form)}})
 	}
 	if got := submit("p1"); !strings.Contains(got, "p1") {
 		t.Fatal(got)
@@ -543,8 +551,10 @@ func TestACallbackCommitsInOneAttempt(t *testing.T) {
 // storedTexts reads messages that a test keeps for later: recipients, separated by spaces.
 func storedTexts(c commit.Caller, stored []byte) (list []notify.SendCommand, err error) {
 	for i, to := range strings.Fields(string(stored)) {
-		list = append(list, notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: to, BusinessType: "paid",
-			BizNo: fmt.Sprint("paid/", i), Content: send.Content{Subject: "Paid", Text: "Thank you"}, Priority: notify.Normal}})
+		list = append(list, notify.SendCommand{Caller: c,
+			Params: notify.Params{Channel: send.Email, Recipient: to, BusinessType: "paid",
+				BizNo: fmt.Sprint("paid/", i), Content: send.Content{Subject: "Paid", Text: "Thank you"},
+				Priority: notify.Normal}})
 	}
 	return list, nil
 }
@@ -573,7 +583,8 @@ func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
 
 // fault runs a command, and returns its fault.
 func (m *till) fault(c flow.Command) *fault.Fault {
-	_, err := m.engines[0].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
+	_, err := m.engines[0].Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c})
 	return fault.Of(err)
 }
 
@@ -581,12 +592,14 @@ func (m *till) fault(c flow.Command) *fault.Fault {
 func TestTimesOfNoticesAreInTheRangeOfResponses(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	for i, at := range []time.Time{time.Date(0, 6, 1, 0, 0, 0, 0, time.UTC), time.Date(318857, 1, 1, 0, 0, 0, 0, time.UTC),
+	for i, at := range []time.Time{time.Date(0, 6, 1, 0, 0, 0, 0, time.UTC),
+		time.Date(318857, 1, 1, 0, 0, 0, 0, time.UTC),
 		time.Date(9999, 12, 31, 23, 59, 59, 0, time.FixedZone("", -24*3600+60))} {
 		o, p := fmt.Sprint("o", i), fmt.Sprint("p", i)
 		m.payableOrder(o, outside)
 		m.create(o, p)
-		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)), func(s *payment.Received) { s.At = at }), "applied")
+		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)),
+			func(s *payment.Received) { s.At = at }), "applied")
 	}
 	if got := m.text("select count(*)::text from payment_notices, payment_payments where occurred_at is not null or paid_at is not null"); got != "0" {
 		t.Errorf("%s notices and payments have a time", got)

@@ -39,7 +39,8 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 			}
 			m.says(back("m1", given), "flagged")
 			m.says(back("m2", given), "known")
-			m.says(notice("m3", amountOf("0", "CNY"), ofRefund("r1", gateway.Refunded)), "known") // it does not say how much
+			// it does not say how much
+			m.says(notice("m3", amountOf("0", "CNY"), ofRefund("r1", gateway.Refunded)), "known")
 			m.calls("none")
 			ended := "o refunded, p1 succeeded, r1 succeeded; " + c.flag + " 200"
 			m.is(ended)
@@ -56,7 +57,8 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 	t.Parallel()
 	for _, first := range []gateway.Kind{gateway.Refunded, gateway.RefundFailed} {
-		kinds, flags := []gateway.Kind{gateway.Refunded, gateway.RefundFailed}, []string{"unknown_refund", "refund_returned"}
+		kinds, flags := []gateway.Kind{gateway.Refunded, gateway.RefundFailed},
+			[]string{"unknown_refund", "refund_returned"}
 		state, books := "succeeded", "gw -6, user:3 6"
 		if first == gateway.RefundFailed {
 			kinds, flags = []gateway.Kind{kinds[1], kinds[0]}, []string{flags[1], flags[0]}
@@ -91,7 +93,8 @@ func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 			says(5, "applied")
 			says(6, "flagged")
 			m.gets(m.resolve(3, off), flags[0]+" write_off")
-			is(flags[1]+" 400 withdrawn, "+flags[1]+" 400 write_off, "+flags[0]+" 400 withdrawn, "+flags[0]+" 400 write_off", books)
+			is(flags[1]+" 400 withdrawn, "+flags[1]+" 400 write_off, "+
+				flags[0]+" 400 withdrawn, "+flags[0]+" 400 write_off", books)
 			m.verify()
 		})
 	}
@@ -104,7 +107,8 @@ func TestARefundTurnsTwiceInABatch(t *testing.T) {
 	said := func(id string, k gateway.Kind) flow.Command {
 		return hears(notice(id, amountOf("4", "CNY"), ofRefund("r1", k)))
 	}
-	got := m.together(said("m1", gateway.Refunded), said("m2", gateway.RefundFailed), said("m3", gateway.RefundFailed), said("m4", gateway.Refunded))
+	got := m.together(said("m1", gateway.Refunded), said("m2", gateway.RefundFailed), said("m3", gateway.RefundFailed),
+		said("m4", gateway.Refunded))
 	if got != "applied, flagged, known, applied" {
 		t.Error(got)
 	}
@@ -158,8 +162,8 @@ func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
 	m.verify()
 }
 
-// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails. A flag of nothing
-// tells that the payer has not got it.
+// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails. A flag of
+// nothing tells that the payer has not got it.
 func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -210,7 +214,8 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 			}
 			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", c.then)), c.verdict)
 			m.is("o paid, p1 succeeded, " + c.is)
-			m.refuses(refund("r2", "11"), map[gateway.Kind]string{gateway.Refunded: "6.00", gateway.RefundFailed: "10.00"}[c.then])
+			m.refuses(refund("r2", "11"), map[gateway.Kind]string{gateway.Refunded: "6.00",
+				gateway.RefundFailed: "10.00"}[c.then])
 			m.verify()
 		})
 	}
@@ -353,7 +358,8 @@ func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	apply := func(m *till, s payment.Received) flow.NoticeResult {
 		t.Helper()
-		out, err := flow.CommitNotice(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil, "r")
+		out, err := flow.CommitNotice(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"}, s, nil,
+			"r")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,7 +384,8 @@ func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	if !apply(m, notice("m5", amountOf("0", ""), of("p9", "t9"), ofRefund("hand", gateway.RefundPending))).NeedsQuery {
 		t.Error("nobody asks about a refund of an unknown payment")
 	}
-	if apply(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"), ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
+	if apply(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"),
+		ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
 		t.Error("a pending refund of an unknown payment is asked about")
 	}
 }
@@ -399,7 +406,8 @@ func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
 			for range n % 10 { // at other moments
 				m.text("select 1")
 			}
-			m.pay(0, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: no}, OutTradeNo: p, Amount: &four})
+			m.pay(0, &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: no}, OutTradeNo: p,
+				Amount: &four})
 		})
 		both.Go(func() {
 			for range 4 {

@@ -19,7 +19,8 @@ func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.says(notice("n1", of("px", "t1")), "unknown again")
-	if got := m.together(hears(notice("n2", of("px", "t2"))), flagUnknown("px"), hears(notice("n3", of("px", "t3")))); got != "unknown again, true, flagged" {
+	if got := m.together(hears(notice("n2", of("px", "t2"))), flagUnknown("px"),
+		hears(notice("n3", of("px", "t3")))); got != "unknown again, true, flagged" {
 		t.Error(got)
 	}
 	if got := m.text("select number || ' ' || call from payment_calls"); got != "px flag" {

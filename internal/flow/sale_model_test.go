@@ -177,7 +177,8 @@ func (f *fair) grab(name, buyer string, unit int32, no, code string) string {
 		if t.life > 0 {
 			expires = f.now + t.life
 		}
-		f.coupons[code] = fairCoupon{campaign: t.campaign, state: "claimed", owner: buyer, cause: "claim", expires: expires}
+		f.coupons[code] = fairCoupon{campaign: t.campaign, state: "claimed", owner: buyer, cause: "claim",
+			expires: expires}
 		f.campaigns[t.campaign+" "+buyer] = code
 		return "won " + code
 	}
@@ -187,14 +188,16 @@ func (f *fair) grab(name, buyer string, unit int32, no, code string) string {
 		no += "'"
 	}
 	f.units[key], f.had[key] = no, true
-	f.order(no, fairOrder{errand: errand{subject: buyer, item: t.item, machine: t.machine, amount: t.amount, within: t.within}, sale: name,
+	f.order(no, fairOrder{errand: errand{subject: buyer, item: t.item, machine: t.machine, amount: t.amount,
+		within: t.within}, sale: name,
 		unit: unit, once: t.once})
 	return "won " + f.describe(no)
 }
 
 // order makes an order, of which the unit is reserved and the coupon locked.
 func (f *fair) order(no string, o fairOrder) {
-	o.state, o.cause, o.until = map[string]string{"order": "awaiting_payment", "simple_order": "pending"}[o.machine], "creation", f.now+30
+	o.state, o.cause, o.until = map[string]string{"order": "awaiting_payment", "simple_order": "pending"}[o.machine],
+		"creation", f.now+30
 	if o.within > 0 {
 		o.until = f.now + o.within
 	}
@@ -276,7 +279,8 @@ func (f *fair) issue(campaign string, codes []string, expires int, worth string)
 		return "FIELD_INVALID"
 	}
 	for _, code := range codes {
-		f.coupons[code] = fairCoupon{campaign: campaign, state: "unclaimed", cause: "creation", worth: worth, expires: expires}
+		f.coupons[code] = fairCoupon{campaign: campaign, state: "unclaimed", cause: "creation", worth: worth,
+			expires: expires}
 	}
 	return "issued " + strings.Join(codes, ",")
 }
@@ -421,9 +425,11 @@ var (
 )
 
 func (p *fairPlay) begin() {
-	all := together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}
+	all := together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}
 	for item, segments := range map[string]int{"tea": 1, "milk": 3} {
-		all = append(all, flow.Stock(&stock.PutItemCommand{Caller: p.caller, Item: item, Segments: segments}), p.restock(item, 2))
+		all = append(all, flow.Stock(&stock.PutItemCommand{Caller: p.caller, Item: item, Segments: segments}),
+			p.restock(item, 2))
 	}
 	p.waiting = []fairCommand{{command: all, end: func(*fair) string { return "ok; ok; ok; ok; ok" }}}
 	p.commit()
@@ -431,7 +437,8 @@ func (p *fairPlay) begin() {
 
 func (p *fairPlay) restock(item string, n int64) flow.Command {
 	p.made++
-	return flow.Stock(&stock.ChangeCommand{Caller: p.caller, Item: item, ChangeNo: fmt.Sprint(p.made), Kind: stock.Restock, Quantity: n})
+	return flow.Stock(&stock.ChangeCommand{Caller: p.caller, Item: item, ChangeNo: fmt.Sprint(p.made),
+		Kind: stock.Restock, Quantity: n})
 }
 
 // at is a time as the service has it; zero: none.
@@ -444,7 +451,8 @@ func (p *fairPlay) at(minute int) time.Time {
 
 // any returns random commands. Most are single ones.
 func (p *fairPlay) any(r *rapid.T) []fairCommand {
-	switch rapid.SampledFrom([]string{"put", "grab", "grab", "grab", "many", "pay", "cancel", "create", "create again", "issue", "issue again",
+	switch rapid.SampledFrom([]string{"put", "grab", "grab", "grab", "many", "pay", "cancel", "create", "create again",
+		"issue", "issue again",
 		"claim", "claim", "redeem", "redeem", "more"}).Draw(r, "kind") {
 	case "put":
 		return []fairCommand{p.put(r)}
@@ -458,8 +466,10 @@ func (p *fairPlay) any(r *rapid.T) []fairCommand {
 		return []fairCommand{p.move(p.someOrder(r), "cancelled", "c")}
 	case "create":
 		return []fairCommand{p.create(someNumbers.Draw(r, "order"), errand{subject: somePeople.Draw(r, "subject"),
-			item: rapid.SampledFrom([]string{"", "", "tea"}).Draw(r, "item"), coupon: p.someCoupon(r), machine: p.someMachine(r),
-			amount: rapid.SampledFrom([]string{"5", "5", "0"}).Draw(r, "amount"), within: rapid.SampledFrom([]int{0, 10, 45}).Draw(r, "within")})}
+			item: rapid.SampledFrom([]string{"", "", "tea"}).Draw(r, "item"), coupon: p.someCoupon(r),
+			machine: p.someMachine(r),
+			amount:  rapid.SampledFrom([]string{"5", "5", "0"}).Draw(r, "amount"),
+			within:  rapid.SampledFrom([]int{0, 10, 45}).Draw(r, "within")})}
 	case "create again":
 		no := someNumbers.Draw(r, "order")
 		if w, ok := p.errands[no]; ok {
@@ -468,7 +478,8 @@ func (p *fairPlay) any(r *rapid.T) []fairCommand {
 		return []fairCommand{p.move(no, "paid", "p")}
 	case "issue":
 		first := someCodes.Draw(r, "code")
-		bag := fairBag{campaign: someCampaigns.Draw(r, "campaign"), worth: rapid.SampledFrom([]string{"", "", "10"}).Draw(r, "worth"),
+		bag := fairBag{campaign: someCampaigns.Draw(r, "campaign"),
+			worth: rapid.SampledFrom([]string{"", "", "10"}).Draw(r, "worth"),
 			codes: []string{first}, expires: never}
 		if second := someCodes.Draw(r, "second"); second != first {
 			bag.codes = append(bag.codes, second)
@@ -518,13 +529,15 @@ func (p *fairPlay) put(r *rapid.T) fairCommand {
 	name := someSales.Draw(r, "sale")
 	t, ok := p.puts[name]
 	if !ok || rapid.Bool().Draw(r, "new") {
-		t = terms{item: rapid.SampledFrom([]string{"tea", "milk", "tea", "milk", "none"}).Draw(r, "item"), asset: "CNY", perBuyer: 1,
-			opensAt: never, closes: never}
+		t = terms{item: rapid.SampledFrom([]string{"tea", "milk", "tea", "milk", "none"}).Draw(r, "item"), asset: "CNY",
+			perBuyer: 1,
+			opensAt:  never, closes: never}
 	}
 	switch rapid.SampledFrom([]string{"terms", "hours", "coupons", "again", "bad"}).Draw(r, "change") {
 	case "terms":
 		t.campaign, t.life, t.machine = "", 0, p.someMachine(r)
-		t.amount, t.within = rapid.SampledFrom([]string{"5", "5", "0"}).Draw(r, "amount"), rapid.SampledFrom([]int{0, 10, 45}).Draw(r, "within")
+		t.amount, t.within = rapid.SampledFrom([]string{"5", "5", "0"}).Draw(r, "amount"),
+			rapid.SampledFrom([]int{0, 10, 45}).Draw(r, "within")
 		t.perBuyer, t.once = rapid.SampledFrom([]int32{1, 2}).Draw(r, "units"), rapid.Bool().Draw(r, "once")
 	case "hours":
 		t.opensAt = rapid.SampledFrom([]int{never, p.fair.now, p.fair.now + 5}).Draw(r, "opens")
@@ -543,13 +556,16 @@ func (p *fairPlay) put(r *rapid.T) fairCommand {
 	if t.campaign != "" {
 		s.Coupon = &sale.Coupon{Campaign: t.campaign, Life: time.Duration(t.life) * time.Minute}
 	} else {
-		s.Order = &sale.Order{Asset: t.asset, Amount: t.amount, PayWithin: time.Duration(t.within) * time.Minute, Machine: t.machine}
+		s.Order = &sale.Order{Asset: t.asset, Amount: t.amount, PayWithin: time.Duration(t.within) * time.Minute,
+			Machine: t.machine}
 	}
 	old, had := p.puts[name]
-	if t.asset == "CNY" && t.amount != "0.001" && t.item != "none" && (!had || (old.campaign == "") == (t.campaign == "")) {
+	if t.asset == "CNY" && t.amount != "0.001" && t.item != "none" &&
+		(!had || (old.campaign == "") == (t.campaign == "")) {
 		p.puts[name] = t
 	}
-	return fairCommand{command: &flow.PutSale{Caller: p.caller, Named: sale.Named{Key: sale.Key{Tenant: p.caller.Tenant, Sale: name}, Sale: s}},
+	return fairCommand{command: &flow.PutSale{Caller: p.caller,
+		Named: sale.Named{Key: sale.Key{Tenant: p.caller.Tenant, Sale: name}, Sale: s}},
 		end: func(f *fair) string { return f.put(name, t) }}
 }
 
@@ -563,7 +579,8 @@ func (p *fairPlay) grab(r *rapid.T, name string) fairCommand {
 	other := no
 	c := &flow.Grab{Caller: p.caller, Sale: name, Buyer: buyer, Unit: unit, OrderNo: no, Code: code,
 		Renumber: func() (string, error) { other += "'"; return other, nil }}
-	return fairCommand{command: c, end: func(f *fair) string { return f.grab(name, buyer, unit, no, code) }, units: []string{unitKey(name, buyer, unit)}}
+	return fairCommand{command: c, end: func(f *fair) string { return f.grab(name, buyer, unit, no, code) },
+		units: []string{unitKey(name, buyer, unit)}}
 }
 
 // many are the grabs of a GrabMany.
@@ -576,14 +593,16 @@ func (p *fairPlay) many(r *rapid.T) (all []fairCommand) {
 }
 
 func (p *fairPlay) move(no, to, cause string) fairCommand {
-	c := &flow.MoveOrder{Caller: p.caller, OrderNo: no, Cancel: to == "cancelled", Params: machine.MoveParams{To: to, Cause: cause}}
+	c := &flow.MoveOrder{Caller: p.caller, OrderNo: no, Cancel: to == "cancelled",
+		Params: machine.MoveParams{To: to, Cause: cause}}
 	return fairCommand{command: c, end: func(f *fair) string { return f.move(no, to, cause) }}
 }
 
 func (p *fairPlay) create(no string, w errand) fairCommand {
 	p.errands[no] = w
-	c := &flow.CreateOrder{Caller: p.caller, OrderNo: no, Facts: order.Facts{Machine: w.machine, Subject: w.subject, Asset: "CNY",
-		Amount: dec(w.amount), PayWithin: time.Duration(w.within) * time.Minute, Coupon: w.coupon}}
+	c := &flow.CreateOrder{Caller: p.caller, OrderNo: no,
+		Facts: order.Facts{Machine: w.machine, Subject: w.subject, Asset: "CNY",
+			Amount: dec(w.amount), PayWithin: time.Duration(w.within) * time.Minute, Coupon: w.coupon}}
 	if w.item != "" {
 		c.Reserve, c.Lines = true, []order.Line{{Item: w.item, Quantity: 1}}
 	}
@@ -596,11 +615,15 @@ func (p *fairPlay) issue(bag fairBag) fairCommand {
 	if bag.worth != "" {
 		c.Metadata = map[string]string{"off": bag.worth}
 	}
-	return fairCommand{command: c, end: func(f *fair) string { return f.issue(bag.campaign, bag.codes, bag.expires, bag.worth) }}
+	return fairCommand{command: c, end: func(f *fair) string {
+		return f.issue(bag.campaign, bag.codes, bag.expires,
+			bag.worth)
+	}}
 }
 
 func (p *fairPlay) claim(code, owner string) fairCommand {
-	return fairCommand{command: &flow.ClaimCoupon{Caller: p.caller, Code: code, Owner: owner}, end: func(f *fair) string { return f.claim(code, owner) }}
+	return fairCommand{command: &flow.ClaimCoupon{Caller: p.caller, Code: code, Owner: owner},
+		end: func(f *fair) string { return f.claim(code, owner) }}
 }
 
 // several returns a command of up to four commands.
@@ -631,7 +654,8 @@ func (p *fairPlay) commit() {
 	p.Helper()
 	works := make([]flow.Submission, len(p.waiting))
 	for i, w := range p.waiting {
-		works[i] = flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: rowsOf(w.command), Bytes: 400, Command: w.command}
+		works[i] = flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: rowsOf(w.command), Bytes: 400,
+			Command: w.command}
 	}
 	p.fair.pass()
 	for i, r := range p.market.engines[len(works)%2].DoAll(context.Background(), works) {
@@ -664,7 +688,8 @@ func (p *fairPlay) compare() {
 	p.fair.pass()
 	var works []flow.Command
 	for no, o := range p.fair.orders {
-		works = append(works, flow.Fire(&machine.FireCommand{Caller: p.caller, Key: machine.Key{Tenant: p.caller.Tenant, Machine: o.machine, Key: no}}))
+		works = append(works, flow.Fire(&machine.FireCommand{Caller: p.caller,
+			Key: machine.Key{Tenant: p.caller.Tenant, Machine: o.machine, Key: no}}))
 	}
 	for code := range p.fair.coupons {
 		works = append(works, flow.Fire(&machine.FireCommand{Caller: p.caller,
@@ -674,8 +699,9 @@ func (p *fairPlay) compare() {
 		works = append(works, flow.Stock(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}))
 	}
 	for _, w := range works {
-		if _, err := p.market.engines[0].Do(context.Background(), flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 2,
-			Bytes: 400, Command: w}); err != nil {
+		if _, err := p.market.engines[0].Do(context.Background(),
+			flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 2,
+				Bytes: 400, Command: w}); err != nil {
 			p.Fatal(err)
 		}
 	}
@@ -699,10 +725,13 @@ func TestSalesAndCouponsMatchAModel(t *testing.T) {
 	m := newMarket(t)
 	var plays, minutes atomic.Int32
 	rapid.Check(t, func(r *rapid.T) {
-		p := &fairPlay{T: r, market: m, caller: caller, errands: map[string]errand{}, puts: map[string]terms{}, issues: map[string]fairBag{},
-			base: time.Now().Add(time.Duration(minutes.Load()) * time.Minute).Truncate(time.Microsecond).UTC()}
-		p.fair = &fair{items: map[string]shelf{"tea": {available: 2}, "milk": {available: 2}}, sales: map[string]terms{},
-			orders: map[string]fairOrder{}, units: map[string]string{}, had: map[string]bool{}, coupons: map[string]fairCoupon{},
+		p := &fairPlay{T: r, market: m, caller: caller, errands: map[string]errand{}, puts: map[string]terms{},
+			issues: map[string]fairBag{},
+			base:   time.Now().Add(time.Duration(minutes.Load()) * time.Minute).Truncate(time.Microsecond).UTC()}
+		p.fair = &fair{items: map[string]shelf{"tea": {available: 2}, "milk": {available: 2}},
+			sales:  map[string]terms{},
+			orders: map[string]fairOrder{}, units: map[string]string{}, had: map[string]bool{},
+			coupons:   map[string]fairCoupon{},
 			campaigns: map[string]string{}}
 		p.caller.Tenant = 100 + plays.Add(1)
 		p.begin()

@@ -24,12 +24,14 @@ import (
 // putSale puts up units of an item of the same name.
 func (m *market) putSale(name string, units int64, change ...func(*sale.Sale)) {
 	m.Helper()
-	s := sale.Sale{Item: name, PerBuyer: 1, Order: &sale.Order{Asset: "CNY", Amount: "9.9", Machine: machine.OrderMachine}}
+	s := sale.Sale{Item: name, PerBuyer: 1, Order: &sale.Order{Asset: "CNY", Amount: "9.9",
+		Machine: machine.OrderMachine}}
 	for _, f := range change {
 		f(&s)
 	}
 	m.do(0, flow.Stock(&stock.PutItemCommand{Caller: caller, Item: name}))
-	m.do(0, flow.Stock(&stock.ChangeCommand{Caller: caller, Item: name, ChangeNo: "first", Kind: stock.Restock, Quantity: units}))
+	m.do(0, flow.Stock(&stock.ChangeCommand{Caller: caller, Item: name, ChangeNo: "first", Kind: stock.Restock,
+		Quantity: units}))
 	m.do(0, &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: name}, Sale: s}})
 }
 
@@ -150,7 +152,8 @@ func TestOldOrderDoesNotFreeTheNewUnit(t *testing.T) {
 	if g := ask(1, "ann", "o-3"); g.Outcome != sale.Won || g.OrderNo != "o-3" { // the end of o-1 is not recorded
 		t.Errorf("%+v", g)
 	}
-	m.do(0, flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: machine.OrderMachine, Key: "o-1"}}))
+	m.do(0, flow.Fire(&machine.FireCommand{Caller: caller,
+		Key: machine.Key{Tenant: 1, Machine: machine.OrderMachine, Key: "o-1"}}))
 	if g := ask(0, "ann", "o-4"); g.Outcome != sale.Already || g.OrderNo != "o-3" || g.State != "awaiting_payment" {
 		t.Errorf("%+v", g)
 	}
@@ -171,8 +174,9 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 	var work sync.WaitGroup
 	for i := range 20 {
 		work.Go(func() {
-			_, _ = m.engines[i%2].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
-				Command: &flow.ClaimCoupon{Caller: caller, Code: "A", Owner: fmt.Sprint("u", i)}})
+			_, _ = m.engines[i%2].Do(context.Background(),
+				flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
+					Command: &flow.ClaimCoupon{Caller: caller, Code: "A", Owner: fmt.Sprint("u", i)}})
 		})
 	}
 	work.Wait()
@@ -181,9 +185,12 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 		won := make([]bool, 20)
 		for i := range won {
 			work.Go(func() {
-				_, err := m.engines[i%2].Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
-					Command: &flow.CreateOrder{Caller: caller, OrderNo: fmt.Sprint("o-", round, "-", i), Facts: order.Facts{
-						Machine: machine.OrderMachine, Subject: owner, Asset: "CNY", Amount: dec("10"), Coupon: "A"}}})
+				_, err := m.engines[i%2].Do(context.Background(),
+					flow.Submission{Tenant: 1, RequestID: "r", Rows: 6, Bytes: 400,
+						Command: &flow.CreateOrder{Caller: caller, OrderNo: fmt.Sprint("o-", round, "-", i),
+							Facts: order.Facts{
+								Machine: machine.OrderMachine, Subject: owner, Asset: "CNY", Amount: dec("10"),
+								Coupon: "A"}}})
 				won[i] = err == nil
 			})
 		}
@@ -228,8 +235,9 @@ func TestSaleChangesBetweenGrabs(t *testing.T) {
 	ask := func(buyer, no string) *flow.Grab {
 		return &flow.Grab{Caller: caller, Sale: "tv", Buyer: buyer, Unit: 1, OrderNo: no}
 	}
-	change := &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "tv"}, Sale: sale.Sale{Item: "radio", PerBuyer: 1,
-		Order: &sale.Order{Asset: "CNY", Amount: "1", Machine: machine.OrderMachine}}}}
+	change := &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "tv"},
+		Sale: sale.Sale{Item: "radio", PerBuyer: 1,
+			Order: &sale.Order{Asset: "CNY", Amount: "1", Machine: machine.OrderMachine}}}}
 	ends := m.batch(0, ask("ann", "o-1"), change, ask("bob", "o-2"))
 	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, won o-2 awaiting_payment in time" {
 		t.Error(got)
@@ -251,7 +259,8 @@ func TestOnlyItsOrderUsesALockedCoupon(t *testing.T) {
 	}
 	m.wants(newOrder("a", withCoupon), "a awaiting_payment")
 	m.wants(redeem("a"), "STATE_TAKEN")
-	m.wants(&flow.MoveOrder{Caller: caller, OrderNo: "a", Cancel: true, Params: machine.MoveParams{Cause: "c"}}, "a cancelled")
+	m.wants(&flow.MoveOrder{Caller: caller, OrderNo: "a", Cancel: true, Params: machine.MoveParams{Cause: "c"}},
+		"a cancelled")
 	m.wants(redeem("b"), "A used ann b")
 	m.wants(redeem("b"), "A used ann b existed")
 	m.wants(newOrder("b", withCoupon), "STATE_TAKEN")
@@ -269,7 +278,8 @@ func TestCouponIsFreeWhenItsOrderHasTimedOut(t *testing.T) {
 	}
 	codes := []string{"A", "B", "C"}
 	for _, code := range codes {
-		m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring-" + strings.ToLower(code), Codes: []string{code}}, "issued "+code)
+		m.wants(&flow.IssueCoupons{Caller: caller, Campaign: "spring-" + strings.ToLower(code), Codes: []string{code}},
+			"issued "+code)
 		m.wants(&flow.ClaimCoupon{Caller: caller, Code: code, Owner: "ann"}, code+" claimed ann claim")
 		m.wants(newOrder("first-"+code, withCoupon(code)), "first-"+code+" pending")
 	}
@@ -295,7 +305,8 @@ func TestDryRunOfAWinnersGrab(t *testing.T) {
 	dry := func(want string) {
 		t.Helper()
 		c := ask("o-2")
-		out, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
+		out, err := m.engines[0].Do(t.Context(),
+			flow.Submission{Tenant: 1, RequestID: "r", Rows: rowsOf(c), Bytes: 400, Command: c, DryRun: true})
 		if got := describeOrder(out.Answer, err); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
@@ -310,8 +321,9 @@ func TestDryRunOfAWinnersGrab(t *testing.T) {
 func describeFair(answer any) string {
 	switch a := answer.(type) {
 	case flow.Grabbed:
-		text := map[sale.Outcome]string{sale.Won: "won", sale.Already: "already", sale.SoldOut: "sold out", sale.NotOpen: "not open",
-			sale.Over: "over"}[a.Outcome]
+		text := map[sale.Outcome]string{sale.Won: "won", sale.Already: "already", sale.SoldOut: "sold out",
+			sale.NotOpen: "not open",
+			sale.Over:    "over"}[a.Outcome]
 		for _, s := range []string{a.OrderNo, a.State, a.Coupon} {
 			if s != "" {
 				text += " " + s
@@ -329,8 +341,8 @@ func describeFair(answer any) string {
 	return ""
 }
 
-// The machine of a sale's orders changes, so that none can be created: the buyer is told of the sale, not of fields that
-// he has not sent.
+// The machine of a sale's orders changes, so that none can be created: the buyer is told of the sale, not of fields
+// that he has not sent.
 func TestGrabOfASaleWhoseMachineHasChanged(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -341,7 +353,8 @@ func TestGrabOfASaleWhoseMachineHasChanged(t *testing.T) {
 	for _, name := range []string{"tv", "radio"} {
 		_, err := m.engines[0].Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 5, Bytes: 400,
 			Command: &flow.Grab{Caller: caller, Sale: name, Buyer: "ann", Unit: 1, OrderNo: "o-" + name}})
-		if f := fault.Of(err); f == nil || f.Reason != fault.FieldInvalid || len(f.Fields) != 1 || f.Fields[0].Path != "sale" ||
+		if f := fault.Of(err); f == nil || f.Reason != fault.FieldInvalid || len(f.Fields) != 1 ||
+			f.Fields[0].Path != "sale" ||
 			!strings.HasPrefix(f.Message, "sale: its orders cannot be created: ") {
 			t.Errorf("%s: %v %+v", name, err, f)
 		}

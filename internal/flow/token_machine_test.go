@@ -225,7 +225,8 @@ func TestTokensMatchAModel(t *testing.T) {
 	pool, runs := pgtest.Pool(t, db.SuperDSN), 0
 	rapid.Check(t, func(r *rapid.T) {
 		runs++
-		f := &tokenMachine{T: r, engines: engines, pool: pool, prefix: fmt.Sprintf("run%d-", runs), known: map[string]*model{}}
+		f := &tokenMachine{T: r, engines: engines, pool: pool, prefix: fmt.Sprintf("run%d-", runs),
+			known: map[string]*model{}}
 		r.Repeat(map[string]func(*rapid.T){"": f.compare, "issue": f.issue, "submit": f.submit, "submit too": f.submit,
 			"and more": f.submit,
 			"commit":   f.commit, "grow": f.grow, "clean": f.clean})

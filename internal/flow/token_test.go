@@ -64,7 +64,8 @@ func TestOneSubmitOfABatchRuns(t *testing.T) {
 				if !fault.Is(r.Err, ledger.InsufficientFunds) {
 					t.Errorf("%s %d: %v", name, i, r.Err)
 				}
-			case f == nil || f.Reason != token.Spent || f.Metadata["first_outcome"]+" "+f.Metadata["first_biz_no"] != x.want:
+			case f == nil || f.Reason != token.Spent ||
+				f.Metadata["first_outcome"]+" "+f.Metadata["first_biz_no"] != x.want:
 				t.Errorf("%s %d: %v", name, i, r.Err)
 			}
 		}

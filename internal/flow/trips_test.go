@@ -79,7 +79,8 @@ func TestRoundTripsOfACheckout(t *testing.T) {
 	pool, n := pgtest.CountingPool(t, m.app.Config().ConnString())
 	e := engineOn(t, pool)
 	do := func(c flow.Command) error {
-		_, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 12, Bytes: 400, Command: c})
+		_, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 12, Bytes: 400,
+			Command: c})
 		return err
 	}
 	say := func(no string, k gateway.Kind, c gateway.Credential) error {

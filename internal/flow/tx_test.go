@@ -87,8 +87,9 @@ func transfer(bizNo, from, to, n string) *ledger.TransferCommand {
 
 func world(t *testing.T, e *flow.Engine, accounts int) {
 	t.Helper()
-	must[[]ledger.Asset](t, e, submission(flow.Submission{Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
-		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}))
+	must[[]ledger.Asset](t, e,
+		submission(flow.Submission{Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+			Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}))
 	zero := dec("0")
 	create := &ledger.CreateAccountsCommand{Caller: caller,
 		Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"}}}

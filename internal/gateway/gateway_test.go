@@ -73,7 +73,8 @@ func TestSettingsErrorsNameTheFieldAndNoValue(t *testing.T) {
 		strings.Replace(standardEntry, "env:GATEWAY_SECRET", "pencil", 1):       "secrets[0]: must be whsec_",
 	} {
 		_, err := read(t, text)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pencil") || strings.Contains(err.Error(), "MfKQ9") {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pencil") ||
+			strings.Contains(err.Error(), "MfKQ9") {
 			t.Errorf("%s\n%v, want %q", text, err, want)
 		}
 	}
@@ -88,7 +89,8 @@ func TestSettingsErrorsNameTheFieldAndNoValue(t *testing.T) {
 
 func TestCurrenciesAndAssets(t *testing.T) {
 	t.Setenv("GATEWAY_SECRET", secret)
-	for more, want := range map[string]string{"": "CNY true, CNY true, POINTS true", "    currencies: {CNY: CNY-WALLET}\n": "CNY-WALLET true,  false,  false"} {
+	for more, want := range map[string]string{"": "CNY true, CNY true, POINTS true",
+		"    currencies: {CNY: CNY-WALLET}\n": "CNY-WALLET true,  false,  false"} {
 		f, err := read(t, standardEntry+more)
 		if err != nil {
 			t.Fatal(err)
@@ -101,7 +103,8 @@ func TestCurrenciesAndAssets(t *testing.T) {
 		text := func(code string, ok bool) string {
 			return code + " " + map[bool]string{true: "true", false: "false"}[ok]
 		}
-		if got := text(g.Asset("CNY")) + ", " + text(g.Currency("CNY")) + ", " + text(g.Currency("POINTS")); got != want {
+		if got := text(g.Asset("CNY")) + ", " + text(g.Currency("CNY")) + ", " +
+			text(g.Currency("POINTS")); got != want {
 			t.Errorf("%q: %s, want %s", more, got, want)
 		}
 	}
@@ -145,7 +148,10 @@ func with(t *testing.T, p *plain, reg prometheus.Registerer) *gateway.Set {
 	if err := os.WriteFile(name, []byte("gateways: [{kind: x, tenant: shop, notify_url: 'https://pay.shop.example'}]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := gateway.ReadFile(name, gateway.Dialects{"x": {New: func(*gateway.Account) (gateway.Gateway, error) { return p, nil }}})
+	f, err := gateway.ReadFile(name, gateway.Dialects{"x": {New: func(*gateway.Account) (gateway.Gateway,
+		error) {
+		return p, nil
+	}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +169,8 @@ func TestHandler(t *testing.T) {
 	var ok bool
 	var failure error
 	h := &gateway.Handler{Set: with(t, p, reg), Log: slog.New(slog.NewTextHandler(logged, nil)),
-		Take: func(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice, r gateway.Raw) (bool, error) {
+		Take: func(ctx context.Context, requestID string, g *gateway.Configured, n *gateway.Notice,
+			r gateway.Raw) (bool, error) {
 			end, limited := ctx.Deadline()
 			if g.Name != "x" || g.Tenant != 7 || requestID != "r1" || !limited || time.Until(end) > 4*time.Second {
 				t.Errorf("%+v %s %v", g, requestID, time.Until(end))
@@ -184,7 +191,8 @@ func TestHandler(t *testing.T) {
 		text, _ := io.ReadAll(w.Result().Body)
 		return http.StatusText(w.Code) + " " + strings.TrimSpace(string(text))
 	}
-	paid := gateway.Notice{ID: "n1", Kind: gateway.Paid, OutTradeNo: "P1", TransactionID: "T1", Currency: "CNY", Amount: gateway.Major(1230, 2)}
+	paid := gateway.Notice{ID: "n1", Kind: gateway.Paid, OutTradeNo: "P1", TransactionID: "T1", Currency: "CNY",
+		Amount: gateway.Major(1230, 2)}
 	for _, c := range []struct {
 		outcome string
 		notice  gateway.Notice
@@ -201,7 +209,8 @@ func TestHandler(t *testing.T) {
 		{"other", gateway.Notice{ID: "n2", Kind: gateway.Other}, nil, true, nil, "b", true, "OK success"},
 		{"forged", paid, gateway.ErrForged, true, nil, "body-text", false, "Forbidden not signed by the gateway"},
 		{"unreadable", paid, gateway.ErrFormat, true, nil, "body-text", true, "Service Unavailable fail"},
-		{"unreadable", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true, "Service Unavailable fail"},
+		{"unreadable", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true,
+			"Service Unavailable fail"},
 		{"too_large", paid, nil, true, nil, strings.Repeat("x", 1<<20+1), false, "Request Entity Too Large the body is too long or incomplete"},
 		{"accepted", paid, nil, true, nil, strings.Repeat("x", 1<<20), true, "OK success"},
 	} {
@@ -209,11 +218,13 @@ func TestHandler(t *testing.T) {
 		if got := post("/pay/callbacks/x", c.body); got != c.want || (taken != nil) != c.taken {
 			t.Errorf("%s: %s, taken %v", c.outcome, got, taken)
 		}
-		if c.outcome == "unreadable" && (taken.Kind != gateway.Unreadable || !strings.HasPrefix(taken.ID, "unreadable/") || taken.OutTradeNo != "" ||
+		if c.outcome == "unreadable" && (taken.Kind != gateway.Unreadable ||
+			!strings.HasPrefix(taken.ID, "unreadable/") || taken.OutTradeNo != "" ||
 			strings.Contains(taken.Text, "body-text") || taken.Text == "") {
 			t.Errorf("%s: taken %+v", c.outcome, taken)
 		}
-		if c.taken && (string(raw.Body) != c.body || raw.Header.Get("Stripe-Signature") != "s" || raw.Header.Get("Cookie") != "" || raw.At.IsZero()) {
+		if c.taken && (string(raw.Body) != c.body || raw.Header.Get("Stripe-Signature") != "s" ||
+			raw.Header.Get("Cookie") != "" || raw.At.IsZero()) {
 			t.Errorf("raw %v", raw.Header)
 		}
 	}
@@ -221,7 +232,8 @@ func TestHandler(t *testing.T) {
 		t.Error(got)
 	}
 	want := ""
-	for _, line := range []string{"accepted 2", "failed 1", "forged 1", "other 1", "retry 1", "too_large 1", "unreadable 2"} {
+	for _, line := range []string{"accepted 2", "failed 1", "forged 1", "other 1", "retry 1", "too_large 1",
+		"unreadable 2"} {
 		name, n, _ := strings.Cut(line, " ")
 		want += `ledgerd_payment_callbacks_total{gateway="x",outcome="` + name + `"} ` + n + "\n"
 	}
@@ -238,7 +250,8 @@ func TestHandler(t *testing.T) {
 func TestNoticesThatCannotBeStoredAreRefused(t *testing.T) {
 	p := &plain{}
 	g := with(t, p, nil).ByName["x"]
-	good := gateway.Notice{ID: "n1", Kind: gateway.Paid, OutTradeNo: "P1", TransactionID: "T1", Currency: "CNY", Amount: gateway.Major(1, 2)}
+	good := gateway.Notice{ID: "n1", Kind: gateway.Paid, OutTradeNo: "P1", TransactionID: "T1", Currency: "CNY",
+		Amount: gateway.Major(1, 2)}
 	for name, c := range map[string]struct {
 		change func(n *gateway.Notice)
 		ok     bool
@@ -251,16 +264,20 @@ func TestNoticesThatCannotBeStoredAreRefused(t *testing.T) {
 		"pending, no transaction":   {func(n *gateway.Notice) { n.Kind, n.TransactionID = gateway.Pending, "" }, true},
 		"refund without our number": {func(n *gateway.Notice) { n.Kind, n.OutTradeNo = gateway.Refunded, "" }, true},
 		"no amount":                 {func(n *gateway.Notice) { n.Amount = gateway.Major(0, 0) }, false},
-		"foreign, no amount":        {func(n *gateway.Notice) { n.Amount, n.Foreign = gateway.Major(0, 0), "currency UGX" }, true},
-		"negative":                  {func(n *gateway.Notice) { n.Amount = gateway.Major(-1, 2) }, false},
-		"NUL":                       {func(n *gateway.Notice) { n.TransactionID = "a\x00" }, false},
-		"not UTF-8":                 {func(n *gateway.Notice) { n.Foreign = "\xff" }, false},
-		"long":                      {func(n *gateway.Notice) { n.RefundNo = strings.Repeat("x", 257) }, false},
-		"long reason":               {func(n *gateway.Notice) { n.Text = strings.Repeat("x", 301) }, false},
+		"foreign, no amount": {func(n *gateway.Notice) {
+			n.Amount, n.Foreign = gateway.Major(0, 0),
+				"currency UGX"
+		}, true},
+		"negative":    {func(n *gateway.Notice) { n.Amount = gateway.Major(-1, 2) }, false},
+		"NUL":         {func(n *gateway.Notice) { n.TransactionID = "a\x00" }, false},
+		"not UTF-8":   {func(n *gateway.Notice) { n.Foreign = "\xff" }, false},
+		"long":        {func(n *gateway.Notice) { n.RefundNo = strings.Repeat("x", 257) }, false},
+		"long reason": {func(n *gateway.Notice) { n.Text = strings.Repeat("x", 301) }, false},
 	} {
 		p.notice = good
 		c.change(&p.notice)
-		if _, err := g.Notice(nil, nil, time.Now()); (err == nil) != c.ok || !c.ok && !errors.Is(err, gateway.ErrFormat) {
+		if _, err := g.Notice(nil, nil, time.Now()); (err == nil) != c.ok || !c.ok &&
+			!errors.Is(err, gateway.ErrFormat) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -35,7 +35,8 @@ func TestNoRedirectReceivesTheKey(t *testing.T) {
 		c.pause = func(context.Context, int) error { return errors.New("a retry") }
 		err := c.EnsureAssets(t.Context(), nil)
 		server.Close()
-		if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "redirected to "+other.URL) {
+		if connect.CodeOf(err) != connect.CodeFailedPrecondition ||
+			!strings.Contains(err.Error(), "redirected to "+other.URL) {
 			t.Errorf("%d: %v", status, err)
 		}
 	}

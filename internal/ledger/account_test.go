@@ -26,7 +26,8 @@ func TestAssetIsCreatedOnceWithOneScale(t *testing.T) {
 		t.Errorf("made %+v", made)
 	}
 	p.must(assets(NewAsset{"CNY", 2}))
-	if f := p.refused(AssetExistsDifferent, assets(NewAsset{"JPY", 0}, NewAsset{"CNY", 3})); f.Metadata["scale"] != "2" {
+	if f := p.refused(AssetExistsDifferent, assets(NewAsset{"JPY", 0},
+		NewAsset{"CNY", 3})); f.Metadata["scale"] != "2" {
 		t.Errorf("state %v", f.Metadata)
 	}
 	if len(p.newAssets) != 2 {

@@ -77,7 +77,8 @@ func (w wish) command(o op) ledgerCommandOf {
 	case "update":
 		code, asset, _ := strings.Cut(o.account, "/")
 		return &ledger.UpdateAccountCommand{Caller: w.Caller, Code: code, Asset: asset, Change: ledger.AccountChange{
-			Min: numberOf(o.least), Unbounded: o.least == "none", Max: numberOf(o.most), ClearMax: o.most == "none", State: o.state}}
+			Min: numberOf(o.least), Unbounded: o.least == "none", Max: numberOf(o.most), ClearMax: o.most == "none",
+			State: o.state}}
 	}
 	code, asset, _ := strings.Cut(o.account, "/")
 	return &ledger.CreateAccountsCommand{Caller: w.Caller,

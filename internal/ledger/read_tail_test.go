@@ -157,7 +157,8 @@ func TestWatchersOfOneTailSkipAndRepeatNothing(t *testing.T) {
 			writers.Go(func() {
 				for k := 0; k < 25 || fromMemory.Load() < 500 && ctx.Err() == nil; k++ {
 					c := w.transferCommand(fmt.Sprint(n, ".", k), "world", codes[(n+k)%4], "5")
-					c.Postings = append(c.Postings, ledger.Posting{From: codes[(n+k)%4], To: codes[(n+k+1+k%3)%4], Asset: "CNY", Amount: dec("1")})
+					c.Postings = append(c.Postings,
+						ledger.Posting{From: codes[(n+k)%4], To: codes[(n+k+1+k%3)%4], Asset: "CNY", Amount: dec("1")})
 					if _, err := engines[(i+n)%2].Do(ctx, w.submission(c)); err != nil {
 						t.Error(err)
 					}

@@ -20,7 +20,8 @@ func TestWatcherContinuesWithinAGroupOfTheTail(t *testing.T) {
 		{lane: l, end: at(6), cursor: "c6", entries: []Entry{entry("d", 6)}, batches: []position{at(6)}},
 	}
 	tail.lanes[1], tail.epoch, tail.at, tail.known = l, epoch, at(9), true
-	for after, want := range map[uint64]string{1: "[b c a][d]", 2: "[b c][d]", 3: "[c][d]", 4: "[d]", 5: "[d]", 6: "", 9: "", 12: ""} {
+	for after, want := range map[uint64]string{1: "[b c a][d]", 2: "[b c][d]", 3: "[c][d]", 4: "[d]", 5: "[d]", 6: "",
+		9: "", 12: ""} {
 		w := &Watcher{tail: tail, tenant: 1, matches: func(string) bool { return true }, lane: l, placed: true,
 			epoch: epoch, after: at(after)}
 		commits, _, following, err := w.Follow(100)
@@ -42,7 +43,8 @@ func TestWatcherContinuesWithinAGroupOfTheTail(t *testing.T) {
 	}
 }
 
-// The entries that a poll reads are those of the tenants at its beginning. A tenant that joins meanwhile has the later ones.
+// The entries that a poll reads are those of the tenants at its beginning. A tenant that joins meanwhile has the later
+// ones.
 func TestTenantThatJoinsDuringAPollHasNoneOfItsEntries(t *testing.T) {
 	tail, ctx := NewTail(nil), t.Context()
 	tail.known, tail.at = true, position{xid: 3}

@@ -167,7 +167,8 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	p := start(t, pgtest.New(t).AllDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	_, err := p.acquire("a", "two", time.Minute)
-	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.Metadata["holder"] != "one" || f.Metadata["position"] != "1" ||
+	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.Metadata["holder"] != "one" ||
+		f.Metadata["position"] != "1" ||
 		f.Metadata["expire_time"] == "" {
 		t.Errorf("held: %v", err)
 	}

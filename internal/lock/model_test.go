@@ -243,7 +243,8 @@ func TestLocksBehaveAsTheirModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{book: NewTx(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 		t.Repeat(map[string]func(*rapid.T){
-			"acquire": w.acquire, "enqueue": w.enqueue, "keep": w.keep, "leave": w.leave, "renew": w.renew, "release": w.release,
+			"acquire": w.acquire, "enqueue": w.enqueue, "keep": w.keep, "leave": w.leave, "renew": w.renew,
+			"release": w.release,
 			"time": func(t *rapid.T) {
 				w.now = w.now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
 			},

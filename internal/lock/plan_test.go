@@ -33,7 +33,8 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 		}
 	}
 	for _, table := range []string{"lock_locks", "lock_waiters"} {
-		exec("alter table " + table + " set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
+		// autovacuum's ANALYZE would replan and hide the problem
+		exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	exec("analyze")
 	open := func() *pgxpool.Pool {

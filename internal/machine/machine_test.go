@@ -69,11 +69,13 @@ func from(state string) func(*machine.MoveCommand) {
 func TestMovesOfOneBatchAreAllRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.want(d.all(define(order()), create("1"), move("1", "paid", "p"), move("1", "refunding", "r"), move("1", "paid", "s", from("refunding")),
+	d.want(d.all(define(order()), create("1"), move("1", "paid", "p"), move("1", "refunding", "r"),
+		move("1", "paid", "s", from("refunding")),
 		create("2"), move("2", "cancelled", "c"), move("1", "refunding", "t")),
 		"version 1", "pending 1", "paid 2", "refunding 3", "paid 4", "pending 1", "cancelled 2", "refunding 5")
 	// One command, which cannot be split.
-	d.want(d.all(together{create("3"), move("3", "paid", "p"), move("3", "refunding", "r"), move("3", "paid", "s", from("refunding"))}), "paid 4")
+	d.want(d.all(together{create("3"), move("3", "paid", "p"), move("3", "refunding", "r"),
+		move("3", "paid", "s", from("refunding"))}), "paid 4")
 	if got := d.history("1"); got != "1 >pending caller:creation, 2 pending>paid caller:p, 3 paid>refunding caller:r, "+
 		"4 refunding>paid caller:s, 5 paid>refunding caller:t" {
 		t.Errorf("history %s", got)
@@ -190,10 +192,12 @@ func TestCreateTwice(t *testing.T) {
 		"INSTANCE_EXISTS_DIFFERENT", "INSTANCE_EXISTS_DIFFERENT")
 	_, err := d.do(create("1"))
 	f := fault.Of(err)
-	if f == nil || f.Metadata["differs"] != "owner,timer" || f.Metadata["state"] != "paid" || f.Metadata["first_id"] == "" {
+	if f == nil || f.Metadata["differs"] != "owner,timer" || f.Metadata["state"] != "paid" ||
+		f.Metadata["first_id"] == "" {
 		t.Errorf("%v %v", err, f.Metadata)
 	}
-	plain := machine.NewDefine(caller, "plain", &machine.Definition{States: []machine.State{{Name: "a", Initial: true}}})
+	plain := machine.NewDefine(caller, "plain", &machine.Definition{States: []machine.State{{Name: "a",
+		Initial: true}}})
 	c := create("1", timer)
 	c.Machine = "plain"
 	d.want(d.all(plain, c), "version 1", "FIELD_INVALID")
@@ -231,15 +235,20 @@ func TestInvalidDefinitionsAreRefused(t *testing.T) {
 		return states
 	}
 	for want, change := range map[string]func(*machine.Definition){
-		"definition.states":                func(d *machine.Definition) { d.States[0].Initial = false },
-		"definition.states[2].initial":     func(d *machine.Definition) { d.States[2].Initial = true },
-		"definition.states[1].name":        func(d *machine.Definition) { d.States[1].Name = "Paid!" },
-		"definition.states[2].name":        func(d *machine.Definition) { d.States[2].Name = "paid" },
-		"definition.states[6].name":        func(d *machine.Definition) { d.Moves = d.Moves[:6] },
-		"definition.states[1].label":       func(d *machine.Definition) { d.States[1].Label = strings.Repeat("x", 129) },
-		"definition.states[0].timer.to":    func(d *machine.Definition) { d.States[0].Timer.To = "paid" },
-		"definition.states[1].timer.to":    func(d *machine.Definition) { d.States[1].Timer = d.States[0].Timer },
-		"definition.states[3].timer.to":    func(d *machine.Definition) { d.States[3].Timer = &machine.Timer{AfterMs: 1000, To: "paid"} },
+		"definition.states":            func(d *machine.Definition) { d.States[0].Initial = false },
+		"definition.states[2].initial": func(d *machine.Definition) { d.States[2].Initial = true },
+		"definition.states[1].name":    func(d *machine.Definition) { d.States[1].Name = "Paid!" },
+		"definition.states[2].name":    func(d *machine.Definition) { d.States[2].Name = "paid" },
+		"definition.states[6].name":    func(d *machine.Definition) { d.Moves = d.Moves[:6] },
+		"definition.states[1].label": func(d *machine.Definition) {
+			d.States[1].Label = strings.Repeat("x",
+				129)
+		},
+		"definition.states[0].timer.to": func(d *machine.Definition) { d.States[0].Timer.To = "paid" },
+		"definition.states[1].timer.to": func(d *machine.Definition) { d.States[1].Timer = d.States[0].Timer },
+		"definition.states[3].timer.to": func(d *machine.Definition) {
+			d.States[3].Timer = &machine.Timer{AfterMs: 1000, To: "paid"}
+		},
 		"definition.states[0].timer.after": func(d *machine.Definition) { d.States[0].Timer.AfterMs = 999 },
 		"definition.moves[0].to":           func(d *machine.Definition) { d.Moves[0].To = "payed" },
 		"definition.moves[1].to":           func(d *machine.Definition) { d.Moves[1].Back = true },
@@ -249,10 +258,13 @@ func TestInvalidDefinitionsAreRefused(t *testing.T) {
 		"definition.moves[4].from[0]":      func(d *machine.Definition) { d.Moves[4].From[0] = "pending" },
 		"definition.moves[0].from":         func(d *machine.Definition) { d.Moves[0].From = nil },
 		"definition.moves[5].stay":         func(d *machine.Definition) { d.Moves[5].StayMs = -1 },
-		"definition.moves[6].by":           func(d *machine.Definition) { d.Moves[6].By = append(d.Moves[6].By, machine.ByCaller) },
-		"definition.moves[2].require[0]":   func(d *machine.Definition) { d.Moves[2].Require[0] = "tracking no" },
-		"definition.moves[2].publish":      func(d *machine.Definition) { d.Moves[2].Publish = "order paid" },
-		"definition.moves[2].principals":   func(d *machine.Definition) { d.Moves[2].Principals = make([]string, 33) },
+		"definition.moves[6].by": func(d *machine.Definition) {
+			d.Moves[6].By = append(d.Moves[6].By,
+				machine.ByCaller)
+		},
+		"definition.moves[2].require[0]": func(d *machine.Definition) { d.Moves[2].Require[0] = "tracking no" },
+		"definition.moves[2].publish":    func(d *machine.Definition) { d.Moves[2].Publish = "order paid" },
+		"definition.moves[2].principals": func(d *machine.Definition) { d.Moves[2].Principals = make([]string, 33) },
 		"definition.moves": func(d *machine.Definition) {
 			d.States, d.Moves = many(33), nil
 			for i, from := range d.States {

@@ -152,7 +152,8 @@ func anyDefinition(r *rapid.T) *machine.Definition {
 	last := names[len(names)-1]
 	back := rapid.Bool().Draw(r, "back")
 	for i, from := range names {
-		d.States = append(d.States, machine.State{Name: from, Initial: i == 0, Code: rapid.Int32Range(0, 99).Draw(r, "code")})
+		d.States = append(d.States, machine.State{Name: from, Initial: i == 0,
+			Code: rapid.Int32Range(0, 99).Draw(r, "code")})
 		for j, to := range names {
 			chain := j == i+1 // makes every state reachable
 			if from == to || back && from == last || !chain && !rapid.Bool().Draw(r, "allowed") {
@@ -232,7 +233,8 @@ func (p *play) define(r *rapid.T) {
 	definition := anyDefinition(r)
 	p.waiting = append(p.waiting, waiting{machine.NewDefine(caller, p.name, definition), func() string {
 		n := len(p.model.versions)
-		if n > 0 && fmt.Sprintf("%+v", describeDefinition(p.model.versions[n-1])) == fmt.Sprintf("%+v", describeDefinition(definition)) {
+		if n > 0 && fmt.Sprintf("%+v", describeDefinition(p.model.versions[n-1])) == fmt.Sprintf("%+v",
+			describeDefinition(definition)) {
 			return fmt.Sprintf("version %d existed", n)
 		}
 		p.model.versions = append(p.model.versions, definition)
@@ -303,7 +305,8 @@ func (p *play) commit() {
 func (p *play) compare() {
 	var want []string
 	for key, t := range p.model.things {
-		want = append(want, fmt.Sprintf("%s v%d %s %s %d %s: %s", key, t.version, t.state, t.from, t.revision, t.timerTo,
+		want = append(want, fmt.Sprintf("%s v%d %s %s %d %s: %s", key, t.version, t.state, t.from, t.revision,
+			t.timerTo,
 			strings.Join(t.history, ", ")))
 	}
 	sort.Strings(want)

@@ -35,8 +35,10 @@ func newPlans(t *testing.T) *plans {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.pool.Close)
-	for _, table := range []string{"commit_batches", "machine_definitions", "machine_moves", "machine_instances", "machine_history"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would replan and hide the problem
+	for _, table := range []string{"commit_batches", "machine_definitions", "machine_moves", "machine_instances",
+		"machine_history"} {
+		// its ANALYZE would replan and hide the problem
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	t.Cleanup(func() { _ = p.engine.Drain(context.Background()) })
@@ -77,13 +79,16 @@ func (p *plans) blocks(call func()) int64 {
 // kinds are the operations on instances, each on keys of its own.
 var kinds = map[string]func(machine, key string) commit.Command[*machine.Tx]{
 	"create": func(m, key string) commit.Command[*machine.Tx] {
-		return &machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: m, Key: "new" + key, Owner: "ann"}}
+		return &machine.CreateCommand{Caller: caller,
+			CreateParams: machine.CreateParams{Machine: m, Key: "new" + key, Owner: "ann"}}
 	},
 	"repeat": func(m, key string) commit.Command[*machine.Tx] {
-		return &machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: m, Key: "r" + key, Owner: "ann"}}
+		return &machine.CreateCommand{Caller: caller,
+			CreateParams: machine.CreateParams{Machine: m, Key: "r" + key, Owner: "ann"}}
 	},
 	"move": func(m, key string) commit.Command[*machine.Tx] {
-		return &machine.MoveCommand{Caller: caller, MoveParams: machine.MoveParams{Machine: m, Key: "m" + key, To: "paid", Cause: "p"}}
+		return &machine.MoveCommand{Caller: caller,
+			MoveParams: machine.MoveParams{Machine: m, Key: "m" + key, To: "paid", Cause: "p"}}
 	},
 	"fire": func(m, key string) commit.Command[*machine.Tx] {
 		return &machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: m, Key: "f" + key}}
@@ -95,8 +100,8 @@ var kinds = map[string]func(machine, key string) commit.Command[*machine.Tx]{
 	},
 }
 
-// load inserts 4 times 20,000 instances of version 1 of 50 machines, of which 400 are due, with the moves that created them, and more
-// versions of machines, without ANALYZE.
+// load inserts 4 times 20,000 instances of version 1 of 50 machines, of which 400 are due, with the moves that created
+// them, and more versions of machines, without ANALYZE.
 func (p *plans) load() {
 	p.Helper()
 	for _, sql := range []string{
@@ -139,7 +144,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	for round := range 12 {
 		for _, kind := range []string{"r", "m", "f"} {
 			p.do(&machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "warm",
-				Key: fmt.Sprint(kind, "warm", round), Owner: "ann", Timer: map[string]time.Duration{"f": time.Millisecond}[kind]}})
+				Key: fmt.Sprint(kind, "warm", round), Owner: "ann",
+				Timer: map[string]time.Duration{"f": time.Millisecond}[kind]}})
 		}
 		for _, command := range kinds {
 			p.do(command("warm", fmt.Sprint("warm", round)))
@@ -209,7 +215,10 @@ func TestPagesReadTheirOwnRows(t *testing.T) {
 			p.exec("analyze")
 		}
 		for what, read := range map[string]func(){
-			"machine":                        func() { _, _ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0) },
+			"machine": func() {
+				_,
+					_ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0)
+			},
 			"machines":                       func() { _, _, _ = p.reader.Machines(ctx, 1, 10, "") },
 			"instance":                       func() { _, _ = p.reader.Instance(ctx, key) },
 			"instances":                      page(machine.Filter{Machine: "m1"}),

@@ -93,7 +93,10 @@ func TestOneCauseTakesAState(t *testing.T) {
 	d.all(define(order()), create("1"))
 	count := map[string]int{}
 	var winner string
-	for n, r := range d.race(func(n int) commit.Command[*machine.Tx] { return move("1", "paid", fmt.Sprint("pay-", n/4)) }) {
+	for n, r := range d.race(func(n int) commit.Command[*machine.Tx] {
+		return move("1", "paid",
+			fmt.Sprint("pay-", n/4))
+	}) {
 		if r.Err == nil {
 			winner = fmt.Sprint("pay-", n/4)
 			count[fmt.Sprint("moved, existed: ", r.Outcome.Existed)]++
@@ -102,7 +105,8 @@ func TestOneCauseTakesAState(t *testing.T) {
 		f := fault.Of(r.Err)
 		count[f.Reason.Name+" by "+f.Metadata["cause"]]++
 	}
-	if count["moved, existed: false"] != 1 || count["moved, existed: true"] != 3 || count["STATE_TAKEN by "+winner] != racers-4 {
+	if count["moved, existed: false"] != 1 || count["moved, existed: true"] != 3 ||
+		count["STATE_TAKEN by "+winner] != racers-4 {
 		t.Errorf("%v", count)
 	}
 }

@@ -42,7 +42,8 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	key := machine.Key{Tenant: 1, Machine: "parcel", Key: "1"}
 	list := func(state, owner string) (keys string) {
 		for token := ""; ; {
-			page, next, err := reader.Instances(ctx, 1, machine.Filter{Machine: "parcel", State: state, Owner: owner}, 2, token)
+			page, next, err := reader.Instances(ctx, 1, machine.Filter{Machine: "parcel", State: state, Owner: owner},
+				2, token)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +79,8 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	}
 	d.want([]string{d.history("1")}, "1 >pending caller:creation") // refused: nothing was written
 	d.want(d.all(fire("1"), fire("1"), fire("paid"), fire("none")), "true", "false", "false", "false")
-	d.want(d.all(create("2"), move("2", "cancelled", "user"), move("3", "paid", "p", func(c *machine.MoveCommand) { c.From = "pending" }),
+	d.want(d.all(create("2"), move("2", "cancelled", "user"),
+		move("3", "paid", "p", func(c *machine.MoveCommand) { c.From = "pending" }),
 		fire("2")), "cancelled 2 existed", "STATE_TAKEN", "STATE_CHANGED", "false")
 	d.want([]string{d.history("1"), d.history("2"), d.history("3"), due()},
 		"1 >pending caller:creation, 2 pending>cancelled timer:timer",
@@ -95,8 +97,10 @@ func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 	hours := func(n int64, to string) *machine.Timer { return &machine.Timer{AfterMs: n * 3_600_000, To: to} }
 	timers := []machine.Actor{machine.ByTimer}
 	d.all(define(&machine.Definition{
-		States: []machine.State{{Name: "a", Initial: true, Timer: hours(1, "b")}, {Name: "b", Timer: hours(1, "c")}, {Name: "c"}},
-		Moves:  []machine.Allowed{{From: []string{"a"}, To: "b", By: timers}, {From: []string{"b"}, To: "c", By: timers}}}),
+		States: []machine.State{{Name: "a", Initial: true, Timer: hours(1, "b")}, {Name: "b", Timer: hours(1, "c")},
+			{Name: "c"}},
+		Moves: []machine.Allowed{{From: []string{"a"}, To: "b", By: timers},
+			{From: []string{"b"}, To: "c", By: timers}}}),
 		create("1"), create("own", func(p *machine.CreateParams) { p.Timer = 5 * time.Hour }))
 	state := func(key string) string {
 		return show(reader.Instance(context.Background(), machine.Key{Tenant: 1, Machine: "parcel", Key: key}))

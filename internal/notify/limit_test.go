@@ -110,7 +110,8 @@ func TestScopesCountSeparately(t *testing.T) {
 func TestRepeatDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, MaxMessages: 2})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour,
+		MaxMessages: 2})
 	p := start(t, db, 0)
 	p.mustSend()
 	for range 5 {
@@ -160,7 +161,8 @@ func (c *made) Apply(tx *flow.Tx) (any, error) {
 func TestRepeatIsRecognisedWhenContentIsResolvedInTheBatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, MaxMessages: 2})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour,
+		MaxMessages: 2})
 	p := start(t, db, 0)
 	do := func(c *made) commit.Outcome {
 		out, err := p.engine.Do(t.Context(),

@@ -206,7 +206,8 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 		t.Errorf("repeat of a message that is requeued: %+v", r)
 	}
 	waits := p.mustSend(says("waits"), bizNo("waits"))
-	if r := both(&notify.CancelCommand{Caller: caller, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil ||
+	if r := both(&notify.CancelCommand{Caller: caller, ID: waits.ID},
+		text(says("waits"), bizNo("waits"))); r.Err != nil ||
 		!r.Outcome.Existed ||
 		r.Outcome.Answer.(*notify.Message).State != notify.Cancelled {
 		t.Errorf("repeat of a message that is cancelled, by biz_no: %+v", r)
@@ -259,7 +260,8 @@ func TestParkedMessagesWithoutContentAreCleaned(t *testing.T) {
 	if n := count(t, db, "select count(*) from notify_queue"); n != 1 || p.state(kept).State != notify.Dead {
 		t.Errorf("%d rows are left", n)
 	}
-	if m := p.state(dead); m.State != notify.Dead || m.FailureCode != "refused" || p.state(unknown).State != notify.Unknown {
+	if m := p.state(dead); m.State != notify.Dead || m.FailureCode != "refused" ||
+		p.state(unknown).State != notify.Unknown {
 		t.Errorf("%+v", m.Message)
 	}
 	if n := count(t, db, "select count(*) from audit.notifications where state in ('dead', 'unknown')"); n != 3 {

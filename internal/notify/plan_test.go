@@ -109,8 +109,9 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return &notify.CancelCommand{Caller: caller, ID: id((from+i)&^3 | 2)}
 		}),
 		"4 report": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.ReportCommand{Caller: caller, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1),
-				Delivered: true}
+			return &notify.ReportCommand{Caller: caller, Provider: "file",
+				ProviderMessageID: fmt.Sprint("f", (from+i)|1),
+				Delivered:         true}
 		}),
 		"5 requeue": commands(func(i int) commit.Command[*notify.Tx] {
 			if i > 0 { // of four messages only one is dead
@@ -153,7 +154,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.exec("analyze")
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: time.Hour, MaxMessages: 100})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: time.Hour,
+		MaxMessages: 100})
 	outbox := &notify.Outbox{Master: master, Instance: "test"}
 	p.engine, p.reader = flow.NewSendingEngine(p.pool, t.Name(), nil, nil, outbox), notify.NewReader(p.pool, outbox)
 	defer p.engine.Drain(context.Background())

@@ -53,10 +53,12 @@ func newDesk(t testing.TB, db *pgtest.DB) *desk {
 	d.do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
 	d.do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
 		{Code: "world", Asset: "CNY", Kind: "equity"}, {Code: "ann", Asset: "CNY", Kind: "liability"}}}))
-	d.do(flow.Ledger(&ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: "fund", Type: "fund",
-		Postings: []ledger.Posting{{From: "world", To: "ann", Asset: "CNY", Amount: decimal("1000000")}}}}))
+	d.do(flow.Ledger(&ledger.TransferCommand{Caller: caller,
+		TransferParams: ledger.TransferParams{BizNo: "fund", Type: "fund",
+			Postings: []ledger.Posting{{From: "world", To: "ann", Asset: "CNY", Amount: decimal("1000000")}}}}))
 	d.do(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "tea"}))
-	d.do(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "first", Kind: stock.Restock, Quantity: 1_000_000}))
+	d.do(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "first", Kind: stock.Restock,
+		Quantity: 1_000_000}))
 	return d
 }
 
@@ -90,9 +92,11 @@ func (d *desk) exec(sql string, args ...any) {
 }
 
 func create(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
-	c := &flow.CreateOrder{Caller: caller, OrderNo: no, Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",
-		Asset: "CNY", Amount: decimal("2"), Lines: []order.Line{{Item: "tea", Quantity: 1}}, Reserve: true, Payee: "world",
-		Balance: &order.Balance{Account: "ann", Amount: decimal("1")}}}
+	c := &flow.CreateOrder{Caller: caller, OrderNo: no,
+		Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",
+			Asset: "CNY", Amount: decimal("2"), Lines: []order.Line{{Item: "tea", Quantity: 1}}, Reserve: true,
+			Payee:   "world",
+			Balance: &order.Balance{Account: "ann", Amount: decimal("1")}}}
 	for _, f := range change {
 		f(c)
 	}
@@ -102,7 +106,8 @@ func create(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
 func plain(c *flow.CreateOrder) { c.Reserve, c.Balance = false, nil }
 
 func bare(key string) flow.Command {
-	return flow.Machine(&machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "order", Key: key}})
+	return flow.Machine(&machine.CreateCommand{Caller: caller,
+		CreateParams: machine.CreateParams{Machine: "order", Key: key}})
 }
 
 func pay(no string) flow.Command {
@@ -148,13 +153,15 @@ func TestPagesHaveAllOrders(t *testing.T) {
 	d.do(pay("paid"))
 	hour := time.Now().Add(time.Hour)
 	for _, size := range []int{1, 2, 100} {
-		for state, want := range map[string]string{"awaiting_payment": "12 11 10 ", "cancelled": "02 01 00 ", "paid": "paid ", "shipped": "",
+		for state, want := range map[string]string{"awaiting_payment": "12 11 10 ", "cancelled": "02 01 00 ",
+			"paid": "paid ", "shipped": "",
 			"": "paid 12 11 10 02 01 00 "} {
 			machines := "order"
 			if state == "" {
 				machines = ""
 			}
-			for name, f := range map[string]order.Filter{"all": {Machine: machines, State: state}, "ann": {Subject: "ann", Machine: machines, State: state},
+			for name, f := range map[string]order.Filter{"all": {Machine: machines, State: state},
+				"ann":  {Subject: "ann", Machine: machines, State: state},
 				"hour": {Machine: machines, State: state, From: hour.Add(-2 * time.Hour), Before: hour}} {
 				if got := d.list(f, size); got != want {
 					t.Errorf("%s in %s, pages of %d: %s", name, state, size, got)

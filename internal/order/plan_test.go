@@ -18,24 +18,31 @@ import (
 )
 
 // tables are those that orders read and write.
-var tables = []string{"commit_batches", "order_orders", "machine_instances", "machine_history", "stock_reservations", "ledger_holds",
-	"ledger_transfers", "notify_names", "claim_keys", "payment_payments", "payment_calls", "payment_notices", "payment_notice_names"}
+var tables = []string{"commit_batches", "order_orders", "machine_instances", "machine_history", "stock_reservations",
+	"ledger_holds",
+	"ledger_transfers", "notify_names", "claim_keys", "payment_payments", "payment_calls", "payment_notices",
+	"payment_notice_names"}
 
 // kinds are the commands on orders, each on orders of its own.
 var kinds = map[string]func(no string) flow.Command{
 	"create": func(no string) flow.Command {
-		return create("new"+no, func(c *flow.CreateOrder) { c.Purchase = &order.Purchase{Parts: []string{no}, Window: time.Hour} })
+		return create("new"+no, func(c *flow.CreateOrder) {
+			c.Purchase = &order.Purchase{Parts: []string{no},
+				Window: time.Hour}
+		})
 	},
 	"repeat": func(no string) flow.Command { return create("r" + no) },
 	"plain":  func(no string) flow.Command { return create("plain"+no, plain) },
 	"pay":    func(no string) flow.Command { return pay("p" + no) },
 	"cancel": func(no string) flow.Command { return cancel("c" + no) },
 	"told": func(no string) flow.Command { // of a payment
-		s := payment.Received{Notice: gateway.Notice{ID: "n" + no, Kind: gateway.Pending, OutTradeNo: "r" + no}, Body: []byte("{}")}
+		s := payment.Received{Notice: gateway.Notice{ID: "n" + no, Kind: gateway.Pending, OutTradeNo: "r" + no},
+			Body: []byte("{}")}
 		return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 	},
 	"fire": func(no string) flow.Command {
-		return flow.Fire(&machine.FireCommand{Caller: caller, Key: machine.Key{Tenant: 1, Machine: "order", Key: "f" + no}})
+		return flow.Fire(&machine.FireCommand{Caller: caller,
+			Key: machine.Key{Tenant: 1, Machine: "order", Key: "f" + no}})
 	},
 }
 
@@ -166,7 +173,8 @@ func newPlans(t *testing.T) *desk {
 	d := newDesk(t, db)
 	d.exec("insert into access_tenants (tenant_id, name) values (1, 'demo')")
 	for _, table := range tables {
-		d.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would replan and hide the problem
+		// its ANALYZE would replan and hide the problem
+		d.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	return d
 }
@@ -303,15 +311,17 @@ func TestReadsOfOrdersReadTheirOwnRows(t *testing.T) {
 				_, err := d.reader.Order(ctx, order.Key{Tenant: 1, OrderNo: "p777"})
 				return map[bool]int{true: 1}[err == nil]
 			}, 1, 20},
-			"all":                     {page(order.Filter{}), 10, 150},
-			"hour":                    {page(hour(order.Filter{})), 10, 150},
-			"machine":                 {page(order.Filter{Machine: "order"}), 10, 150},
-			"rare machine":            {page(order.Filter{Machine: "simple_order"}), 10, 5000},
-			"hour of a machine":       {page(hour(order.Filter{Machine: "simple_order"})), 9, 8000},
-			"subject":                 {page(order.Filter{Subject: "bob"}), 10, 150},
-			"hour of a subject":       {page(hour(order.Filter{Subject: "ann"})), 10, 150},
-			"subject in a state":      {page(order.Filter{Subject: "bob", Machine: "order", State: "awaiting_payment"}), 10, 150},
-			"subject in no state":     {page(order.Filter{Subject: "bob", Machine: "order", State: "shipped"}), 0, 1500},
+			"all":               {page(order.Filter{}), 10, 150},
+			"hour":              {page(hour(order.Filter{})), 10, 150},
+			"machine":           {page(order.Filter{Machine: "order"}), 10, 150},
+			"rare machine":      {page(order.Filter{Machine: "simple_order"}), 10, 5000},
+			"hour of a machine": {page(hour(order.Filter{Machine: "simple_order"})), 9, 8000},
+			"subject":           {page(order.Filter{Subject: "bob"}), 10, 150},
+			"hour of a subject": {page(hour(order.Filter{Subject: "ann"})), 10, 150},
+			"subject in a state": {page(order.Filter{Subject: "bob", Machine: "order", State: "awaiting_payment"}),
+				10, 150},
+			"subject in no state": {page(order.Filter{Subject: "bob", Machine: "order", State: "shipped"}), 0,
+				1500},
 			"state":                   {page(order.Filter{Machine: "order", State: "awaiting_payment"}), 10, 800},
 			"state of a rare machine": {page(order.Filter{Machine: "simple_order", State: "pending"}), 10, 500},
 			"no state":                {page(order.Filter{Machine: "order", State: "shipped"}), 0, 800},

@@ -60,15 +60,17 @@ func newPlans(t testing.TB) *plans {
 			execute 'alter table ' || x || ' set (autovacuum_enabled = false)'; -- its ANALYZE would replan and hide the problem
 		end loop; end $$`)
 	d.do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
-	d.do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "gw", Asset: "CNY", Kind: "asset"},
-		{Code: "shop", Asset: "CNY", Kind: "liability"}, {Code: "sus", Asset: "CNY", Kind: "liability"}}}))
+	d.do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "gw", Asset: "CNY", Kind: "asset"},
+			{Code: "shop", Asset: "CNY", Kind: "liability"}, {Code: "sus", Asset: "CNY", Kind: "liability"}}}))
 	d.put("sus")
 	return d
 }
 
 func (d *plans) put(suspense string) {
 	d.Helper()
-	d.do(&flow.PutGateway{Caller: caller, Name: "g", Gateway: payment.Gateway{Clearing: "gw", Suspense: suspense, Payee: "shop"}})
+	d.do(&flow.PutGateway{Caller: caller, Name: "g",
+		Gateway: payment.Gateway{Clearing: "gw", Suspense: suspense, Payee: "shop"}})
 }
 
 func (d *plans) exec(sql string) {
@@ -101,8 +103,9 @@ func yuan(text string) amount.Decimal {
 }
 
 func created(no string) flow.Command {
-	return &flow.CreateOrder{Caller: caller, OrderNo: no, Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann", Asset: "CNY",
-		Amount: yuan("2")}}
+	return &flow.CreateOrder{Caller: caller, OrderNo: no,
+		Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann", Asset: "CNY",
+			Amount: yuan("2")}}
 }
 
 func pays(no string) flow.Command {
@@ -110,8 +113,9 @@ func pays(no string) flow.Command {
 }
 
 func told(k gateway.Kind, no, n string) flow.Command {
-	s := payment.Received{Asset: "CNY", Body: []byte("{}"), Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
-		TransactionID: "t" + no, Currency: "CNY", Amount: yuan(n)}}
+	s := payment.Received{Asset: "CNY", Body: []byte("{}"),
+		Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
+			TransactionID: "t" + no, Currency: "CNY", Amount: yuan(n)}}
 	if k.Refund() {
 		s.RefundNo = "r" + no
 	}
@@ -120,14 +124,16 @@ func told(k gateway.Kind, no, n string) flow.Command {
 
 // console tells of a console refund.
 func console(k gateway.Kind, no string) flow.Command {
-	s := payment.Received{Asset: "CNY", Body: []byte("{}"), Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
-		TransactionID: "t" + no, GatewayRefundID: "re" + no, Currency: "CNY", Amount: yuan("0.01")}}
+	s := payment.Received{Asset: "CNY", Body: []byte("{}"),
+		Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
+			TransactionID: "t" + no, GatewayRefundID: "re" + no, Currency: "CNY", Amount: yuan("0.01")}}
 	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }
 
 func gives(no string) flow.Command {
 	n := yuan("1")
-	return &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: "r" + no}, OutTradeNo: no, Amount: &n}
+	return &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: "r" + no}, OutTradeNo: no,
+		Amount: &n}
 }
 
 // kinds are the commands on payments, each on payments of its own.
@@ -347,21 +353,34 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 			rows int
 			most int64
 		}{
-			"payment":  {func() int { _, err := r.Payment(ctx, payment.Key{Tenant: 1, OutTradeNo: "f777"}); check(err); return 1 }, 1, 60},
-			"payments": {func() int { l, _, err := r.Payments(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 300},
-			"of order": {func() int { l, _, err := r.Payments(ctx, 1, "f777", 10, ""); check(err); return len(l) }, 1, 60},
+			"payment": {func() int {
+				_, err := r.Payment(ctx,
+					payment.Key{Tenant: 1, OutTradeNo: "f777"})
+				check(err)
+				return 1
+			}, 1, 60},
+			"payments": {func() int { l, _, err := r.Payments(ctx, 1, "", 10, ""); check(err); return len(l) }, 10,
+				300},
+			"of order": {func() int { l, _, err := r.Payments(ctx, 1, "f777", 10, ""); check(err); return len(l) }, 1,
+				60},
 			"refund": {func() int {
 				_, err := r.Refund(ctx, payment.RefundKey{Tenant: 1, RefundNo: "rb777"})
 				check(err)
 				return 1
 			}, 1, 60},
-			"refunds":    {func() int { l, _, err := r.Refunds(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 200},
-			"of payment": {func() int { l, _, err := r.Refunds(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 1, 60},
-			"notices":    {func() int { l, _, err := r.Notices(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 100},
-			"notices of": {func() int { l, _, err := r.Notices(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 2, 60},
-			"flags":      {func() int { l, _, err := r.Flags(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 500}, // sorted without statistics
-			"open flags": {func() int { l, _, err := r.Flags(ctx, 1, "open", 10, ""); check(err); return len(l) }, 10, 100},
-			"gateways":   {func() int { l, _, err := r.Gateways(ctx, 1, 10, ""); check(err); return len(l) }, 1, 60},
+			"refunds": {func() int { l, _, err := r.Refunds(ctx, 1, "", 10, ""); check(err); return len(l) }, 10,
+				200},
+			"of payment": {func() int { l, _, err := r.Refunds(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 1,
+				60},
+			"notices": {func() int { l, _, err := r.Notices(ctx, 1, "", 10, ""); check(err); return len(l) }, 10,
+				100},
+			"notices of": {func() int { l, _, err := r.Notices(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 2,
+				60},
+			// sorted without statistics
+			"flags": {func() int { l, _, err := r.Flags(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 500},
+			"open flags": {func() int { l, _, err := r.Flags(ctx, 1, "open", 10, ""); check(err); return len(l) }, 10,
+				100},
+			"gateways": {func() int { l, _, err := r.Gateways(ctx, 1, 10, ""); check(err); return len(l) }, 1, 60},
 			"take": {func() int {
 				l, err := u.Take(ctx, payment.GatewayKey{Tenant: 1, Gateway: "g"}, 10, time.Minute)
 				check(err)

@@ -96,7 +96,8 @@ func TestTimesAreScannedInUTC(t *testing.T) {
 		var one time.Time
 		var null *time.Time
 		var all []time.Time
-		for oid, into := range map[uint32][]any{pgtype.TimestamptzOID: {&one, &null}, pgtype.TimestamptzArrayOID: {&all}} {
+		for oid, into := range map[uint32][]any{pgtype.TimestamptzOID: {&one, &null},
+			pgtype.TimestamptzArrayOID: {&all}} {
 			var value any = at
 			if oid == pgtype.TimestamptzArrayOID {
 				value = []time.Time{at}

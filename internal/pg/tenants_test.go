@@ -13,7 +13,8 @@ import (
 
 func TestTenantSets(t *testing.T) {
 	t.Parallel()
-	for want, tenants := range map[string][]int32{"{}": nil, "{[7,7]}": {7, 7}, "{[-1,-1],[2,2],[10,10]}": {10, 2, -1, 2}} {
+	for want, tenants := range map[string][]int32{"{}": nil, "{[7,7]}": {7, 7},
+		"{[-1,-1],[2,2],[10,10]}": {10, 2, -1, 2}} {
 		if got := pg.TenantSet(tenants...); got != want {
 			t.Errorf("%v: %s, not %s", tenants, got, want)
 		}

@@ -105,7 +105,8 @@ func TestReadKeysCannotCallMutations(t *testing.T) {
 			}
 			a := reader.call(connectJSON, callName(m), r)
 			refused := a.Code == "permission_denied"
-			if refused == (reads(m) && !slices.Contains(administrative, callName(m))) || refused && a.Reason(t) != "PERMISSION_DENIED" {
+			if refused == (reads(m) && !slices.Contains(administrative, callName(m))) || refused &&
+				a.Reason(t) != "PERMISSION_DENIED" {
 				t.Errorf("%s with a key that reads: %q %s", m.Name(), a.Code, a.Message)
 			}
 		}
@@ -130,7 +131,8 @@ func TestReadKeysCannotCallMutations(t *testing.T) {
 // administrative are the calls that a key that writes may not make.
 var administrative = []string{"FreezeAccount", "UnfreezeAccount", "CloseAccount",
 	"Machine.DefineMachine", "Payment.PutGateway", "Webhook.CreateEndpoint", "Webhook.UpdateEndpoint",
-	"Webhook.RotateSecret", "Webhook.DeleteEndpoint", "Webhook.GetSecret", "Notify.PutTemplate", "Notify.DeleteTemplate",
+	"Webhook.RotateSecret", "Webhook.DeleteEndpoint", "Webhook.GetSecret", "Notify.PutTemplate",
+	"Notify.DeleteTemplate",
 	"Sale.PutSale", "Audit.ListEvents"}
 
 func watchStarts(t *testing.T, c *caller, r *ledgerv1.WatchEntriesRequest) {
@@ -184,7 +186,8 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 	if err != nil || !existed || k.Revoked.IsZero() || k.RevokedBy != "postgres" {
 		t.Errorf("revoked twice: %+v, %v, %v", k, existed, err)
 	}
-	if _, _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id+"x"); !fault.Is(err, access.KeyNotFound) {
+	if _, _, err := access.Administer(s.Pool).RevokeKey(context.Background(), tenant, id+"x"); !fault.Is(err,
+		access.KeyNotFound) {
 		t.Errorf("revoked another: %v", err)
 	}
 	keys, err := access.ListKeys(context.Background(), s.Pool, tenant, access.KeyPlace{}, 10)

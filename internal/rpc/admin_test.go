@@ -23,7 +23,8 @@ func adminExamples() []struct {
 	name string
 	m    proto.Message
 } {
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), MaxMessages: proto.Int32(5)}
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute),
+		MaxMessages: proto.Int32(5)}
 	return []struct {
 		name string
 		m    proto.Message
@@ -91,8 +92,9 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
-	a := boss.call(connectProto, "Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "till", Role: adminv1.Role_ROLE_WRITE,
-		Scopes: []string{"ledger.list_assets", "ledger.transfer(from=user:*)"}, CallRate: 100, CallLimit: 10})
+	a := boss.call(connectProto, "Admin.CreateKey",
+		&adminv1.CreateKeyRequest{Principal: "till", Role: adminv1.Role_ROLE_WRITE,
+			Scopes: []string{"ledger.list_assets", "ledger.transfer(from=user:*)"}, CallRate: 100, CallLimit: 10})
 	var made adminv1.CreateKeyResponse
 	connectProto.Decode(t, a.Raw, &made)
 	if a.Code != "" || a.Header.Get("Cache-Control") != "no-store" || made.GetKey().GetCreatedBy() != "mine/boss" {
@@ -100,11 +102,13 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	}
 	till := &caller{s, made.GetApiKey()}
 	list := func(c *caller) string { return c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}).Code }
-	if list(till) != "" || till.call(connectJSON, "TrialBalance", &ledgerv1.TrialBalanceRequest{}).Code != "permission_denied" {
+	if list(till) != "" || till.call(connectJSON, "TrialBalance",
+		&ledgerv1.TrialBalanceRequest{}).Code != "permission_denied" {
 		t.Error("the key has other rights")
 	}
-	own := boss.call(connectProto, "Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "deputy", Role: adminv1.Role_ROLE_ADMIN,
-		ExpireTime: timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Microsecond))})
+	own := boss.call(connectProto, "Admin.CreateKey",
+		&adminv1.CreateKeyRequest{Principal: "deputy", Role: adminv1.Role_ROLE_ADMIN,
+			ExpireTime: timestamppb.New(time.Now().Add(time.Hour).Truncate(time.Microsecond))})
 	var deputy adminv1.CreateKeyResponse
 	connectProto.Decode(t, own.Raw, &deputy)
 	name, end := deputy.GetKey().GetKeyName(), deputy.GetKey().GetExpireTime()
@@ -127,17 +131,21 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 	rotated := ok(boss, "Admin.RotateKey", &adminv1.RotateKeyRequest{KeyName: made.GetKey().GetKeyName(),
 		Overlap: durationpb.New(time.Hour)}, new(adminv1.RotateKeyResponse))
 	if next := (&caller{s, rotated.GetApiKey()}); list(next) != "" || list(till) != "" ||
-		rotated.GetKey().GetScopes()[1] != "ledger.transfer(from=user:*)" || rotated.GetOldKey().GetExpireTime() == nil {
+		rotated.GetKey().GetScopes()[1] != "ledger.transfer(from=user:*)" ||
+		rotated.GetOldKey().GetExpireTime() == nil {
 		t.Errorf("%v", rotated)
 	}
-	ok(boss, "Admin.RevokeKey", &adminv1.RevokeKeyRequest{KeyName: made.GetKey().GetKeyName()}, new(adminv1.RevokeKeyResponse))
+	ok(boss, "Admin.RevokeKey", &adminv1.RevokeKeyRequest{KeyName: made.GetKey().GetKeyName()},
+		new(adminv1.RevokeKeyResponse))
 	eventually(t, 20*time.Second, "the key ends", func() bool { return list(till) == "unauthenticated" })
 	var ids []string
 	for page, token := 0, ""; page == 0 || token != ""; page++ {
-		res := ok(boss, "Admin.ListKeys", &adminv1.ListKeysRequest{PageSize: 2, PageToken: token}, new(adminv1.ListKeysResponse))
+		res := ok(boss, "Admin.ListKeys", &adminv1.ListKeysRequest{PageSize: 2, PageToken: token},
+			new(adminv1.ListKeysResponse))
 		for _, k := range res.GetKeys() {
 			ids = append(ids, k.GetPrincipal())
-			if k.GetKeyName() == made.GetKey().GetKeyName() && (k.GetRevokedBy() != "mine/boss" || k.GetRevokeTime() == nil) {
+			if k.GetKeyName() == made.GetKey().GetKeyName() &&
+				(k.GetRevokedBy() != "mine/boss" || k.GetRevokeTime() == nil) {
 				t.Errorf("%v", k)
 			}
 		}
@@ -156,25 +164,30 @@ func TestKeysAreCreatedRotatedAndRevokedOverRPC(t *testing.T) {
 		`scopes[0]: "bank.*" covers no`:       read("bank.*"),
 		`scopes[0]: "ledger.get_account(form`: read("ledger.get_account(form=user:*)"),
 		`scopes[0]: "ledger.transfer" covers`: read("ledger.transfer"),
-		"expire_time: must":                   {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: -62135596800}},
-		"expire_time: is":                     {Principal: "x", Role: adminv1.Role_ROLE_READ, ExpireTime: &timestamppb.Timestamp{Seconds: 253402300800}},
+		"expire_time: must": {Principal: "x", Role: adminv1.Role_ROLE_READ,
+			ExpireTime: &timestamppb.Timestamp{Seconds: -62135596800}},
+		"expire_time: is": {Principal: "x", Role: adminv1.Role_ROLE_READ,
+			ExpireTime: &timestamppb.Timestamp{Seconds: 253402300800}},
 	} {
 		field, _, _ := strings.Cut(problem, ":")
-		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field || !strings.HasPrefix(a.Message, problem) {
+		if a := boss.call(connectProto, "Admin.CreateKey", m); a.Code == "" || a.Fields(t)[0] != field ||
+			!strings.HasPrefix(a.Message, problem) {
 			t.Errorf("%s: %s %s", problem, a.Code, a.Message)
 		}
 	}
 	for name, m := range map[string]proto.Message{
 		"policies": &adminv1.ListPoliciesRequest{PageToken: paging.Of("admin.policies", boss.tenant()).TokenNumber(-1)},
-		"keys":     &adminv1.ListKeysRequest{PageToken: paging.Of("admin.keys", boss.tenant()).Token("-210866803200000001", "a")},
-		"limits":   &adminv1.ListLimitsRequest{PageToken: paging.Of("admin.limits", boss.tenant()).TokenNumber(-1)},
+		"keys": &adminv1.ListKeysRequest{PageToken: paging.Of("admin.keys",
+			boss.tenant()).Token("-210866803200000001", "a")},
+		"limits": &adminv1.ListLimitsRequest{PageToken: paging.Of("admin.limits", boss.tenant()).TokenNumber(-1)},
 	} {
 		call := "Admin.List" + strings.ToUpper(name[:1]) + name[1:]
 		if a := boss.call(connectProto, call, m); a.Reason(t) != "PAGE_TOKEN_INVALID" {
 			t.Errorf("a forged page of %s: %s %s", name, a.Code, a.Message)
 		}
 	}
-	if a := boss.call(connectProto, "Admin.ListKeys", &adminv1.ListKeysRequest{}, "Idempotency-Key", "k"); a.Reason(t) !=
+	if a := boss.call(connectProto, "Admin.ListKeys", &adminv1.ListKeysRequest{}, "Idempotency-Key",
+		"k"); a.Reason(t) !=
 		"IDEMPOTENCY_KEY_UNSUPPORTED" {
 		t.Errorf("with a key: %s", a.Code)
 	}
@@ -186,12 +199,14 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
 	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.transfer",
 		KeyRequired: true, KeyLife: durationpb.New(time.Hour)}}, new(adminv1.PutPolicyResponse))
-	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*"}}, new(adminv1.PutPolicyResponse))
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*"}},
+		new(adminv1.PutPolicyResponse))
 	eventually(t, 20*time.Second, "the policy applies", func() bool {
 		return boss.call(connectJSON, "Transfer", pay("x", "a", "b", "1")).Reason(t) == "IDEMPOTENCY_KEY_MISSING"
 	})
 	list := ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{PageSize: 1}, new(adminv1.ListPoliciesResponse))
-	next := ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{PageSize: 1, PageToken: list.GetNextPageToken()},
+	next := ok(boss, "Admin.ListPolicies", &adminv1.ListPoliciesRequest{PageSize: 1,
+		PageToken: list.GetNextPageToken()},
 		new(adminv1.ListPoliciesResponse))
 	if p := next.GetPolicies()[0]; len(list.GetPolicies()) != 1 || p.GetOperation() != "ledger.transfer" ||
 		p.GetKeyLife().GetSeconds() != 3600 || next.GetNextPageToken() != "" {
@@ -204,16 +219,20 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 	if p := list.GetPolicies()[0]; !p.GetApprovalRequired() || p.GetApprovalAbove() != "100.5" {
 		t.Errorf("%v", p)
 	}
-	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse"}}, new(adminv1.PutPolicyResponse))
+	ok(boss, "Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse"}},
+		new(adminv1.PutPolicyResponse))
 	const before, after = "map[approval_above:100.5 approval_required:true key_required:false token_required:false]",
 		"map[key_required:false token_required:false]"
-	if got := boss.events(&auditv1.ListEventsRequest{Kind: auditv1.SettingKind_SETTING_KIND_POLICY, Name: "ledger.reverse"}); !slices.Equal(got,
+	if got := boss.events(&auditv1.ListEventsRequest{Kind: auditv1.SettingKind_SETTING_KIND_POLICY,
+		Name: "ledger.reverse"}); !slices.Equal(got,
 		[]string{"policy ledger.reverse - > " + before, "policy ledger.reverse " + before + " > " + after}) {
 		t.Errorf("the audit log has %q", got)
 	}
-	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute), MaxMessages: proto.Int32(5)}
+	limit := &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(time.Minute),
+		MaxMessages: proto.Int32(5)}
 	ok(boss, "Admin.PutLimit", &adminv1.PutLimitRequest{Limit: limit}, new(adminv1.PutLimitResponse))
-	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{}, new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
+	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{},
+		new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 1 ||
 		!proto.Equal(l[0], limit) {
 		t.Errorf("%v", l)
 	}
@@ -222,20 +241,27 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		name string
 		m    proto.Message
 	}{
-		"POLICY_NOT_FOUND":         {"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}},
-		"LIMIT_NOT_FOUND":          {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
-		"policy.approval_required": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
-		"policy.approval_above":    {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
-		"limit.channel": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "fax", Scope: "tenant",
+		"POLICY_NOT_FOUND": {"Admin.DeletePolicy", &adminv1.DeletePolicyRequest{Operation: "*"}},
+		"LIMIT_NOT_FOUND":  {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit}},
+		"policy.approval_required": {"Admin.PutPolicy",
+			&adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", ApprovalRequired: true}}},
+		"policy.approval_above": {"Admin.PutPolicy",
+			&adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.reverse", ApprovalAbove: "1"}}},
+		"limit.channel": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "fax",
+			Scope:  "tenant",
 			Window: limit.GetWindow(), MaxMessages: limit.MaxMessages}}},
 		"limit.scope": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "town",
 			Window: limit.GetWindow(), MaxMessages: limit.MaxMessages}}},
-		"limit.window": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
+		"limit.window": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms",
+			Scope:  "tenant",
 			Window: durationpb.New(0), MaxMessages: limit.MaxMessages}}},
-		"limit.max_messages": {"Admin.PutLimit", &adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
-			Window: limit.GetWindow()}}},
-		"policy.operation": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
-		"policy.key_life":  {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*", KeyLife: durationpb.New(1)}}},
+		"limit.max_messages": {"Admin.PutLimit",
+			&adminv1.PutLimitRequest{Limit: &adminv1.Limit{Channel: "sms", Scope: "tenant",
+				Window: limit.GetWindow()}}},
+		"policy.operation": {"Admin.PutPolicy",
+			&adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
+		"policy.key_life": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*",
+			KeyLife: durationpb.New(1)}}},
 	} {
 		a := boss.call(connectProto, x.name, x.m)
 		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {

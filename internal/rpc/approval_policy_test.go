@@ -56,7 +56,8 @@ func TestPoliciesOfApprovalsAreChecked(t *testing.T) {
 		{access.Policy{Operation: "lock.acquire", ApprovalRequired: true}, "approval_required"},
 		{access.Policy{Operation: "notify.verify_code", ApprovalRequired: true}, "approval_required"},
 		{access.Policy{Operation: "idempotency.issue_tokens", ApprovalRequired: true}, "operation"},
-		{access.Policy{Operation: "ledger.freeze_account", ApprovalRequired: true, ApprovalAbove: &n}, "approval_above"},
+		{access.Policy{Operation: "ledger.freeze_account", ApprovalRequired: true, ApprovalAbove: &n},
+			"approval_above"},
 	} {
 		err := CheckPolicy(x.p)
 		if f := fault.Of(err); (err != nil) != (x.field != "") || f != nil && f.Fields[0].Path != x.field {

@@ -31,8 +31,10 @@ func TestRequesterCannotApprove(t *testing.T) {
 	}
 	stranger := &caller{o.site, o.Key("other", "bob", access.Admin)}
 	stranger.approve(id).wants(t, "another tenant approves", "APPROVAL_NOT_FOUND")
-	stranger.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, "another tenant rejects", "APPROVAL_NOT_FOUND")
-	stranger.call(connectProto, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: id}).wants(t, "another tenant reads", "APPROVAL_NOT_FOUND")
+	stranger.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t,
+		"another tenant rejects", "APPROVAL_NOT_FOUND")
+	stranger.call(connectProto, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: id}).wants(t,
+		"another tenant reads", "APPROVAL_NOT_FOUND")
 	o.bob.approve(id).wants(t, "bob approves", "")
 	o.ann.approve(id).wants(t, "the requester repeats", "APPROVAL_APPROVED")
 	if _, err := o.Pool.Exec(t.Context(), `insert into approval_requests (tenant_id, approval_id, state, operation, request, principal,
@@ -49,7 +51,8 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 	o := newOffice(t)
 	s := o.site
 	writer, reader := &caller{s, s.Key("mine", "cy", access.Write)}, &caller{s, s.Key("mine", "dee", access.Read)}
-	scoped := s.with("mine", "eve", access.Rights{Role: access.Admin}, "approval.*", "ledger.transfer(from=world, to=u:*)")
+	scoped := s.with("mine", "eve", access.Rights{Role: access.Admin}, "approval.*",
+		"ledger.transfer(from=world, to=u:*)")
 	narrow := s.with("mine", "fay", access.Rights{Role: access.Admin}, "ledger.*")
 	freeze := &ledgerv1.FreezeAccountRequest{Account: ref("u:a", "COIN")}
 	inside, outside := pay("in", "world", "u:a", "1"), pay("out", "world", "empty:a", "1")
@@ -64,8 +67,10 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 		r proto.Message
 	}{
 		"a limit by a writer": {writer, lowest("-1")}, "a freeze by a writer": {writer, freeze},
-		"a freeze in an Execute by a writer": {writer, execute(operation("", freeze))}, "any by a reader": {reader, inside},
-		"outside of the scopes": {scoped, outside}, "partly outside": {scoped, both}, "without approval.request_approval": {narrow, inside},
+		"a freeze in an Execute by a writer": {writer, execute(operation("", freeze))},
+		"any by a reader":                    {reader, inside},
+		"outside of the scopes":              {scoped, outside}, "partly outside": {scoped, both},
+		"without approval.request_approval": {narrow, inside},
 	} {
 		x.c.call(connectProto, "Approval.RequestApproval", wish(x.r)).wants(t, what, "PERMISSION_DENIED")
 	}
@@ -74,13 +79,16 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 		r proto.Message
 	}{
 		"a limit by a writer": {writer, lowest("-1")}, "a freeze by a writer": {writer, freeze},
-		"a freeze in an Execute by a writer": {writer, execute(operation("", freeze))}, "any by a reader": {reader, inside},
-		"outside of the scopes": {scoped, outside}, "partly outside": {scoped, both}, "without approval.approve": {narrow, inside},
-		"filled in outside": {scoped, filled},
+		"a freeze in an Execute by a writer": {writer, execute(operation("", freeze))},
+		"any by a reader":                    {reader, inside},
+		"outside of the scopes":              {scoped, outside}, "partly outside": {scoped, both},
+		"without approval.approve": {narrow, inside},
+		"filled in outside":        {scoped, filled},
 	} {
 		id := o.ann.requests(x.r)
 		x.c.approve(id).wants(t, what, "PERMISSION_DENIED")
-		x.c.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, what+", rejected", "PERMISSION_DENIED")
+		x.c.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id}).wants(t, what+", rejected",
+			"PERMISSION_DENIED")
 		if state := o.ann.approval(id).GetApproval().GetState(); state != approvalv1.ApprovalState_APPROVAL_STATE_OPEN {
 			t.Errorf("%s: %v", what, state)
 		}
@@ -90,14 +98,17 @@ func TestRightsOfRequesterAndApprover(t *testing.T) {
 		}
 	}
 	for c, sees := range map[*caller]bool{o.ann: true, o.bob: true, writer: false, reader: false, scoped: false} {
-		a := ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: frozen}, new(approvalv1.GetApprovalResponse))
-		if (a.GetRequest() != nil) != sees || (a.GetResponse() != nil) != sees || a.GetApproval().GetDecidedBy() != "bob" {
+		a := ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: frozen},
+			new(approvalv1.GetApprovalResponse))
+		if (a.GetRequest() != nil) != sees || (a.GetResponse() != nil) != sees ||
+			a.GetApproval().GetDecidedBy() != "bob" {
 			t.Errorf("sees %v: %v", sees, a)
 		}
 	}
 	scoped.approve(o.ann.requests(inside)).wants(t, "inside of the scopes", "")
 	writer.approve(scoped.requests(pay("in-2", "world", "u:a", "1"))).wants(t, "requested inside of the scopes", "")
-	if list := ok(reader, "Approval.ListApprovals", &approvalv1.ListApprovalsRequest{}, new(approvalv1.ListApprovalsResponse)); len(list.GetApprovals()) == 0 {
+	if list := ok(reader, "Approval.ListApprovals", &approvalv1.ListApprovalsRequest{},
+		new(approvalv1.ListApprovalsResponse)); len(list.GetApprovals()) == 0 {
 		t.Error("a reader lists nothing")
 	}
 }
@@ -184,12 +195,14 @@ func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
 	}
 }
 
-// Requester and approver need rights to every value that a reference may fill in; other principals do not see the request.
+// Requester and approver need rights to every value that a reference may fill in; other principals do not see the
+// request.
 func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	s := o.site
-	eve := s.with("mine", "eve", access.Rights{Role: access.Write}, "approval.*", "batch.execute", "ledger.transfer(from=u:*)",
+	eve := s.with("mine", "eve", access.Rights{Role: access.Write}, "approval.*", "batch.execute",
+		"ledger.transfer(from=u:*)",
 		"stock.confirm(reservation_no=mine-*)", "ledger.capture(hold_biz_no=mine-*)", "ledger.reverse(transfer_biz_no=mine-*)")
 	writer := &caller{s, s.Key("mine", "cy", access.Write)}
 	first := func() *batchv1.Operation { return operation("one", pay("x", "u:a", "world", "1")) }
@@ -200,12 +213,14 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		c *caller
 		m proto.Message
 	}{
-		"another payer": {eve, filled(pay("y", "world", "u:a", ""), "postings[0].amount", "transfer.entries[1].amount")},
+		"another payer": {eve, filled(pay("y", "world", "u:a", ""), "postings[0].amount",
+			"transfer.entries[1].amount")},
 		"another reservation": {eve, filled(&stockv1.ConfirmRequest{Item: "i"}, "reservation_no",
 			"transfer.biz_no")},
 		"another hold":     {eve, filled(&ledgerv1.CaptureRequest{BizNo: "c"}, "hold_id", "transfer.id")},
 		"another transfer": {eve, filled(&ledgerv1.ReverseRequest{BizNo: "c"}, "transfer_id", "transfer.id")},
-		"a new limit":      {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance", "transfer.entries[0].amount")},
+		"a new limit": {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance",
+			"transfer.entries[0].amount")},
 		"a limit of a new account": {writer, filled(&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
 			{Code: "new", Asset: "COIN"}}}, "accounts[0].min_balance", "transfer.entries[0].amount")},
 	} {
@@ -219,7 +234,8 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		for call, m := range map[string]proto.Message{"Approve": &approvalv1.ApproveRequest{ApprovalId: id},
 			"Reject": &approvalv1.RejectRequest{ApprovalId: id}} {
 			a := x.c.call(connectProto, "Approval."+call, m)
-			if a.wants(t, what+", "+call, "PERMISSION_DENIED"); len(a.Fields(t)) > 0 || strings.Contains(a.Message, "u:a") {
+			if a.wants(t, what+", "+call, "PERMISSION_DENIED"); len(a.Fields(t)) > 0 ||
+				strings.Contains(a.Message, "u:a") {
 				t.Errorf("%s, %s: %s %v", what, call, a.Message, a.Fields(t))
 			}
 		}
@@ -231,7 +247,8 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 		"references[0].field: hold_biz_no is set": filled(&ledgerv1.CaptureRequest{
 			Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "mine-1"}, BizNo: "c"}, "hold_id", "transfer.id"),
 		"references[0].field: transfer_biz_no is set": filled(&ledgerv1.ReverseRequest{
-			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "mine-1"}, BizNo: "c"}, "transfer_id", "transfer.id"),
+			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "mine-1"}, BizNo: "c"}, "transfer_id",
+			"transfer.id"),
 		"references[0].field: content is set": filled(&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL,
 			Recipient: "a@b.example", BizNo: "m", Says: &notifyv1.SendRequest_Content{
 				Content: &notifyv1.Content{Text: "t"}}}, "template.variables.x", "transfer.biz_no"),

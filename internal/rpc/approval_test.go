@@ -46,7 +46,8 @@ func (c *caller) wishes(kind, tag string, m proto.Message, headers ...string) {
 	c.T.Helper()
 	w := wish(m)
 	w.Reason = secretNote
-	id := ok(c, "Approval.RequestApproval", w, new(approvalv1.RequestApprovalResponse), headers...).GetApproval().GetId()
+	id := ok(c, "Approval.RequestApproval", w, new(approvalv1.RequestApprovalResponse),
+		headers...).GetApproval().GetId()
 	c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), id)
 }
 
@@ -59,7 +60,8 @@ func init() {
 	})
 	goWell = append(goWell, "Approval.RequestApproval", "Approval.ListApprovals")
 	examples["Approval.RequestApproval"] = func(x resources) []proto.Message {
-		return all(wish(&ledgerv1.TransferRequest{BizNo: "walk-wish", Postings: posting(x.wallet, x.shop, x.asset, "1")}))
+		return all(wish(&ledgerv1.TransferRequest{BizNo: "walk-wish",
+			Postings: posting(x.wallet, x.shop, x.asset, "1")}))
 	}
 	examples["Approval.Approve"] = func(x resources) []proto.Message {
 		return all(&approvalv1.ApproveRequest{ApprovalId: notice("approve", x.paid)})
@@ -79,9 +81,13 @@ func init() {
 		ann.wishes("well", tag, payment(tag, "5.5"))
 		ann.wishes("poor", tag, payment(tag, "1000"))
 		ann.wishes("done", tag, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}})
-		ok(c, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: notice("done", tag)}, new(approvalv1.ApproveResponse))
+		ok(c, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: notice("done", tag)},
+			new(approvalv1.ApproveResponse))
 	}
-	changes["Approval.RequestApproval"] = change{well: func(tag string) proto.Message { return wish(payment(tag, "5.5")) }}
+	changes["Approval.RequestApproval"] = change{well: func(tag string) proto.Message {
+		return wish(payment(tag,
+			"5.5"))
+	}}
 	changes["Approval.Approve"] = change{reason: "INSUFFICIENT_FUNDS",
 		well:    func(tag string) proto.Message { return &approvalv1.ApproveRequest{ApprovalId: notice("well", tag)} },
 		refused: func(tag string) proto.Message { return &approvalv1.ApproveRequest{ApprovalId: notice("poor", tag)} }}
@@ -140,12 +146,14 @@ func (c *caller) requests(m proto.Message) int64 {
 
 func (c *caller) approve(id int64, headers ...string) answer {
 	c.T.Helper()
-	return c.call(connectProto, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: id, Note: "seen"}, headers...)
+	return c.call(connectProto, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: id, Note: "seen"},
+		headers...)
 }
 
 func (c *caller) approval(id int64) *approvalv1.GetApprovalResponse {
 	c.T.Helper()
-	return ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: id}, new(approvalv1.GetApprovalResponse))
+	return ok(c, "Approval.GetApproval", &approvalv1.GetApprovalRequest{ApprovalId: id},
+		new(approvalv1.GetApprovalResponse))
 }
 
 // approved returns the response of a request that is approved.
@@ -186,18 +194,21 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	}
 	first := o.bob.approve(id)
 	res, whole := approved(t, first, new(ledgerv1.UpdateAccountResponse))
-	if res.GetAccount().GetMinBalance() != "-10.00" || whole.GetExisted() || whole.GetApproval().GetDecidedBy() != "bob" ||
+	if res.GetAccount().GetMinBalance() != "-10.00" || whole.GetExisted() ||
+		whole.GetApproval().GetDecidedBy() != "bob" ||
 		whole.GetApproval().GetNote() != "seen" {
 		t.Errorf("approved: %v", whole)
 	}
 	events := ok(o.ann, "Audit.ListEvents", &auditv1.ListEventsRequest{Kind: accountSetting, Name: "u:a COIN"},
 		new(auditv1.ListEventsResponse)).GetEvents()
 	if len(events) != 1 || events[0].GetPrincipal() != "ann" || events[0].GetApprovedBy() != "bob" ||
-		events[0].GetRequestId() != fmt.Sprint("approval.", id) || !strings.Contains(o.ann.apiKey, events[0].GetKeyName()) {
+		events[0].GetRequestId() != fmt.Sprint("approval.", id) ||
+		!strings.Contains(o.ann.apiKey, events[0].GetKeyName()) {
 		t.Errorf("the audit log has %v", events)
 	}
 	// A repeat has no effect, though the limit has changed since.
-	ok(o.ann, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: o.bob.requests(lowest("-3"))}, new(approvalv1.ApproveResponse))
+	ok(o.ann, "Approval.Approve", &approvalv1.ApproveRequest{ApprovalId: o.bob.requests(lowest("-3"))},
+		new(approvalv1.ApproveResponse))
 	again, repeat := approved(t, o.bob.approve(id), new(ledgerv1.UpdateAccountResponse))
 	if !repeat.GetExisted() || !proto.Equal(again, res) || !proto.Equal(repeat.GetApproval(), whole.GetApproval()) {
 		t.Errorf("again: %v", repeat)
@@ -230,7 +241,8 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		return no
 	}
 	idOf := func(bizNo string) int64 {
-		return ok(o.ann, "GetTransfer", &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: bizNo}},
+		return ok(o.ann, "GetTransfer",
+			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: bizNo}},
 			new(ledgerv1.GetTransferResponse)).GetTransfer().GetId()
 	}
 	account := func(a *ledgerv1.NewAccount) proto.Message {
@@ -260,15 +272,19 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		{"a hold above", "Hold", keep(number(), "u:a", "world", "11"), true},
 		{"items at the limit, together", "TransferBatch", batched("10", true), false},
 		{"an item above, together", "TransferBatch", batched("10.5", true), true},
-		{"an operation at the limit", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "10"))), false},
-		{"an operation above", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "10.01"))), true},
-		{"an operation above by reference", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", ""),
-			"postings[0].amount=tiny:transfer.entries[1].balance_after")), true},
+		{"an operation at the limit", "Batch.Execute",
+			execute(tiny(), operation("", pay(number(), "world", "u:a", "10"))), false},
+		{"an operation above", "Batch.Execute", execute(tiny(), operation("", pay(number(), "world", "u:a", "10.01"))),
+			true},
+		{"an operation above by reference", "Batch.Execute",
+			execute(tiny(), operation("", pay(number(), "world", "u:a", ""),
+				"postings[0].amount=tiny:transfer.entries[1].balance_after")), true},
 		{"a limit at the limit", "UpdateAccount", lowest("-10"), false},
 		{"a limit above", "UpdateAccount", lowest("-10.01"), true},
 		{"no lower limit", "UpdateAccount", update(&ledgerv1.UpdateAccountRequest{Unbounded: true}), true},
 		{"no upper limit", "UpdateAccount", update(&ledgerv1.UpdateAccountRequest{ClearMaxBalance: true}), true},
-		{"an upper limit above", "UpdateAccount", update(&ledgerv1.UpdateAccountRequest{MaxBalance: proto.String("9999")}), true},
+		{"an upper limit above", "UpdateAccount",
+			update(&ledgerv1.UpdateAccountRequest{MaxBalance: proto.String("9999")}), true},
 		{"metadata", "UpdateAccount", update(&ledgerv1.UpdateAccountRequest{Metadata: manyNames}), false},
 		{"a new account", "CreateAccounts", account(&ledgerv1.NewAccount{MinBalance: proto.String("-10.5")}), false},
 		{"a new account above", "CreateAccounts", account(&ledgerv1.NewAccount{MinBalance: proto.String("-11")}), true},
@@ -277,7 +293,8 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 		{"a reversal above", "Reverse", reverseByName(number(), moved("10.01")), true},
 		{"a reversal by id at the limit", "Reverse", reverseByID(number(), idOf(moved("9"))), false},
 		{"a reversal by id above", "Reverse", reverseByID(number(), idOf(moved("12"))), true},
-		{"a reversal above in an Execute", "Batch.Execute", execute(tiny(), operation("", reverseByName(number(), moved("11")))), true},
+		{"a reversal above in an Execute", "Batch.Execute",
+			execute(tiny(), operation("", reverseByName(number(), moved("11")))), true},
 		{"a reversal at the limit in an Execute", "Batch.Execute", execute(tiny(), operation("",
 			&ledgerv1.ReverseRequest{BizNo: number()}, "transfer_id=tiny:transfer.id")), false},
 	} {
@@ -300,14 +317,16 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 func TestItemsOfBatchesNeedApprovalEach(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, above("ledger.transfer", "10"), always("notify.send"), always("sale.grab"))
-	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{Transfer: pay("one", "world", "u:a", "11")},
+	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{Transfer: pay("one", "world", "u:a",
+		"11")},
 		{Transfer: pay("two", "world", "u:a", "9")}}}
 	res := ok(o.ann, "TransferBatch", r, new(ledgerv1.TransferBatchResponse)).GetResults()
 	if res[0].GetError().GetReason() != "APPROVAL_REQUIRED" || res[1].GetTransfer().GetBizNo() != "two" {
 		t.Errorf("%v", res)
 	}
 	sends := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("a")}}
-	if res := ok(o.ann, "Notify.SendBatch", sends, new(notifyv1.SendBatchResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
+	if res := ok(o.ann, "Notify.SendBatch", sends,
+		new(notifyv1.SendBatchResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
 		t.Errorf("%v", res)
 	}
 	sends.AllOrNothing = true
@@ -316,7 +335,8 @@ func TestItemsOfBatchesNeedApprovalEach(t *testing.T) {
 	o.ann.stocked("a")
 	ok(o.ann, "Sale.PutSale", putSale(saleOf("s", "a", "COIN")), new(salev1.PutSaleResponse))
 	grabs := &salev1.GrabManyRequest{Sale: "s", Grabs: []*salev1.Grab{{Buyer: "jo"}}}
-	if res := ok(o.ann, "Sale.GrabMany", grabs, new(salev1.GrabManyResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
+	if res := ok(o.ann, "Sale.GrabMany", grabs,
+		new(salev1.GrabManyResponse)).GetResults(); res[0].GetError().GetReason() != "APPROVAL_REQUIRED" {
 		t.Errorf("%v", res)
 	}
 	o.ann.call(connectProto, "Sale.Grab", grab("s", "jo")).wants(t, "a grab", "APPROVAL_REQUIRED")
@@ -330,7 +350,8 @@ func TestStrategiesNeedApproval(t *testing.T) {
 	o.ann.executed(execute(operation("", putItem("a", "")), operation("", restock("a", "first", 100))))
 	r := &stockv1.ReserveRequest{Item: "a", ReservationNo: "r", Quantity: 1}
 	for _, s := range []stockv1.Strategy{stockv1.Strategy_STRATEGY_UNSPECIFIED, stockv1.Strategy_STRATEGY_ATOMIC,
-		stockv1.Strategy_STRATEGY_OPTIMISTIC, stockv1.Strategy_STRATEGY_PESSIMISTIC, stockv1.Strategy_STRATEGY_ADVISORY} {
+		stockv1.Strategy_STRATEGY_OPTIMISTIC, stockv1.Strategy_STRATEGY_PESSIMISTIC,
+		stockv1.Strategy_STRATEGY_ADVISORY} {
 		r.Strategy = s
 		o.ann.call(connectProto, "Stock.Reserve", r).wants(t, s.String(), "APPROVAL_REQUIRED")
 	}
@@ -375,7 +396,8 @@ func TestRefusedRequestRemainsOpen(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, always("ledger.reverse"))
 	lone, both := o.ann.requests(reverseByName("undo", "fund-a")),
-		o.ann.requests(execute(operation("", pay("more", "world", "u:a", "20")), operation("", reverseByName("undo-2", "base-a"))))
+		o.ann.requests(execute(operation("", pay("more", "world", "u:a", "20")),
+			operation("", reverseByName("undo-2", "base-a"))))
 	account := ref("u:a", "COIN")
 	ok(o.ann, "FreezeAccount", &ledgerv1.FreezeAccountRequest{Account: account}, new(ledgerv1.FreezeAccountResponse))
 	before := o.dump("mine")
@@ -384,7 +406,8 @@ func TestRefusedRequestRemainsOpen(t *testing.T) {
 	a.wants(t, "a frozen account in an Execute", "ACCOUNT_FROZEN")
 	a.wantsState(t, map[string]string{"operation": "1"})
 	wantSame(t, "refusals", before, o.dump("mine"))
-	ok(o.ann, "UnfreezeAccount", &ledgerv1.UnfreezeAccountRequest{Account: account}, new(ledgerv1.UnfreezeAccountResponse))
+	ok(o.ann, "UnfreezeAccount", &ledgerv1.UnfreezeAccountRequest{Account: account},
+		new(ledgerv1.UnfreezeAccountResponse))
 	o.bob.approve(lone).wants(t, "later", "")
 	o.bob.approve(both).wants(t, "the Execute, later", "")
 	if b := o.ann.balance("u:a"); b != "15.00" {
@@ -398,7 +421,8 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	reject := func(c *caller, id int64) answer {
 		return c.call(connectProto, "Approval.Reject", &approvalv1.RejectRequest{ApprovalId: id, Note: "no"})
 	}
-	rejected, withdrawn, expired := o.ann.requests(lowest("-1")), o.ann.requests(lowest("-2")), o.ann.requests(lowest("-3"))
+	rejected, withdrawn, expired := o.ann.requests(lowest("-1")), o.ann.requests(lowest("-2")),
+		o.ann.requests(lowest("-3"))
 	first := reject(o.bob, rejected)
 	first.wants(t, "rejected", "")
 	again := new(approvalv1.RejectResponse)
@@ -430,7 +454,8 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	o.bob.approve(1).wants(t, "unknown", "APPROVAL_NOT_FOUND")
 	reject(o.bob, 1).wants(t, "unknown, rejected", "APPROVAL_NOT_FOUND")
 
-	for state, want := range map[approvalv1.ApprovalState][]int64{0: {done, expired, withdrawn, rejected}, 1: nil, 2: {done},
+	for state, want := range map[approvalv1.ApprovalState][]int64{0: {done, expired, withdrawn, rejected}, 1: nil,
+		2: {done},
 		3: {withdrawn, rejected}, 4: {expired}} {
 		var got []int64
 		for r := (&approvalv1.ListApprovalsRequest{State: state, PageSize: 1}); ; {
@@ -457,8 +482,9 @@ func TestRequestKeysAreAnsweredAfterAPolicyCame(t *testing.T) {
 	o := newOffice(t)
 	r, key := pay("one", "world", "u:a", "50"), []string{"Idempotency-Key", "k"}
 	o.ann.call(connectProto, "Transfer", r, key...).wants(t, "before", "")
-	if err := access.Administer(o.Pool).PutPolicy(t.Context(), o.ann.tenant(), access.Policy{Operation: "ledger.transfer",
-		ApprovalRequired: true}); err != nil {
+	if err := access.Administer(o.Pool).PutPolicy(t.Context(), o.ann.tenant(),
+		access.Policy{Operation: "ledger.transfer",
+			ApprovalRequired: true}); err != nil {
 		t.Fatal(err)
 	}
 	ann := &caller{o.site, o.Key("mine", "ann", access.Admin)}
@@ -498,8 +524,10 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 	longType.Request.TypeUrl = strings.Repeat("x", 1<<20) + "/ledgerd.ledger.v1.UpdateAccountRequest"
 	huge := execute()
 	for range 900 {
-		huge.Operations = append(huge.Operations, operation("", &ledgerv1.TransferRequest{BizNo: "x", Type: strings.Repeat("x", 64),
-			Metadata: map[string]string{"a": strings.Repeat("b", 1200)}, Postings: posting("world", "u:a", "COIN", "1")}))
+		huge.Operations = append(huge.Operations,
+			operation("", &ledgerv1.TransferRequest{BizNo: "x", Type: strings.Repeat("x", 64),
+				Metadata: map[string]string{"a": strings.Repeat("b", 1200)},
+				Postings: posting("world", "u:a", "COIN", "1")}))
 	}
 	for what, x := range map[string]struct {
 		r     *approvalv1.RequestApprovalRequest
@@ -517,13 +545,14 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 		"a dry Execute":   {wish(dryAll), "request.dry_run"},
 		"a strategy": {wish(&stockv1.ReserveRequest{Item: "i", ReservationNo: "r", Quantity: 1,
 			Strategy: stockv1.Strategy_STRATEGY_ATOMIC}), "request.strategy"},
-		"a token in Execute": {wish(execute(operation("", lowest("1")), operation("", spendToken("st_a", "")))), "request.operations[1].request"},
-		"an invalid amount":  {wish(pay("x", "world", "u:a", "one")), "request.postings[0].amount"},
-		"an invalid biz_no":  {wish(pay("", "world", "u:a", "1")), "request.biz_no"},
-		"an amount, deep":    {wish(execute(operation("", pay("x", "world", "u:a", "-1")))), "request.operations[0].request.postings[0].amount"},
-		"life too short":     {short, "life"},
-		"life too long":      {long, "life"},
-		"without a reason":   {dumb, "reason"}, "a blank reason": {blank, "reason"},
+		"a token in Execute": {wish(execute(operation("", lowest("1")), operation("", spendToken("st_a", "")))),
+			"request.operations[1].request"},
+		"an invalid amount": {wish(pay("x", "world", "u:a", "one")), "request.postings[0].amount"},
+		"an invalid biz_no": {wish(pay("", "world", "u:a", "1")), "request.biz_no"},
+		"an amount, deep":   {wish(execute(operation("", pay("x", "world", "u:a", "-1")))), "request.operations[0].request.postings[0].amount"},
+		"life too short":    {short, "life"},
+		"life too long":     {long, "life"},
+		"without a reason":  {dumb, "reason"}, "a blank reason": {blank, "reason"},
 		"an odd type":        {odd, "request"},
 		"an odd type inside": {wish(execute(oddInside)), "request.operations[0].request"},
 		"not JSON":           {wish(noJSON), "request"},
@@ -569,7 +598,9 @@ func TestAuditorsDoNotReadPersonalRequests(t *testing.T) {
 	}
 	auditor := pgtest.Pool(t, o.DB.SuperDSN)
 	for _, column := range []string{"request", "response"} {
-		if _, err := auditor.Exec(t.Context(), "set role ledgerd_audit; select "+column+" from approval_requests"); err == nil {
+		if _,
+			err := auditor.Exec(t.Context(),
+			"set role ledgerd_audit; select "+column+" from approval_requests"); err == nil {
 			t.Errorf("auditors read %s", column)
 		}
 	}
@@ -581,7 +612,8 @@ func TestMessagesNeedApproval(t *testing.T) {
 	o := newOffice(t, above("ledger.transfer", "10"), always("batch.execute"))
 	m := &rpc.Messages{Mutations: &rpc.Mutations{Engine: o.engine(), KeyLife: time.Hour}, Gate: &rpc.Gate{},
 		Policies: access.NewTenantPolicies(pgtest.Pool(t, o.DB.AllDSN)).RequiringApproval}
-	for amount, reason := range map[string]*fault.Reason{"10": nil, "11": access.ApprovalRequired, "1": access.ApprovalRequired} {
+	for amount, reason := range map[string]*fault.Reason{"10": nil, "11": access.ApprovalRequired,
+		"1": access.ApprovalRequired} {
 		var r proto.Message = pay("by-message-"+amount, "world", "u:a", amount)
 		request := string(r.ProtoReflect().Descriptor().FullName())
 		if amount == "1" {

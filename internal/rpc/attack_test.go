@@ -403,8 +403,9 @@ var storedTexts = map[string]string{
 	"inbox_messages.error": "prose", "inbox_messages.result": "prose",
 	"machine_definitions.definition": "labels and reasons", "machine_history.cause": "prose",
 	"machine_history.reason": "prose", "machine_instances.cause": "prose", "order_orders.lines": "descriptions",
-	"notify_template_versions.definition": "content", "payment_refunds.reason": "prose", "stock_changes.reason": "prose",
-	"stock_items.name": "prose", "webhook_endpoints.description": "prose", "claim_claims.result": "prose",
+	"notify_template_versions.definition": "content", "payment_refunds.reason": "prose",
+	"stock_changes.reason": "prose",
+	"stock_items.name":     "prose", "webhook_endpoints.description": "prose", "claim_claims.result": "prose",
 }
 
 // checkStored checks that no column that has names has one with an invisible character.

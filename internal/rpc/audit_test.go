@@ -32,7 +32,8 @@ func (c *caller) events(r *auditv1.ListEventsRequest) (list []string) {
 		res := ok(c, "Audit.ListEvents", r, new(auditv1.ListEventsResponse))
 		for _, e := range res.GetEvents() {
 			kind := strings.ToLower(strings.TrimPrefix(e.GetKind().String(), "SETTING_KIND_"))
-			list = append(list, fmt.Sprintf("%s %s %s > %s", kind, e.GetName(), object(e.GetBefore().AsMap(), e.Before == nil),
+			list = append(list, fmt.Sprintf("%s %s %s > %s", kind, e.GetName(),
+				object(e.GetBefore().AsMap(), e.Before == nil),
 				object(e.GetAfter().AsMap(), e.After == nil)))
 			if e.GetKeyName() == "" || !strings.Contains(c.apiKey, e.GetKeyName()) || e.GetPrincipal() == "" ||
 				e.GetRequestId() == "" || e.GetRecordTime() == nil || e.GetDatabaseRole() == "" {
@@ -71,7 +72,8 @@ func TestChangesOfSettingsAreInTheAuditLog(t *testing.T) {
 	dry.DryRun = true
 	c.executed(dry)
 	c.call(connectProto, "Batch.Execute", execute(operation("", frozen),
-		operation("", &ledgerv1.FreezeAccountRequest{Account: ref("none", "EUR")}))).wants(t, "an account is missing", "ACCOUNT_NOT_FOUND")
+		operation("", &ledgerv1.FreezeAccountRequest{Account: ref("none", "EUR")}))).wants(t, "an account is missing",
+		"ACCOUNT_NOT_FOUND")
 	c.executed(execute(operation("", frozen)))
 	define := ticket("ticket", "")
 	ok(c, "Machine.DefineMachine", define, new(machinev1.DefineMachineResponse))
@@ -98,10 +100,12 @@ func TestChangesOfSettingsAreInTheAuditLog(t *testing.T) {
 	if got := c.events(&auditv1.ListEventsRequest{PageSize: 3, Principal: "ada"}); !slices.Equal(got, want) {
 		t.Errorf("the log has\n%s\nnot\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if got := c.events(&auditv1.ListEventsRequest{Kind: accountSetting, Name: "plain EUR"}); !slices.Equal(got, want[1:3]) {
+	if got := c.events(&auditv1.ListEventsRequest{Kind: accountSetting, Name: "plain EUR"}); !slices.Equal(got,
+		want[1:3]) {
 		t.Errorf("of one account it has %q", got)
 	}
-	if got := c.events(&auditv1.ListEventsRequest{Kind: accountSetting, Principal: "ada"}); !slices.Equal(got, want[:3]) {
+	if got := c.events(&auditv1.ListEventsRequest{Kind: accountSetting, Principal: "ada"}); !slices.Equal(got,
+		want[:3]) {
 		t.Errorf("of accounts and ada it has %q", got)
 	}
 	other := &caller{s, s.Key("other", "ada", access.Admin)}
@@ -109,6 +113,8 @@ func TestChangesOfSettingsAreInTheAuditLog(t *testing.T) {
 		t.Errorf("another tenant reads %q", got)
 	}
 	writer := &caller{s, s.Key("demo", "bob", access.Write)}
-	writer.call(connectProto, "Audit.ListEvents", &auditv1.ListEventsRequest{}).wants(t, "a writer reads", "PERMISSION_DENIED")
-	c.call(connectProto, "Audit.ListEvents", &auditv1.ListEventsRequest{Name: "x"}).wants(t, "a name has no kind", "FIELD_INVALID")
+	writer.call(connectProto, "Audit.ListEvents", &auditv1.ListEventsRequest{}).wants(t, "a writer reads",
+		"PERMISSION_DENIED")
+	c.call(connectProto, "Audit.ListEvents", &auditv1.ListEventsRequest{Name: "x"}).wants(t, "a name has no kind",
+		"FIELD_INVALID")
 }

@@ -240,7 +240,8 @@ func TestInvalidItemsFailAlone(t *testing.T) {
 		fields, _ := servertest.Detail(lone.Answer, new(errdetails.BadRequest))
 		for _, v := range fields.GetFieldViolations() {
 			want.FieldViolations = append(want.FieldViolations, &ledgerv1.FieldViolation{
-				Field: strings.ReplaceAll(v.GetField(), "Idempotency-Key", "idempotency_key"), Description: v.GetDescription()})
+				Field:       strings.ReplaceAll(v.GetField(), "Idempotency-Key", "idempotency_key"),
+				Description: v.GetDescription()})
 		}
 		if !proto.Equal(got, want) || got.GetCode() != "invalid_argument" {
 			t.Errorf("item %d, %s:\nitem   %v\nsingle %v", i, item.GetTransfer().GetBizNo(), got, want)

@@ -41,7 +41,8 @@ func BenchmarkTransferEdge(b *testing.B) {
 		_, err := marshal.Marshal(res)
 		return res, err
 	}
-	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("Transfer")
+	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
+		ByName("Transfer")
 	h := Named(NewAdmission(nil).Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure,
 		work,
 		append(gate.Options(), connect.WithSchema(method))...)))

@@ -62,7 +62,8 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		{&salev1.GrabManyRequest{}, "grabs", "must have an element"},
 		{&salev1.GrabManyRequest{Grabs: make([]*salev1.Grab, 1001)}, "grabs", "must have at most 1000 elements"},
 		{&salev1.PutSaleRequest{Sale: new(salev1.Sale)}, "sale.order", "must be set, or coupon"},
-		{&orderv1.CreateOrderRequest{Messages: []*notifyv1.SendRequest{{}}}, "messages[0].content", "must be set, or template"},
+		{&orderv1.CreateOrderRequest{Messages: []*notifyv1.SendRequest{{}}}, "messages[0].content",
+			"must be set, or template"},
 		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{States: []*machinev1.State{
 			{OrderParts: 99}}}}, "definition.states[0].order_parts", "must be one of ORDER_PARTS_CONFIRM, ORDER_PARTS_CANCEL"},
 		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{Moves: []*machinev1.AllowedMove{
@@ -98,8 +99,10 @@ func TestPatternsAreSaidInWords(t *testing.T) {
 		fields := m.Descriptor().Fields()
 		for i := range fields.Len() {
 			rules, _ := proto.GetExtension(fields.Get(i).Options(), validate.E_Field).(*validate.FieldRules)
-			for _, r := range []*validate.FieldRules{rules, rules.GetRepeated().GetItems(), rules.GetMap().GetKeys(), rules.GetMap().GetValues()} {
-				if pattern := r.GetString().GetPattern(); pattern != "" && strings.HasPrefix(string(m.Descriptor().FullName()), "ledgerd.") {
+			for _, r := range []*validate.FieldRules{rules, rules.GetRepeated().GetItems(), rules.GetMap().GetKeys(),
+				rules.GetMap().GetValues()} {
+				if pattern := r.GetString().GetPattern(); pattern != "" &&
+					strings.HasPrefix(string(m.Descriptor().FullName()), "ledgerd.") {
 					if n++; describePattern(pattern) == "" {
 						t.Errorf("%s: %s is not said in words", fields.Get(i).FullName(), pattern)
 					}

@@ -59,7 +59,8 @@ func TestClaimCountIsReturnedOverEveryProtocol(t *testing.T) {
 	if lines := s.Log.With("msg", "call was a duplicate"); len(lines) != len(protocols) {
 		t.Errorf("%d lines in the log", len(lines))
 	}
-	if x := c.claim(&idempotencyv1.ClaimKeyRequest{Key: "default"}).GetClaim(); x.GetExpireTime().AsTime().Sub(x.GetCreateTime().AsTime()) != 10*time.Minute {
+	x := c.claim(&idempotencyv1.ClaimKeyRequest{Key: "default"}).GetClaim()
+	if x.GetExpireTime().AsTime().Sub(x.GetCreateTime().AsTime()) != 10*time.Minute {
 		t.Errorf("the life of a page is %v", x)
 	}
 	if x := c.claim(&idempotencyv1.ClaimKeyRequest{Scope: "phone", Key: "1"}).GetClaim(); x.ExpireTime != nil {
@@ -134,7 +135,8 @@ func TestClaimsGuardEveryMutation(t *testing.T) {
 		if a := c.call(x.protocol, x.name, x.refused(tag), "Claim-Key", header("refused", x)); a.Reason(t) != x.reason {
 			t.Errorf("%s: %s", x.name, a.Message)
 		}
-		if a := c.call(x.protocol, x.name, x.well(tag), "Claim-Key", header("refused", x)); a.Reason(t) != "KEY_CLAIMED" ||
+		if a := c.call(x.protocol, x.name, x.well(tag), "Claim-Key",
+			header("refused", x)); a.Reason(t) != "KEY_CLAIMED" ||
 			a.State("result") != "" {
 			t.Errorf("%s after a refusal: %s %s", x.name, a.Code, a.Message)
 		}
@@ -258,7 +260,9 @@ func TestDryRunsOfClaimsCountNothing(t *testing.T) {
 		if a := c.call(grpc, "Transfer", dry, "Claim-Key", `"p"; first-only`); a.Code != "" || a.Header.Get("Claim-Count") != "1" {
 			t.Errorf("%s", a.Message)
 		}
-		ok(c, "Idempotency.ClaimKeys", &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "p", FirstOnly: true}}, DryRun: true},
+		ok(c, "Idempotency.ClaimKeys",
+			&idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "p", FirstOnly: true}},
+				DryRun: true},
 			new(idempotencyv1.ClaimKeysResponse))
 		c.executed(&batchv1.ExecuteRequest{Operations: execute(operation("",
 			&idempotencyv1.ClaimKeyRequest{Key: "p", FirstOnly: true})).GetOperations(), DryRun: true})

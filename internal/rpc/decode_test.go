@@ -88,7 +88,8 @@ func TestDeepJSONIsRefused(t *testing.T) {
 
 func TestSpacesStandInsideOfNamesOnly(t *testing.T) {
 	t.Parallel()
-	for text, ok := range map[string]bool{"a b": true, "a b:c d": true, " a": false, "a ": false, " ": false, "a: b": false,
+	for text, ok := range map[string]bool{"a b": true, "a b:c d": true, " a": false, "a ": false, " ": false,
+		"a: b": false,
 		"a :b": false, "a: :b": false, "a\u00a0b": false, "\u3000a": false} {
 		var d decoder
 		if d.code("code", text); (d.f == nil) != ok {

@@ -33,8 +33,10 @@ func TestExecutePaysWithReferences(t *testing.T) {
 	c.preparePayments("a")
 	c.executed(execute(operation("one", createPayment("due-a", "due-001"))))
 	order := &orderv1.CreateOrderRequest{OrderNo: "due-a", Subject: "u", Asset: "COIN", Amount: "1"}
-	answers, existed := c.executed(execute(operation("one", order), operation("two", createPayment("", "due-001"), "order_no=one:order.order_no")))
-	if got := answers[1].(*paymentv1.CreatePaymentResponse).GetPayment(); got.GetOutTradeNo() != "due-001" || !existed[1] {
+	answers, existed := c.executed(execute(operation("one", order),
+		operation("two", createPayment("", "due-001"), "order_no=one:order.order_no")))
+	if got := answers[1].(*paymentv1.CreatePaymentResponse).GetPayment(); got.GetOutTradeNo() != "due-001" ||
+		!existed[1] {
 		t.Error(got, existed)
 	}
 }

@@ -84,7 +84,8 @@ func TestOperationsSeeEarlierOperations(t *testing.T) {
 	if rest := got[5].(*ledgerv1.TransferResponse).GetTransfer().GetEntries(); rest[1].GetAmount() != "4.50" {
 		t.Errorf("the rest was %v", rest)
 	}
-	if back := got[6].(*ledgerv1.ReverseResponse).GetTransfer(); back.GetReversesId() != got[5].(*ledgerv1.TransferResponse).GetTransfer().GetId() {
+	if back := got[6].(*ledgerv1.ReverseResponse).GetTransfer(); back.GetReversesId() !=
+		got[5].(*ledgerv1.TransferResponse).GetTransfer().GetId() {
 		t.Errorf("reversed %v", back)
 	}
 	for code, want := range map[string]string{"empty:a": "4.50", "u:a": "114.50", "spent:a": "1.00"} {

@@ -50,11 +50,15 @@ func init() {
 			return all(&inboxv1.ExtendRequest{Key: message(x.held), Fence: heldFence})
 		},
 		"Inbox.RequeueMessages": func(x resources) []proto.Message {
-			return all(&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message(x.held)}})
+			return all(&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message(x.
+				held)}})
 		},
-		"Inbox.GetMessage": func(x resources) []proto.Message { return all(&inboxv1.GetMessageRequest{Key: message(x.paid)}) },
+		"Inbox.GetMessage": func(x resources) []proto.Message {
+			return all(&inboxv1.GetMessageRequest{Key: message(x.paid)})
+		},
 		"Inbox.ListMessages": func(resources) []proto.Message {
-			return all(&inboxv1.ListMessagesRequest{}, &inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD})
+			return all(&inboxv1.ListMessagesRequest{},
+				&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD})
 		},
 	} {
 		examples[name] = example
@@ -86,7 +90,8 @@ func init() {
 			return &inboxv1.ReceiveRequest{Key: message("new-" + tag), Delivery: deliveryOf("x"), Result: "seen"}
 		}, refused: func(tag string) proto.Message { return &inboxv1.ReceiveRequest{Key: message("dead-" + tag)} }},
 		"Inbox.Begin": {well: func(tag string) proto.Message {
-			return &inboxv1.BeginRequest{Key: message("begin-" + tag), Delivery: deliveryOf("x"), Lease: durationpb.New(time.Hour)}
+			return &inboxv1.BeginRequest{Key: message("begin-" + tag), Delivery: deliveryOf("x"),
+				Lease: durationpb.New(time.Hour)}
 		}},
 		"Inbox.Complete": {well: func(tag string) proto.Message {
 			return &inboxv1.CompleteRequest{Key: message("held-" + tag), Fence: heldFence, Result: "done"}
@@ -154,7 +159,8 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 	if n := s.Count("select count(*) from commit_keys where key = 'again'"); n != 0 {
 		t.Error("a repeat was recorded under its key")
 	}
-	got := ok(c, "Inbox.GetMessage", &inboxv1.GetMessageRequest{Key: message("m1")}, new(inboxv1.GetMessageResponse)).GetMessage()
+	got := ok(c, "Inbox.GetMessage", &inboxv1.GetMessageRequest{Key: message("m1")},
+		new(inboxv1.GetMessageResponse)).GetMessage()
 	if string(got.GetContent()) != "pay 5" || got.GetState() != inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED ||
 		got.GetResult() != "paid" {
 		t.Errorf("%v", got)
@@ -207,7 +213,8 @@ func TestFencesMayBeReferenced(t *testing.T) {
 	got, _ := c.executed(execute(operation("take", &inboxv1.BeginRequest{Key: message("m"), Delivery: deliveryOf("x")}),
 		operation("", pay("p", "u:a", "world", "5")),
 		operation("", &inboxv1.CompleteRequest{Key: message("m"), Result: "r"}, "fence=take:fence")))
-	if m := got[2].(*inboxv1.CompleteResponse).GetMessage(); m.GetState() != inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED {
+	if m := got[2].(*inboxv1.CompleteResponse).GetMessage(); m.GetState() !=
+		inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED {
 		t.Errorf("%v", m)
 	}
 }
@@ -236,7 +243,8 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 		{&inboxv1.ListMessagesRequest{ConsumerGroup: "billing"}, "m5 m4 m3 m2 m1 m0"},
 		{&inboxv1.ListMessagesRequest{Topic: "t1"}, "m5 m3 m1"},
 		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD}, "m3 m2 m1 m0"},
-		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0", ConsumerGroup: "billing"},
+		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0",
+			ConsumerGroup: "billing"},
 			"m2 m0"},
 		{&inboxv1.ListMessagesRequest{State: inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED}, "m6 m5 m4"},
 	} {
@@ -262,10 +270,12 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 			}
 		}
 	}
-	one := ok(c, "Inbox.RequeueMessages", &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
-		ConsumerGroup: "billing", Topic: "t1"}}}, new(inboxv1.RequeueMessagesResponse))
-	rest := ok(c, "Inbox.RequeueMessages", &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
-		ConsumerGroup: "billing"}}}, new(inboxv1.RequeueMessagesResponse))
+	one := ok(c, "Inbox.RequeueMessages",
+		&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
+			ConsumerGroup: "billing", Topic: "t1"}}}, new(inboxv1.RequeueMessagesResponse))
+	rest := ok(c, "Inbox.RequeueMessages",
+		&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Filter{Filter: &inboxv1.RequeueFilter{
+			ConsumerGroup: "billing"}}}, new(inboxv1.RequeueMessagesResponse))
 	if one.GetRequeued() != 2 || rest.GetRequeued() != 2 || one.GetMore() || rest.GetMore() {
 		t.Errorf("%v, %v", one, rest)
 	}

@@ -29,9 +29,11 @@ func answers(t *testing.T, s *site, load string) {
 	for i := range 3 {
 		c := &caller{s, s.Key("other", load+fmt.Sprint(i), access.Write)}
 		const timeout = "5000"
-		a := c.call(connectJSON, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Key: load + fmt.Sprint(i)}, "Connect-Timeout-Ms", timeout)
+		a := c.call(connectJSON, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Key: load + fmt.Sprint(i)},
+			"Connect-Timeout-Ms", timeout)
 		a.wants(t, "a write during "+load, "")
-		a = c.call(connectJSON, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")}, "Connect-Timeout-Ms", timeout)
+		a = c.call(connectJSON, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")},
+			"Connect-Timeout-Ms", timeout)
 		a.wants(t, "a read during "+load, "")
 	}
 }
@@ -125,7 +127,8 @@ func TestRequestsHaveTheLimitOfTheirCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if text, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "64 KiB") {
+	if text, _ := io.ReadAll(res.Body); res.StatusCode != http.StatusBadRequest ||
+		!strings.Contains(string(text), "64 KiB") {
 		t.Errorf("GET: %d %s", res.StatusCode, text)
 	}
 }

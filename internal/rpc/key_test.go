@@ -84,8 +84,10 @@ func TestFingerprintDependsOnContentOnly(t *testing.T) {
 		"time":               func(r *ledgerv1.TransferRequest) { r.EffectiveTime.Nanos++ },
 		"version 0 is not 1": func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = proto.Int64(1) },
 		"version 0 is set":   func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = nil },
-		"least balance":      func(r *ledgerv1.TransferRequest) { r.Conditions[0].BalanceAtLeast = proto.String("1.50") },
-		"dry run":            func(r *ledgerv1.TransferRequest) { r.DryRun = true },
+		"least balance": func(r *ledgerv1.TransferRequest) {
+			r.Conditions[0].BalanceAtLeast = proto.String("1.50")
+		},
+		"dry run": func(r *ledgerv1.TransferRequest) { r.DryRun = true },
 		"boundary": func(r *ledgerv1.TransferRequest) {
 			r.Postings[0].From, r.Postings[0].To = "user:1s",
 				"hop"

@@ -312,7 +312,8 @@ func TestReadsOfOneTenantDoNotBlockOthers(t *testing.T) {
 	}
 	answers := func(who string, c *caller) {
 		t.Helper()
-		if a := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Connect-Timeout-Ms", "10000"); a.Code != "" {
+		if a := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Connect-Timeout-Ms",
+			"10000"); a.Code != "" {
 			t.Errorf("%s: %s %s", who, a.Code, a.Message)
 		}
 	}

@@ -82,7 +82,8 @@ func TestLongestMessagesFitIntoTheirLimits(t *testing.T) {
 	if checked < 50 {
 		t.Errorf("only %d fields were checked", checked)
 	}
-	hold := &ledgerv1.HoldRequest{BizNo: strings.Repeat("b", 128), From: strings.Repeat("ä", 256), To: strings.Repeat("ä", 256),
+	hold := &ledgerv1.HoldRequest{BizNo: strings.Repeat("b", 128), From: strings.Repeat("ä", 256),
+		To:    strings.Repeat("ä", 256),
 		Asset: "CNY", Amount: "1.00", Metadata: map[string]string{"note": strings.Repeat("\x01", maxMetadataBytes-4)}}
 	for _, x := range []struct {
 		procedure string
@@ -99,7 +100,8 @@ func TestLongestMessagesFitIntoTheirLimits(t *testing.T) {
 }
 
 func TestLongestMatchOfAPattern(t *testing.T) {
-	for pattern, want := range map[string]int{"^[a-z][a-z0-9_]{0,63}$": 64, "^(ab|c){2,5}$": 10, "^a+$": unbounded, "^a*b$": unbounded,
+	for pattern, want := range map[string]int{"^[a-z][a-z0-9_]{0,63}$": 64, "^(ab|c){2,5}$": 10, "^a+$": unbounded,
+		"^a*b$":    unbounded,
 		"^(x?y)?$": 2, "[a-z]{3}": unbounded, "^a{2,}$": unbounded} {
 		if got, n := text(stringRules(pattern)), min(want*jsonCharacter, unbounded)+2; got != n {
 			t.Errorf("%s: %d, not %d", pattern, got, n)

@@ -33,8 +33,8 @@ import (
 // prepared stands in test cases for the fence of the lock or the work that was prepared for them.
 const prepared = 1 << 59
 
-// fenced adds what the site knows of a lock, a piece of work, a message or a flag, and a test case cannot: the fence, or
-// the id.
+// fenced adds what the site knows of a lock, a piece of work, a message or a flag, and a test case cannot: the fence,
+// or the id.
 func (s *site) fenced(m proto.Message) proto.Message {
 	name, id := "", protoreflect.Name("fence")
 	switch m := m.(type) {

@@ -130,7 +130,8 @@ func TestMachineAndInstanceAreShownAsDefined(t *testing.T) {
 		new(machinev1.GetMachineResponse)).GetMachine(); m.GetDefinition().GetStates()[0].GetLabel() != "待回复" {
 		t.Errorf("%v", m)
 	}
-	if a := c.call(connectJSON, "Machine.GetMachine", &machinev1.GetMachineRequest{Machine: "ticket", Version: 3}); a.Reason(t) != "MACHINE_NOT_FOUND" {
+	if a := c.call(connectJSON, "Machine.GetMachine",
+		&machinev1.GetMachineRequest{Machine: "ticket", Version: 3}); a.Reason(t) != "MACHINE_NOT_FOUND" {
 		t.Errorf("%s", a.Raw)
 	}
 	var listed []string
@@ -201,7 +202,8 @@ func TestInstancesAreListedAndTheirMovesToo(t *testing.T) {
 		page := ok(c, "Machine.ListHistory", &machinev1.ListHistoryRequest{Machine: "ticket", Key: "t2", PageSize: 2,
 			PageToken: token}, new(machinev1.ListHistoryResponse))
 		for _, e := range page.GetEntries() {
-			moves = append(moves, fmt.Sprintf("%d %s>%s %s %s %s %v", e.GetRevision(), e.GetFrom(), e.GetTo(), e.GetActor(),
+			moves = append(moves, fmt.Sprintf("%d %s>%s %s %s %s %v", e.GetRevision(), e.GetFrom(), e.GetTo(),
+				e.GetActor(),
 				e.GetCause(), e.GetReason(), e.GetInputs()))
 			if e.GetPrincipal() != "boss" || e.GetRequestId() == "" || e.GetRecordTime() == nil {
 				t.Errorf("%v", e)
@@ -256,7 +258,8 @@ func TestMachinesInExecute(t *testing.T) {
 		a.State("state") != "open" {
 		t.Errorf("%s", a.Raw)
 	}
-	if a := c.call(connectJSON, "Machine.GetInstance", &machinev1.GetInstanceRequest{Machine: "ticket", Key: "t2"}); a.Reason(t) != "INSTANCE_NOT_FOUND" {
+	if a := c.call(connectJSON, "Machine.GetInstance",
+		&machinev1.GetInstanceRequest{Machine: "ticket", Key: "t2"}); a.Reason(t) != "INSTANCE_NOT_FOUND" {
 		t.Errorf("%s", a.Raw)
 	}
 }
@@ -312,9 +315,10 @@ func TestOneCallPublishesManyTypes(t *testing.T) {
 		States: []*machinev1.State{{Name: "s0", Initial: true}}}}
 	for n := range steps {
 		m.Definition.States = append(m.Definition.States, &machinev1.State{Name: state(n + 1)})
-		m.Definition.Moves = append(m.Definition.Moves, &machinev1.AllowedMove{From: []string{state(n)}, To: state(n + 1),
-			Publish: "ticket." + state(n+1),
-			By:      []machinev1.Actor{machinev1.Actor_ACTOR_TIMER, machinev1.Actor_ACTOR_CALLER}})
+		m.Definition.Moves = append(m.Definition.Moves,
+			&machinev1.AllowedMove{From: []string{state(n)}, To: state(n + 1),
+				Publish: "ticket." + state(n+1),
+				By:      []machinev1.Actor{machinev1.Actor_ACTOR_TIMER, machinev1.Actor_ACTOR_CALLER}})
 	}
 	ok(c, "Machine.DefineMachine", m, new(machinev1.DefineMachineResponse))
 	operations := []*batchv1.Operation{operation("", openTicket("called"))}
@@ -352,9 +356,12 @@ func TestMachineErrorsNameTheField(t *testing.T) {
 		request       proto.Message
 		reason, field string
 	}{
-		"a state that is not reached":       {"Machine.DefineMachine", unreachable, "MACHINE_INVALID", "definition.states[2].name"},
-		"a timer that is not allowed":       {"Machine.DefineMachine", noTimer, "MACHINE_INVALID", "definition.states[0].timer.to"},
-		"a move to nowhere":                 {"Machine.DefineMachine", two, "MACHINE_INVALID", "definition.moves[0].to"},
+		"a state that is not reached": {"Machine.DefineMachine", unreachable, "MACHINE_INVALID",
+			"definition.states[2].name"},
+		"a timer that is not allowed": {"Machine.DefineMachine", noTimer, "MACHINE_INVALID",
+			"definition.states[0].timer.to"},
+		"a move to nowhere": {"Machine.DefineMachine", two, "MACHINE_INVALID",
+			"definition.moves[0].to"},
 		"a required input":                  {"Machine.Move", without, "MOVE_INPUT_MISSING", "reason"},
 		"a reserved cause":                  {"Machine.Move", reserved, "FIELD_INVALID", "cause"},
 		"a key of 129 bytes":                {"Machine.CreateInstance", wide, "FIELD_INVALID", "key"},

@@ -132,7 +132,8 @@ func (s *site) dump(tenant string) map[string]string {
 
 // reads reports whether a call has no side effects.
 func reads(m protoreflect.MethodDescriptor) bool {
-	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().ByName("idempotency_level")).Enum() == 1
+	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().
+		ByName("idempotency_level")).Enum() == 1
 }
 
 // unrecorded reports whether the response of a call is not recorded, so that it refuses a key.

@@ -241,8 +241,9 @@ func TestSendRendersATemplate(t *testing.T) {
 		sent.GetOnUnknown() != notifyv1.OnUnknown_ON_UNKNOWN_RESEND {
 		t.Errorf("%v", sent)
 	}
-	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetId()},
-		WithContent: true},
+	got := ok(c, "Notify.GetMessage",
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetId()},
+			WithContent: true},
 		new(notifyv1.GetMessageResponse))
 	if got.GetContent().GetText() != "Ada paid 1,234.50\u00a0CNY." {
 		t.Errorf("%v", got.GetContent())
@@ -335,7 +336,8 @@ func TestTemplateVariablesMayBeReferences(t *testing.T) {
 	says := func(r *notifyv1.SendResponse) string {
 		t.Helper()
 		return ok(c, "Notify.GetMessage",
-			&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetId()}, WithContent: true},
+			&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().
+				GetId()}, WithContent: true},
 			new(notifyv1.GetMessageResponse)).GetContent().GetText()
 	}
 	whole := execute(operation("pay", pay("p1", "u:a", "world", "1")), operation("put", put), left)

@@ -68,10 +68,14 @@ func init() {
 		"Notify.CancelMessage": func(x resources) []proto.Message {
 			return all(&notifyv1.CancelMessageRequest{MessageId: notice("paid", x.paid)})
 		},
-		"Notify.RequeueMessages": func(x resources) []proto.Message { return all(requeueNotice(notice("held", x.paid))) },
-		"Notify.ReportDelivery":  func(x resources) []proto.Message { return all(reportNotice(notice("paid", x.paid))) },
+		"Notify.RequeueMessages": func(x resources) []proto.Message {
+			return all(requeueNotice(notice("held",
+				x.paid)))
+		},
+		"Notify.ReportDelivery": func(x resources) []proto.Message { return all(reportNotice(notice("paid", x.paid))) },
 		"Notify.GetMessage": func(x resources) []proto.Message {
-			return all(&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageBizNo{MessageBizNo: "sms-" + x.paid}})
+			return all(&notifyv1.GetMessageRequest{Target: &notifyv1.
+				GetMessageRequest_MessageBizNo{MessageBizNo: "sms-" + x.paid}})
 		},
 		"Notify.ListMessages": func(resources) []proto.Message {
 			return all(&notifyv1.ListMessagesRequest{},
@@ -177,7 +181,8 @@ func TestMessageMayReferToEarlierOperations(t *testing.T) {
 		t.Errorf("a report on an earlier message: %s %s", a.Code, a.Message)
 	}
 	got := ok(c, "Notify.GetMessage",
-		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageBizNo{MessageBizNo: "sms-r"}}, new(notifyv1.GetMessageResponse))
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageBizNo{MessageBizNo: "sms-r"}},
+		new(notifyv1.GetMessageResponse))
 	if got.GetMessage().GetState() != notifyv1.MessageState_MESSAGE_STATE_DELIVERED || len(got.GetEvents()) != 1 {
 		t.Errorf("%v", got)
 	}
@@ -230,7 +235,8 @@ func TestChangesOfMessagesAreAttributed(t *testing.T) {
 	if n := s.Count(`select count(*) from audit.requests where request_id = 'who-moved' and what = 'endpoint' and name = 'hook-a' and principal = 'boss' and at > now() - interval '1 min'`); n != 1 {
 		t.Error("the change of an endpoint is not attributed")
 	}
-	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageBizNo{MessageBizNo: "sms-cancel-a"}},
+	got := ok(c, "Notify.GetMessage",
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageBizNo{MessageBizNo: "sms-cancel-a"}},
 		new(notifyv1.GetMessageResponse)).GetEvents()
 	if len(got) != 1 || got[0].GetPrincipal() != "boss" || got[0].GetRequestId() != "who-cancelled" {
 		t.Errorf("%v", got)

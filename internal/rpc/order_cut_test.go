@@ -16,8 +16,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// everything is the example of docs/api/order.md: two items, a coupon, money and points, and a text message. The account
-// pays an amount; if that is empty, it pays all, and the order is paid at once.
+// everything is the example of docs/api/order.md: two items, a coupon, money and points, and a text message. The
+// account pays an amount; if that is empty, it pays all, and the order is paid at once.
 func everything(no, code, pays string) *batchv1.ExecuteRequest {
 	text := sms(no)
 	text.BizNo = ""
@@ -25,7 +25,8 @@ func everything(no, code, pays string) *batchv1.ExecuteRequest {
 		Amount: "2", Reserve: true, Coupon: code, Payee: "world", Messages: []*notifyv1.SendRequest{text},
 		Balance: &orderv1.BalancePart{Account: "u:a", Amount: pays},
 		Lines:   []*orderv1.OrderLine{{Item: "tea", Quantity: 1}, {Item: "a", Quantity: 1}}}),
-		operation("points", &ledgerv1.TransferRequest{BizNo: no + "/points", Postings: posting("world", "u:a", "COIN", "0.5")}))
+		operation("points", &ledgerv1.TransferRequest{BizNo: no + "/points",
+			Postings: posting("world", "u:a", "COIN", "0.5")}))
 }
 
 // The connection of an Execute breaks before each of its messages to and from Postgres. A repeat finds, or makes, the

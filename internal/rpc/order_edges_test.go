@@ -138,7 +138,8 @@ func TestPartsOfOtherCallsAreNotTaken(t *testing.T) {
 	c.refused("Order.CreateOrder", whole, "ORDER_PART_EXISTS")
 }
 
-// A caller may end a part of an order directly. The order then ends with what is left of it, but cannot be paid without.
+// A caller may end a part of an order directly. The order then ends with what is left of it, but cannot be paid
+// without.
 func TestPartsThatEndedBefore(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -176,11 +177,13 @@ func TestMachinesThatGiveNothingBackAreRefused(t *testing.T) {
 		r.Reserve, r.Balance = false, nil
 		c.createOrder(r)
 		ok(c, "Sale.IssueCoupons", issue("c", m.GetMachine()), new(salev1.IssueCouponsResponse))
-		ok(c, "Sale.ClaimCoupon", claimCoupon(m.GetMachine(), secretNote+m.GetMachine()), new(salev1.ClaimCouponResponse))
+		ok(c, "Sale.ClaimCoupon", claimCoupon(m.GetMachine(), secretNote+m.GetMachine()),
+			new(salev1.ClaimCouponResponse))
 		r.OrderNo, r.Purchase, r.Coupon, r.Subject = r.GetOrderNo()+"c", nil, m.GetMachine(), secretNote+m.GetMachine()
 		c.refused("Order.CreateOrder", r, "FIELD_INVALID")
 	}
-	c.refused("Machine.DefineMachine", ownMachine("confirms", machinev1.OrderParts_ORDER_PARTS_CONFIRM), "MACHINE_INVALID")
+	c.refused("Machine.DefineMachine", ownMachine("confirms", machinev1.OrderParts_ORDER_PARTS_CONFIRM),
+		"MACHINE_INVALID")
 	r := anOrder("o-1", 3)
 	r.Machine, r.Reserve, r.Balance, r.PayWithin = "timeless", false, nil, durationpb.New(time.Hour)
 	if a := c.refused("Order.CreateOrder", r, "FIELD_INVALID"); !strings.Contains(a.Message, "payWithin") {
@@ -202,7 +205,8 @@ func TestLinesMayRepeatAnItem(t *testing.T) {
 	c.wantItem("tea", "30/65/5/100")
 	big := plainOrder("o-2", "tea", 20)
 	big.Lines = append(big.Lines, &orderv1.OrderLine{Item: "tea", Quantity: 11})
-	if a := c.refused("Order.CreateOrder", big, "OUT_OF_STOCK"); a.State("line") != "1" || a.State("available") != "10" {
+	if a := c.refused("Order.CreateOrder", big, "OUT_OF_STOCK"); a.State("line") != "1" ||
+		a.State("available") != "10" {
 		t.Errorf("%s", a.Raw)
 	}
 	ok(c, "Order.CancelOrder", cancelOrder("o-1"), new(orderv1.CancelOrderResponse))
@@ -262,7 +266,8 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 	} {
 		r := anOrder("o-1", 3)
 		change(r)
-		if a := c.refused("Order.CreateOrder", r, "FIELD_INVALID"); !strings.Contains(string(a.Raw), strings.TrimSpace(what)) {
+		if a := c.refused("Order.CreateOrder", r, "FIELD_INVALID"); !strings.Contains(string(a.Raw),
+			strings.TrimSpace(what)) {
 			t.Errorf("%s: %s", what, a.Raw)
 		}
 	}
@@ -277,7 +282,8 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 		r := anOrder("o-1", 3)
 		change(r)
 		a := c.refused("Order.CreateOrder", r, "FIELD_INVALID")
-		if got := a.Fields(t); !slices.Equal(got, []string{field}) || !strings.HasPrefix(a.Message, field+": must be a decimal") {
+		if got := a.Fields(t); !slices.Equal(got, []string{field}) ||
+			!strings.HasPrefix(a.Message, field+": must be a decimal") {
 			t.Errorf("%s: %v, %s", field, got, a.Message)
 		}
 	}
@@ -298,7 +304,8 @@ func TestPayeeExists(t *testing.T) {
 	}
 	s := saleOf("s", "tea", "COIN")
 	s.GetOrder().Payee = "late"
-	if a := c.refused("Sale.PutSale", putSale(s), "ACCOUNT_NOT_FOUND"); !slices.Equal(a.Fields(t), []string{"sale.order.payee"}) {
+	if a := c.refused("Sale.PutSale", putSale(s), "ACCOUNT_NOT_FOUND"); !slices.Equal(a.Fields(t),
+		[]string{"sale.order.payee"}) {
 		t.Errorf("%s", a.Raw)
 	}
 	c.executed(execute(operation("", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
@@ -307,7 +314,8 @@ func TestPayeeExists(t *testing.T) {
 	r.OrderNo = "o-2"
 	c.createOrder(r)
 	r.OrderNo, r.Amount = "o-3", ""
-	c.executed(execute(operation("first", &orderv1.CreateOrderRequest{OrderNo: "o-4", Subject: "u", Asset: "COIN", Amount: "1"}),
+	c.executed(execute(operation("first", &orderv1.CreateOrderRequest{OrderNo: "o-4", Subject: "u", Asset: "COIN",
+		Amount: "1"}),
 		operation("", r, "amount=first:order.amount")))
 }
 
@@ -406,7 +414,8 @@ func TestOrderSendsMessagesAndEvents(t *testing.T) {
 	failed := anOrder("o-3", 3)
 	failed.Messages = badMessages()
 	failed.Messages[0].BusinessType, failed.Messages[0].Recipient = "", "nobody"
-	if a := c.call(connectJSON, "Order.CreateOrder", failed); !strings.Contains(string(a.Raw), "messages[0].recipient") {
+	if a := c.call(connectJSON, "Order.CreateOrder", failed); !strings.Contains(string(a.Raw),
+		"messages[0].recipient") {
 		t.Errorf("%s", a.Raw)
 	}
 	c.wantItem("tea", "87/5/8/100")

@@ -25,8 +25,9 @@ import (
 )
 
 func anOrder(no string, n int64) *orderv1.CreateOrderRequest {
-	return &orderv1.CreateOrderRequest{OrderNo: no, Subject: secretNote, Asset: "COIN", Amount: "10", Metadata: manyNames,
-		Lines: []*orderv1.OrderLine{{Item: "tea", Quantity: n, Amount: "10", Description: "green"}}, Reserve: true,
+	return &orderv1.CreateOrderRequest{OrderNo: no, Subject: secretNote, Asset: "COIN", Amount: "10",
+		Metadata: manyNames,
+		Lines:    []*orderv1.OrderLine{{Item: "tea", Quantity: n, Amount: "10", Description: "green"}}, Reserve: true,
 		Payee: "world", Balance: &orderv1.BalancePart{Account: "u:a", Amount: "4"},
 		Purchase: &orderv1.PurchaseKey{Parts: []string{no}}}
 }
@@ -59,7 +60,10 @@ func init() {
 			r.Asset = x.asset
 			return all(r)
 		},
-		"Order.MoveOrder":   func(x resources) []proto.Message { return all(moveOrder("mine-"+x.paid, "paid", "walk")) },
+		"Order.MoveOrder": func(x resources) []proto.Message {
+			return all(moveOrder("mine-"+x.paid, "paid",
+				"walk"))
+		},
 		"Order.CancelOrder": func(x resources) []proto.Message { return all(cancelOrder("mine-" + x.paid)) },
 		"Order.GetOrder": func(x resources) []proto.Message {
 			return all(&orderv1.GetOrderRequest{OrderNo: "mine-" + x.paid})
@@ -162,7 +166,8 @@ func TestErrorsOfMovesNameTheOrder(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
 	needs := &machinev1.DefineMachineRequest{Machine: "needs", Definition: &machinev1.Definition{
-		States: []*machinev1.State{{Name: "open", Initial: true}, {Name: "gone", OrderParts: machinev1.OrderParts_ORDER_PARTS_CANCEL},
+		States: []*machinev1.State{{Name: "open", Initial: true},
+			{Name: "gone", OrderParts: machinev1.OrderParts_ORDER_PARTS_CANCEL},
 			{Name: "again"}},
 		Moves: []*machinev1.AllowedMove{{From: []string{"open"}, To: "gone", Require: []string{"ticket", "reason"}},
 			{From: []string{"gone"}, To: "again"}, {From: []string{"again"}, Back: true}}}}
@@ -170,9 +175,11 @@ func TestErrorsOfMovesNameTheOrder(t *testing.T) {
 	o := anOrder("o-1", 3)
 	o.Machine, o.Reserve, o.Balance = "needs", false, nil
 	c.createOrder(o)
-	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", From: "gone"}, "STATE_CHANGED",
+	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", From: "gone"},
+		"STATE_CHANGED",
 		"order o-1 is open at revision 1 now")
-	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", Reason: "y"}, "MOVE_INPUT_MISSING",
+	c.refusedOrder("Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: "o-1", To: "gone", Cause: "x", Reason: "y"},
+		"MOVE_INPUT_MISSING",
 		"inputs.ticket: the move from open to gone requires it")
 	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_INPUT_MISSING",
 		"orderNo: must be cancelled with MoveOrder, which has inputs.ticket")
@@ -283,7 +290,8 @@ func TestSamePurchaseIsOneOrder(t *testing.T) {
 	c := orderSite(t)
 	buy := func(no string) *orderv1.CreateOrderRequest {
 		return &orderv1.CreateOrderRequest{OrderNo: no, Subject: "u", Asset: "COIN", Amount: "1",
-			Lines: []*orderv1.OrderLine{{Item: "b", Quantity: 1}, {Item: "a", Quantity: 1}}, Purchase: &orderv1.PurchaseKey{}}
+			Lines:    []*orderv1.OrderLine{{Item: "b", Quantity: 1}, {Item: "a", Quantity: 1}},
+			Purchase: &orderv1.PurchaseKey{}}
 	}
 	if o := c.createOrder(buy("o-1")); o.GetExisted() ||
 		strings.Join(o.GetOrder().GetPurchase().GetParts(), " ") != "u a b" {
@@ -346,7 +354,8 @@ func TestOrderNumberIsMadeOnce(t *testing.T) {
 	got, _ := c.executed(execute(operation("o", r), operation("", deduct("tea", "", 1),
 		"reservation_no=o:order.order_no"), operation("", cancelOrder(""), "order_no=o:order.order_no")))
 	o := got[0].(*orderv1.CreateOrderResponse).GetOrder()
-	if s := got[2].(*orderv1.CancelOrderResponse).GetOrder(); s.GetOrderNo() != o.GetOrderNo() || s.GetState() != "cancelled" {
+	if s := got[2].(*orderv1.CancelOrderResponse).GetOrder(); s.GetOrderNo() != o.GetOrderNo() ||
+		s.GetState() != "cancelled" {
 		t.Errorf("%v, then %v", o, s)
 	}
 }
@@ -407,8 +416,8 @@ func TestAnAnswerThatSpentATokenIsRecorded(t *testing.T) {
 	}
 }
 
-// A call that found its change made already gets the same answer under its key when it is repeated later, after which it
-// would end differently: the order of the same purchase has been cancelled, the order has moved on.
+// A call that found its change made already gets the same answer under its key when it is repeated later, after which
+// it would end differently: the order of the same purchase has been cancelled, the order has moved on.
 func TestRepeatsAreRecordedUnderTheirKey(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -533,8 +542,11 @@ func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
 	for field, change := range map[string]func(*notifyv1.SendRequest){
-		"expiryMessages[0].bizNo":        func(m *notifyv1.SendRequest) { m.BizNo = "mine" },
-		"expiryMessages[0].notBefore":    func(m *notifyv1.SendRequest) { m.NotBefore = timestamppb.New(time.Unix(2e9, 0)) },
+		"expiryMessages[0].bizNo": func(m *notifyv1.SendRequest) { m.BizNo = "mine" },
+		"expiryMessages[0].notBefore": func(m *notifyv1.SendRequest) {
+			m.NotBefore = timestamppb.New(time.Unix(2e9,
+				0))
+		},
 		"expiryMessages[0].repeatWindow": func(m *notifyv1.SendRequest) { m.RepeatWindow = durationpb.New(0) },
 		"expiryMessages[0].recipient":    func(m *notifyv1.SendRequest) { m.Recipient = "not a number" },
 		"expiryMessages[0].content":      func(m *notifyv1.SendRequest) { m.GetContent().Text = "" },
@@ -544,7 +556,8 @@ func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 		change(m)
 		r := anOrder("o-1", 3)
 		r.ExpiryMessages = []*notifyv1.SendRequest{m}
-		if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" || !slices.Equal(a.Fields(t), []string{field}) {
+		if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" ||
+			!slices.Equal(a.Fields(t), []string{field}) {
 			t.Errorf("%s: %s", field, a.Raw)
 		}
 	}
@@ -552,7 +565,8 @@ func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 	r.PayWithin = durationpb.New(31 * 24 * time.Hour)
 	r.ExpiryMessages = []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "It has expired."}}}}
-	if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" || !slices.Equal(a.Fields(t), []string{"payWithin"}) {
+	if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "FIELD_INVALID" ||
+		!slices.Equal(a.Fields(t), []string{"payWithin"}) {
 		t.Errorf("%s", a.Raw)
 	}
 }
@@ -565,7 +579,8 @@ func TestTokensOfOperations(t *testing.T) {
 		new(idempotencyv1.IssueTokensResponse)).GetTokens()
 	spend := operation("", spendToken(tokens[0], ""))
 	for at, call := range map[string]answer{
-		"operations[1].request.token": c.call(connectJSON, "Batch.Execute", execute(operation("", anOrder("o-1", 3)), spend),
+		"operations[1].request.token": c.call(connectJSON, "Batch.Execute",
+			execute(operation("", anOrder("o-1", 3)), spend),
 			"Submit-Token", tokens[0]),
 		"operations[2].request.token": c.call(connectJSON, "Batch.Execute", execute(operation("a", anOrder("o-1", 3)),
 			operation("b", spendToken(tokens[0], "")), operation("c", spendToken(tokens[0], "")))),
@@ -583,8 +598,8 @@ func TestTokensOfOperations(t *testing.T) {
 	}
 }
 
-// Whether an order is paid at once may depend on a reference. Its expiry message waits if it is not, and is not sent if it
-// is. A message that the same call cancels is cancelled for its other operations too.
+// Whether an order is paid at once may depend on a reference. Its expiry message waits if it is not, and is not sent
+// if it is. A message that the same call cancels is cancelled for its other operations too.
 func TestExpiryMessagesInAnExecute(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -603,7 +618,8 @@ func TestExpiryMessagesInAnExecute(t *testing.T) {
 	r.ExpiryMessages = []*notifyv1.SendRequest{sms("off")}
 	again := sms("off")
 	again.BizNo, again.RepeatWindow = "off/message/1", durationpb.New(0)
-	a := ok(c, "Batch.Execute", execute(operation("order", r), operation("cancel", cancelOrder("off")), operation("again", again)),
+	a := ok(c, "Batch.Execute", execute(operation("order", r), operation("cancel", cancelOrder("off")),
+		operation("again", again)),
 		new(batchv1.ExecuteResponse))
 	sent := new(notifyv1.SendResponse)
 	if err := a.GetResults()[2].GetResponse().UnmarshalTo(sent); err != nil ||

@@ -81,7 +81,8 @@ func written(channel notifyv1.Channel, to, text string) *notifyv1.SendRequest {
 
 func (c *caller) message(id int64) *notifyv1.Message {
 	c.T.Helper()
-	return ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: id}},
+	return ok(c, "Notify.GetMessage",
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: id}},
 		new(notifyv1.GetMessageResponse)).GetMessage()
 }
 

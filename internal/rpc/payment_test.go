@@ -42,7 +42,8 @@ func engineOn(t testing.TB, dsn string) *flow.Engine {
 // says commits what the gateway "till" says, as a server does to which it is configured: a payment is paid.
 func (c *caller) says(number, transaction, asset string) {
 	c.T.Helper()
-	said := paid.Received{Asset: asset, Callback: true, Body: []byte("{}"), Header: map[string]string{"Note": secretNote},
+	said := paid.Received{Asset: asset, Callback: true, Body: []byte("{}"),
+		Header: map[string]string{"Note": secretNote},
 		Notice: gateway.Notice{ID: transaction, Kind: gateway.Paid, OutTradeNo: number, TransactionID: transaction,
 			Amount: amount.Decimal{Coef: amount.FromInt64(1)}, Currency: asset}}
 	k := paid.GatewayKey{Tenant: c.tenant(), Gateway: "till"}
@@ -77,9 +78,11 @@ func resolveFlag(name string, r *paymentv1.ResolveFlagRequest) *paymentv1.Resolv
 // paidTwice creates an order with a payment that was paid twice: the second transaction is flagged.
 func (c *caller) paidTwice(tag, asset string, headers ...string) {
 	c.T.Helper()
-	ok(c, "Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: "sold-" + tag, Subject: "u", Asset: asset, Amount: "1"},
+	ok(c, "Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: "sold-" + tag, Subject: "u", Asset: asset,
+		Amount: "1"},
 		new(orderv1.CreateOrderResponse), headers...)
-	ok(c, "Payment.CreatePayment", createPayment("sold-"+tag, "paid-"+tag), new(paymentv1.CreatePaymentResponse), headers...)
+	ok(c, "Payment.CreatePayment", createPayment("sold-"+tag, "paid-"+tag), new(paymentv1.CreatePaymentResponse),
+		headers...)
 	c.says("paid-"+tag, "first-"+tag, asset)
 	c.says("paid-"+tag, "second-"+tag, asset)
 	for _, f := range ok(c, "Payment.ListFlags", &paymentv1.ListFlagsRequest{PageSize: 1000},
@@ -125,7 +128,8 @@ func init() {
 			return all(&paymentv1.ListNoticesRequest{}, &paymentv1.ListNoticesRequest{OutTradeNo: "paid-" + x.paid})
 		},
 		"Payment.RefundPayment": func(x resources) []proto.Message {
-			return all(refundPayment("refund-walk", "paid-"+x.paid, "0.1"), refundPayment("refund-"+x.paid, "paid-"+x.paid, "0.1"))
+			return all(refundPayment("refund-walk", "paid-"+x.paid, "0.1"),
+				refundPayment("refund-"+x.paid, "paid-"+x.paid, "0.1"))
 		},
 		"Payment.GetRefund": func(x resources) []proto.Message {
 			return all(&paymentv1.GetRefundRequest{RefundNo: "refund-" + x.paid})
@@ -138,7 +142,8 @@ func init() {
 				&paymentv1.ListTransactionsRequest{Gateway: "till", TransactionIds: []string{"second-" + x.paid}})
 		},
 		"Payment.ListFlags": func(resources) []proto.Message {
-			return all(&paymentv1.ListFlagsRequest{}, &paymentv1.ListFlagsRequest{State: paymentv1.FlagState_FLAG_STATE_OPEN})
+			return all(&paymentv1.ListFlagsRequest{},
+				&paymentv1.ListFlagsRequest{State: paymentv1.FlagState_FLAG_STATE_OPEN})
 		},
 		"Payment.ResolveFlag": func(x resources) []proto.Message {
 			return all(resolveFlag("flag-sold-"+x.paid, writeOff(x.shop)))
@@ -168,7 +173,8 @@ var paymentChanges = map[string]change{
 	"Payment.ResolveFlag": {reason: "ORDER_NOT_PAYABLE",
 		well: func(tag string) proto.Message { return resolveFlag("flag-sold-"+tag, writeOff("shop")) },
 		refused: func(tag string) proto.Message {
-			return resolveFlag("flag-sold-"+tag, &paymentv1.ResolveFlagRequest{Resolution: paymentv1.Resolution_RESOLUTION_ACCEPT})
+			return resolveFlag("flag-sold-"+tag,
+				&paymentv1.ResolveFlagRequest{Resolution: paymentv1.Resolution_RESOLUTION_ACCEPT})
 		}},
 }
 

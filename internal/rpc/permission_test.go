@@ -36,7 +36,8 @@ func TestEveryCallHasAPermission(t *testing.T) {
 		if _, err := access.ParseScope(p.operation); err != nil {
 			t.Errorf("%s: %v", m.FullName(), err)
 		}
-		reads := m.Options().(*descriptorpb.MethodOptions).GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+		reads := m.Options().(*descriptorpb.MethodOptions).GetIdempotencyLevel() ==
+			descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 		if p.role == access.Read && !reads || p.role == access.Write && reads {
 			t.Errorf("%s: reads: %v, but it needs the role %v", m.FullName(), reads, p.role)
 		}
@@ -116,7 +117,8 @@ func fillTexts(m protoreflect.Message, depth int) (all []string) {
 			continue
 		}
 		text := protoreflect.ValueOfString(string(f.FullName()))
-		switch message := f.Kind() == protoreflect.MessageKind && strings.HasPrefix(string(f.Message().FullName()), "ledgerd."); {
+		switch message := f.Kind() == protoreflect.MessageKind &&
+			strings.HasPrefix(string(f.Message().FullName()), "ledgerd."); {
 		case f.Kind() == protoreflect.StringKind && f.IsList():
 			m.Mutable(f).List().Append(text)
 			all = append(all, text.String())

@@ -27,11 +27,13 @@ func TestPresentStatesAreNotRecorded(t *testing.T) {
 		c := newWorker(t)
 		w := &idempotencyv1.BeginRequest{Scope: "s", Key: "w", Life: durationpb.New(time.Second)}
 		c.complete("s", "w", c.run(w).GetFence(), done, "it")
-		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw), "replay") {
+		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw),
+			"replay") {
 			t.Errorf("%s", a.Raw)
 		}
 		c.age("w", 3*time.Hour)
-		if a := c.call(connectJSON, "Idempotency.Begin", w, append(withClaim("k"), "Connect-Timeout-Ms", "5000")...); !strings.Contains(string(a.Raw), "run") {
+		if a := c.call(connectJSON, "Idempotency.Begin", w,
+			append(withClaim("k"), "Connect-Timeout-Ms", "5000")...); !strings.Contains(string(a.Raw), "run") {
 			t.Errorf("%s", a.Raw)
 		}
 	})
@@ -41,13 +43,15 @@ func TestPresentStatesAreNotRecorded(t *testing.T) {
 		w := &idempotencyv1.BeginRequest{Scope: "s", Key: "p"}
 		fence := c.run(w).GetFence()
 		c.complete("s", "p", fence, unknown, "")
-		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw), "parked") {
+		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw),
+			"parked") {
 			t.Errorf("%s", a.Raw)
 		}
 		ok(c, "Idempotency.ResolveWork", &idempotencyv1.ResolveWorkRequest{Scope: "s", Key: "p", Fence: fence,
 			Resolution: idempotencyv1.WorkResolution_WORK_RESOLUTION_DONE,
 			Answer:     &idempotencyv1.RecordedAnswer{Body: []byte("paid")}}, new(idempotencyv1.ResolveWorkResponse))
-		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw), "replay") {
+		if a := c.call(connectJSON, "Idempotency.Begin", w, withClaim("k")...); !strings.Contains(string(a.Raw),
+			"replay") {
 			t.Errorf("%s", a.Raw)
 		}
 	})
@@ -64,27 +68,32 @@ func TestPresentStatesAreNotRecorded(t *testing.T) {
 			}
 		}
 		begin(inboxv1.Verdict_VERDICT_DEAD)
-		c.well(t, "Inbox.RequeueMessages", &inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message("m")}})
+		c.well(t, "Inbox.RequeueMessages",
+			&inboxv1.RequeueMessagesRequest{Target: &inboxv1.RequeueMessagesRequest_Key{Key: message("m")}})
 		begin(inboxv1.Verdict_VERDICT_RUN)
 	})
 	t.Run("payment", func(t *testing.T) {
 		t.Parallel()
 		c := orderSite(t)
-		ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "till", Asset: "COIN"}}},
+		ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "till",
+			Asset: "COIN"}}},
 			new(ledgerv1.CreateAccountsResponse))
-		ok(c, "Payment.PutGateway", &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: "till", Clearing: "till", Payee: "u:a"}},
+		ok(c, "Payment.PutGateway", &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: "till",
+			Clearing: "till", Payee: "u:a"}},
 			new(paymentv1.PutGatewayResponse))
 		c.createOrder(&orderv1.CreateOrderRequest{OrderNo: "o", Subject: "u", Asset: "COIN", Amount: "1"})
 		r := &paymentv1.CreatePaymentRequest{OrderNo: "o", Gateway: "till"}
 		ok(c, "Payment.CreatePayment", r, new(paymentv1.CreatePaymentResponse))
-		if p := ok(c, "Payment.CreatePayment", r, new(paymentv1.CreatePaymentResponse), withClaim("k")...); !p.GetExisted() {
+		if p := ok(c, "Payment.CreatePayment", r, new(paymentv1.CreatePaymentResponse),
+			withClaim("k")...); !p.GetExisted() {
 			t.Errorf("%v", p)
 		}
 		if n := c.Count("select count(*) from commit_keys where key = 'k'"); n != 0 {
 			t.Errorf("the payment of a repeat, which may have a credential, is recorded")
 		}
 		c.Count(`with u as (update payment_payments set credential = '{"qr": "SECRET"}' returning 1) select count(*) from u`)
-		if p := ok(c, "Payment.CreatePayment", r, new(paymentv1.CreatePaymentResponse)); p.GetPayment().GetCredential()["qr"] != "SECRET" {
+		if p := ok(c, "Payment.CreatePayment", r,
+			new(paymentv1.CreatePaymentResponse)); p.GetPayment().GetCredential()["qr"] != "SECRET" {
 			t.Errorf("%v", p)
 		}
 		a := c.call(connectJSON, "Batch.Execute", execute(operation("", r)), "Idempotency-Key", "e")

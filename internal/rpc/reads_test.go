@@ -104,11 +104,13 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 			return access.Identity{Tenant: int32(key[0] - '0'), Role: access.Read}, nil
 		}}
 	gate.Reads.bytes = newShares(80<<20, 40<<20, "bytes of large responses in flight", 20*time.Millisecond)
-	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("GetAccount")
+	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
+		ByName("GetAccount")
 	h := connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceGetAccountProcedure,
 		func(context.Context, *ledgerv1.GetAccountRequest) (*ledgerv1.GetAccountResponse, error) {
 			return &ledgerv1.GetAccountResponse{Account: &ledgerv1.Account{Code: strings.Repeat("x", 16<<20)}}, nil
-		}, append(gate.Options(), connect.WithSchema(method), connect.WithIdempotency(connect.IdempotencyNoSideEffects))...)
+		}, append(gate.Options(), connect.WithSchema(method),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
 	s := httptest.NewUnstartedServer(Named(requests.Bounded(h)))
@@ -189,10 +191,13 @@ func TestResponseThatIsNotReadTimesOut(t *testing.T) {
 // A stream may be silent for longer than a write may take.
 func TestErrorOfASilentStreamArrives(t *testing.T) {
 	t.Parallel()
-	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Anyone: access.Identity{Role: access.Read}}
-	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("WatchEntries")
+	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil),
+		Anyone: access.Identity{Role: access.Read}}
+	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
+		ByName("WatchEntries")
 	h := connect.NewServerStreamHandlerSimple(ledgerv1connect.LedgerServiceWatchEntriesProcedure,
-		func(context.Context, *ledgerv1.WatchEntriesRequest, *connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
+		func(context.Context, *ledgerv1.WatchEntriesRequest,
+			*connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
 			<-time.After(300 * time.Millisecond)
 			return fault.ShuttingDown.New("the server is shutting down")
 		}, append(gate.Options(), connect.WithSchema(method))...)

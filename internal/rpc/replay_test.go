@@ -187,7 +187,8 @@ func (c *caller) prepareLedger(tag string) {
 		{Code: "closed:" + tag, Asset: "COIN"},
 		{Code: "spent:" + tag, Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
 	move := func(bizNo, from, to, n string) *batchv1.Operation {
-		return operation("", &ledgerv1.TransferRequest{BizNo: bizNo + "-" + tag, Postings: posting(from, to, "COIN", n)})
+		return operation("", &ledgerv1.TransferRequest{BizNo: bizNo + "-" + tag,
+			Postings: posting(from, to, "COIN", n)})
 	}
 	c.executed(execute(
 		operation("", &ledgerv1.CloseAccountRequest{Account: ref("closed:"+tag, "COIN")}),

@@ -53,7 +53,8 @@ func init() {
 		s := saleOf(saleName(x.paid), x.paid, x.asset)
 		s.GetOrder().Payee = secretNote
 		ok(c, "Sale.PutSale", putSale(s), new(salev1.PutSaleResponse), id...)
-		ok(c, "Sale.IssueCoupons", issue("walk", "mine-"+x.paid, "other-"+x.paid), new(salev1.IssueCouponsResponse), id...)
+		ok(c, "Sale.IssueCoupons", issue("walk", "mine-"+x.paid, "other-"+x.paid), new(salev1.IssueCouponsResponse),
+			id...)
 		ok(c, "Sale.ClaimCoupon", claimCoupon("mine-"+x.paid, secretNote), new(salev1.ClaimCouponResponse), id...)
 	})
 	goWell = append(goWell, "Sale.ListSales", "Sale.ListCoupons", "Sale.IssueCoupons", "Sale.GrabMany")
@@ -61,7 +62,9 @@ func init() {
 		"Sale.PutSale": func(x resources) []proto.Message {
 			return all(putSale(saleOf(saleName(x.paid), x.paid, x.asset)))
 		},
-		"Sale.GetSale":   func(x resources) []proto.Message { return all(&salev1.GetSaleRequest{Sale: saleName(x.paid)}) },
+		"Sale.GetSale": func(x resources) []proto.Message {
+			return all(&salev1.GetSaleRequest{Sale: saleName(x.paid)})
+		},
 		"Sale.ListSales": func(resources) []proto.Message { return all(&salev1.ListSalesRequest{}) },
 		"Sale.Grab":      func(x resources) []proto.Message { return all(grab(saleName(x.paid), "walker")) },
 		"Sale.GrabMany": func(x resources) []proto.Message {
@@ -69,8 +72,14 @@ func init() {
 		},
 		"Sale.IssueCoupons": func(x resources) []proto.Message { return all(issue("walk", "new-"+x.paid)) },
 		"Sale.ClaimCoupon":  func(x resources) []proto.Message { return all(claimCoupon("other-"+x.paid, "walker")) },
-		"Sale.RedeemCoupon": func(x resources) []proto.Message { return all(redeem("mine-"+x.paid, secretNote, "walk")) },
-		"Sale.GetCoupon":    func(x resources) []proto.Message { return all(&salev1.GetCouponRequest{Code: "mine-" + x.paid}) },
+		"Sale.RedeemCoupon": func(x resources) []proto.Message {
+			return all(redeem("mine-"+x.paid, secretNote,
+				"walk"))
+		},
+		"Sale.GetCoupon": func(x resources) []proto.Message {
+			return all(&salev1.GetCouponRequest{Code: "mine-" +
+				x.paid})
+		},
 		"Sale.ListCoupons": func(resources) []proto.Message {
 			return all(&salev1.ListCouponsRequest{Campaign: "walk"}, &salev1.ListCouponsRequest{Owner: secretNote})
 		},
@@ -82,12 +91,16 @@ func init() {
 			new(ledgerv1.CreateAssetsResponse))
 		c.stocked(tag)
 		ok(c, "Sale.PutSale", putSale(saleOf(saleName(tag), tag, "COIN")), new(salev1.PutSaleResponse))
-		ok(c, "Sale.IssueCoupons", issue("old", "free-"+tag, "mine-"+tag, "other-"+tag), new(salev1.IssueCouponsResponse))
+		ok(c, "Sale.IssueCoupons", issue("old", "free-"+tag, "mine-"+tag, "other-"+tag),
+			new(salev1.IssueCouponsResponse))
 		ok(c, "Sale.ClaimCoupon", claimCoupon("mine-"+tag, "u-"+tag), new(salev1.ClaimCouponResponse))
 	}
 	for name, x := range map[string]change{
-		"Sale.PutSale": {well: func(tag string) proto.Message { return putSale(saleOf("new-"+saleName(tag), tag, "COIN")) }},
-		"Sale.Grab":    {well: func(tag string) proto.Message { return grab(saleName(tag), "b") }},
+		"Sale.PutSale": {well: func(tag string) proto.Message {
+			return putSale(saleOf("new-"+saleName(tag), tag,
+				"COIN"))
+		}},
+		"Sale.Grab": {well: func(tag string) proto.Message { return grab(saleName(tag), "b") }},
 		"Sale.IssueCoupons": {well: func(tag string) proto.Message {
 			return issue("new", "new-"+tag)
 		}},
@@ -207,7 +220,8 @@ func TestUnitOfACancelledOrderComesBack(t *testing.T) {
 		})
 		eventually(t, 30*time.Second, "it is back again", func() bool { return c.item("tv").GetAvailable() == 1 })
 		g := c.grab(s.GetSale(), "ada")
-		if once && (g.GetOutcome() != already || g.GetOrderNo() != first.GetOrderNo() || g.GetOrderState() != "cancelled") ||
+		if once && (g.GetOutcome() != already || g.GetOrderNo() != first.GetOrderNo() ||
+			g.GetOrderState() != "cancelled") ||
 			!once && (g.GetOutcome() != won || g.GetOrderNo() == first.GetOrderNo()) {
 			t.Errorf("once %t: %v, then %v", once, first, g)
 		}
@@ -287,7 +301,8 @@ func TestASaleNeedsAMachineForItsOrders(t *testing.T) {
 		a := c.call(connectJSON, "Sale.PutSale", putSale(s))
 		if x.reason == "" {
 			c.putSale(s)
-			if g := ok(c, "Sale.Grab", grab("x", x.machine+x.within.String()), new(salev1.GrabResponse)); g.GetOutcome() != won {
+			if g := ok(c, "Sale.Grab", grab("x", x.machine+x.within.String()),
+				new(salev1.GrabResponse)); g.GetOutcome() != won {
 				t.Errorf("%+v: %v", x, g)
 			}
 		} else if a.Reason(t) != x.reason || !strings.Contains(string(a.Raw), `"sale.order.`+x.field+`"`) {
@@ -304,7 +319,8 @@ func TestAGrabIsTheResultOfItsToken(t *testing.T) {
 		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
 	g := ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Submit-Token", issued, "Claim-Key", `"page"`)
 	a := c.call(connectJSON, "Sale.Grab", grab("tv", "ada"), "Submit-Token", issued)
-	if a.Reason(t) != "TOKEN_SPENT" || a.State("first_resource") != "grab" || a.State("first_order_no") != g.GetOrderNo() {
+	if a.Reason(t) != "TOKEN_SPENT" || a.State("first_resource") != "grab" ||
+		a.State("first_order_no") != g.GetOrderNo() {
 		t.Errorf("%s", a.Raw)
 	}
 	claimed := ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Key: "page"},
@@ -324,7 +340,8 @@ func TestAGrabWithoutAUnitSpendsItsToken(t *testing.T) {
 	issued := ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
 		new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
 	early := func() salev1.Outcome {
-		return ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Submit-Token", issued, "Idempotency-Key", "early").GetOutcome()
+		return ok(c, "Sale.Grab", grab("tv", "ada"), new(salev1.GrabResponse), "Submit-Token", issued,
+			"Idempotency-Key", "early").GetOutcome()
 	}
 	if o := early(); o != salev1.Outcome_OUTCOME_NOT_OPEN {
 		t.Errorf("before the sale: %v", o)
@@ -367,7 +384,8 @@ func TestManyGrabsAreAnsweredEach(t *testing.T) {
 	s := saleOf("tv", "tv", "COIN")
 	s.PerBuyer = 2
 	c.putSale(s)
-	r := &salev1.GrabManyRequest{Sale: "tv", Grabs: []*salev1.Grab{{Buyer: "ada"}, {Buyer: "ada", Unit: 2}, {Buyer: "ada"},
+	r := &salev1.GrabManyRequest{Sale: "tv", Grabs: []*salev1.Grab{{Buyer: "ada"}, {Buyer: "ada", Unit: 2},
+		{Buyer: "ada"},
 		{Buyer: "ada", Unit: 3}}}
 	for i := range 12 {
 		r.Grabs = append(r.Grabs, &salev1.Grab{Buyer: fmt.Sprint("b-", i)})
@@ -377,7 +395,8 @@ func TestManyGrabsAreAnsweredEach(t *testing.T) {
 	for _, x := range res {
 		count[x.GetGrab().GetOutcome()]++
 	}
-	if count[won] != 10 || count[already] != 1 || count[soldOut] != 4 || res[3].GetError().GetReason() != "FIELD_INVALID" ||
+	if count[won] != 10 || count[already] != 1 || count[soldOut] != 4 ||
+		res[3].GetError().GetReason() != "FIELD_INVALID" ||
 		res[0].GetGrab().GetOrderNo() == res[1].GetGrab().GetOrderNo() ||
 		res[0].GetGrab().GetOrderNo() != res[2].GetGrab().GetOrderNo() {
 		t.Errorf("%v: %v", count, res)
@@ -398,7 +417,8 @@ func TestManyGrabsInAnExecute(t *testing.T) {
 	s.PerBuyer = 2
 	c.putSale(s)
 	many := func(more ...*salev1.Grab) *salev1.GrabManyRequest {
-		r := &salev1.GrabManyRequest{Sale: "tv", Grabs: []*salev1.Grab{{Buyer: "ada"}, {Buyer: "ada", Unit: 2}, {Buyer: "ada"}}}
+		r := &salev1.GrabManyRequest{Sale: "tv",
+			Grabs: []*salev1.Grab{{Buyer: "ada"}, {Buyer: "ada", Unit: 2}, {Buyer: "ada"}}}
 		for i := range 12 {
 			r.Grabs = append(r.Grabs, &salev1.Grab{Buyer: fmt.Sprint("b-", i)})
 		}
@@ -448,7 +468,8 @@ func TestSaleGivesCoupons(t *testing.T) {
 }
 
 const claimedCoupon, lockedCoupon, usedCoupon, expiredCoupon = salev1.CouponState_COUPON_STATE_CLAIMED,
-	salev1.CouponState_COUPON_STATE_LOCKED, salev1.CouponState_COUPON_STATE_USED, salev1.CouponState_COUPON_STATE_EXPIRED
+	salev1.CouponState_COUPON_STATE_LOCKED, salev1.CouponState_COUPON_STATE_USED,
+	salev1.CouponState_COUPON_STATE_EXPIRED
 
 func (c *caller) coupon(code string) *salev1.Coupon {
 	c.T.Helper()
@@ -471,7 +492,8 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 		t.Errorf("%d codes, such as %v", len(made), made[:2])
 	}
 	ok(c, "Sale.IssueCoupons", issue("spring", "A", "B"), new(salev1.IssueCouponsResponse))
-	if again := ok(c, "Sale.IssueCoupons", issue("spring", "A", "B"), new(salev1.IssueCouponsResponse)); !again.GetExisted() {
+	if again := ok(c, "Sale.IssueCoupons", issue("spring", "A", "B"),
+		new(salev1.IssueCouponsResponse)); !again.GetExisted() {
 		t.Errorf("%v", again)
 	}
 	plain := issue("autumn", "A", "B")
@@ -504,7 +526,8 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 	}
 	refused("Sale.RedeemCoupon", redeem("A", "ada", "p"), "COUPON_UNCLAIMED")
 	ok(c, "Sale.ClaimCoupon", claimCoupon("A", "ada"), new(salev1.ClaimCouponResponse))
-	if again := ok(c, "Sale.ClaimCoupon", claimCoupon("A", "ada"), new(salev1.ClaimCouponResponse)); !again.GetExisted() {
+	if again := ok(c, "Sale.ClaimCoupon", claimCoupon("A", "ada"),
+		new(salev1.ClaimCouponResponse)); !again.GetExisted() {
 		t.Errorf("%v", again)
 	}
 	refused("Sale.ClaimCoupon", claimCoupon("A", "bob"), "COUPON_TAKEN")
@@ -513,18 +536,21 @@ func TestCouponIsClaimedAndUsedOnce(t *testing.T) {
 	}
 	refused("Sale.RedeemCoupon", redeem("A", "bob", "p"), "COUPON_TAKEN")
 	ok(c, "Sale.RedeemCoupon", redeem("A", "ada", "p"), new(salev1.RedeemCouponResponse))
-	if again := ok(c, "Sale.RedeemCoupon", redeem("A", "ada", "p"), new(salev1.RedeemCouponResponse)); !again.GetExisted() {
+	if again := ok(c, "Sale.RedeemCoupon", redeem("A", "ada", "p"),
+		new(salev1.RedeemCouponResponse)); !again.GetExisted() {
 		t.Errorf("%v", again)
 	}
 	if a := refused("Sale.RedeemCoupon", redeem("A", "ada", "q"), "STATE_TAKEN"); a.State("cause") != "p" {
 		t.Errorf("%s", a.Raw)
 	}
 	refused("Sale.GetCoupon", &salev1.GetCouponRequest{Code: "none"}, "COUPON_NOT_FOUND")
-	refused("Machine.Move", &machinev1.MoveRequest{Machine: "coupon", Key: "B", To: "claimed", Cause: "me"}, "MOVE_NOT_YOURS")
+	refused("Machine.Move", &machinev1.MoveRequest{Machine: "coupon", Key: "B", To: "claimed", Cause: "me"},
+		"MOVE_NOT_YOURS")
 	refused("Machine.DefineMachine", ticket("coupon", ""), "FIELD_INVALID")
 	own := saleOf("own", "tv", "COIN")
 	own.GetOrder().Machine = "payment"
-	if a := refused("Sale.PutSale", putSale(own), "FIELD_INVALID"); !strings.Contains(string(a.Raw), "sale.order.machine") {
+	if a := refused("Sale.PutSale", putSale(own), "FIELD_INVALID"); !strings.Contains(string(a.Raw),
+		"sale.order.machine") {
 		t.Errorf("%s", a.Raw)
 	}
 	refused("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "coupon", Key: "mine"}, "FIELD_INVALID")
@@ -574,7 +600,8 @@ func TestOrderUsesItsCoupon(t *testing.T) {
 	last := buy("o-4", "ada")
 	last.Coupon = "B"
 	c.createOrder(last)
-	eventually(t, 30*time.Second, "its time is over", func() bool { return time.Now().After(r.ExpireTime.AsTime().Add(time.Second)) })
+	eventually(t, 30*time.Second, "its time is over",
+		func() bool { return time.Now().After(r.ExpireTime.AsTime().Add(time.Second)) })
 	c.wantCoupon("B", lockedCoupon)
 	ok(c, "Order.CancelOrder", cancelOrder("o-4"), new(orderv1.CancelOrderResponse))
 	c.wantCoupon("B", expiredCoupon)

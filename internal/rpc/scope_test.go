@@ -71,9 +71,11 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
 	boss.prepare("a")
 	boss.prepare("b")
-	c := s.scoped("ledger.transfer(from=u:a, to=spent:*)", "ledger.get_*(account=u:a)", "ledger.list_accounts(account=u:*)",
+	c := s.scoped("ledger.transfer(from=u:a, to=spent:*)", "ledger.get_*(account=u:a)",
+		"ledger.list_accounts(account=u:*)",
 		"ledger.get_transfer", "ledger.watch_entries(account=u:a)", "stock.*(item=sku-*)", "sale.grab(buyer=b1)",
-		"notify.send(recipient=+86*)", "order.create_order(subject=s1)", "lock.list_locks(name=job-*)", "idempotency.claim_keys")
+		"notify.send(recipient=+86*)", "order.create_order(subject=s1)", "lock.list_locks(name=job-*)",
+		"idempotency.claim_keys")
 	before := s.dump("mine")
 	for _, x := range []struct {
 		name   string
@@ -87,9 +89,11 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 			"items[1].transfer.postings[0].from"},
 		{"TransferBatch", transferBatch(false, pay("n6", "u:a", "spent:a", "1"), pay("n7", "u:b", "spent:a", "1")),
 			"items[1].transfer.postings[0].from"},
-		{"Batch.Execute", execute(operation("", pay("n8", "u:a", "spent:a", "1")), operation("", pay("n9", "u:b", "spent:a", "1"))),
+		{"Batch.Execute", execute(operation("", pay("n8", "u:a", "spent:a", "1")),
+			operation("", pay("n9", "u:b", "spent:a", "1"))),
 			"operations[1].request.postings[0].from"},
-		{"Batch.Execute", &batchv1.ExecuteRequest{Operations: execute(operation("", pay("n0", "u:a", "spent:a", "1"))).GetOperations(),
+		{"Batch.Execute", &batchv1.ExecuteRequest{Operations: execute(operation("",
+			pay("n0", "u:a", "spent:a", "1"))).GetOperations(),
 			LockKeys: []string{"k"}}, "-"},
 		{"GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("u:b", "COIN")}, "account.code"},
 		{"ListAccounts", &ledgerv1.ListAccountsRequest{}, "account"},
@@ -102,12 +106,15 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		{"Stock.Restock", &stockv1.RestockRequest{Item: "other", ChangeNo: "n", Quantity: 1}, "item"},
 		{"Sale.GrabMany", &salev1.GrabManyRequest{Sale: "s", Grabs: []*salev1.Grab{{Buyer: "b1"}, {Buyer: "b2"}}},
 			"grabs[1].buyer"},
-		{"Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS,
-			Recipient: "+4912345678", BizNo: "x", Says: hello}}}, "items[0].recipient"},
-		{"Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: "o1", Subject: "s1", Asset: "COIN", Amount: "1", Payee: "spent:a",
+		{"Notify.SendBatch",
+			&notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS,
+				Recipient: "+4912345678", BizNo: "x", Says: hello}}}, "items[0].recipient"},
+		{"Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: "o1", Subject: "s1", Asset: "COIN", Amount: "1",
+			Payee: "spent:a",
 			Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+4912345678",
 				Says: hello}}}, "messages[0].recipient"},
-		{"Idempotency.ClaimKeys", &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "k"}}}, "-"},
+		{"Idempotency.ClaimKeys", &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "k"}}},
+			"-"},
 	} {
 		for _, p := range []protocol{connectProto, grpc} {
 			a := c.call(p, x.name, x.m)
@@ -129,11 +136,12 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		}
 	}
 	for name, m := range map[string]proto.Message{
-		"Transfer":        pay("yes1", "u:a", "spent:a", "1"),
-		"TransferBatch":   transferBatch(false, pay("yes2", "u:a", "spent:a", "1")),
-		"Batch.Execute":   execute(operation("", pay("yes3", "u:a", "spent:a", "1"))),
-		"GetBalance":      &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")},
-		"GetTransfer":     &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferBizNo{TransferBizNo: "yes1"}},
+		"Transfer":      pay("yes1", "u:a", "spent:a", "1"),
+		"TransferBatch": transferBatch(false, pay("yes2", "u:a", "spent:a", "1")),
+		"Batch.Execute": execute(operation("", pay("yes3", "u:a", "spent:a", "1"))),
+		"GetBalance":    &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")},
+		"GetTransfer": &ledgerv1.GetTransferRequest{Target: &ledgerv1.
+			GetTransferRequest_TransferBizNo{TransferBizNo: "yes1"}},
 		"ListAccounts":    &ledgerv1.ListAccountsRequest{Pattern: "u:*"},
 		"Stock.ListItems": &stockv1.ListItemsRequest{Prefix: "sku-"},
 		"Lock.ListLocks":  &lockv1.ListLocksRequest{Prefix: "job-"},

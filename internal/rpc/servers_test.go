@@ -25,7 +25,9 @@ import (
 // COMMIT slowed by commit_delay. flow's BenchmarkServers does so in process. A failed call fails the benchmark. Compare
 // within one run; one operation is one transfer.
 //
-//	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench ServersOverConnect -benchtime 10000x ./internal/rpc
+//	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench ServersOverConnect -benchtime 10000x
+//
+// ./internal/rpc
 func BenchmarkServersOverConnect(b *testing.B) {
 	db := pgtest.NewDurable(b)
 	super := pgtest.Pool(b, db.SuperDSN)
@@ -35,7 +37,8 @@ func BenchmarkServersOverConnect(b *testing.B) {
 	clientOf := func(s *servertest.Site) ledgerv1connect.LedgerServiceClient {
 		transport := &http.Transport{MaxIdleConnsPerHost: serverCallers}
 		b.Cleanup(transport.CloseIdleConnections)
-		return ledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport, Timeout: 10 * time.Second}, s.Base,
+		return ledgerv1connect.NewLedgerServiceClient(&http.Client{Transport: transport, Timeout: 10 * time.Second},
+			s.Base,
 			connect.WithInterceptors(servertest.WithKey(key)))
 	}
 	clients := []ledgerv1connect.LedgerServiceClient{clientOf(first)}

@@ -70,7 +70,8 @@ func TestStrategyOfACallStandsAlone(t *testing.T) {
 	for _, strategy := range alone {
 		named := deduct("tea", "named", 1)
 		named.Strategy = strategy
-		a := c.call(connectJSON, "Batch.Execute", execute(operation("", restock("tea", "never", 1)), operation("", named)))
+		a := c.call(connectJSON, "Batch.Execute",
+			execute(operation("", restock("tea", "never", 1)), operation("", named)))
 		if a.Code != "invalid_argument" || a.Reason(t) != "STRATEGY_STANDS_ALONE" ||
 			!strings.Contains(a.Message, "operations[1].request.strategy ") {
 			t.Errorf("in an Execute: %s", a.Raw)

@@ -80,7 +80,8 @@ func init() {
 		},
 		"Stock.ListReservations": func(x resources) []proto.Message {
 			return all(&stockv1.ListReservationsRequest{Item: x.paid},
-				&stockv1.ListReservationsRequest{Item: x.paid, State: stockv1.ReservationState_RESERVATION_STATE_RESERVED})
+				&stockv1.ListReservationsRequest{Item: x.paid,
+					State: stockv1.ReservationState_RESERVATION_STATE_RESERVED})
 		},
 	} {
 		examples[name] = example
@@ -100,9 +101,11 @@ func init() {
 			refused: func(tag string) proto.Message { return reserve(tag, "a", 91) }},
 		"Stock.Deduct": {reason: "OUT_OF_STOCK", well: func(tag string) proto.Message { return deduct(tag, "a", 90) },
 			refused: func(tag string) proto.Message { return deduct(tag, "a", 91) }},
-		"Stock.Confirm": {reason: "RESERVATION_ENDED", well: func(tag string) proto.Message { return confirm(tag, "open") },
+		"Stock.Confirm": {reason: "RESERVATION_ENDED",
+			well:    func(tag string) proto.Message { return confirm(tag, "open") },
 			refused: func(tag string) proto.Message { return confirm(tag, "gone") }},
-		"Stock.Cancel": {reason: "RESERVATION_ENDED", well: func(tag string) proto.Message { return cancel(tag, "open") },
+		"Stock.Cancel": {reason: "RESERVATION_ENDED",
+			well:    func(tag string) proto.Message { return cancel(tag, "open") },
 			refused: func(tag string) proto.Message { return cancel(tag, "sold") }},
 	} {
 		changes[name] = x
@@ -353,8 +356,9 @@ func TestItemsAndReservationsAreListed(t *testing.T) {
 	} {
 		var numbers []string
 		for token := ""; ; {
-			res := ok(c, "Stock.ListReservations", &stockv1.ListReservationsRequest{Item: "tea", State: state, PageSize: 2,
-				PageToken: token}, new(stockv1.ListReservationsResponse))
+			res := ok(c, "Stock.ListReservations",
+				&stockv1.ListReservationsRequest{Item: "tea", State: state, PageSize: 2,
+					PageToken: token}, new(stockv1.ListReservationsResponse))
 			for _, r := range res.GetReservations() {
 				numbers = append(numbers, r.GetReservationNo())
 			}
@@ -375,7 +379,8 @@ func TestItemsAndReservationsAreListed(t *testing.T) {
 		ReservationNo: "r9"}); a.Reason(t) != "RESERVATION_NOT_FOUND" {
 		t.Errorf("no reservation: %s", a.Raw)
 	}
-	if a := c.call(connectJSON, "Stock.GetItem", &stockv1.GetItemRequest{Item: "milk"}); a.Reason(t) != "ITEM_NOT_FOUND" {
+	if a := c.call(connectJSON, "Stock.GetItem",
+		&stockv1.GetItemRequest{Item: "milk"}); a.Reason(t) != "ITEM_NOT_FOUND" {
 		t.Errorf("no item: %s", a.Raw)
 	}
 }

@@ -129,7 +129,8 @@ func readsAll(c *caller) {
 	}
 	for _, x := range ok(c, "ListTransfers", &ledgerv1.ListTransfersRequest{},
 		new(ledgerv1.ListTransfersResponse)).GetTransfers() {
-		read("GetTransfer", &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferId{TransferId: x.GetId()}})
+		read("GetTransfer",
+			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferId{TransferId: x.GetId()}})
 	}
 	now := timestamppb.New(time.Now().Add(-time.Second).Truncate(time.Second))
 	for _, x := range ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{},

@@ -43,12 +43,14 @@ func (edge) ListAssets(context.Context, *pb.ListAssetsRequest) (*pb.ListAssetsRe
 	return &pb.ListAssetsResponse{}, nil
 }
 
-func (edge) WatchEntries(context.Context, *pb.WatchEntriesRequest, *connect.ServerStream[pb.WatchEntriesResponse]) error {
+func (edge) WatchEntries(context.Context, *pb.WatchEntriesRequest,
+	*connect.ServerStream[pb.WatchEntriesResponse]) error {
 	return nil
 }
 
 func newEdge(t *testing.T) *edge {
-	gate := &Gate{Metrics: NewMetrics(nil), Log: slog.New(slog.DiscardHandler), Anyone: access.Identity{Role: access.Write}}
+	gate := &Gate{Metrics: NewMetrics(nil), Log: slog.New(slog.DiscardHandler),
+		Anyone: access.Identity{Role: access.Write}}
 	e := &edge{}
 	mux := http.NewServeMux()
 	mux.Handle(Supported(ledgerv1connect.NewLedgerServiceHandler(e, gate.Options()...)))
@@ -154,7 +156,8 @@ func TestRequestsThatCannotBeReadAreRefusedWithAReason(t *testing.T) {
 		return method + " " + service + call + " HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 	}
 	chunked := func(body string) string {
-		return "POST " + service + "ListAssets HTTP/1.1\r\nHost: x\r\n" + aJSON + "Transfer-Encoding: chunked\r\n\r\n" + body
+		return "POST " + service + "ListAssets HTTP/1.1\r\nHost: x\r\n" + aJSON + "Transfer-Encoding: chunked\r\n\r\n" +
+			body
 	}
 	for _, x := range []struct {
 		what, request string
@@ -187,7 +190,8 @@ func TestRequestsThatCannotBeReadAreRefusedWithAReason(t *testing.T) {
 			"FIELD_INVALID", "10 digits"},
 		{"timeout of GET", get("ListAssets", "encoding=json&message=%7B%7D", "Connect-Timeout-Ms: abc\r\n"), 400,
 			"FIELD_INVALID", "Connect-Timeout-Ms"},
-		{"version", post("ListAssets", aJSON+"Connect-Protocol-Version: 9\r\n", "{}"), 400, "FIELD_INVALID", "must be 1"},
+		{"version", post("ListAssets", aJSON+"Connect-Protocol-Version: 9\r\n", "{}"), 400, "FIELD_INVALID",
+			"must be 1"},
 		{"chunks", chunked("zz\r\n{}\r\n0\r\n\r\n"), 400, "FIELD_INVALID", "chunk"},
 		{"last chunk", chunked("2\r\n{}\r\n"), 400, "FIELD_INVALID", "ends too early"},
 		{"short body", strings.Replace(post("ListAssets", aJSON, "{}"), "Length: 2", "Length: 9", 1), 400,
@@ -310,7 +314,8 @@ func TestCallersThatGoAwayAreNotTroubleOfTheDatabase(t *testing.T) {
 	late, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
 	var out bytes.Buffer
-	g := &Gate{Metrics: NewMetrics(nil), Log: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	g := &Gate{Metrics: NewMetrics(nil), Log: slog.New(slog.NewTextHandler(&out,
+		&slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, x := range []struct {
 		ctx   context.Context
 		err   error
@@ -319,13 +324,16 @@ func TestCallersThatGoAwayAreNotTroubleOfTheDatabase(t *testing.T) {
 	}{
 		{gone, context.Canceled, fault.NotRun, "DEBUG"},
 		{gone, fault.OutcomeUnknown.New("unknown").Because(context.Canceled), fault.OutcomeUnknown, "DEBUG"},
-		{gone, fault.DatabaseUnavailable.New("the API key cannot be checked").Because(context.Canceled), fault.NotRun, "DEBUG"},
+		{gone, fault.DatabaseUnavailable.New("the API key cannot be checked").Because(context.Canceled), fault.NotRun,
+			"DEBUG"},
 		{gone, &pgconn.PgError{Code: "57P01"}, fault.DatabaseUnavailable, "WARN"},
 		{gone, errors.New("a bug"), fault.InternalError, "ERROR"},
 		{late, context.DeadlineExceeded, fault.NotRun, "WARN"},
-		{context.Background(), fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET}), fault.DatabaseUnavailable, "WARN"},
+		{context.Background(), fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET}),
+			fault.DatabaseUnavailable, "WARN"},
 		{context.Background(), context.DeadlineExceeded, fault.DatabaseUnavailable, "WARN"}, // the service's own
-		{context.Background(), connect.NewError(connect.CodeUnknown, io.ErrUnexpectedEOF), fault.InternalError, "ERROR"},
+		{context.Background(), connect.NewError(connect.CodeUnknown, io.ErrUnexpectedEOF), fault.InternalError,
+			"ERROR"},
 		{context.Background(), connect.NewError(connect.CodeCanceled, io.ErrClosedPipe), fault.NotRun, "WARN"},
 	} {
 		out.Reset()

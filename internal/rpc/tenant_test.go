@@ -41,8 +41,9 @@ func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 			access.Admin)}
 		ok(alike, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: theirs.asset,
 			Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
-		ok(alike, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: theirs.wallet, Asset: theirs.asset},
-			{Code: theirs.shop, Asset: theirs.asset}, {Code: theirs.world, Asset: theirs.asset, Unbounded: true}}},
+		ok(alike, "CreateAccounts",
+			&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: theirs.wallet, Asset: theirs.asset},
+				{Code: theirs.shop, Asset: theirs.asset}, {Code: theirs.world, Asset: theirs.asset, Unbounded: true}}},
 			new(ledgerv1.CreateAccountsResponse))
 		for _, me := range []*caller{empty, alike} { // without resources, and with resources of the same names
 			for i, r := range examples[callName(m)](theirs) {

@@ -130,7 +130,8 @@ func TestTokenIsSpentOnce(t *testing.T) {
 				"first_request_id": "first-" + tag,
 				"first_resource":   "transfer", "first_biz_no": tag,
 				"first_id": fmt.Sprint(made.GetTransfer().GetId())})
-			if d, _ := servertest.Detail(again.Answer, new(errorsv1.ErrorDetail)); d.GetClass() != errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE ||
+			if d, _ := servertest.Detail(again.Answer,
+				new(errorsv1.ErrorDetail)); d.GetClass() != errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE ||
 				d.GetNextStep() != errorsv1.NextStep_NEXT_STEP_IGNORE || !d.GetShowToUser() ||
 				again.Code != "already_exists" {
 				t.Errorf("%s %v", again.Code, d)
@@ -209,8 +210,9 @@ func TestTokenErrorsHaveTheirReasons(t *testing.T) {
 		subject+"; subject=user:1; purpose=anything", "Idempotency-Key", "k0").wants(t, "corrected", "")
 	c.call(connectJSON, "Transfer", pay("y", "u:a", "world", "1"), tokenHeader, bound+`; subject=%"user:%c3%a4"; purpose=order`).wants(t, "with its names", "")
 	for reason, r := range map[string]*idempotencyv1.SpendTokenRequest{
-		"TOKEN_MISSING": {}, "TOKEN_UNKNOWN": {Token: "st_x"}, "TOKEN_FOREIGN": {Token: bound}, "TOKEN_EXPIRED": {Token: expired},
-		"TOKEN_SPENT": {Token: subject, Subject: "user:1"}, "FIELD_INVALID": {Token: expired, Result: "a\tb"},
+		"TOKEN_MISSING": {}, "TOKEN_UNKNOWN": {Token: "st_x"}, "TOKEN_FOREIGN": {Token: bound},
+		"TOKEN_EXPIRED": {Token: expired},
+		"TOKEN_SPENT":   {Token: subject, Subject: "user:1"}, "FIELD_INVALID": {Token: expired, Result: "a\tb"},
 	} {
 		c.call(grpc, "Idempotency.SpendToken", r).wants(t, "SpendToken", reason)
 	}
@@ -294,7 +296,8 @@ func TestARefusalSpendsTheTokenUnlessItSurvives(t *testing.T) {
 		c.call(p, "Transfer", pay("yes-"+p.Name, "u:a", "u:a2", "1"), tokenHeader, token).wants(t, "a bad request",
 			"ACCOUNT_NOT_FOUND")
 		c.call(p, "Transfer", pay("yes-"+p.Name, "u:a", "spent:a", "1"), tokenHeader, token).wants(t, "corrected", "")
-		c.call(p, "Transfer", pay("more", "u:a", "world", "1"), tokenHeader, token).wants(t, "second submit", "TOKEN_SPENT")
+		c.call(p, "Transfer", pay("more", "u:a", "world", "1"), tokenHeader, token).wants(t, "second submit",
+			"TOKEN_SPENT")
 		c.call(p, "Transfer", pay("back-"+p.Name, "spent:a", "u:a", "1")).wants(t, "back", "")
 	}
 	if n := c.Count("select count(*) from token_submit_tokens where state = 'refused' and result is null and forget_at = expires_at + interval '24 h'"); n != 4 {

@@ -42,13 +42,21 @@ func init() {
 		"Webhook.RotateSecret": func(x resources) []proto.Message {
 			return all(&notifyv1.RotateSecretRequest{Name: x.paid, SecretVersion: 1})
 		},
-		"Webhook.DeleteEndpoint": func(x resources) []proto.Message { return all(&notifyv1.DeleteEndpointRequest{Name: x.paid}) },
+		"Webhook.DeleteEndpoint": func(x resources) []proto.Message {
+			return all(&notifyv1.DeleteEndpointRequest{Name: x.paid})
+		},
 		"Webhook.Publish": func(resources) []proto.Message {
 			return all(&notifyv1.PublishRequest{Type: "walk", Data: []byte("{}")})
 		},
-		"Webhook.GetSecret":     func(x resources) []proto.Message { return all(&notifyv1.GetSecretRequest{Name: x.paid}) },
-		"Webhook.GetEndpoint":   func(x resources) []proto.Message { return all(&notifyv1.GetEndpointRequest{Name: x.paid}) },
-		"Webhook.ListEndpoints": func(resources) []proto.Message { return all(&notifyv1.ListEndpointsRequest{PageSize: 1}) },
+		"Webhook.GetSecret": func(x resources) []proto.Message {
+			return all(&notifyv1.GetSecretRequest{Name: x.paid})
+		},
+		"Webhook.GetEndpoint": func(x resources) []proto.Message {
+			return all(&notifyv1.GetEndpointRequest{Name: x.paid})
+		},
+		"Webhook.ListEndpoints": func(resources) []proto.Message {
+			return all(&notifyv1.ListEndpointsRequest{PageSize: 1})
+		},
 	} {
 		examples[name] = example
 	}
@@ -68,7 +76,9 @@ func init() {
 		"Webhook.Publish": {well: func(tag string) proto.Message {
 			return &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{}`), BizNo: "event-" + tag}
 		}},
-		"Webhook.DeleteEndpoint": {well: func(tag string) proto.Message { return &notifyv1.DeleteEndpointRequest{Name: hook(tag)} }},
+		"Webhook.DeleteEndpoint": {well: func(tag string) proto.Message {
+			return &notifyv1.DeleteEndpointRequest{Name: hook(tag)}
+		}},
 	} {
 		changes[name] = c
 	}
@@ -153,13 +163,15 @@ func TestWebhookIsRetriedUntilAccepted(t *testing.T) {
 	}
 	state := func(id int64) notifyv1.MessageState { return admin.message(id).GetState() }
 	first := post(`{"order":1}`)
-	eventually(t, time.Minute, "the webhook is sent", func() bool { return state(first) == notifyv1.MessageState_MESSAGE_STATE_SENT })
+	eventually(t, time.Minute, "the webhook is sent",
+		func() bool { return state(first) == notifyv1.MessageState_MESSAGE_STATE_SENT })
 	if mu.Lock(); len(ids) != 3 || ids[0] != ids[1] || ids[0] != ids[2] {
 		t.Errorf("posted under %q", ids)
 	}
 	mu.Unlock()
 	second := post(`{"order":2}`)
-	eventually(t, time.Minute, "the message is dead", func() bool { return state(second) == notifyv1.MessageState_MESSAGE_STATE_DEAD })
+	eventually(t, time.Minute, "the message is dead",
+		func() bool { return state(second) == notifyv1.MessageState_MESSAGE_STATE_DEAD })
 	gone := ok(admin, "Webhook.GetEndpoint", &notifyv1.GetEndpointRequest{Name: "shop"},
 		new(notifyv1.GetEndpointResponse)).GetEndpoint()
 	if gone.GetDisabledReason() != notifyv1.DisabledReason_DISABLED_REASON_GONE {

@@ -54,13 +54,16 @@ func newPlans(t testing.TB) *plans {
 		pool.Close()
 	})
 	p.exec("insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	for _, table := range []string{"commit_batches", "sale_sales", "coupon_coupons", "machine_instances", "machine_history", "claim_keys", "order_orders",
+	for _, table := range []string{"commit_batches", "sale_sales", "coupon_coupons", "machine_instances",
+		"machine_history", "claim_keys", "order_orders",
 		"stock_reservations"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would replan and hide the problem
+		// its ANALYZE would replan and hide the problem
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
 	p.do(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "tea"}))
-	p.do(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "first", Kind: stock.Restock, Quantity: 1_000_000}))
+	p.do(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "first", Kind: stock.Restock,
+		Quantity: 1_000_000}))
 	return p
 }
 
@@ -86,8 +89,9 @@ func (p *plans) exec(sql string) {
 }
 
 func put(name, amount string) flow.Command {
-	return &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: name}, Sale: sale.Sale{Item: "tea", PerBuyer: 1,
-		Order: &sale.Order{Asset: "CNY", Amount: amount, Machine: machine.OrderMachine}}}}
+	return &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: name},
+		Sale: sale.Sale{Item: "tea", PerBuyer: 1,
+			Order: &sale.Order{Asset: "CNY", Amount: amount, Machine: machine.OrderMachine}}}}
 }
 
 func grab(name, buyer, no string) flow.Command {
@@ -115,8 +119,9 @@ var kinds = map[string]func(no string) flow.Command{
 		return &flow.RedeemCoupon{Caller: caller, Code: "h" + no, Owner: "h" + no, Cause: "till"}
 	},
 	"order": func(no string) flow.Command {
-		return &flow.CreateOrder{Caller: caller, OrderNo: "o" + no, Facts: order.Facts{Machine: machine.OrderMachine, Subject: "o" + no,
-			Asset: "CNY", Amount: amount.Decimal{}, Coupon: "o" + no}}
+		return &flow.CreateOrder{Caller: caller, OrderNo: "o" + no,
+			Facts: order.Facts{Machine: machine.OrderMachine, Subject: "o" + no,
+				Asset: "CNY", Amount: amount.Decimal{}, Coupon: "o" + no}}
 	},
 }
 
@@ -124,7 +129,8 @@ var kinds = map[string]func(no string) flow.Command{
 func (p *plans) warm() {
 	p.Helper()
 	gift := sale.Sale{Item: "tea", PerBuyer: 1, Coupon: &sale.Coupon{Campaign: "gift"}}
-	p.do(put("hot", "1"), &flow.PutSale{Caller: caller, Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "gift"}, Sale: gift}})
+	p.do(put("hot", "1"), &flow.PutSale{Caller: caller,
+		Named: sale.Named{Key: sale.Key{Tenant: 1, Sale: "gift"}, Sale: gift}})
 	for round := range 12 {
 		no := fmt.Sprint("warm", round)
 		p.do(put("s"+no, "1"), issue("u"+no), issue("h"+no), issue("o"+no), grab("hot", "w"+no, "w"+no))
@@ -241,7 +247,8 @@ func (p *plans) compare() {
 	const n = 50
 	measure := func(round int) map[string]int64 {
 		got := map[string]int64{}
-		for _, kind := range []string{"new sale", "sale", "grab", "grab again", "grab coupon", "issue", "claim", "redeem", "order"} {
+		for _, kind := range []string{"new sale", "sale", "grab", "grab again", "grab coupon", "issue", "claim",
+			"redeem", "order"} {
 			commands := make([]flow.Command, n)
 			for i := range commands {
 				commands[i] = kinds[kind](fmt.Sprint(5000 + round*n + i))
@@ -308,10 +315,23 @@ func TestReadsOfSalesAndCouponsReadTheirOwnRows(t *testing.T) {
 			rows int
 			most int64
 		}{
-			"sale":             {func() int { _, _, err := sales.Sale(ctx, sale.Key{Tenant: 1, Sale: "s777"}); return found(err) }, 1, 20},
-			"sales":            {func() int { list, _, err := sales.Sales(ctx, 1, 10, ""); return names(list, err) }, 10, 60},
-			"next sales":       {func() int { list, _, err := sales.Sales(ctx, 1, 10, middle); return names(list, err) }, 10, 60},
-			"coupon":           {func() int { _, err := coupons.Coupon(ctx, coupon.Key{Tenant: 1, Code: "u777"}); return found(err) }, 1, 20},
+			"sale": {func() int {
+				_, _,
+					err := sales.Sale(ctx, sale.Key{Tenant: 1, Sale: "s777"})
+				return found(err)
+			}, 1, 20},
+			"sales": {func() int { list, _, err := sales.Sales(ctx, 1, 10, ""); return names(list, err) },
+				10, 60},
+			"next sales": {func() int {
+				list, _,
+					err := sales.Sales(ctx, 1, 10, middle)
+				return names(list, err)
+			}, 10, 60},
+			"coupon": {func() int {
+				_,
+					err := coupons.Coupon(ctx, coupon.Key{Tenant: 1, Code: "u777"})
+				return found(err)
+			}, 1, 20},
 			"campaign":         {page(coupon.Filter{Campaign: "big"}), 10, 150},
 			"rare campaign":    {page(coupon.Filter{Campaign: "rare"}), 10, 150},
 			"used of it":       {page(coupon.Filter{Campaign: "rare", State: "used"}), 10, 400},

@@ -40,7 +40,9 @@ func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 	defer func() { _, _ = auditor.Exec(context.Background(), "reset role; select pg_advisory_unlock_all()") }()
 	// Nor do locks on tables that an auditor can take.
 	for _, table := range []string{"commit_batches", "lock_locks", "notify_events"} {
-		if _, err := auditor.Exec(t.Context(), "do $$ begin lock table "+table+" in row exclusive mode; end $$"); !isRefused(err) {
+		if _,
+			err := auditor.Exec(t.Context(),
+			"do $$ begin lock table "+table+" in row exclusive mode; end $$"); !isRefused(err) {
 			t.Errorf("%s: %v", table, err)
 		}
 	}

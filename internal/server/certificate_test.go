@@ -48,7 +48,8 @@ func newLedger(client *http.Client, s *servertest.Site, key string) ledgerv1conn
 }
 
 func createAsset(ctx context.Context, ledger ledgerv1connect.LedgerServiceClient) error {
-	_, err := ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}})
+	_, err := ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN",
+		Scale: 2}}})
 	return err
 }
 
@@ -202,11 +203,13 @@ func TestClientLibrarySpeaksTLS(t *testing.T) {
 	own, clients := newAuthority(t), newAuthority(t)
 	s := secured(t, newFiles(t, own, clients))
 	key := s.Key("mine", "boss", access.Admin)
-	for what, options := range map[string][]client.Option{"protobuf": nil, "JSON": {client.WithJSON()}, "gRPC": {client.WithGRPC()},
+	for what, options := range map[string][]client.Option{"protobuf": nil, "JSON": {client.WithJSON()},
+		"gRPC":     {client.WithGRPC()},
 		"gathered": {client.WithGather()}} {
 		trust := &tls.Config{RootCAs: own.pool()}
 		known := &tls.Config{RootCAs: own.pool(), Certificates: []tls.Certificate{clients.named("ledgerd://mine/boss?role=write")}}
-		for _, identity := range [][]client.Option{{client.WithTLS(trust), client.WithAPIKey(key)}, {client.WithTLS(known)}} {
+		for _, identity := range [][]client.Option{{client.WithTLS(trust), client.WithAPIKey(key)},
+			{client.WithTLS(known)}} {
 			c := client.New(s.Base, append(identity, options...)...)
 			if err := createAsset(t.Context(), c.Ledger); err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -214,7 +217,8 @@ func TestClientLibrarySpeaksTLS(t *testing.T) {
 			c.Close()
 		}
 	}
-	if err := createAsset(t.Context(), client.New(s.Base, client.WithAPIKey(key), client.WithRetry(1, 0, 0)).Ledger); err == nil ||
+	if err := createAsset(t.Context(), client.New(s.Base, client.WithAPIKey(key),
+		client.WithRetry(1, 0, 0)).Ledger); err == nil ||
 		!strings.Contains(err.Error(), "certificate signed by unknown authority") {
 		t.Errorf("an unknown authority: %v", err)
 	}

@@ -29,7 +29,8 @@ func TestOrdersThatExpireTogetherHaveTheirOwnEvents(t *testing.T) {
 		new(notifyv1.CreateEndpointResponse))
 	const orders = 20
 	for n := range orders {
-		c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: fmt.Sprint("o-", n), Subject: "ann", Asset: "COIN",
+		c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: fmt.Sprint("o-", n), Subject: "ann",
+			Asset:  "COIN",
 			Amount: "1", PayWithin: durationpb.New(time.Second)}, new(orderv1.CreateOrderResponse))
 	}
 	servertest.Eventually(t, 20*time.Second, "the orders are cancelled", func() bool {
@@ -54,11 +55,14 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 		name, item := fmt.Sprint("buyer-", n), fmt.Sprint("item-", n)
 		fund(c, name)
 		c.OK("Stock.PutItem", &stockv1.PutItemRequest{Item: item}, new(stockv1.PutItemResponse))
-		c.OK("Stock.Restock", &stockv1.RestockRequest{Item: item, ChangeNo: "1", Quantity: 1}, new(stockv1.RestockResponse))
-		c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: fmt.Sprint("o-", n), Subject: "ann", Asset: "COIN",
+		c.OK("Stock.Restock", &stockv1.RestockRequest{Item: item, ChangeNo: "1", Quantity: 1},
+			new(stockv1.RestockResponse))
+		c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: fmt.Sprint("o-", n), Subject: "ann",
+			Asset:  "COIN",
 			Amount: "2", Lines: []*orderv1.OrderLine{{Item: item, Quantity: 1}}, Reserve: true, Payee: "world",
 			Balance:   &orderv1.BalancePart{Account: "u:" + name, Amount: "1"},
-			PayWithin: durationpb.New(time.Second + time.Duration(n)*100*time.Millisecond)}, new(orderv1.CreateOrderResponse))
+			PayWithin: durationpb.New(time.Second + time.Duration(n)*100*time.Millisecond)},
+			new(orderv1.CreateOrderResponse))
 	}
 	servertest.Eventually(t, 20*time.Second, "the orders are cancelled", func() bool {
 		return s.Count("select count(*) from machine_instances where state = 'cancelled'") == orders
@@ -70,8 +74,8 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 	}
 }
 
-// Payments race the ends of the times to pay, and the worker that sends messages. A buyer whose order is paid is not told
-// that it has expired, and each of the others is.
+// Payments race the ends of the times to pay, and the worker that sends messages. A buyer whose order is paid is not
+// told that it has expired, and each of the others is.
 func TestBuyersAreToldOfTheEndThatTheirOrdersHave(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -95,11 +99,13 @@ func TestBuyersAreToldOfTheEndThatTheirOrdersHave(t *testing.T) {
 			no, made := fmt.Sprint("o-", n), new(orderv1.CreateOrderResponse)
 			expired := text()
 			expired.GetContent().Text = no + " has expired"
-			c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: no, Subject: "ann", Asset: "COIN", Amount: "1",
+			c.OK("Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: no, Subject: "ann", Asset: "COIN",
+				Amount:    "1",
 				PayWithin: durationpb.New(time.Second), ExpiryMessages: []*notifyv1.SendRequest{expired}}, made)
 			payAt := made.GetOrder().GetTimerTime().AsTime().Add(time.Duration(n-orders/2) * time.Millisecond)
 			<-time.After(time.Until(payAt))
-			c.Call(servertest.ConnectProto, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: no, To: "paid", Cause: "till"})
+			c.Call(servertest.ConnectProto, "Order.MoveOrder",
+				&orderv1.MoveOrderRequest{OrderNo: no, To: "paid", Cause: "till"})
 		})
 	}
 	wg.Wait()

@@ -96,7 +96,8 @@ func TestIssuerThatHangsStallsNoOther(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "the issuer is asked", func() bool { return i.count() > hits })
 	for n := range 20 {
 		start := time.Now()
-		if got := tryWrite(s, good.token(map[string]any{"jti": fmt.Sprint(n)})); got != "" || time.Since(start) > 2*time.Second {
+		if got := tryWrite(s, good.token(map[string]any{"jti": fmt.Sprint(n)})); got != "" ||
+			time.Since(start) > 2*time.Second {
 			t.Errorf("a known key meanwhile: %q after %v", got, time.Since(start))
 		}
 	}

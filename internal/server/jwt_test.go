@@ -113,8 +113,9 @@ func (s *signer) public() jose.JSONWebKey {
 // token signs the usual claims with changes; nil removes a claim.
 func (s *signer) token(changes map[string]any) string {
 	s.issuer.t.Helper()
-	claims := map[string]any{"iss": s.issuer.http.URL, "aud": "ledgerd", "sub": "orders", "tenant": "mine", "role": "write",
-		"exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
+	claims := map[string]any{"iss": s.issuer.http.URL, "aud": "ledgerd", "sub": "orders", "tenant": "mine",
+		"role": "write",
+		"exp":  time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix()}
 	maps.Copy(claims, changes)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
 	with, err := jose.NewSigner(s.key, (&jose.SignerOptions{}).WithHeader("kid", s.id))
@@ -172,10 +173,12 @@ func TestTokenNamesTheCaller(t *testing.T) {
 	scoped := newIssuer(t)
 	narrow := scoped.newSigner("s", jose.ES256)
 	scoped.keys = []jose.JSONWebKey{narrow.public()}
-	s := trusting(t, i, access.Issuer{Issuer: scoped.http.URL, Audience: "ledgerd", Tenant: "mine", PrincipalClaim: "sub",
-		RoleClaim: "role", ScopesClaim: "scopes"}, access.Issuer{Issuer: single.http.URL, Audience: "other", Tenant: "mine", PrincipalClaim: "client",
-		RoleClaim: "https://example.com/roles"}, access.Issuer{Issuer: listed.http.URL, Audience: "ledgerd",
-		TenantClaim: "org", Tenants: []string{"mine"}, PrincipalClaim: "sub", RoleClaim: "role"})
+	s := trusting(t, i, access.Issuer{Issuer: scoped.http.URL, Audience: "ledgerd", Tenant: "mine",
+		PrincipalClaim: "sub",
+		RoleClaim:      "role", ScopesClaim: "scopes"},
+		access.Issuer{Issuer: single.http.URL, Audience: "other", Tenant: "mine", PrincipalClaim: "client",
+			RoleClaim: "https://example.com/roles"}, access.Issuer{Issuer: listed.http.URL, Audience: "ledgerd",
+			TenantClaim: "org", Tenants: []string{"mine"}, PrincipalClaim: "sub", RoleClaim: "role"})
 	s.Key("other", "nobody", access.Read)
 	const denied, unknown = "PERMISSION_DENIED", "UNAUTHENTICATED"
 	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
@@ -217,14 +220,17 @@ func TestTokenNamesTheCaller(t *testing.T) {
 		{"changed", good.token(nil) + "A", unknown, unknown},
 		{"no token", "x.y.z", unknown, unknown},
 		{"fixed tenant", fixed.token(map[string]any{"aud": "other", "client": "c", "https://example.com/roles": "write"}), "", ""},
-		{"fixed tenant, claim of another", fixed.token(map[string]any{"aud": "other", "client": "c", "tenant": "nobodys",
+		{"fixed tenant, claim of another", fixed.token(map[string]any{"aud": "other", "client": "c",
+			"tenant":                    "nobodys",
 			"https://example.com/roles": "read"}), "", denied},
 		{"fixed tenant, other claims", fixed.token(map[string]any{"aud": "other"}), unknown, unknown},
 		{"listed tenant", few.token(map[string]any{"org": "mine"}), "", ""},
 		{"tenant not listed", few.token(map[string]any{"org": "other"}), unknown, unknown},
 		{"one scope", narrow.token(map[string]any{"scopes": "ledger.create_assets"}), denied, ""},
-		{"scopes", narrow.token(map[string]any{"scopes": []string{"ledger.list_*", "ledger.create_assets(code=C*)"}}), "", ""},
-		{"scope of other assets", narrow.token(map[string]any{"scopes": []string{"ledger.*(code=X*)"}}), denied, denied},
+		{"scopes", narrow.token(map[string]any{"scopes": []string{"ledger.list_*", "ledger.create_assets(code=C*)"}}),
+			"", ""},
+		{"scope of other assets", narrow.token(map[string]any{"scopes": []string{"ledger.*(code=X*)"}}), denied,
+			denied},
 		{"scope beyond the role", narrow.token(map[string]any{"scopes": "ledger.*", "role": "read"}), "", denied},
 		{"scopes are missing", narrow.token(nil), unknown, unknown},
 		{"no scopes", narrow.token(map[string]any{"scopes": []string{}}), unknown, unknown},

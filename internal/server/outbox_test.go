@@ -85,5 +85,6 @@ func TestUnknownTenantOfAProviderIsAnError(t *testing.T) {
 
 func text() *notifyv1.SendRequest {
 	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
-		BusinessType: "order.paid", Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "It is paid."}}}
+		BusinessType: "order.paid",
+		Says:         &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "It is paid."}}}
 }

@@ -41,9 +41,11 @@ func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 				name string
 				run  func(x *till, no string)
 			}{{"paid", paid}, {"declined", declined}, {"repeats", repeated}, {"early", early}, {"reordered", reordered},
-				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost}, {"forged", forged},
+				{"wrong", wrong}, {"second", second}, {"never", never}, {"polled", polled}, {"lost", lost},
+				{"forged", forged},
 				{"refunds", refunded}, {"refused", refundFails}, {"cancel", cancelled}, {"expiry", expired},
-				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand}, {"by_hand_unnamed", givenBackWithoutNumber},
+				{"relayed", relayed}, {"clicks", clicked}, {"by_hand", givenBackByHand},
+				{"by_hand_unnamed", givenBackWithoutNumber},
 				{"by_hand_first", givenBackFirst}, {"by_hand_returned", byHandAndReturned}, {"kept", kept},
 				{"number_known", numberKnown}, {"number_twice", numberTwice}, {"unnumbered", unnumbered},
 				{"returned", returned}, {"messages", messaged}, {"form", formOpensAgain},
@@ -62,7 +64,8 @@ func paid(x *till, no string) {
 	}
 	x.act(no, fate{"do": "pay"})
 	x.becomes(no, isPaid)
-	if again := x.pay(no); !again.GetExisted() || again.GetPayment().GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED {
+	if again := x.pay(no); !again.GetExisted() ||
+		again.GetPayment().GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED {
 		x.T.Errorf("a paid order: %v", again)
 	}
 	x.stays(no, isPaid)
@@ -124,8 +127,8 @@ func messaged(x *till, no string) {
 	}
 }
 
-// heardBefore: the gateway tells that it is paid before the payment is created, and does not know it when it is asked. The
-// notice that was kept pays the order.
+// heardBefore: the gateway tells that it is paid before the payment is created, and does not know it when it is asked.
+// The notice that was kept pays the order.
 func heardBefore(x *till, no string) {
 	if x.kind != "standard" {
 		return // one that a test can sign
@@ -135,7 +138,8 @@ func heardBefore(x *till, no string) {
 		x.T.Errorf("of an unknown payment: %d", status)
 	}
 	x.createOrder(no)
-	if p := x.pay(no).GetPayment(); p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED || p.GetTransactionId() != "t_"+no {
+	if p := x.pay(no).GetPayment(); p.GetState() != paymentv1.PaymentState_PAYMENT_STATE_SUCCEEDED ||
+		p.GetTransactionId() != "t_"+no {
 		x.T.Errorf("%v", p)
 	}
 	x.becomes(no, isPaid)
@@ -146,8 +150,10 @@ func unnumbered(x *till, no string) {
 	if x.kind != "standard" {
 		return
 	}
-	for age, want := range map[time.Duration]int{time.Minute: http.StatusServiceUnavailable, 2 * time.Hour: http.StatusNoContent} {
-		if status := x.signed(fmt.Sprint("m_", no, age), "refund.succeeded", time.Now().Add(-age).UTC().Format(time.RFC3339),
+	for age, want := range map[time.Duration]int{time.Minute: http.StatusServiceUnavailable,
+		2 * time.Hour: http.StatusNoContent} {
+		if status := x.signed(fmt.Sprint("m_", no, age), "refund.succeeded",
+			time.Now().Add(-age).UTC().Format(time.RFC3339),
 			`"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != want {
 			x.T.Errorf("after %v: %d", age, status)
 		}
@@ -205,8 +211,10 @@ func kept(x *till, no string) {
 		x.T.Fatal(err)
 	}
 	for range 2 {
-		a := x.Call(servertest.ConnectJSON, "Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
-			"webhook-id": "broken_" + no, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}})
+		a := x.Call(servertest.ConnectJSON, "Payment.HandleCallback",
+			&paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
+				"webhook-id": "broken_" + no, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10),
+				"webhook-signature": signature}})
 		if a.Reason(x.T) != "CALLBACK_UNREADABLE" {
 			x.T.Errorf("a broken callback: %s", a.Raw)
 		}
@@ -225,8 +233,10 @@ func (x *till) signed(id, kind, at, data string) int {
 		x.T.Fatal(err)
 	}
 	res := new(paymentv1.HandleCallbackResponse)
-	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body, Headers: map[string]string{
-		"webhook-id": id, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}}, res)
+	x.OK("Payment.HandleCallback", &paymentv1.HandleCallbackRequest{Gateway: x.kind, Body: body,
+		Headers: map[string]string{
+			"webhook-id": id, "webhook-timestamp": strconv.FormatInt(now.Unix(), 10), "webhook-signature": signature}},
+		res)
 	return int(res.GetStatus())
 }
 
@@ -276,7 +286,8 @@ func formOpensAgain(x *till, no string) {
 	header := []string{"Submit-Token", tokens.GetTokens()[0]}
 	p := x.pay(no, header...).GetPayment()
 	tell[fate](x, "POST", "/control/open/"+x.kind, p.GetCredential())
-	if a := x.Call(servertest.ConnectJSON, "Payment.CreatePayment", x.payRequest(no), header...); a.Reason(x.T) != "TOKEN_SPENT" {
+	if a := x.Call(servertest.ConnectJSON, "Payment.CreatePayment", x.payRequest(no),
+		header...); a.Reason(x.T) != "TOKEN_SPENT" {
 		x.T.Errorf("the form is submitted twice: %s", a.Raw)
 	}
 	x.act(no, fate{"do": "decline"})
@@ -481,7 +492,8 @@ func (x *till) forges(no string, want int) {
 		if x.kind == "alipay" && (how == "old" || how == "future") {
 			continue // Alipay signs no time
 		}
-		if a := tell[struct{ Status int }](x, "POST", "/control/forge/"+x.kind+"/"+no, fate{"how": how}); a.Status != want {
+		if a := tell[struct{ Status int }](x, "POST", "/control/forge/"+x.kind+"/"+no,
+			fate{"how": how}); a.Status != want {
 			x.T.Errorf("forged by %s: %d", how, a.Status)
 		}
 	}
@@ -505,8 +517,9 @@ func refunded(x *till, no string) {
 	if got := x.taken(no); got != "12.30 12.30" {
 		x.T.Errorf("the gateway has %s", got)
 	}
-	a := x.Call(servertest.ConnectJSON, "Payment.RefundPayment", &paymentv1.RefundPaymentRequest{RefundNo: "more_" + no, OutTradeNo: no,
-		Amount: proto.String("0.01")})
+	a := x.Call(servertest.ConnectJSON, "Payment.RefundPayment",
+		&paymentv1.RefundPaymentRequest{RefundNo: "more_" + no, OutTradeNo: no,
+			Amount: proto.String("0.01")})
 	if a.Reason(x.T) != "REFUND_EXCEEDS_PAID" {
 		x.T.Errorf("more: %s", a.Raw)
 	}
@@ -566,7 +579,8 @@ func byHandAndReturned(x *till, no string) {
 	}
 	tell[fate](x, "POST", "/control/refunds/"+x.kind+"/"+key, fate{"do": "fail"})
 	x.quiet()
-	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetResolution() != paymentv1.Resolution_RESOLUTION_WITHDRAWN {
+	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND ||
+		f.GetResolution() != paymentv1.Resolution_RESOLUTION_WITHDRAWN {
 		x.T.Errorf("%v", f)
 	}
 	if p := x.payment(no); p.GetRefundedAmount() != "0.00" {
@@ -679,7 +693,8 @@ func returned(x *till, no string) {
 	if f.GetKind() != paymentv1.FlagKind_FLAG_KIND_REFUND_RETURNED || f.GetAmount() != "2.30" {
 		x.T.Fatalf("%v", f)
 	}
-	r := &paymentv1.ResolveFlagRequest{FlagId: f.GetId(), Resolution: paymentv1.Resolution_RESOLUTION_REFUND, RefundNo: "x"}
+	r := &paymentv1.ResolveFlagRequest{FlagId: f.GetId(), Resolution: paymentv1.Resolution_RESOLUTION_REFUND,
+		RefundNo: "x"}
 	if a := x.Call(servertest.ConnectJSON, "Payment.ResolveFlag", r); a.Reason(x.T) != "FIELD_INVALID" {
 		x.T.Errorf("a refund of a refund: %s", a.Raw)
 	}

@@ -135,7 +135,8 @@ func TestMasterKeyIsReplacedUnderLoad(t *testing.T) {
 				}
 				number := fmt.Sprintf("+86138%08d", sent.Add(1))
 				if a := at.Call(servertest.ConnectJSON, "Notify.SendCode", &notifyv1.SendCodeRequest{Type: "login",
-					Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: number}); a.Code != "" && a.Reason(t) != "NOTIFY_LIMITED" {
+					Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: number}); a.Code != "" &&
+					a.Reason(t) != "NOTIFY_LIMITED" {
 					t.Errorf("%s: %+v", number, a)
 				}
 			}
@@ -157,7 +158,8 @@ func TestMasterKeyIsReplacedUnderLoad(t *testing.T) {
 	if sealing, err := secret.Check(t.Context(), super, masters(t, newer)); err != nil || !sealing.Newest {
 		t.Errorf("%+v, %v", sealing, err)
 	}
-	_, err := server.Start(t.Context(), server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0", Secret: masters(t, older)})
+	_, err := server.Start(t.Context(), server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0",
+		Secret: masters(t, older)})
 	if id := masters(t, newer).IDs()[0]; err == nil || !strings.Contains(err.Error(), "needs the master key "+id) {
 		t.Errorf("a server without the key: %v", err)
 	}

@@ -61,7 +61,8 @@ func TestReadyzNamesTheProblem(t *testing.T) {
 		t.Fatalf("%d %s", code, body)
 	}
 	reopen := closeDatabase(s)
-	servertest.Eventually(t, 20*time.Second, "not ready", func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 503 })
+	servertest.Eventually(t, 20*time.Second, "not ready",
+		func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 503 })
 	if _, body := servertest.Get(t, s.Base+"/readyz", ""); !strings.Contains(body, `"problems":{`) ||
 		!strings.Contains(body, `"database":"cannot be reached"`) {
 		t.Errorf("%s", body)
@@ -81,8 +82,10 @@ func TestReadyzNamesTheProblem(t *testing.T) {
 		}
 	}
 	reopen()
-	servertest.Eventually(t, 20*time.Second, "ready again", func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 200 })
-	if a := c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); a.Code != "" || a.Replayed() {
+	servertest.Eventually(t, 20*time.Second, "ready again",
+		func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 200 })
+	if a := c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); a.Code != "" ||
+		a.Replayed() {
 		t.Errorf("after the outage: %s", a.Raw)
 	}
 }
@@ -402,7 +405,8 @@ func TestTimersFire(t *testing.T) {
 	c := writer(s)
 	c.OK("Machine.DefineMachine", &machinev1.DefineMachineRequest{Machine: "order", Definition: &machinev1.Definition{
 		States: []*machinev1.State{{Name: "open", Initial: true,
-			Timer: &machinev1.Timer{After: durationpb.New(time.Hour), To: "closed", Reason: "timeout"}}, {Name: "closed"}},
+			Timer: &machinev1.Timer{After: durationpb.New(time.Hour), To: "closed", Reason: "timeout"}},
+			{Name: "closed"}},
 		Moves: []*machinev1.AllowedMove{{From: []string{"open"}, To: "closed",
 			By: []machinev1.Actor{machinev1.Actor_ACTOR_TIMER}}}}}, new(machinev1.DefineMachineResponse))
 	for _, key := range []string{"locked", "free"} {
@@ -465,7 +469,8 @@ func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
 	}
 	servertest.Eventually(t, 20*time.Second, "the timers are refused", paused)
 	before, start := failures(), time.Now()
-	servertest.Eventually(t, 20*time.Second, "five runs later", func() bool { return time.Since(start) > 5*time.Second })
+	servertest.Eventually(t, 20*time.Second, "five runs later",
+		func() bool { return time.Since(start) > 5*time.Second })
 	if n := failures() - before; n > 2 { // the run that saw the last ones fail, and one with the first ones
 		t.Errorf("%d runs tried them again within 5 s", n)
 	}
@@ -489,7 +494,8 @@ func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
 		t.Fatalf("%s %v", a.Raw, err)
 	}
 	c.OK("Stock.PutItem", &stockv1.PutItemRequest{Item: "tea"}, new(stockv1.PutItemResponse))
-	c.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: "1", Quantity: 1}, new(stockv1.RestockResponse))
+	c.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: "1", Quantity: 1},
+		new(stockv1.RestockResponse))
 	c.OK("Stock.Reserve", &stockv1.ReserveRequest{Item: "tea", ReservationNo: "1", Quantity: 1,
 		Life: durationpb.New(time.Second)}, new(stockv1.ReserveResponse))
 	servertest.Eventually(t, 20*time.Second, "the reservation lapses", func() bool {
@@ -499,11 +505,13 @@ func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "the hold lapses", func() bool {
 		return s.Count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
 	})
-	if a := c.Call(servertest.ConnectJSON, "Hold", &ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"},
+	if a := c.Call(servertest.ConnectJSON, "Hold",
+		&ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"},
 		"Idempotency-Key", "k"); a.Code != "" || a.Replayed() {
 		t.Errorf("the expired key is still valid: %s", a.Raw)
 	}
-	servertest.Eventually(t, 30*time.Second, "the expired keys are deleted", func() bool { return s.Count("select count(*) from commit_keys") == 0 })
+	servertest.Eventually(t, 30*time.Second, "the expired keys are deleted",
+		func() bool { return s.Count("select count(*) from commit_keys") == 0 })
 	servertest.Eventually(t, 30*time.Second, "the expired claim is deleted",
 		func() bool { return s.Count("select count(*) from claim_keys where key = 'short'") == 0 })
 }
@@ -531,8 +539,10 @@ func TestAnyoneRequiresTheOption(t *testing.T) {
 	}
 	s.Server.Stop()
 	const page = "http://localhost:3000"
-	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}, Origins: []string{page}})
-	if a := (&servertest.Caller{Site: s}).Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}); a.Code != "" {
+	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin},
+		Origins: []string{page}})
+	if a := (&servertest.Caller{Site: s}).Call(servertest.ConnectJSON, "ListAssets",
+		&ledgerv1.ListAssetsRequest{}); a.Code != "" {
 		t.Errorf("%s: %s", a.Code, a.Message)
 	}
 	port := s.Base[strings.LastIndex(s.Base, ":"):]
@@ -578,7 +588,8 @@ func TestAdministrationNeedsItsOwnLogin(t *testing.T) {
 		if err == nil {
 			started.Stop()
 		}
-		if err == nil || !strings.Contains(err.Error(), "--admin-database-url: ") || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), "--admin-database-url: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}
@@ -620,7 +631,9 @@ func TestTheLogTellsOfOutages(t *testing.T) {
 	s := servertest.New(t)
 	readOnly := func(setting string) {
 		t.Helper()
-		if _, err := s.Pool.Exec(t.Context(), "alter database "+s.DB.Name+" set default_transaction_read_only = "+setting); err != nil {
+		if _,
+			err := s.Pool.Exec(t.Context(),
+			"alter database "+s.DB.Name+" set default_transaction_read_only = "+setting); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Pool.Exec(t.Context(), `select pg_terminate_backend(pid) from pg_stat_activity

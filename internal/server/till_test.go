@@ -44,7 +44,8 @@ func newTills(t *testing.T) *till {
 	db := pgtest.New(t)
 	first := &servertest.Site{T: t, DB: db, Pool: pgtest.Pool(t, db.SuperDSN), Log: &servertest.Log{}}
 	second := *first
-	x := &till{Caller: &servertest.Caller{Site: first, APIKey: first.Key("shop", "boss", access.Admin)}, relayed: &sync.Map{}}
+	x := &till{Caller: &servertest.Caller{Site: first, APIKey: first.Key("shop", "boss", access.Admin)},
+		relayed: &sync.Map{}}
 	front := httptest.NewServer(x.front(&second))
 	t.Cleanup(front.Close)
 	x.settings = x.simulate(front.URL)
@@ -193,14 +194,17 @@ func (x *till) prepare() {
 	x.T.Helper()
 	x.OK("CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2},
 		{Code: "USD", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
-	accounts := []*ledgerv1.NewAccount{{Code: x.kind, Asset: "CNY", Unbounded: true}, {Code: x.kind, Asset: "USD", Unbounded: true}}
+	accounts := []*ledgerv1.NewAccount{{Code: x.kind, Asset: "CNY", Unbounded: true},
+		{Code: x.kind, Asset: "USD", Unbounded: true}}
 	for _, asset := range []string{"CNY", "USD"} {
 		accounts = append(accounts, &ledgerv1.NewAccount{Code: "suspense:" + x.kind, Asset: asset})
 	}
 	x.OK("CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: accounts}, new(ledgerv1.CreateAccountsResponse))
 	x.OK("Stock.PutItem", &stockv1.PutItemRequest{Item: "tea"}, new(stockv1.PutItemResponse))
-	x.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: x.kind, Quantity: 1000}, new(stockv1.RestockResponse))
-	x.OK("Payment.PutGateway", &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: x.kind, Clearing: x.kind,
+	x.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: x.kind, Quantity: 1000},
+		new(stockv1.RestockResponse))
+	x.OK("Payment.PutGateway", &paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: x.kind,
+		Clearing: x.kind,
 		Suspense: "suspense:" + x.kind, Payee: misspelt}}, new(paymentv1.PutGatewayResponse))
 }
 
@@ -232,7 +236,8 @@ func (x *till) pay(no string, headers ...string) *paymentv1.CreatePaymentRespons
 }
 
 func (x *till) payRequest(no string) *paymentv1.CreatePaymentRequest {
-	r := &paymentv1.CreatePaymentRequest{OrderNo: no, Gateway: x.kind, OutTradeNo: no, Payer: "o1", PayerIp: "127.0.0.1"}
+	r := &paymentv1.CreatePaymentRequest{OrderNo: no, Gateway: x.kind, OutTradeNo: no, Payer: "o1",
+		PayerIp: "127.0.0.1"}
 	if x.kind == "alipay" {
 		r.PayType = "precreate"
 	}

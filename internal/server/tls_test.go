@@ -57,8 +57,10 @@ func TestTLSIsHTTP1AndHTTP2AndNothingElse(t *testing.T) {
 			t.Errorf("HTTP/2 %v: %v", h2, err)
 		}
 	}
-	for version, good := range map[uint16]bool{tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
-		conn, err := tls.Dial("tcp", s.Server.Addr(), &tls.Config{RootCAs: own.pool(), MinVersion: version, MaxVersion: version})
+	for version, good := range map[uint16]bool{tls.VersionTLS11: false, tls.VersionTLS12: true,
+		tls.VersionTLS13: true} {
+		conn, err := tls.Dial("tcp", s.Server.Addr(),
+			&tls.Config{RootCAs: own.pool(), MinVersion: version, MaxVersion: version})
 		if (err == nil) != good {
 			t.Errorf("%s: %v", tls.VersionName(version), err)
 		}
@@ -87,7 +89,8 @@ func TestCertificateIsReplacedUnderLoad(t *testing.T) {
 	var calls atomic.Int64
 	for i := range 4 {
 		client := httpsClient(t, own, i%2 == 0)
-		ledger := ledgerv1connect.NewLedgerServiceClient(client, s.Base, connect.WithInterceptors(servertest.WithKey(key)))
+		ledger := ledgerv1connect.NewLedgerServiceClient(client, s.Base,
+			connect.WithInterceptors(servertest.WithKey(key)))
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := ledger.ListAssets(t.Context(), &ledgerv1.ListAssetsRequest{}); err != nil {
@@ -106,7 +109,8 @@ func TestCertificateIsReplacedUnderLoad(t *testing.T) {
 		t.Helper()
 		next := own.issue(nil)
 		writePair(t, files, next)
-		servertest.Eventually(t, 20*time.Second, "the new certificate", func() bool { return sameSerial(served(t, address, own), next) })
+		servertest.Eventually(t, 20*time.Second, "the new certificate",
+			func() bool { return sameSerial(served(t, address, own), next) })
 	}
 	replaceAndWait()
 	replaceAndWait()
@@ -114,7 +118,8 @@ func TestCertificateIsReplacedUnderLoad(t *testing.T) {
 	good := served(t, address, own)
 	replace(t, files.Key, []byte("no key"))
 	const kept = "the files of TLS were changed and cannot be used: the certificate before stays in use"
-	servertest.Eventually(t, 20*time.Second, "the error is logged", func() bool { return len(s.Log.With("msg", kept)) == 1 })
+	servertest.Eventually(t, 20*time.Second, "the error is logged",
+		func() bool { return len(s.Log.With("msg", kept)) == 1 })
 	if level := s.Log.With("msg", kept)[0]["level"]; level != "ERROR" {
 		t.Errorf("level %v", level)
 	}

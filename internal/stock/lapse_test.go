@@ -32,10 +32,12 @@ func TestUseOfAnItemMakesItsDueReservationsLapse(t *testing.T) {
 			s, clock := timed(t)
 			later := reserve(t.Name(), "later", 1)
 			later.Life = time.Hour
-			s.all(put(t.Name(), segments), restock(t.Name(), "r", 9), reserve(t.Name(), "a", 2), reserve(t.Name(), "b", 5), later)
+			s.all(put(t.Name(), segments), restock(t.Name(), "r", 9), reserve(t.Name(), "a", 2),
+				reserve(t.Name(), "b", 5), later)
 			s.wants(confirm(t.Name(), "a"), "a: 2 sold")
 			clock.Set(t, 16*time.Minute)
-			if got := s.all(confirm(t.Name(), "b"), reserve(t.Name(), "b", 5), cancel(t.Name(), "b"), deduct(t.Name(), "c", 6),
+			if got := s.all(confirm(t.Name(), "b"), reserve(t.Name(), "b", 5), cancel(t.Name(), "b"),
+				deduct(t.Name(), "c", 6),
 				confirm(t.Name(), "later")); !slices.Equal(got, []string{"RESERVATION_ENDED state=expired",
 				"b: 5 expired, existed", "b: 5 expired, existed", "c: 6 sold", "later: 1 sold"}) {
 				t.Error(got)
@@ -101,8 +103,8 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 	}
 }
 
-// After some reservations have lapsed, one row has the next expiry for all segments. It stays there until no reservation
-// of the item is open.
+// After some reservations have lapsed, one row has the next expiry for all segments. It stays there until no
+// reservation of the item is open.
 func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
 	t.Parallel()
 	tea := t.Name()
@@ -144,7 +146,8 @@ func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
 		t.Errorf("a dry run ended %v", err)
 	}
 	got := s.all(deduct("tea", "all", 9000), deduct("milk", "beside", 1), confirm("tea", "h1"), cancel("tea", "h9000"))
-	if want := []string{"all: 9000 sold", "beside: 1 sold", "RESERVATION_ENDED state=expired", "h9000: 1 expired, existed"}; !slices.Equal(got, want) {
+	if want := []string{"all: 9000 sold", "beside: 1 sold", "RESERVATION_ENDED state=expired",
+		"h9000: 1 expired, existed"}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	s.wantCounts("tea", "0/0/9000/9000")
@@ -240,7 +243,8 @@ func (g *gate) conflicts(want float64) {
 func TestBatchesOverlapOnAnItem(t *testing.T) {
 	t.Parallel()
 	g := newGate(newShop(t))
-	g.all(put(t.Name(), 2), restock(t.Name(), "r", 10), reserve(t.Name(), "a", 1), reserve(t.Name(), "b", 1), deduct(t.Name(), "c", 1))
+	g.all(put(t.Name(), 2), restock(t.Name(), "r", 10), reserve(t.Name(), "a", 1), reserve(t.Name(), "b", 1),
+		deduct(t.Name(), "c", 1))
 	first := g.start(reserve(t.Name(), "gate", 4), adjust(t.Name(), "lost", -1, ""))
 	g.waits()
 	second := g.start(deduct(t.Name(), "d", 3), deduct(t.Name(), "e", 1), confirm(t.Name(), "a"), cancel(t.Name(), "b"),
@@ -248,7 +252,8 @@ func TestBatchesOverlapOnAnItem(t *testing.T) {
 	g.overlapped()
 	g.turn("unlock")
 	g.want("first", first, "gate: 4 reserved", "lost: adjust -1 of 9")
-	g.want("second", second, "OUT_OF_STOCK available=2", "e: 1 sold", "a: 1 sold", "b: 1 cancelled", "back: unsell 1 of 9",
+	g.want("second", second, "OUT_OF_STOCK available=2", "e: 1 sold", "a: 1 sold", "b: 1 cancelled",
+		"back: unsell 1 of 9",
 		"r2: restock 1 of 10", "f: 3 sold")
 	g.wantCounts(t.Name(), "1/4/5/10")
 	g.conflicts(0)

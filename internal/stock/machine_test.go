@@ -281,24 +281,28 @@ func (p *play) put(r *rapid.T) {
 }
 
 func (p *play) reserve(r *rapid.T) {
-	c := &stock.ReserveCommand{Caller: p.caller, Item: someItems.Draw(r, "item"), ReservationNo: someNumbers.Draw(r, "no"),
-		Quantity: someUnits.Draw(r, "units"),
-		Life:     time.Duration(rapid.SampledFrom([]int{0, 10, 10, 30}).Draw(r, "life")) * time.Minute}
+	c := &stock.ReserveCommand{Caller: p.caller, Item: someItems.Draw(r, "item"),
+		ReservationNo: someNumbers.Draw(r, "no"),
+		Quantity:      someUnits.Draw(r, "units"),
+		Life:          time.Duration(rapid.SampledFrom([]int{0, 10, 10, 30}).Draw(r, "life")) * time.Minute}
 	p.add(c, func() string { return p.model.reserve(c) })
 }
 
 func (p *play) confirm(r *rapid.T) {
-	c := &stock.ConfirmCommand{Caller: p.caller, Item: someItems.Draw(r, "item"), ReservationNo: someNumbers.Draw(r, "no")}
+	c := &stock.ConfirmCommand{Caller: p.caller, Item: someItems.Draw(r, "item"),
+		ReservationNo: someNumbers.Draw(r, "no")}
 	p.add(c, func() string { return p.model.confirm(c) })
 }
 
 func (p *play) cancel(r *rapid.T) {
-	c := &stock.CancelCommand{Caller: p.caller, Item: someItems.Draw(r, "item"), ReservationNo: someNumbers.Draw(r, "no")}
+	c := &stock.CancelCommand{Caller: p.caller, Item: someItems.Draw(r, "item"),
+		ReservationNo: someNumbers.Draw(r, "no")}
 	p.add(c, func() string { return p.model.cancel(c) })
 }
 
 func (p *play) change(r *rapid.T) {
-	c := &stock.ChangeCommand{Caller: p.caller, Item: someItems.Draw(r, "item"), ChangeNo: someNumbers.Draw(r, "change"),
+	c := &stock.ChangeCommand{Caller: p.caller, Item: someItems.Draw(r, "item"),
+		ChangeNo: someNumbers.Draw(r, "change"),
 		Kind:     rapid.SampledFrom([]string{stock.Restock, stock.Restock, stock.Adjust, stock.Unsell}).Draw(r, "kind"),
 		Quantity: someUnits.Draw(r, "units")}
 	if c.Kind == stock.Unsell {

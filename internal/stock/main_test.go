@@ -138,7 +138,8 @@ func ended(r commit.Result) string {
 			end += fmt.Sprintf(", %d unsold", a.Unsold)
 		}
 	case stock.Change:
-		end = strings.TrimSpace(fmt.Sprintf("%s: %s %d of %d %s", a.ChangeNo, a.Kind, a.Quantity, a.StockedAfter, a.Reason))
+		end = strings.TrimSpace(fmt.Sprintf("%s: %s %d of %d %s", a.ChangeNo, a.Kind, a.Quantity, a.StockedAfter,
+			a.Reason))
 	case stock.Item:
 		end = fmt.Sprintf("%s (%s): %s in %d", a.Item, a.Label, line(a.Counts), a.Segments)
 	default:
@@ -218,8 +219,8 @@ func (s *shop) noDefects() {
 	}
 }
 
-// put creates an item, or describes it anew. Items of several segments have names of their own, such as that of the test:
-// what a process knows of how an item is laid out, it knows by tenant and name.
+// put creates an item, or describes it anew. Items of several segments have names of their own, such as that of the
+// test: what a process knows of how an item is laid out, it knows by tenant and name.
 func put(item string, segments int) *stock.PutItemCommand {
 	return &stock.PutItemCommand{Caller: caller, Item: item, Segments: segments}
 }
@@ -229,7 +230,8 @@ func restock(item, no string, n int64) *stock.ChangeCommand {
 }
 
 func adjust(item, no string, n int64, reason string) *stock.ChangeCommand {
-	return &stock.ChangeCommand{Caller: caller, Item: item, ChangeNo: no, Kind: stock.Adjust, Quantity: n, Reason: reason}
+	return &stock.ChangeCommand{Caller: caller, Item: item, ChangeNo: no, Kind: stock.Adjust, Quantity: n,
+		Reason: reason}
 }
 
 func unsell(item, no, reservation string, n int64) *stock.ChangeCommand {

@@ -170,8 +170,10 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	for _, table := range []string{"commit_batches", "stock_items", "stock_item_details", "stock_reservations", "stock_changes", "stock_change_names"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
+	for _, table := range []string{"commit_batches", "stock_items", "stock_item_details", "stock_reservations",
+		"stock_changes", "stock_change_names"} {
+		// autovacuum's ANALYZE would replan and hide the problem
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())
@@ -231,9 +233,17 @@ func (p *plans) reads() {
 	}{
 		{"item", 20, 1, func() (int, error) { _, err := r.Item(ctx, k7); return 1, err }},
 		{"items", 800, 100, func() (int, error) { i, _, err := r.Items(ctx, 1, "", hundred); return len(i), err }},
-		{"items by prefix", 100, 11, func() (int, error) { i, _, err := r.Items(ctx, 1, "k777", hundred); return len(i), err }},
+		{"items by prefix", 100, 11, func() (int, error) {
+			i, _, err := r.Items(ctx, 1, "k777", hundred)
+			return len(i),
+				err
+		}},
 		{"reservation", 20, 1, func() (int, error) { _, err := r.Reservation(ctx, k7, "many777"); return 1, err }},
-		{"reservations", 400, 100, func() (int, error) { x, _, err := r.Reservations(ctx, k7, "", hundred); return len(x), err }},
+		{"reservations", 400, 100, func() (int, error) {
+			x, _,
+				err := r.Reservations(ctx, k7, "", hundred)
+			return len(x), err
+		}},
 		{"open reservations", 20, 1, func() (int, error) {
 			x, _, err := r.Reservations(ctx, k7, stock.Reserved, hundred)
 			return len(x), err

@@ -60,8 +60,8 @@ func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 	}
 }
 
-// Another server spreads an item over more segments while a batch waits for the first one: the batch counts the units of
-// all of them.
+// Another server spreads an item over more segments while a batch waits for the first one: the batch counts the units
+// of all of them.
 func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -124,7 +124,8 @@ func TestReservationEndsOnceAmongRacingCalls(t *testing.T) {
 			}
 			return cancel("tea", no)
 		})
-		sold := ends[no+": 1 sold"] == 1 && ends[no+": 1 sold, existed"] == 7 && ends["RESERVATION_ENDED state=sold"] == 8
+		sold := ends[no+": 1 sold"] == 1 && ends[no+": 1 sold, existed"] == 7 &&
+			ends["RESERVATION_ENDED state=sold"] == 8
 		cancelled := ends[no+": 1 cancelled"] == 1 && ends[no+": 1 cancelled, existed"] == 7 &&
 			ends["RESERVATION_ENDED state=cancelled"] == 8
 		if sold == cancelled {
@@ -161,7 +162,8 @@ func TestConfirmRacesLapse(t *testing.T) {
 	for i := range n {
 		sold += ends[fmt.Sprintf("n%d: 1 sold", i)]
 	}
-	for end := time.Now().Add(time.Minute); s.text("select sum(reserved) from stock_items") != "0" && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); s.text("select sum(reserved) from stock_items") != "0" &&
+		time.Now().Before(end); {
 		s.all(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}) // each 4th was never confirmed
 	}
 	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) from stock_items"); got != fmt.Sprint(sold, 0, n) {

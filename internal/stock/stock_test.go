@@ -82,7 +82,8 @@ func TestOneBatchCreatesAndSells(t *testing.T) {
 		reserve("tea", "a", 3), confirm("tea", "a"), unsell("tea", "u", "a", 2), reserve("tea", "b", 4),
 		deduct("tea", "c", 3), cancel("tea", "b"))
 	want := []string{"ITEM_NOT_FOUND", "tea (): 0/0/0/0 in 3", "r: restock 4 of 4", "a: 3 reserved",
-		"a: 3 reserved, existed", "a: 3 sold", "u: unsell 2 of 4", "OUT_OF_STOCK available=3", "c: 3 sold", "b: 0 cancelled"}
+		"a: 3 reserved, existed", "a: 3 sold", "u: unsell 2 of 4", "OUT_OF_STOCK available=3", "c: 3 sold",
+		"b: 0 cancelled"}
 	for i := range want {
 		if got[i] != want[i] {
 			t.Errorf("%d\n got %s\nwant %s", i, got[i], want[i])
@@ -180,7 +181,8 @@ func TestSuperuserCannotOversell(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	for _, sql := range []string{"update stock_changes set quantity = 3", "delete from stock_changes", "truncate stock_changes"} {
+	for _, sql := range []string{"update stock_changes set quantity = 3", "delete from stock_changes",
+		"truncate stock_changes"} {
 		if _, err := s.super.Exec(t.Context(), sql); err == nil {
 			t.Errorf("%s is allowed", sql)
 		}

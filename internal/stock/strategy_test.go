@@ -89,8 +89,8 @@ func TestTheLastUnitsAreSoldOnceByEveryStrategy(t *testing.T) {
 	}
 }
 
-// Buyers of several units empty the segments of an item, each call beginning with its own segment: none is refused while
-// the item has enough.
+// Buyers of several units empty the segments of an item, each call beginning with its own segment: none is refused
+// while the item has enough.
 func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range allStrategies[1:] {
@@ -105,7 +105,8 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 				t.Errorf("all units of eight segments: %s", got)
 			}
 			for i := range 8 {
-				if got := s.do(by(strategy, deduct("single", fmt.Sprint("s", i), 1))); got != fmt.Sprintf("s%d: 1 sold", i) {
+				if got := s.do(by(strategy, deduct("single", fmt.Sprint("s", i), 1))); got != fmt.Sprintf("s%d: 1 sold",
+					i) {
 					t.Errorf("unit %d of eight segments: %s", i+1, got)
 				}
 			}
@@ -170,7 +171,8 @@ func TestEveryStrategyLapsesWhatIsDue(t *testing.T) {
 			s := shopOn(t, db)
 			s.all(put(t.Name(), 3), restock(t.Name(), "r", 6))
 			for i := range 6 {
-				if got := s.do(by(strategy, reserve(t.Name(), fmt.Sprint("n", i), 1))); got != fmt.Sprintf("n%d: 1 reserved", i) {
+				if got := s.do(by(strategy, reserve(t.Name(), fmt.Sprint("n", i),
+					1))); got != fmt.Sprintf("n%d: 1 reserved", i) {
 					t.Fatal(got)
 				}
 			}
@@ -255,7 +257,8 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			s.all(put(t.Name(), 1), restock(t.Name(), "r", 5)) // a name of its own: this process remembers items by name
+			// a name of its own: this process remembers items by name
+			s.all(put(t.Name(), 1), restock(t.Name(), "r", 5))
 			held, err := s.super.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)

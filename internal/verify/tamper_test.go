@@ -173,7 +173,8 @@ var tamperings = []struct {
 	{"a reservation draws from another segment", `update stock_reservations set draws = draws || array[1::bigint] where draws is not null`,
 		[]string{"stock_reservations_belong"}, []string{"reservation_no=order-3/1", `problem="its segments gave another number of units"`}},
 	{"units come back twice", `update stock_reservations set unsold = unsold + 1 where reservation_no = 'order-2/1'`,
-		[]string{"stock_items_match_reservations", "stock_reservations_match_unsells"}, []string{"reservation_no=order-2/1", "unsold=2 (should be 1)"}},
+		[]string{"stock_items_match_reservations", "stock_reservations_match_unsells"},
+		[]string{"reservation_no=order-2/1", "unsold=2 (should be 1)"}},
 	{"an order's instance is deleted", `delete from machine_instances where key = 'order-9'`,
 		[]string{"machine_instances_match_history", "order_orders_belong"}, []string{"order_no=order-9", `problem="it has no instance"`}},
 	{"an order is forged", `insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, reserve, principal, request_id, created_at)
@@ -348,7 +349,8 @@ func expect(t *testing.T, got verify.Report, broken, named []string) {
 func viewsAgree(t *testing.T, conn *pgx.Conn, r verify.Report) {
 	t.Helper()
 	for view, check := range map[string]string{
-		"audit.unbalanced_transfers": "ledger_transfers_balance", "audit.drifted_accounts": "ledger_accounts_match_entries"} {
+		"audit.unbalanced_transfers": "ledger_transfers_balance",
+		"audit.drifted_accounts":     "ledger_accounts_match_entries"} {
 		var rows int
 		if err := conn.QueryRow(t.Context(), "select count(*) from "+view).Scan(&rows); err != nil {
 			t.Fatal(err)

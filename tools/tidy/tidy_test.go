@@ -13,7 +13,7 @@ import (
 // Lines of testdata/repo that violate a rule are marked `// want rule`. There must be no other findings.
 func TestRulesFireExactlyOnMarkedLines(t *testing.T) {
 	root := filepath.Join("testdata", "repo")
-	findings, err := check(root, limits{file: 20, testFile: 25, function: 5, width: 110, testWidth: 160})
+	findings, err := check(root, limits{file: 20, testFile: 25, function: 5, width: 110})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestFindingNamesFileLineReasonAndRule(t *testing.T) {
 	root := t.TempDir()
 	writeFile(t, root, "go.mod", "module example.com/shop\n")
 	writeFile(t, root, "internal/a/a.go", "package a\n\nimport _ \"example.com/shop/internal/b\"\n")
-	findings, err := check(root, limits{file: 500, testFile: 800, function: 70, width: 120, testWidth: 160})
+	findings, err := check(root, limits{file: 500, testFile: 800, function: 70, width: 120})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,13 +93,13 @@ func TestBrokenSourceIsAnErrorNotAPass(t *testing.T) {
 	root := t.TempDir()
 	writeFile(t, root, "go.mod", "module example.com/shop\n")
 	writeFile(t, root, "a.go", "package\n")
-	if _, err := check(root, limits{width: 120, testWidth: 160}); err == nil {
+	if _, err := check(root, limits{width: 120}); err == nil {
 		t.Error("no error")
 	}
 }
 
 func TestRootWithoutGoModIsAnError(t *testing.T) {
-	if _, err := check(t.TempDir(), limits{width: 120, testWidth: 160}); err == nil {
+	if _, err := check(t.TempDir(), limits{width: 120}); err == nil {
 		t.Error("no error")
 	}
 }

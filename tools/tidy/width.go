@@ -28,11 +28,7 @@ func (s *sourceFile) lineWidth(lim limits) []finding {
 		}
 		return true
 	})
-	limit := lim.width
-	if s.test {
-		limit = lim.testWidth
-	}
-	return wideLines(s.rel, s.text, limit, func(line int, _ []byte) bool { return exempt[line] })
+	return wideLines(s.rel, s.text, lim.width, func(line int, _ []byte) bool { return exempt[line] })
 }
 
 // proseWidth reports wide lines of SQL, protos and Markdown, except lines with a URL, and tables and code in Markdown.

@@ -5,8 +5,8 @@
 
 -- name: PlanSteer :one
 -- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
--- transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as those
--- of batches: planning SentEventInsert anew would take longer than running it.
+-- transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as
+-- those of batches: planning SentEventInsert anew would take longer than running it.
 select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
         then 'on' else current_setting('synchronous_commit') end, true),

@@ -68,7 +68,8 @@ func BenchmarkPair(b *testing.B) {
 		b.Run(x.name, func(b *testing.B) {
 			var calls [2][]func() Outcome
 			for i, url := range urls {
-				spec := &Spec{URL: url, APIKey: "none", Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1, Items: x.items,
+				spec := &Spec{URL: url, APIKey: "none", Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1,
+					Items:    x.items,
 					Patience: 20 * time.Second}
 				if x.sale {
 					prepare(b, spec, putPairSale)

@@ -42,7 +42,8 @@ func newParty(t testing.TB, address string) *party {
 	// As Alipay's pages show keys: base64 without PEM.
 	bare := strings.Join(strings.Split(strings.TrimSpace(oldPublic), "\n")[1:], "")
 	bare = strings.TrimSuffix(bare, "-----END PUBLIC KEY-----")
-	settings := map[string]any{"app_id": "2021001", "seller_id": "2088001", "private_key": appPrivate, "public_keys": []string{public, bare}}
+	settings := map[string]any{"app_id": "2021001", "seller_id": "2088001", "private_key": appPrivate,
+		"public_keys": []string{public, bare}}
 	if address != "" {
 		settings["url"] = address
 	}
@@ -52,7 +53,8 @@ func newParty(t testing.TB, address string) *party {
 
 // openssl signs a form.
 func (p *party) openssl(t testing.TB, form map[string]string) string {
-	return base64.StdEncoding.EncodeToString(gatewaytest.OpenSSL(t, content(form, false), "dgst", "-sha256", "-sign", p.file))
+	return base64.StdEncoding.EncodeToString(gatewaytest.OpenSSL(t, content(form, false), "dgst", "-sha256", "-sign",
+		p.file))
 }
 
 func encode(form map[string]string, signature string) []byte {
@@ -73,9 +75,12 @@ func (p *party) signedByGo(form map[string]string) []byte {
 
 // paid returns the form of a paid payment, with changes: name, value, name, value.
 func paid(changes ...string) map[string]string {
-	form := map[string]string{"notify_id": "n1", "notify_type": "trade_status_sync", "notify_time": "2026-11-25 12:00:01", "charset": "utf-8",
-		"version": "1.0", "app_id": "2021001", "seller_id": "2088001", "out_trade_no": "P1", "trade_no": "2026T1", "trade_status": "TRADE_SUCCESS",
-		"total_amount": "12.30", "receipt_amount": "10.00", "buyer_pay_amount": "10.00", "gmt_payment": "2026-11-25 12:00:00", "subject": "茶 & = +"}
+	form := map[string]string{"notify_id": "n1", "notify_type": "trade_status_sync",
+		"notify_time": "2026-11-25 12:00:01", "charset": "utf-8",
+		"version": "1.0", "app_id": "2021001", "seller_id": "2088001", "out_trade_no": "P1", "trade_no": "2026T1",
+		"trade_status": "TRADE_SUCCESS",
+		"total_amount": "12.30", "receipt_amount": "10.00", "buyer_pay_amount": "10.00",
+		"gmt_payment": "2026-11-25 12:00:00", "subject": "茶 & = +"}
 	for i := 0; i < len(changes); i += 2 {
 		form[changes[i]] = changes[i+1]
 	}
@@ -127,17 +132,21 @@ func TestSignaturesByOpenSSL(t *testing.T) {
 		t.Error("the second key does not verify")
 	}
 	for name, body := range map[string][]byte{
-		"changed amount":    encode(paid("total_amount", "1230"), good),
-		"added field":       encode(paid("refund_fee", "1"), good),
-		"no signature":      encode(form, ""),
-		"cut signature":     encode(form, good[:100]),
-		"RSA with SHA-1":    []byte(strings.Replace(string(encode(form, good)), "RSA2", "RSA", 1)),
-		"a name twice":      append(encode(form, good), "&total_amount=0.01"...),
-		"the same twice":    append(encode(form, good), "&notify_id=n1"...),
-		"not a form":        []byte(`{"trade_status":"TRADE_SUCCESS"}`),
-		"wrong percent":     append(encode(form, good), "&x=%zz"...),
-		"empty":             nil,
-		"key of the app":    encode(form, func() string { s, _ := gateway.SignRSA(p.foreign(t), content(form, false)); return s }()),
+		"changed amount": encode(paid("total_amount", "1230"), good),
+		"added field":    encode(paid("refund_fee", "1"), good),
+		"no signature":   encode(form, ""),
+		"cut signature":  encode(form, good[:100]),
+		"RSA with SHA-1": []byte(strings.Replace(string(encode(form, good)), "RSA2", "RSA", 1)),
+		"a name twice":   append(encode(form, good), "&total_amount=0.01"...),
+		"the same twice": append(encode(form, good), "&notify_id=n1"...),
+		"not a form":     []byte(`{"trade_status":"TRADE_SUCCESS"}`),
+		"wrong percent":  append(encode(form, good), "&x=%zz"...),
+		"empty":          nil,
+		"key of the app": encode(form, func() string {
+			s,
+				_ := gateway.SignRSA(p.foreign(t), content(form, false))
+			return s
+		}()),
 		"a semicolon added": append(encode(form, good), ";x=1"...),
 	} {
 		if got := read(body); got != "forged" {
@@ -165,10 +174,12 @@ func TestNotices(t *testing.T) {
 		{paid("app_id", "2021002"), ok + " foreign app_id 2021002"},
 		{paid("trans_currency", "USD"), "paid P1 2026T1  12.3 USD"},
 		// Notices of refunds look like payments. Their refund_fee is the sum of all refunds.
-		{paid("refund_fee", "2.30", "out_biz_no", "R1", "gmt_refund", "2026-11-25 13:00:00.123"), "refund_pending P1 2026T1 R1 0 "},
+		{paid("refund_fee", "2.30", "out_biz_no", "R1", "gmt_refund", "2026-11-25 13:00:00.123"),
+			"refund_pending P1 2026T1 R1 0 "},
 		{paid("refund_fee", "2.30"), "refund_pending P1 2026T1 P1 0 "},
 		{paid("out_biz_no", "R1"), "refund_pending P1 2026T1 R1 0 "},
-		{paid("trade_status", "TRADE_CLOSED", "refund_fee", "12.30", "gmt_refund", "2026-11-25 13:00:00"), "refund_pending P1 2026T1 P1 0 "},
+		{paid("trade_status", "TRADE_CLOSED", "refund_fee", "12.30", "gmt_refund", "2026-11-25 13:00:00"),
+			"refund_pending P1 2026T1 P1 0 "},
 		{paid("trade_status", "TRADE_FINISHED", "refund_fee", "0.00"), "paid P1 2026T1  12.3 CNY"},
 		{paid("notify_type", "dut_user_sign"), "other    0 "},
 		{paid("notify_id", ""), "format"},
@@ -192,7 +203,8 @@ func TestNotices(t *testing.T) {
 	if want := time.Date(2026, 11, 25, 4, 0, 0, 0, time.UTC); !n.At.Equal(want) {
 		t.Errorf("%v, want %v", n.At, want)
 	}
-	if a, b := p.gw.Acknowledge(true), p.gw.Acknowledge(false); a.Status != 200 || string(a.Body) != "success" || b.Status < 500 || string(b.Body) != "fail" {
+	if a, b := p.gw.Acknowledge(true), p.gw.Acknowledge(false); a.Status != 200 || string(a.Body) != "success" ||
+		b.Status < 500 || string(b.Body) != "fail" {
 		t.Errorf("%+v %+v", a, b)
 	}
 }
@@ -241,8 +253,10 @@ func (a *api) checked(t testing.TB, form url.Values) string {
 	}
 	delete(signed, "sign")
 	at := timeOf(signed["timestamp"])
-	if !gateway.VerifiesRSA(a.app, content(signed, false), form.Get("sign")) || signed["sign_type"] != "RSA2" || signed["app_id"] != "2021001" ||
-		signed["version"] != "1.0" || signed["charset"] != "utf-8" || at.Before(time.Now().Add(-time.Minute)) || at.After(time.Now().Add(time.Minute)) {
+	if !gateway.VerifiesRSA(a.app, content(signed, false), form.Get("sign")) || signed["sign_type"] != "RSA2" ||
+		signed["app_id"] != "2021001" ||
+		signed["version"] != "1.0" || signed["charset"] != "utf-8" || at.Before(time.Now().Add(-time.Minute)) ||
+		at.After(time.Now().Add(time.Minute)) {
 		t.Errorf("%v", form)
 	}
 	return signed["method"] + " " + signed["biz_content"]
@@ -258,8 +272,9 @@ func (a *api) want(t *testing.T, requests ...string) {
 }
 
 func payment(t *testing.T, payType string) *gateway.Payment {
-	return &gateway.Payment{OutTradeNo: "P1", PayType: payType, Amount: gatewaytest.Amount(t, "12.3"), Currency: "CNY", Description: "茶",
-		ReturnURL: "https://shop.example/?a=1&timestamp=2", ExpiresAt: time.Date(2026, 11, 25, 4, 30, 0, 0, time.UTC)}
+	return &gateway.Payment{OutTradeNo: "P1", PayType: payType, Amount: gatewaytest.Amount(t, "12.3"), Currency: "CNY",
+		Description: "茶",
+		ReturnURL:   "https://shop.example/?a=1&timestamp=2", ExpiresAt: time.Date(2026, 11, 25, 4, 30, 0, 0, time.UTC)}
 }
 
 func TestInstantPayments(t *testing.T) {
@@ -304,7 +319,8 @@ func TestPaymentCalls(t *testing.T) {
 		t.Error(say(n, err))
 	}
 	for _, c := range []struct{ answer, want string }{{state("TRADE_SUCCESS"), ok}, {state("TRADE_FINISHED"), ok},
-		{state("WAIT_BUYER_PAY"), "pending P1 2026T1  12.3 CNY"}, {state("TRADE_CLOSED"), "closed P1 2026T1  12.3 CNY"}} {
+		{state("WAIT_BUYER_PAY"), "pending P1 2026T1  12.3 CNY"},
+		{state("TRADE_CLOSED"), "closed P1 2026T1  12.3 CNY"}} {
 		a.script(c.answer)
 		if n, err := a.gw.Query(t.Context(), p); say(n, err) != c.want {
 			t.Errorf("%s, want %s", say(n, err), c.want)
@@ -356,8 +372,9 @@ func TestFailedCalls(t *testing.T) {
 
 func TestRefundCalls(t *testing.T) {
 	a := newAPI(t)
-	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P1", TransactionID: "2026T1", Amount: gatewaytest.Amount(t, "2.3"),
-		Paid: gatewaytest.Amount(t, "12.3"), Currency: "CNY", Reason: "坏了"}
+	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P1", TransactionID: "2026T1",
+		Amount: gatewaytest.Amount(t, "2.3"),
+		Paid:   gatewaytest.Amount(t, "12.3"), Currency: "CNY", Reason: "坏了"}
 	// refund_fee is the sum of this refund and an earlier one.
 	done := `200 {"code":"10000","out_trade_no":"P1","trade_no":"2026T1","fund_change":"Y","refund_fee":"5.30"}`
 	a.script(done, strings.Replace(done, `"Y"`, `"N"`, 1))
@@ -385,8 +402,10 @@ func TestRefundCalls(t *testing.T) {
 func TestCheckAndSettings(t *testing.T) {
 	for want, change := range map[string]func(p *gateway.Payment){
 		"": func(*gateway.Payment) {}, "out_trade_no:": func(p *gateway.Payment) { p.OutTradeNo = "a-b" },
-		"currency:": func(p *gateway.Payment) { p.Currency = "USD" }, "pay_type:": func(p *gateway.Payment) { p.PayType = "cash" },
-		"description:": func(p *gateway.Payment) { p.Description = "a&b" }, "amount:": func(p *gateway.Payment) { p.Amount = gatewaytest.Amount(t, "0.001") },
+		"currency:":    func(p *gateway.Payment) { p.Currency = "USD" },
+		"pay_type:":    func(p *gateway.Payment) { p.PayType = "cash" },
+		"description:": func(p *gateway.Payment) { p.Description = "a&b" },
+		"amount:":      func(p *gateway.Payment) { p.Amount = gatewaytest.Amount(t, "0.001") },
 	} {
 		p := payment(t, "")
 		change(p)
@@ -404,7 +423,8 @@ func TestCheckAndSettings(t *testing.T) {
 		"public_keys[0]: is a private key":      {"public_keys": []string{private}},
 		"unknown setting":                       {"colour": "pencil"},
 	} {
-		settings := map[string]any{"app_id": "1", "seller_id": "2", "private_key": private, "public_keys": []string{other}}
+		settings := map[string]any{"app_id": "1", "seller_id": "2", "private_key": private,
+			"public_keys": []string{other}}
 		for name, value := range change {
 			settings[name] = value
 		}
@@ -420,8 +440,10 @@ func FuzzNotice(f *testing.F) {
 	f.Add("TRADE_SUCCESS", "12.30", "", "P1")
 	f.Add("TRADE_CLOSED", "-0", "1", "\xff")
 	f.Fuzz(func(t *testing.T, status, total, fee, number string) {
-		n, err := p.gw.Notice(nil, p.signedByGo(paid("trade_status", status, "total_amount", total, "refund_fee", fee, "out_trade_no", number)), time.Now())
-		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid && (fee != "" || n.Amount.Coef.Sign() <= 0) {
+		n, err := p.gw.Notice(nil, p.signedByGo(paid("trade_status", status, "total_amount", total, "refund_fee", fee,
+			"out_trade_no", number)), time.Now())
+		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid &&
+			(fee != "" || n.Amount.Coef.Sign() <= 0) {
 			t.Errorf("%+v, %v", n, err)
 		}
 	})

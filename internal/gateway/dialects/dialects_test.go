@@ -26,8 +26,9 @@ func TestDocumentedSettingsAreValid(t *testing.T) {
 	_, after, _ := strings.Cut(page(t), "```yaml\n")
 	text, _, _ := strings.Cut(after, "```")
 	text = strings.ReplaceAll(text, "file:/etc/ledgerd/", "file:"+dir+"/")
-	for name, value := range map[string]string{"STRIPE_API_KEY": "sk_live_1", "STRIPE_WEBHOOK_SECRET": "whsec_0123456789",
-		"WECHAT_API_V3_KEY": strings.Repeat("k", 32), "BANK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
+	for name, value := range map[string]string{"STRIPE_API_KEY": "sk_live_1",
+		"STRIPE_WEBHOOK_SECRET": "whsec_0123456789",
+		"WECHAT_API_V3_KEY":     strings.Repeat("k", 32), "BANK_SECRET": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"} {
 		t.Setenv(name, value)
 	}
 	for _, name := range regexp.MustCompile(`[a-z-]+\.pem`).FindAllString(text, -1) {
@@ -64,7 +65,8 @@ func TestDocsNameEveryPayTypeAndSetting(t *testing.T) {
 	}
 	// The settings as their packages decode them.
 	tag := regexp.MustCompile("`json:\"([a-z0-9_]+)\"`")
-	for _, file := range []string{"../settings.go", "../stripe/doc.go", "../alipay/doc.go", "../wechat/doc.go", "../standard/standard.go"} {
+	for _, file := range []string{"../settings.go", "../stripe/doc.go", "../alipay/doc.go", "../wechat/doc.go",
+		"../standard/standard.go"} {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,8 @@ func TestPublishedVector(t *testing.T) {
 	}
 	for by, want := range map[time.Duration]bool{-301 * time.Second: false, -300 * time.Second: true,
 		300 * time.Second: true, 301 * time.Second: false} {
-		if _, err := g.Notice(header, body, at.Add(by)); (err == nil) != want || !want && !errors.Is(err, gateway.ErrForged) {
+		if _, err := g.Notice(header, body, at.Add(by)); (err == nil) != want || !want &&
+			!errors.Is(err, gateway.ErrForged) {
 			t.Errorf("%v: %v", by, err)
 		}
 	}
@@ -94,7 +95,8 @@ func TestCallbacks(t *testing.T) {
 		{``, "format"},
 	} {
 		n, err := g.Notice(signed(t, older, "e1", c.body, now), []byte(c.body), now)
-		got := strings.Join([]string{string(n.Kind), n.OutTradeNo, n.TransactionID, n.RefundNo, n.Amount.String(), n.Currency}, " ")
+		got := strings.Join([]string{string(n.Kind), n.OutTradeNo, n.TransactionID, n.RefundNo, n.Amount.String(),
+			n.Currency}, " ")
 		if n.Code != "" {
 			got += " " + n.Code + " " + n.Text
 		}
@@ -140,7 +142,8 @@ func TestCallsAndAnswers(t *testing.T) {
 	answer = `{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","amount":"12.3","currency":"CNY","merchant":"m1"}}`
 	first, err := g.Query(t.Context(), p)
 	second, err2 := g.Query(t.Context(), p)
-	if err != nil || err2 != nil || first.Kind != gateway.Paid || first.ID != second.ID || first.ID != "query/paid/P1//T1/" {
+	if err != nil || err2 != nil || first.Kind != gateway.Paid || first.ID != second.ID ||
+		first.ID != "query/paid/P1//T1/" {
 		t.Errorf("%+v %v", first, err)
 	}
 	if n, err := g.Close(t.Context(), p); err != nil || n.Kind != gateway.Paid {
@@ -175,7 +178,8 @@ func TestCallsAndAnswers(t *testing.T) {
 		gatewaytest.Failed(t, err, c.outcome, c.code)
 	}
 	status, answer = 404, `{"error":{"code":"no_trade"}}`
-	if _, err := g.QueryRefund(t.Context(), r); !errors.Is(err, gateway.ErrNoTrade) || asked["path"] != "/query_refund" {
+	if _, err := g.QueryRefund(t.Context(), r); !errors.Is(err, gateway.ErrNoTrade) ||
+		asked["path"] != "/query_refund" {
 		t.Errorf("%v", err)
 	}
 	s.Close()
@@ -191,7 +195,8 @@ func FuzzNotice(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body string) {
 		now := time.Unix(1_700_000_000, 0)
 		n, err := g.Notice(signed(t, secret, "e", body, now), []byte(body), now)
-		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid && n.Amount.Coef.Sign() <= 0 && n.Foreign == "" {
+		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid &&
+			n.Amount.Coef.Sign() <= 0 && n.Foreign == "" {
 			t.Errorf("%+v, %v", n, err)
 		}
 	})

@@ -44,7 +44,8 @@ func mac(t testing.TB, with string, at time.Time, body string) string {
 }
 
 func header(at time.Time, macs ...string) http.Header {
-	return http.Header{"Stripe-Signature": {"t=" + strconv.FormatInt(at.Unix(), 10) + ",v1=" + strings.Join(macs, ",v1=") + ",v0=00"}}
+	return http.Header{"Stripe-Signature": {"t=" + strconv.FormatInt(at.Unix(), 10) + ",v1=" +
+		strings.Join(macs, ",v1=") + ",v0=00"}}
 }
 
 var now = time.Unix(1_760_000_000, 0)
@@ -125,7 +126,8 @@ func say(n gateway.Notice, err error) string {
 	case err != nil:
 		return err.Error()
 	}
-	text := fmt.Sprint(n.Kind, " ", n.OutTradeNo, " ", n.TransactionID, " ", n.RefundNo, " ", n.Amount, " ", n.Currency, " ", n.Code)
+	text := fmt.Sprint(n.Kind, " ", n.OutTradeNo, " ", n.TransactionID, " ", n.RefundNo, " ", n.Amount, " ", n.Currency,
+		" ", n.Code)
 	if n.Foreign != "" {
 		text += "foreign " + n.Foreign
 	}
@@ -181,7 +183,8 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	body := strings.Replace(event("payment_intent.succeeded", intent("")), `"id":"evt_1"`, `"id":"evt_1","account":"acct_1"`, 1)
-	n, err := build(t, map[string]any{"account": "acct_1"}).Notice(header(now, mac(t, secret, now, body)), []byte(body), now)
+	n, err := build(t, map[string]any{"account": "acct_1"}).Notice(header(now, mac(t, secret, now, body)), []byte(body),
+		now)
 	if n.Foreign != "" || err != nil {
 		t.Errorf("own connected account: %+v, %v", n, err)
 	}
@@ -240,7 +243,8 @@ func TestPaymentCalls(t *testing.T) {
 
 	a.script("200 " + intentText)
 	c, n, err := g.Create(t.Context(), p)
-	if say(n, err) != "pending P1 pi_1  12.3 USD " || c["client_secret"] != "cs" || c["publishable_key"] != "pk_test_1" {
+	if say(n, err) != "pending P1 pi_1  12.3 USD " || c["client_secret"] != "cs" ||
+		c["publishable_key"] != "pk_test_1" {
 		t.Errorf("%s, %v", say(n, err), c)
 	}
 	a.want(t, "POST /v1/payment_intents amount=1230&automatic_payment_methods[enabled]=true&currency=usd&description=tea&metadata[out_trade_no]=P1 pay_P1")
@@ -334,7 +338,8 @@ func TestFailedCalls(t *testing.T) {
 func TestRefundCalls(t *testing.T) {
 	a := newAPI(t)
 	g := build(t, map[string]any{"url": a.URL})
-	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P1", TransactionID: "pi_1", Amount: gatewaytest.Amount(t, "2.3"), Currency: "USD"}
+	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P1", TransactionID: "pi_1", Amount: gatewaytest.Amount(t, "2.3"),
+		Currency: "USD"}
 	done := `{"id":"re_1","object":"refund","amount":230,"currency":"usd","payment_intent":"pi_1","status":"succeeded",` +
 		`"metadata":{"out_trade_no":"P1","refund_no":"R1"}}`
 	byHand := `{"id":"re_0","object":"refund","amount":1,"currency":"usd","payment_intent":"pi_1","metadata":{}}`
@@ -375,13 +380,18 @@ func TestRefundCalls(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for _, c := range []struct{ amount, currency, number, want string }{
-		{"12.30", "USD", "P1", ""}, {"12.345", "USD", "P1", "amount: has more than 2"}, {"0", "USD", "P1", "amount: must be positive"},
-		{"-1", "USD", "P1", "amount: must be positive"}, {"500", "JPY", "P1", ""}, {"500.5", "JPY", "P1", "amount: has more than 0"},
-		{"5.12", "KWD", "P1", ""}, {"5.124", "KWD", "P1", "third must be 0"}, {"5", "ISK", "P1", ""}, {"5.5", "ISK", "P1", "must be whole"},
-		{"5", "UGX", "P1", "currency:"}, {"5", "", "P1", "currency:"}, {"5", "USD", "P'1", "out_trade_no:"}, {"5", "USD", "", "out_trade_no:"},
+		{"12.30", "USD", "P1", ""}, {"12.345", "USD", "P1", "amount: has more than 2"},
+		{"0", "USD", "P1", "amount: must be positive"},
+		{"-1", "USD", "P1", "amount: must be positive"}, {"500", "JPY", "P1", ""},
+		{"500.5", "JPY", "P1", "amount: has more than 0"},
+		{"5.12", "KWD", "P1", ""}, {"5.124", "KWD", "P1", "third must be 0"}, {"5", "ISK", "P1", ""},
+		{"5.5", "ISK", "P1", "must be whole"},
+		{"5", "UGX", "P1", "currency:"}, {"5", "", "P1", "currency:"}, {"5", "USD", "P'1", "out_trade_no:"},
+		{"5", "USD", "", "out_trade_no:"},
 		{"99999999999999999999", "USD", "P1", "amount:"},
 	} {
-		err := stripe.Dialect.Check(&gateway.Payment{OutTradeNo: c.number, Amount: gatewaytest.Amount(t, c.amount), Currency: c.currency})
+		err := stripe.Dialect.Check(&gateway.Payment{OutTradeNo: c.number, Amount: gatewaytest.Amount(t, c.amount),
+			Currency: c.currency})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%+v: %v", c, err)
 		}

@@ -65,7 +65,8 @@ func (a *api) want(t *testing.T, requests ...string) {
 }
 
 func payment(t *testing.T, payType string) *gateway.Payment {
-	return &gateway.Payment{OutTradeNo: "P00001", PayType: payType, Amount: gatewaytest.Amount(t, "12.3"), Currency: "CNY",
+	return &gateway.Payment{OutTradeNo: "P00001", PayType: payType, Amount: gatewaytest.Amount(t, "12.3"),
+		Currency:    "CNY",
 		Description: "茶", Payer: "o1", PayerIP: "192.0.2.1", ReturnURL: "https://shop.example/?a=1",
 		ExpiresAt: time.Date(2026, 11, 25, 4, 30, 0, 0, time.UTC)}
 }
@@ -95,8 +96,9 @@ func TestCreate(t *testing.T) {
 	a.want(t, "POST /wechat/v3/pay/transactions/jsapi "+start+`"payer":{"openid":"o1"},"scene_info":{"payer_client_ip":"192.0.2.1"}}`)
 	a.script(`200 {"prepay_id":"wx20"}`)
 	c, _, _ = a.gw.Create(t.Context(), payment(t, "app"))
-	if c["appid"] != "wx2" || c["partnerid"] != "1900000001" || c["package"] != "Sign=WXPay" || !gateway.VerifiesRSA(a.merchant,
-		[]byte("wx2\n"+c["timestamp"]+"\n"+c["noncestr"]+"\nwx20\n"), c["sign"]) {
+	if c["appid"] != "wx2" || c["partnerid"] != "1900000001" || c["package"] != "Sign=WXPay" ||
+		!gateway.VerifiesRSA(a.merchant,
+			[]byte("wx2\n"+c["timestamp"]+"\n"+c["noncestr"]+"\nwx20\n"), c["sign"]) {
 		t.Errorf("%v", c)
 	}
 
@@ -111,11 +113,14 @@ func TestCreate(t *testing.T) {
 
 func TestQueryAndClose(t *testing.T) {
 	a, p := newAPI(t), payment(t, "")
-	for state, want := range map[string]string{"SUCCESS": "paid P00001 4200  12.3 CNY", "REFUND": "paid P00001 4200  12.3 CNY",
-		"NOTPAY": "pending P00001 4200  12.3 CNY", "CLOSED": "closed P00001 4200  12.3 CNY", "PAYERROR": "declined P00001 4200  12.3 CNY",
+	for state, want := range map[string]string{"SUCCESS": "paid P00001 4200  12.3 CNY",
+		"REFUND": "paid P00001 4200  12.3 CNY",
+		"NOTPAY": "pending P00001 4200  12.3 CNY", "CLOSED": "closed P00001 4200  12.3 CNY",
+		"PAYERROR":  "declined P00001 4200  12.3 CNY",
 		"NEW_STATE": "answer_unreadable (unknown): gateway: not in the gateway's format: trade_state is unknown"} {
 		a.script("200 " + strings.Replace(paid, "SUCCESS", state, 1))
-		if n, err := a.gw.Query(t.Context(), p); say(n, err) != want && !strings.Contains(want, "unknown") || strings.Contains(want, "unknown") && err == nil {
+		if n, err := a.gw.Query(t.Context(), p); say(n, err) != want && !strings.Contains(want, "unknown") ||
+			strings.Contains(want, "unknown") && err == nil {
 			t.Errorf("%s: %s", state, say(n, err))
 		}
 		a.want(t, "GET /wechat/v3/pay/transactions/out-trade-no/P00001?mchid=1900000001")
@@ -146,8 +151,9 @@ func TestQueryAndClose(t *testing.T) {
 
 func TestRefund(t *testing.T) {
 	a := newAPI(t)
-	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P00001", TransactionID: "4200", Amount: gatewaytest.Amount(t, "2.3"),
-		Paid: gatewaytest.Amount(t, "12.3"), Currency: "CNY", Reason: strings.Repeat("退", 30)}
+	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P00001", TransactionID: "4200",
+		Amount: gatewaytest.Amount(t, "2.3"),
+		Paid:   gatewaytest.Amount(t, "12.3"), Currency: "CNY", Reason: strings.Repeat("退", 30)}
 	answer := strings.Replace(refundText, `"refund_status"`, `"status"`, 1)
 	a.script("200 " + strings.Replace(answer, "SUCCESS", "PROCESSING", 1))
 	if n, err := a.gw.Refund(t.Context(), r); say(n, err) != "refund_pending P00001 4200 R1 2.3 CNY" {
@@ -156,7 +162,8 @@ func TestRefund(t *testing.T) {
 	a.want(t, `POST /wechat/v3/refund/domestic/refunds {"transaction_id":"4200","out_refund_no":"R1","reason":"`+strings.Repeat("退", 26)+
 		`","notify_url":"https://pay.shop.example/pay/callbacks/wechat","amount":{"total":1230,"refund":230,"currency":"CNY"}}`)
 	a.script("200 " + answer)
-	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P00001 4200 R1 2.3 CNY" || n.ID != "query_refund/refunded/R1/50/2.3" {
+	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P00001 4200 R1 2.3 CNY" ||
+		n.ID != "query_refund/refunded/R1/50/2.3" {
 		t.Error(say(n, err), n.ID)
 	}
 	a.want(t, "GET /wechat/v3/refund/domestic/refunds/R1")
@@ -205,7 +212,8 @@ func TestSettings(t *testing.T) {
 		"public_keys[0].id: must be em": {"public_keys": []any{map[string]any{"id": keyID, "key": vectorCertificate}}},
 		"appids: names must be":         {"appids": map[string]any{"cash": "wx"}},
 	} {
-		settings := map[string]any{"mchid": "1", "appid": "wx1", "serial_no": "A", "private_key": private, "api_v3_keys": []string{newKey},
+		settings := map[string]any{"mchid": "1", "appid": "wx1", "serial_no": "A", "private_key": private,
+			"api_v3_keys": []string{newKey},
 			"public_keys": []any{map[string]any{"id": keyID, "key": public}}}
 		for name, value := range change {
 			settings[name] = value

@@ -195,12 +195,14 @@ func TestNotices(t *testing.T) {
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "1230", "12.30", 1)), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "1230", "92233720368547758080", 1)), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "1230", "-1", 1)), "format"},
-		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "CNY", "HKD", 1)), "paid P00001 4200  12.3 HKD"},
+		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "CNY", "HKD", 1)),
+			"paid P00001 4200  12.3 HKD"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", `{}`), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", `x`), "format"},
 		{notice(t, newKey, "REFUND.SUCCESS", refundText), "refunded P00001 4200 R1 2.3 CNY"},
 		{notice(t, newKey, "REFUND.ABNORMAL", strings.Replace(refundText, "SUCCESS", "ABNORMAL", 1)), "refund_abnormal P00001 4200 R1 2.3 CNY"},
-		{notice(t, newKey, "REFUND.CLOSED", strings.Replace(refundText, "SUCCESS", "CLOSED", 1)), "refund_failed P00001 4200 R1 2.3 CNY"},
+		{notice(t, newKey, "REFUND.CLOSED", strings.Replace(refundText, "SUCCESS", "CLOSED", 1)),
+			"refund_failed P00001 4200 R1 2.3 CNY"},
 		{notice(t, newKey, "REFUND.SUCCESS", strings.Replace(refundText, "SUCCESS", "CLOSED", 1)), "format"},
 		// A refund under the event of a payment is not a payment.
 		{notice(t, newKey, "TRANSACTION.SUCCESS", refundText), "format"},
@@ -242,7 +244,8 @@ func FuzzNotice(f *testing.F) {
 		name, _ := json.Marshal(event)
 		body := notice(t, newKey, strings.Trim(string(name), `"`), resource)
 		n, err := p.gw.Notice(p.sign(now, body), []byte(body), now)
-		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid && n.Foreign == "" && n.Amount.Coef.Sign() <= 0 {
+		if err != nil && !errors.Is(err, gateway.ErrFormat) || err == nil && n.Kind == gateway.Paid &&
+			n.Foreign == "" && n.Amount.Coef.Sign() <= 0 {
 			t.Errorf("%+v, %v", n, err)
 		}
 	})

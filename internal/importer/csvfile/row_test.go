@@ -22,8 +22,9 @@ func TestNumberFormatsOfBanksAreParsed(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		"": amount.ErrSyntax, "-": amount.ErrSyntax, ".": amount.ErrSyntax, "1e3": amount.ErrSyntax, "1.2.3": amount.ErrSyntax,
-		"--1": amount.ErrSyntax, "1,5": amount.ErrSyntax, "1,5000": amount.ErrSyntax, ",500": amount.ErrSyntax,
+		"": amount.ErrSyntax, "-": amount.ErrSyntax, ".": amount.ErrSyntax, "1e3": amount.ErrSyntax,
+		"1.2.3": amount.ErrSyntax,
+		"--1":   amount.ErrSyntax, "1,5": amount.ErrSyntax, "1,5000": amount.ErrSyntax, ",500": amount.ErrSyntax,
 		"0x1f":  amount.ErrSyntax,
 		"0.001": amount.ErrTooPrecise, strings.Repeat("9", 37): amount.ErrOverflow,
 		strings.Repeat("9", 39): amount.ErrTooManyDigits,

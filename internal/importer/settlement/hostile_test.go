@@ -25,23 +25,30 @@ func TestBadFilesAreRefusedBeforeAnythingIsCompared(t *testing.T) {
 		pairs   []string
 		want    string
 	}{
-		"an amount in words":      {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`NaN,`0.00,`\r\n"}, "line 2, column 订单金额"},
-		"an exponent":             {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`1e3,`0.00,`\r\n"}, "line 2, column 订单金额"},
-		"a negative payment":      {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`-66.00,`0.00,`\r\n"}, "must be above zero"},
-		"39 digits":               {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`" + strings.Repeat("9", 39) + ",`0.00,`\r\n"}, "line 2, column 订单金额"},
-		"a number with a newline": {"stripe.csv", []string{"pi_1001", "\"pi_\n1001\""}, "line 2, column payment_intent_id"},
-		"an escape sequence":      {"stripe.csv", []string{"pi_1001", "pi_\x1b[2J"}, `"pi_\x1b[2J" is not a number`},
-		"no number":               {"stripe.csv", []string{"pi_1001", ""}, "is empty: a payment without its number"},
-		"a long number":           {"stripe.csv", []string{"pi_1001", strings.Repeat("p", 65)}, "is not a number of at most 64"},
-		"a date":                  {"stripe.csv", []string{"2026-11-03 09:12:44", "03/11/2026"}, "is not a date"},
-		"a missing column":        {"stripe.csv", []string{"payment_intent_id", "pi"}, "there is no column"},
-		"an open quote":           {"stripe.csv", []string{`tea"`, `tea`}, "line 2"},
-		"a short row":             {"wechat.csv", []string{",`0.60%,`66.00,`0.00,`", ""}, "has 23 columns, not 27"},
-		"a line twice":            {"stripe.csv", []string{"txn_1002", "txn_1001"}, "is the same payment as line 2"},
-		"a payment twice":         {"wechat.csv", []string{"4200000000202611030000003002,`shop-3002,`oUser2,`NATIVE,`SUCCESS", "4200000000202611030000003001,`shop-3002,`oUser2,`NATIVE,`SUCCESS"}, "is the same payment as line 2"},
-		"rows after the totals":   {"wechat.csv", []string{"`194.00,`28.00\r\n", "`194.00,`28.00\r\n`1,`2\r\n"}, "is a row after the totals"},
-		"another encoding":        {"alipay.csv", []string{"\xd6\xa7\xb8\xb6", "\xff\xff\xff\xff"}, "there is no column"},
-		"a period in words":       {"alipay.csv", []string{"[2026", "[abcd"}, "is not in the mapping's period.format"},
+		"an amount in words": {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`NaN,`0.00,`\r\n"},
+			"line 2, column 订单金额"},
+		"an exponent": {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`1e3,`0.00,`\r\n"},
+			"line 2, column 订单金额"},
+		"a negative payment": {"wechat.csv", []string{"`66.00,`0.00,`\r\n", "`-66.00,`0.00,`\r\n"},
+			"must be above zero"},
+		"39 digits": {"wechat.csv",
+			[]string{"`66.00,`0.00,`\r\n", "`" + strings.Repeat("9", 39) + ",`0.00,`\r\n"}, "line 2, column 订单金额"},
+		"a number with a newline": {"stripe.csv", []string{"pi_1001", "\"pi_\n1001\""},
+			"line 2, column payment_intent_id"},
+		"an escape sequence": {"stripe.csv", []string{"pi_1001", "pi_\x1b[2J"}, `"pi_\x1b[2J" is not a number`},
+		"no number":          {"stripe.csv", []string{"pi_1001", ""}, "is empty: a payment without its number"},
+		"a long number": {"stripe.csv", []string{"pi_1001", strings.Repeat("p", 65)},
+			"is not a number of at most 64"},
+		"a date":           {"stripe.csv", []string{"2026-11-03 09:12:44", "03/11/2026"}, "is not a date"},
+		"a missing column": {"stripe.csv", []string{"payment_intent_id", "pi"}, "there is no column"},
+		"an open quote":    {"stripe.csv", []string{`tea"`, `tea`}, "line 2"},
+		"a short row":      {"wechat.csv", []string{",`0.60%,`66.00,`0.00,`", ""}, "has 23 columns, not 27"},
+		"a line twice":     {"stripe.csv", []string{"txn_1002", "txn_1001"}, "is the same payment as line 2"},
+		"a payment twice":  {"wechat.csv", []string{"4200000000202611030000003002,`shop-3002,`oUser2,`NATIVE,`SUCCESS", "4200000000202611030000003001,`shop-3002,`oUser2,`NATIVE,`SUCCESS"}, "is the same payment as line 2"},
+		"rows after the totals": {"wechat.csv", []string{"`194.00,`28.00\r\n", "`194.00,`28.00\r\n`1,`2\r\n"},
+			"is a row after the totals"},
+		"another encoding":  {"alipay.csv", []string{"\xd6\xa7\xb8\xb6", "\xff\xff\xff\xff"}, "there is no column"},
+		"a period in words": {"alipay.csv", []string{"[2026", "[abcd"}, "is not in the mapping's period.format"},
 	} {
 		mapping := examples + strings.TrimSuffix(x.example, ".csv") + ".yaml"
 		r := s.run(mapping, []string{changed(t, x.example, x.pairs...)}, post)
@@ -49,9 +56,11 @@ func TestBadFilesAreRefusedBeforeAnythingIsCompared(t *testing.T) {
 			t.Errorf("%s: %s", name, r)
 		}
 	}
-	for name, text := range map[string]string{"empty": "", "header alone": strings.SplitAfter(read(t, "stripe.csv"), "\n")[0],
-		"binary": "\x00\x01\xff,\x00\n", "long line": strings.Repeat("x", 2<<20)} {
-		if r := s.run(examples+"stripe.yaml", []string{importertest.Write(t, "f.csv", text)}, post); r.err == nil || r.Counts != nil {
+	for name, text := range map[string]string{"empty": "",
+		"header alone": strings.SplitAfter(read(t, "stripe.csv"), "\n")[0],
+		"binary":       "\x00\x01\xff,\x00\n", "long line": strings.Repeat("x", 2<<20)} {
+		if r := s.run(examples+"stripe.yaml", []string{importertest.Write(t, "f.csv", text)}, post); r.err == nil ||
+			r.Counts != nil {
 			t.Errorf("%s: %s", name, r)
 		}
 	}
@@ -80,16 +89,19 @@ func TestTotalsThatAreNotThoseOfTheRowsPreventPosting(t *testing.T) {
 	for name, text := range map[string]string{
 		"wechat cut":    wechat[:strings.Index(wechat, "总交易单数")],
 		"wechat edited": strings.Replace(wechat, "`0.94000", "`0.95000", 1),
-		"wechat short":  strings.Join(append(strings.SplitAfter(wechat, "\r\n")[:2], strings.SplitAfter(wechat, "\r\n")[3:]...), ""),
+		"wechat short": strings.Join(append(strings.SplitAfter(wechat, "\r\n")[:2],
+			strings.SplitAfter(wechat, "\r\n")[3:]...), ""),
 	} {
 		r := s.run(examples+"wechat.yaml", []string{importertest.Write(t, "f.csv", text)}, post)
-		if r.err == nil || r.Matches || r.Counts["totals_differ"] == 0 || !strings.Contains(r.String(), "nothing was posted") {
+		if r.err == nil || r.Matches || r.Counts["totals_differ"] == 0 ||
+			!strings.Contains(r.String(), "nothing was posted") {
 			t.Errorf("%s: %s", name, r)
 		}
 	}
 	for name, text := range map[string]string{
-		"alipay cut":   strings.Join(strings.SplitAfter(alipay, "\r\n")[:7], ""),
-		"alipay short": strings.Join(append(strings.SplitAfter(alipay, "\r\n")[:5], strings.SplitAfter(alipay, "\r\n")[6:]...), ""),
+		"alipay cut": strings.Join(strings.SplitAfter(alipay, "\r\n")[:7], ""),
+		"alipay short": strings.Join(append(strings.SplitAfter(alipay, "\r\n")[:5],
+			strings.SplitAfter(alipay, "\r\n")[6:]...), ""),
 	} {
 		r := s.run(examples+"alipay.yaml", []string{importertest.Write(t, "f.csv", text)}, post)
 		if r.err == nil || r.Matches || r.Counts["totals_differ"] == 0 {
@@ -109,18 +121,21 @@ func TestNothingIsPostedIfOneFeeCannotBe(t *testing.T) {
 	s.PayExamples()
 	file := changed(t, "wechat.csv", "`0.40000", "`0.40001", "`0.94000", "`0.94001")
 	r := s.run(examples+"wechat.yaml", []string{file}, post)
-	if r.err == nil || !strings.Contains(r.String(), "0.40001 has more decimals than CNY") || r.Counts["not_posted"] != 3 {
+	if r.err == nil || !strings.Contains(r.String(), "0.40001 has more decimals than CNY") ||
+		r.Counts["not_posted"] != 3 {
 		t.Errorf("%s", r)
 	}
 	for want, change := range map[string]func(*settlement.Options){
 		"no gateway":                  func(o *settlement.Options) { o.Gateway = "paypal" },
 		"its account is the clearing": func(o *settlement.Options) { o.Accounts.Fee = "gateway:wechat" },
 		"clearing account gateway:alipay": func(o *settlement.Options) {
-			o.Gateway, o.Mapping, o.Paths = "alipay", examples+"stripe-payouts.yaml", []string{examples + "stripe-payouts.csv"}
+			o.Gateway, o.Mapping, o.Paths = "alipay", examples+"stripe-payouts.yaml",
+				[]string{examples + "stripe-payouts.csv"}
 		},
 		"must be a date": func(o *settlement.Options) { o.Start = "yesterday" },
 	} {
-		if r := s.run(examples+"wechat.yaml", []string{examples + "wechat.csv"}, post, change); r.err == nil || !strings.Contains(r.String(), want) {
+		if r := s.run(examples+"wechat.yaml", []string{examples + "wechat.csv"}, post, change); r.err == nil ||
+			!strings.Contains(r.String(), want) {
 			t.Errorf("%s: %s", want, r)
 		}
 	}
@@ -170,7 +185,8 @@ func TestOverlappingFilesPostOnce(t *testing.T) {
 		t.Errorf("%s", r)
 	}
 	edited := importertest.Write(t, "edited.csv", strings.Replace(lines[0]+lines[2], "35.50", "35.60", 2))
-	if r := s.run(examples+"stripe.yaml", []string{first, edited}, post); r.err == nil || !strings.Contains(r.said, "is not as in") {
+	if r := s.run(examples+"stripe.yaml", []string{first, edited}, post); r.err == nil ||
+		!strings.Contains(r.said, "is not as in") {
 		t.Errorf("%s", r)
 	}
 }
@@ -196,7 +212,8 @@ func TestAnInterruptedRunContinues(t *testing.T) {
 		}
 	}))
 	defer front.Close()
-	err := settlement.Run(ctx, settlement.Options{Paths: []string{file}, Mapping: examples + "stripe-payouts.yaml", Post: true,
+	err := settlement.Run(ctx, settlement.Options{Paths: []string{file}, Mapping: examples + "stripe-payouts.yaml",
+		Post:   true,
 		Client: importertest.Dial(front.URL), Out: &strings.Builder{}, Err: &strings.Builder{}})
 	if err == nil || s.Balance("assets:bank", "USD") == "2500.00" {
 		t.Fatalf("the run was not interrupted: %v", err)

@@ -23,7 +23,8 @@ func TestPayoutsArePostedWhenTheyArePaidAndWhenTheyComeBack(t *testing.T) {
 	if r.err != nil || s.Balance("assets:bank", "USD") != "not_found" {
 		t.Errorf("%s", r)
 	}
-	back := strings.NewReplacer("txn_1005", "txn_1006", "-46.29", "46.29", ",payout,STRIPE", ",payout_reversal,STRIPE").Replace(lines[1])
+	back := strings.NewReplacer("txn_1005", "txn_1006", "-46.29", "46.29", ",payout,STRIPE",
+		",payout_reversal,STRIPE").Replace(lines[1])
 	file := importertest.Write(t, "f.csv", lines[0]+lines[1]+back)
 	if r = s.run(mapping, []string{file}, post); r.err != nil || r.Counts["posted"] != 2 {
 		t.Errorf("%s", r)
@@ -37,7 +38,8 @@ func TestARefundThatFailedLaterHasTwoRows(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.PayExamples()
-	s.Refund(importertest.Said{Gateway: "stripe", Number: "shop-1001", Refund: "refund-1001", ID: "re_1001", Amount: "3.00",
+	s.Refund(importertest.Said{Gateway: "stripe", Number: "shop-1001", Refund: "refund-1001", ID: "re_1001",
+		Amount:   "3.00",
 		Currency: "USD", Failed: true})
 	text := read(t, "stripe.csv")
 	row := "txn_2001,2026-11-03 16:00:00,usd,-3.00,0.00,-3.00,refund,re_1001,R,-3.00,usd,pi_1001,shop-1001,refund-1001\n"
@@ -77,7 +79,8 @@ func TestARefundThatTheGatewayDoesNotHaveIsReported(t *testing.T) {
 	now := time.Now()
 	for name, n := range map[string]int{"alipay": 1, "wechat": 1} {
 		mapping := changed(t, name+".yaml", `accounts: {fee: "expense:fees:`+name+`"}`, "", "totals:\n", "ignored:\n")
-		text, _, _ := strings.Cut(read(t, name+".csv"), map[string]string{"alipay": "20261103220014", "wechat": "`"}[name])
+		text, _, _ := strings.Cut(read(t, name+".csv"),
+			map[string]string{"alipay": "20261103220014", "wechat": "`"}[name])
 		mapping = withoutTotals(t, mapping)
 		file := importertest.Write(t, "f.csv", text)
 		r := s.run(mapping, []string{file}, func(o *settlement.Options) {
@@ -133,7 +136,8 @@ func TestListsOfAPeriodHavePages(t *testing.T) {
 	for pages := 0; pages == 0 || q.PageToken != ""; pages++ {
 		r := importertest.OK(s.Shop, s.Client.Payments.ListTransactions, q)
 		for _, x := range r.GetTransactions() {
-			seen[x.GetTransactionId()+" "+x.GetAmount()+" "+x.GetRefundedAmount()+" "+x.GetAccount()+" "+x.GetOutTradeNo()+
+			seen[x.GetTransactionId()+" "+x.GetAmount()+" "+x.GetRefundedAmount()+" "+x.GetAccount()+" "+x.
+				GetOutTradeNo()+
 				x.GetPayTime().AsTime().Format(" 15:04:05")] = true
 		}
 		q.PageToken = r.GetNextPageToken()
@@ -150,15 +154,19 @@ func TestListsOfAPeriodHavePages(t *testing.T) {
 			t.Error("not the newest first")
 		}
 	}
-	some := importertest.OK(s.Shop, s.Client.Payments.ListTransactions, &paymentv1.ListTransactionsRequest{Gateway: "stripe",
-		TransactionIds: []string{"pi_1001", "none", "2026110322001400000000002001"}})
+	some := importertest.OK(s.Shop, s.Client.Payments.ListTransactions,
+		&paymentv1.ListTransactionsRequest{Gateway: "stripe",
+			TransactionIds: []string{"pi_1001", "none", "2026110322001400000000002001"}})
 	if len(some.GetTransactions()) != 1 {
 		t.Errorf("by number: %v", some)
 	}
-	early := importertest.OK(s.Shop, s.Client.Payments.ListTransactions, &paymentv1.ListTransactionsRequest{EndTime: start})
-	refunds := importertest.OK(s.Shop, s.Client.Payments.ListRefunds, &paymentv1.ListRefundsRequest{StartTime: start, PageSize: 2})
-	rest := importertest.OK(s.Shop, s.Client.Payments.ListRefunds, &paymentv1.ListRefundsRequest{StartTime: start, PageSize: 2,
-		PageToken: refunds.GetNextPageToken()})
+	early := importertest.OK(s.Shop, s.Client.Payments.ListTransactions,
+		&paymentv1.ListTransactionsRequest{EndTime: start})
+	refunds := importertest.OK(s.Shop, s.Client.Payments.ListRefunds,
+		&paymentv1.ListRefundsRequest{StartTime: start, PageSize: 2})
+	rest := importertest.OK(s.Shop, s.Client.Payments.ListRefunds,
+		&paymentv1.ListRefundsRequest{StartTime: start, PageSize: 2,
+			PageToken: refunds.GetNextPageToken()})
 	none := importertest.OK(s.Shop, s.Client.Payments.ListRefunds, &paymentv1.ListRefundsRequest{EndTime: start})
 	one := importertest.OK(s.Shop, s.Client.Payments.ListRefunds, &paymentv1.ListRefundsRequest{Gateway: "wechat"})
 	if len(early.GetTransactions()) != 0 || len(refunds.GetRefunds()) != 2 || len(rest.GetRefunds()) != 1 ||
@@ -174,7 +182,8 @@ func TestListsOfAPeriodHavePages(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if _, err := s.Client.Payments.ListRefunds(t.Context(), &paymentv1.ListRefundsRequest{OutTradeNo: "shop-1001", Gateway: "stripe"}); err == nil {
+	if _, err := s.Client.Payments.ListRefunds(t.Context(),
+		&paymentv1.ListRefundsRequest{OutTradeNo: "shop-1001", Gateway: "stripe"}); err == nil {
 		t.Error("a payment and a gateway were accepted")
 	}
 }

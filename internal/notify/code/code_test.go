@@ -72,7 +72,8 @@ func (d *fixture) do(c flow.Command) (any, error) {
 
 // request returns a SendCode with default settings.
 func request(to, digits string) *flow.SendCode {
-	return &flow.SendCode{Issue: code.Issue{Caller: caller, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
+	return &flow.SendCode{Issue: code.Issue{Caller: caller, Type: "login", Channel: send.SMS, Recipient: to,
+		Code:  digits,
 		Nonce: code.NewNonce(),
 		Life:  code.DefaultLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily},
 		Template: template.Name{Tenant: 1, Channel: send.SMS, Locale: "en"}}
@@ -344,7 +345,8 @@ func TestVoidCodesAreAnsweredLikeNone(t *testing.T) {
 		answers[to] = append(answers[to], text)
 	}
 	recipients := []string{"+8613812345670", "+8613812345671", "+8613812345672", "+8613812345673"}
-	for _, pause := range []time.Duration{0, 0, 3 * time.Minute, 10 * time.Minute, 0, 7 * time.Minute, 0, 30 * time.Minute,
+	for _, pause := range []time.Duration{0, 0, 3 * time.Minute, 10 * time.Minute, 0, 7 * time.Minute, 0,
+		30 * time.Minute,
 		55 * time.Minute, 0, 2 * time.Hour} {
 		d.later(pause)
 		for _, to := range recipients {
@@ -552,7 +554,8 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	if err := ask(60, "192.0.2.3", false); !fault.Is(err, notify.Limited) || fault.Of(err).Metadata["scope"] != "prefix" {
+	if err := ask(60, "192.0.2.3", false); !fault.Is(err, notify.Limited) ||
+		fault.Of(err).Metadata["scope"] != "prefix" {
 		t.Error(err)
 	}
 	for i := range 70 {
@@ -561,7 +564,8 @@ func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 		}
 	}
 	own := newFixture(t, 1)
-	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, MaxMessages: 70},
+	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour,
+		MaxMessages: 70},
 		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, MaxMessages: 1000}} {
 		if _, err := notify.PutLimit(t.Context(), own.super, 1, l); err != nil {
 			t.Fatal(err)

@@ -161,7 +161,8 @@ func TestKilledDatabaseLosesNothing(t *testing.T) {
 	s.answer = slowly
 	o := newOutbox(t, db.DB)
 	patient := fast
-	patient.Timeout = 20 * time.Second // a second request after a timeout would be right, and is not what this test looks for
+	// a second request after a timeout would be right, and is not what this test looks for
+	patient.Timeout = 20 * time.Second
 	for range 2 {
 		run(t, db.DB, s.URL, func(c *deliver.Config) {
 			c.Lease, c.Policies = time.Minute, map[send.Channel]deliver.Policy{send.Webhook: patient}

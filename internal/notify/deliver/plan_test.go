@@ -78,7 +78,8 @@ func (w *statements) all(n int32) map[string]int64 {
 		w.t.Helper()
 		before := w.blocks()
 		_, err := w.p.Transact(ctx, f...)
-		for try := 1; errors.Is(err, context.DeadlineExceeded) && try < 5; try++ { // nothing was done, on a slow machine
+		// nothing was done, on a slow machine
+		for try := 1; errors.Is(err, context.DeadlineExceeded) && try < 5; try++ {
 			before = w.blocks()
 			_, err = w.p.Transact(ctx, f...)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// recordingSender is a sender that records Unsure and LastProvider, and calls turn before it answers as another provider.
+// recordingSender is a sender that records Unsure and LastProvider, and calls turn before it answers as another
+// provider.
 type recordingSender struct {
 	mu    sync.Mutex
 	heard map[int64]string

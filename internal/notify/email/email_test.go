@@ -315,36 +315,52 @@ func TestInvalidMessagesAreRefusedWithoutConnecting(t *testing.T) {
 	c.KeyHeader = "Idempotency-Key"
 	s := sender(t, c)
 	for name, change := range map[string]func(*send.Message){
-		"another message's key": func(m *send.Message) { m.Content.Headers = map[string]string{"idempotency-key": "k-8"} },
+		"another message's key": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"idempotency-key": "k-8"}
+		},
 		"further recipients": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"X-SMTPAPI": `{"to":["eve@evil.example"]}`}
 		},
-		"another Auto-Submitted":       func(m *send.Message) { m.Content.Headers = map[string]string{"Auto-Submitted": "no"} },
-		"a subject of two lines":       func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
-		"a subject of two lines (LF)":  func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },
-		"a subject that is not UTF-8":  func(m *send.Message) { m.Content.Subject = "a\xff" },
-		"a long subject":               func(m *send.Message) { m.Content.Subject = strings.Repeat("a ", 500) },
-		"a subject of a long word":     func(m *send.Message) { m.Content.Subject = strings.Repeat("a", 901) },
-		"a recipient of two lines":     func(m *send.Message) { m.Recipient = "ada@customer.example\r\nRCPT TO:<eve@evil.example>" },
-		"a recipient with a command":   func(m *send.Message) { m.Recipient = "\"ada> x\"@customer.example" },
-		"two recipients":               func(m *send.Message) { m.Recipient = "ada@customer.example, eve@evil.example" },
-		"no recipient":                 func(m *send.Message) { m.Recipient = "" },
-		"no address":                   func(m *send.Message) { m.Recipient = "ada" },
-		"a bare host":                  func(m *send.Message) { m.Recipient = "ada@[127.0.0.1]" },
-		"a header of two lines":        func(m *send.Message) { m.Content.Headers = map[string]string{"X-A": "a\r\nBcc: eve@evil.example"} },
-		"a header's name of two lines": func(m *send.Message) { m.Content.Headers = map[string]string{"X-A: b\r\nBcc": "eve@evil.example"} },
-		"a reserved header":            func(m *send.Message) { m.Content.Headers = map[string]string{"BCC": "eve@evil.example"} },
-		"a header of the body":         func(m *send.Message) { m.Content.Headers = map[string]string{"Content-Type": "text/html"} },
+		"another Auto-Submitted": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"Auto-Submitted": "no"}
+		},
+		"a subject of two lines":      func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
+		"a subject of two lines (LF)": func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },
+		"a subject that is not UTF-8": func(m *send.Message) { m.Content.Subject = "a\xff" },
+		"a long subject":              func(m *send.Message) { m.Content.Subject = strings.Repeat("a ", 500) },
+		"a subject of a long word":    func(m *send.Message) { m.Content.Subject = strings.Repeat("a", 901) },
+		"a recipient of two lines":    func(m *send.Message) { m.Recipient = "ada@customer.example\r\nRCPT TO:<eve@evil.example>" },
+		"a recipient with a command":  func(m *send.Message) { m.Recipient = "\"ada> x\"@customer.example" },
+		"two recipients":              func(m *send.Message) { m.Recipient = "ada@customer.example, eve@evil.example" },
+		"no recipient":                func(m *send.Message) { m.Recipient = "" },
+		"no address":                  func(m *send.Message) { m.Recipient = "ada" },
+		"a bare host":                 func(m *send.Message) { m.Recipient = "ada@[127.0.0.1]" },
+		"a header of two lines": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"X-A": "a\r\nBcc: eve@evil.example"}
+		},
+		"a header's name of two lines": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"X-A: b\r\nBcc": "eve@evil.example"}
+		},
+		"a reserved header": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"BCC": "eve@evil.example"}
+		},
+		"a header of the body": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"Content-Type": "text/html"}
+		},
 		"a header twice": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"X-A": "1",
 				"x-a": "2"}
 		},
-		"a script as List-Unsubscribe": func(m *send.Message) { m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"} },
+		"a script as List-Unsubscribe": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"}
+		},
 		"one click without https": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"List-Unsubscribe": "mailto:a@shop.example",
 				"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
 		},
-		"two Reply-To addresses": func(m *send.Message) { m.Content.Headers = map[string]string{"Reply-To": "a@b.example, c@d.example"} },
+		"two Reply-To addresses": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"Reply-To": "a@b.example, c@d.example"}
+		},
 		"a file in a folder": func(m *send.Message) {
 			m.Content.Attachments = []send.Attachment{{Name: "../a", Type: "text/plain"}}
 		},

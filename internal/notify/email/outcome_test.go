@@ -55,7 +55,8 @@ func TestOutcomes(t *testing.T) {
 		{emailtest.Rcpt, "550 5.7.1 relaying denied", refused, "smtp_550_5.7.1", false, 0},
 		{emailtest.Rcpt, "reset", temporary, "connection", false, 0},
 		{emailtest.Rcpt, "stall", temporary, "timeout", false, 0},
-		{emailtest.Body, "reset", unknown, "connection", false, 0}, // the whole message may have been in the socket buffer
+		// the whole message may have been in the socket buffer
+		{emailtest.Body, "reset", unknown, "connection", false, 0},
 		{emailtest.Body, "stall", unknown, "timeout", false, 0},
 		{emailtest.End, "451 4.3.0 disk full", temporary, "smtp_451_4.3.0", false, 0},
 		{emailtest.End, "421 4.3.2 restarting", temporary, "smtp_421_4.3.2", false, 0},

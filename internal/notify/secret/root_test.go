@@ -109,7 +109,8 @@ func TestRootSecretSurvivesTheMasterKey(t *testing.T) {
 	same("both keys in the old order", old+"c")
 	same("the new key alone", "c")
 	id := parse(t, "c").IDs()[0]
-	if _, err := parse(t, old+"d").Root(t.Context(), app); err == nil || !strings.Contains(err.Error(), "needs the master key "+id) {
+	if _, err := parse(t, old+"d").Root(t.Context(), app); err == nil ||
+		!strings.Contains(err.Error(), "needs the master key "+id) {
 		t.Errorf("without the key: %v", err)
 	}
 	if _, err := super.Exec(t.Context(), "update secret_roots set sealed = sha256('x') || substr(sealed, 33)"); err != nil {

@@ -239,7 +239,8 @@ func TestAliyun(t *testing.T) {
 		signed += name + ":" + cmp.Or(q.Header.Get(name), q.Host) + "\n"
 	}
 	signed += "\n" + strings.Join(names, ";") + "\n" + sha(q.Header.Get("Body"))
-	if want := mac([]byte("secret"), "ACS3-HMAC-SHA256\n"+sha(signed)); !strings.HasSuffix(q.Header.Get("Authorization"),
+	if want := mac([]byte("secret"),
+		"ACS3-HMAC-SHA256\n"+sha(signed)); !strings.HasSuffix(q.Header.Get("Authorization"),
 		"Signature="+hex.EncodeToString(want)) {
 		t.Errorf("the signature does not match the request: %s", q.Header.Get("Authorization"))
 	}

@@ -308,7 +308,8 @@ func TestConcurrentPutsOfOneTemplate(t *testing.T) {
 
 func TestInvalidTemplateIsNotStored(t *testing.T) {
 	t.Parallel()
-	_, err := template.NewPut(caller, send.SMS, "A b", "nonsense!", &template.Definition{Text: "{{.x}}", OnUnknown: "x"})
+	_, err := template.NewPut(caller, send.SMS, "A b", "nonsense!",
+		&template.Definition{Text: "{{.x}}", OnUnknown: "x"})
 	f := fault.Of(err)
 	if !fault.Is(err, fault.FieldInvalid) || len(f.Fields) != 3 || f.Fields[2].Path != "definition.on_unknown" {
 		t.Error(err, f.Fields)

@@ -116,12 +116,14 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	measure := func(from int) map[string]int64 {
 		got := map[string]int64{}
 		most := func() int64 { return slices.Max(slices.Collect(maps.Values(got))) }
-		for round, end := 0, time.Now().Add(20*time.Second); round < 3 || most() > 500 && time.Now().Before(end); round++ {
+		for round, end := 0, time.Now().Add(20*time.Second); round < 3 || most() > 500 &&
+			time.Now().Before(end); round++ {
 			exec("delete from notify_endpoints where tenant_id = 1")
 			at := from + 100*round
 			fill("'active', null, null, 1", mine, at, at+2*n)
 			all := kinds(at)
-			for _, kind := range slices.Sorted(maps.Keys(all)) { // each walks over the rows that those before it have left
+			// each walks over the rows that those before it have left
+			for _, kind := range slices.Sorted(maps.Keys(all)) {
 				before, earlier := pgtest.Touched(t, "^notify_endpoints$", d.super, pool), batches()
 				all[kind]()
 				touched := pgtest.Touched(t, "^notify_endpoints$", d.super, pool) - before

@@ -196,7 +196,8 @@ func TestTimeoutIsObserved(t *testing.T) {
 				cancel()
 			}
 			<-r.Context().Done()
-			panic(http.ErrAbortHandler) // otherwise net/http sends a response while the sender is closing the connection
+			// otherwise net/http sends a response while the sender is closing the connection
+			panic(http.ErrAbortHandler)
 		})
 		if _, err := sender.Send(ctx, event()); send.Failed(err).Outcome != send.Unknown {
 			t.Error(err)

@@ -505,8 +505,8 @@ type PlanSteerRow struct {
 // right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
 // that another transaction changed meanwhile.
 // Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
-// transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as those
-// of batches: planning SentEventInsert anew would take longer than running it.
+// transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as
+// those of batches: planning SentEventInsert anew would take longer than running it.
 func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanSteerRow, error) {
 	row := db.QueryRow(ctx, planSteer, tenants)
 	var i PlanSteerRow
