@@ -260,11 +260,20 @@ cross join lateral (
         from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
     ) x (at, n, name, type, principal, request_id)
     union all
-    -- Others of the call that created it, such as that of the points in an Execute.
-    select v.recorded_at, 7, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+    -- Others of the calls that created and moved it, such as those of points and refunds in an Execute. Those of
+    -- payments are below.
+    select v.recorded_at, case when c.created then 7 else 2012 end, 'transfer', v.biz_no, v.type, v.principal,
+        v.request_id
     from (
+        select h.request_id, h.recorded_at, bool_or(h.revision = 1) as created
+        from machine_history h
+        where h.tenant_id = o.tenant_id and h.instance_id = o.order_id and h.actor <> 'timer'
+        group by h.request_id, h.recorded_at
+        offset 0
+    ) c
+    cross join lateral (
         select * from ledger_transfers w
-        where w.request_id = o.request_id and w.recorded_at = o.created_at
+        where w.request_id = c.request_id and w.recorded_at = c.recorded_at
         offset 0 -- without the tenant: with it, another index looks as good as the one on request ids
     ) v
     where v.tenant_id = o.tenant_id and not exists (
@@ -274,6 +283,13 @@ cross join lateral (
         and (v.reverses_id is null or o.balance_account is null or not exists (
             select from ledger_transfers f
             where f.tenant_id = o.tenant_id and f.transfer_id = v.reverses_id and f.biz_no = o.order_no || '/pay'))
+        and not exists (
+            select from payment_transactions x
+            where x.tenant_id = o.tenant_id and x.gateway = substring(v.biz_no from '^pay/([^/]+)/')
+                and x.transaction_id = substring(v.biz_no from '^pay/[^/]+/(.*)$'))
+        and not exists (
+            select from payment_refunds x
+            where x.tenant_id = o.tenant_id and x.refund_no = substring(v.biz_no from '^refund/(.*)/paid$'))
     union all
     select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
     from (
@@ -347,28 +363,59 @@ cross join lateral (
     from payment_notices n
     where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
     union all
-    select h.recorded_at, 4000 + least(h.revision, 1000), 'refund', r.refund_no,
-        audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause, h.principal,
-        h.request_id
+    select f.recorded_at, 60, 'transfer', f.biz_no, f.type, f.principal, f.request_id
+    from (
+        select v.gateway, v.transaction_id from payment_transactions v
+        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+        offset 0
+    ) x
+    cross join lateral (
+        select * from ledger_transfers v
+        where v.tenant_id = o.tenant_id and v.biz_no = 'pay/' || x.gateway || '/' || x.transaction_id
+        offset 0
+    ) f
+    union all
+    select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
     from (
         select * from payment_refunds v
         where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
         offset 0
     ) r
-    join machine_history h on h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
+    cross join lateral (
+        select h.recorded_at, 4000 + least(h.revision, 1000), 'refund', r.refund_no,
+            audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause, h.principal,
+            h.request_id
+        from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
+        union all
+        select y.at, y.n, y.what, h.biz_no, audit.decimal(h.amount, r.scale) || ' ' || r.asset || ' ' || y.state,
+            y.principal, y.request_id
+        from ledger_holds h
+        cross join lateral (
+            values (h.created_at, 3999, 'hold', 'held', h.principal, h.request_id),
+                (h.closed_at, 5001, 'hold ended', h.state, null, null)
+        ) y (at, n, what, state, principal, request_id)
+        where h.tenant_id = o.tenant_id and h.biz_no = 'refund/' || r.refund_no and y.at is not null
+        union all
+        select v.recorded_at, 5002, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+        from ledger_transfers v
+        where v.tenant_id = o.tenant_id and v.biz_no = 'refund/' || r.refund_no || '/paid'
+    ) x (at, n, what, name, detail, principal, request_id)
     union all
-    select x.at, x.n, x.what, f.out_trade_no, x.detail, x.principal, x.request_id
+    select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
     from (
         select * from payment_flags v
         where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
         offset 0
     ) f
     cross join lateral (
-        values (f.created_at, 3500, 'flag', f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency,
-                null, f.request_id),
-            (f.resolved_at, 3501, 'flag resolved', f.resolution || coalesce(': ' || f.note, ''), f.resolved_by,
-                f.resolved_request_id)
-    ) x (at, n, what, detail, principal, request_id)
+        values (f.created_at, 3500, 'flag', f.out_trade_no,
+                f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency, null, f.request_id),
+            (f.resolved_at, 3501, 'flag resolved', f.out_trade_no, f.resolution || coalesce(': ' || f.note, ''),
+                f.resolved_by, f.resolved_request_id)
+        union all
+        select v.recorded_at, 3502, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+        from ledger_transfers v where v.tenant_id = o.tenant_id and v.biz_no = 'flag/' || f.flag_id
+    ) x (at, n, what, name, detail, principal, request_id)
     where x.at is not null
 ) s
 left join access_tenants t on t.tenant_id = o.tenant_id;
@@ -377,9 +424,10 @@ comment on view audit.order_story is
     'its coupon, its hold, its transfer, the claim on its purchase, its messages and what became of them, and its '
     'payments. Ask for one order, by tenant and order_no, in the order of at, n. Messages are those under the '
     'order''s numbers, and all others of the calls that created and moved it: a call that moved several orders has its '
-    'messages in the story of each. Transfers are the order''s own, and those of the call that created it. Not here, '
-    'because no index finds them: messages with a number of their own that were suppressed as repeats, and messages '
-    'and transfers of the creating call that were recorded while the database''s clock was behind recorded times.';
+    'messages in the story of each. Transfers are the order''s own, those of its payments, refunds and flags, and all '
+    'others of the calls that created and moved it. Not here, because no index finds them: messages with a number of '
+    'their own that were suppressed as repeats, and messages and transfers of those calls that were recorded while the '
+    'database''s clock was behind recorded times.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
@@ -389,9 +437,10 @@ comment on column audit.order_story.n is
 comment on column audit.order_story.what is
     'token spent: the submit token of the call that created it; move: of the order, or its creation; purchase: '
     'claimed by its creation, or a unit of a sale; reservation; reservation ended; unsell: sold units came back; '
-    'coupon: locked, given back or used; hold; hold ended; transfer, also its reversal; message: accepted; message '
-    'repeated: a message of the order''s creation that was suppressed, because it repeats an earlier one; message '
-    'event: of a message; payment, refund: a move of it, or its creation; notice: of a gateway; flag; flag resolved.';
+    'coupon: locked, given back or used; hold, also that of a refund; hold ended; transfer, also its reversal; '
+    'message: accepted; message repeated: a message of the order''s creation that was suppressed, because it repeats '
+    'an earlier one; message event: of a message; payment, refund: a move of it, or its creation; notice: of a '
+    'gateway; flag; flag resolved.';
 comment on column audit.order_story.name is
     'SHA-256 of the token; state that the order entered; parts of the purchase, or sale; item and number of the '
     'reservation; code of the coupon; biz_no of the hold or transfer; biz_no of the message, or its number if it has '

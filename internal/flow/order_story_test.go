@@ -7,10 +7,12 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
@@ -136,4 +138,34 @@ reservation ended|tea b/1|3 sold|test|q2
 message|ID|webhook order.cancelled shop|test|q2
 message|ID|webhook order.paid shop|test|q2
 message|own-1|email made a***@example.com|test|q2`)
+}
+
+// The money of payments, refunds and flags is in the story too.
+func TestTheStoryOfAnOrderHasItsMoney(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o", outside)
+	m.create("o", "p1")
+	m.says(notice("n1", amountOf("10", "CNY")), "applied")
+	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
+	m.gets(refund("r1", "4"), "r1 asked")
+	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
+	m.gets(refund("r2", ""), "r2 asked") // the order is refunding
+	m.says(notice("m2", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
+	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "second_transaction write_off")
+	got := m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '\d{6,}', 'ID'), detail), E'\n'
+		order by at, n, name, detail) from audit.order_story
+		where order_no = 'o' and what in ('transfer', 'hold', 'hold ended')`)
+	if want := strings.TrimSpace(`
+transfer|pay/g/t1|payment
+transfer|pay/g/t2|payment
+hold|refund/r1|4.00 CNY held
+hold ended|refund/r1|4.00 CNY captured
+transfer|refund/r1/paid|refund
+hold|refund/r2|6.00 CNY held
+hold ended|refund/r2|6.00 CNY captured
+transfer|refund/r2/paid|refund
+transfer|flag/ID|payment`); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 }

@@ -403,7 +403,7 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 			"view": {func() (n int) {
 				check(d.super.QueryRow(ctx, "select count(*) from audit.order_story where tenant = 'demo' and order_no = 'b777'").Scan(&n))
 				return n
-			}, 3, 300}, // the order's refund, and a notice of the console with its flag
+			}, 4, 300}, // the order's refund with its hold, and a notice of the console with its flag
 		} {
 			if rows := c.read(); rows != c.rows { // reads the catalog
 				t.Errorf("%s: %d rows", what, rows)

@@ -520,10 +520,12 @@ func TestTheStoryOfAnOrderHasItsWholeCall(t *testing.T) {
 		t.Errorf("the stories have %d of 3 transfers", n)
 	}
 	ok(c, "Transfer", pay("other", "world", "u:a", "1"), new(ledgerv1.TransferResponse))
+	ok(c, "Batch.Execute", execute(operation("move", moveOrder("o-1", "paid", "p")),
+		operation("bonus", pay("o-1/bonus", "world", "u:a", "1"))), new(batchv1.ExecuteResponse))
 	sum := sha256.Sum256([]byte(token))
 	var got string
 	if err := c.Pool.QueryRow(t.Context(), `select string_agg(what || '|' || name || '|' || detail, E'\n' order by at, n, name)
-		from audit.order_story where order_no = 'o-1'`).Scan(&got); err != nil {
+		from audit.order_story where order_no = 'o-1' and what !~ '^message'`).Scan(&got); err != nil {
 		t.Fatal(err)
 	}
 	want := "token spent|" + hex.EncodeToString(sum[:]) + `|checkout
@@ -531,7 +533,12 @@ move|awaiting_payment|creation
 reservation|tea o-1/1|3 reserved
 hold|o-1/hold|4.00 COIN held
 purchase|["o-1"]|claimed for 00:05:00
-transfer|o-1/points|points`
+transfer|o-1/points|points
+move|paid|p
+reservation ended|tea o-1/1|3 sold
+hold ended|o-1/hold|4.00 COIN captured
+transfer|o-1/pay|order
+transfer|o-1/bonus|transfer`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
