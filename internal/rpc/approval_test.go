@@ -313,6 +313,21 @@ func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 	}
 }
 
+// An Execute whose GrabMany needs an approval can be requested.
+func TestAnExecuteWithManyGrabsCanBeApproved(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t, always("sale.grab"))
+	o.ann.executed(execute(operation("", putItem("tv", "TV")), operation("", restock("tv", "first", 10))))
+	o.ann.putSale(saleOf("tv", "tv", "COIN"))
+	many := execute(operation("", &salev1.GrabManyRequest{Sale: "tv", Grabs: []*salev1.Grab{{Buyer: "x"}}}))
+	if a := o.ann.call(connectJSON, "Batch.Execute", many); a.Reason(t) != "APPROVAL_REQUIRED" {
+		t.Errorf("%s", a.Raw)
+	}
+	if a := o.ann.call(connectJSON, "Approval.RequestApproval", wish(many)); a.Code != "" {
+		t.Errorf("%s", a.Raw)
+	}
+}
+
 // Each item of a batch is refused by itself.
 func TestItemsOfBatchesNeedApprovalEach(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,8 @@ type step struct {
 	lacks  bool
 	lacked []flow.Command
 
-	response proto.Message // of the current attempt
+	response proto.Message // of the current attempt; nil: err
+	err      error
 }
 
 // read decodes an operation.
@@ -216,8 +217,9 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	var rows lacking
 	for i := range e.steps {
 		s := &e.steps[i]
-		existed, err := e.apply(tx, s)
-		if rows.note(err) {
+		var existed bool
+		err := rows.try(func() (err error) { existed, err = e.apply(tx, s); return err })
+		if s.err = err; rows.note(err) {
 			continue
 		}
 		if err != nil {
@@ -238,9 +240,22 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	return answer, nil
 }
 
-// lacking notes that a command of several lacks rows. The attempt is lost then, but the commands after it run all the
-// same: the next attempt has the rows that all of them lack.
+// lacking notes that a command of several lacks rows, or has to wait for a later batch. The attempt is lost then, but
+// the commands after it run all the same: the next attempt has the rows that all of them lack.
 type lacking struct{ err error } // commit.ErrMoreRows or commit.ErrLater
+
+// try runs a command. In a lost attempt its panic does not count, such as that of too many ids: the commands before it
+// may have made its work small.
+func (l *lacking) try(run func() error) (err error) {
+	if l.err != nil {
+		defer func() {
+			if recover() != nil {
+				err = l.err
+			}
+		}()
+	}
+	return run()
+}
 
 // note takes the error of a command, and reports whether the result of this command, or any before, lacks rows.
 func (l *lacking) note(err error) bool {
@@ -280,7 +295,7 @@ func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err 
 	var names []string
 	for _, r := range s.references {
 		if r.from.response == nil {
-			return g, commit.ErrMoreRows // that operation lacks rows
+			return g, r.from.err // that operation lacks rows, or has to wait
 		}
 		name, err := r.fill(request)
 		if err != nil {

@@ -177,7 +177,8 @@ func (g *grabs) Apply(tx *flow.Tx) (any, error) {
 	all := make([]flow.Grabbed, len(g.list))
 	var rows lacking
 	for i, x := range g.list {
-		answer, err := x.Apply(tx)
+		var answer any
+		err := rows.try(func() (err error) { answer, err = x.Apply(tx); return err })
 		if rows.note(err) {
 			continue
 		}
