@@ -268,10 +268,10 @@ func (s *shop) judgeGateways() {
 }
 
 // verify runs ledgerd verify.
-func (s *shop) verify() {
-	cmd := exec.Command(s.binary, "verify")
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.db.SuperDSN)
+func (w *world) verify() {
+	cmd := exec.Command(w.binary, "verify")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+w.db.SuperDSN)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		s.t.Errorf("verify: %v\n%s", err, out)
+		w.t.Errorf("verify: %v\n%s", err, out)
 	}
 }
