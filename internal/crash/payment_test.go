@@ -98,8 +98,7 @@ func (s *shop) open(c *client.Client) {
 	}
 	for _, g := range atGateways {
 		if err == nil {
-			_,
-				err = c.Payments.PutGateway(ctx,
+			_, err = c.Payments.PutGateway(ctx,
 				&paymentv1.PutGatewayRequest{Gateway: &paymentv1.Gateway{Gateway: g.name, Clearing: "at:" + g.name,
 					Suspense: "lost:" + g.name, Payee: "shop"}})
 		}

@@ -309,8 +309,7 @@ func TestRepeatWaitsForTheCommitOfTheFirstCall(t *testing.T) {
 	g.waits()
 	repeat := make(chan string, 1)
 	go func() {
-		out,
-			err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Ledger(transfer("pay", user(0),
+		out, err := other.Do(t.Context(), submission(flow.Submission{Command: flow.Ledger(transfer("pay", user(0),
 			user(1), "1"))}))
 		repeat <- ending(out, err)
 	}()

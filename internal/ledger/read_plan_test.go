@@ -159,8 +159,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 		{"balance at an effective time", 200, 1,
 			func() (int, error) { _, err := r.BalanceAtEffective(ctx, 1, "world", "CNY", day); return 1, err }},
 		{"sums of one user", 20, 1, func() (int, error) {
-			s,
-				err := r.BalanceSums(ctx, 1, "user:500:*", "")
+			s, err := r.BalanceSums(ctx, 1, "user:500:*", "")
 			return len(s), err
 		}},
 		{"trial balance of one user", 40, 1, func() (int, error) {

@@ -216,8 +216,7 @@ func TestPagesReadTheirOwnRows(t *testing.T) {
 		}
 		for what, read := range map[string]func(){
 			"machine": func() {
-				_,
-					_ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0)
+				_, _ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0)
 			},
 			"machines":                       func() { _, _, _ = p.reader.Machines(ctx, 1, 10, "") },
 			"instance":                       func() { _, _ = p.reader.Instance(ctx, key) },

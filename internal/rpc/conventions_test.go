@@ -77,8 +77,7 @@ func checkPages(t *testing.T, m protoreflect.MessageDescriptor) {
 	if r := rules.GetInt32(); !r.HasGte() || r.GetGte() != 0 || !r.HasLte() || r.GetLte() != 1000 {
 		t.Errorf("%s.page_size is not limited to 0 through 1,000: %v", m.FullName(), rules)
 	}
-	answer,
-		err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.TrimSuffix(string(m.
+	answer, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.TrimSuffix(string(m.
 		FullName()), "Request") + "Response"))
 	if err != nil || answer.(protoreflect.MessageDescriptor).Fields().ByName("next_page_token") == nil ||
 		m.Fields().ByName("page_token") == nil {

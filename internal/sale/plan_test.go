@@ -328,8 +328,7 @@ func TestReadsOfSalesAndCouponsReadTheirOwnRows(t *testing.T) {
 				return names(list, err)
 			}, 10, 60},
 			"coupon": {func() int {
-				_,
-					err := coupons.Coupon(ctx, coupon.Key{Tenant: 1, Code: "u777"})
+				_, err := coupons.Coupon(ctx, coupon.Key{Tenant: 1, Code: "u777"})
 				return found(err)
 			}, 1, 20},
 			"campaign":         {page(coupon.Filter{Campaign: "big"}), 10, 150},

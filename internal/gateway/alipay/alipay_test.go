@@ -143,8 +143,7 @@ func TestSignaturesByOpenSSL(t *testing.T) {
 		"wrong percent":  append(encode(form, good), "&x=%zz"...),
 		"empty":          nil,
 		"key of the app": encode(form, func() string {
-			s,
-				_ := gateway.SignRSA(p.foreign(t), content(form, false))
+			s, _ := gateway.SignRSA(p.foreign(t), content(form, false))
 			return s
 		}()),
 		"a semicolon added": append(encode(form, good), ";x=1"...),
