@@ -290,6 +290,10 @@ cross join lateral (
         and not exists (
             select from payment_refunds x
             where x.tenant_id = o.tenant_id and x.refund_no = substring(v.biz_no from '^refund/(.*)/paid$'))
+        and not exists (
+            select from payment_flags x
+            where x.tenant_id = o.tenant_id
+                and x.flag_id = substring(v.biz_no from '^flag/([0-9]{1,18})$')::bigint)
     union all
     select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
     from (

@@ -153,9 +153,19 @@ func TestTheStoryOfAnOrderHasItsMoney(t *testing.T) {
 	m.gets(refund("r2", ""), "r2 asked") // the order is refunding
 	m.says(notice("m2", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "second_transaction write_off")
-	got := m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '\d{6,}', 'ID'), detail), E'\n'
-		order by at, n, name, detail) from audit.order_story
-		where order_no = 'o' and what in ('transfer', 'hold', 'hold ended')`)
+	m.payableOrder("late", outside)
+	m.create("late", "p2")
+	m.says(notice("n3", amountOf("9", "CNY"), of("p2", "t3")), "flagged")
+	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept") // moves the order
+	money := func(no string) string {
+		return m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '\d{6,}', 'ID'), detail), E'\n'
+			order by at, n, name, detail) from audit.order_story
+			where order_no = $1 and what in ('transfer', 'hold', 'hold ended')`, no)
+	}
+	if got := money("late"); got != "transfer|pay/g/t3|payment\ntransfer|flag/ID|payment" {
+		t.Errorf("late: %s", got)
+	}
+	got := money("o")
 	if want := strings.TrimSpace(`
 transfer|pay/g/t1|payment
 transfer|pay/g/t2|payment
