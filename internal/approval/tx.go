@@ -28,7 +28,7 @@ type Row = commit.Row[Key, row]
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, row](compare)
+	table = commit.NewKeyOrder[Key, row](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -26,7 +26,7 @@ type Row = commit.Row[Key, Claim]
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, Claim](compare)
+	table = commit.NewKeyOrder[Key, Claim](compare)
 )
 
 func NewTx() *Tx { return &Tx{claims: table.Rows()} }

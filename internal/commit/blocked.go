@@ -19,23 +19,23 @@ type blockedJobs[T any] struct {
 	found    []*job[T]            // found blocked, each in an attempt of its own
 	untried  []*job[T]            // set aside without an attempt
 	turns    int64                // jobs that joined one of the lists
-	held     map[uint64]time.Time // rows and names of found jobs, except free ones, with the time of the last find
+	locked   map[uint64]time.Time // rows and names of found jobs, except free ones, with the time of the last find
 	free     map[uint64]time.Time // rows and names of batches that committed while jobs were blocked
 	retrying atomic.Bool          // the goroutine runs; set under mu
 }
 
 // search is a bisection for the jobs that need a lock of another transaction. Once it has found one, it sets aside the
-// remaining jobs that share a row or name with it: bisecting all jobs that need one held row would take two lock
+// remaining jobs that share a row or name with it: bisecting all jobs that need one locked row would take two lock
 // timeouts for each of them.
 type search struct {
-	held    map[uint64]time.Time
+	locked  map[uint64]time.Time
 	found   int
 	tenants map[int32]bool // whose jobs it has found
 	until   time.Time      // see over
 }
 
 func newSearch() *search {
-	return &search{held: map[uint64]time.Time{}, tenants: map[int32]bool{}, until: time.Now().Add(searchTime)}
+	return &search{locked: map[uint64]time.Time{}, tenants: map[int32]bool{}, until: time.Now().Add(searchTime)}
 }
 
 const (
@@ -44,11 +44,11 @@ const (
 	// without a search.
 	minFound   = 4
 	searchTime = 500 * time.Millisecond
-	// heldLife is how long a row stays marked as held after the last find, unless a batch with it commits. Callers with
-	// short deadlines retry within this time.
-	heldLife = 10 * time.Second
-	// freeLife is the time after a batch's commit in which its rows are not marked as held, even if a blocked job needs
-	// them too.
+	// lockedLife is how long a row stays marked as locked after the last find, unless a batch with it commits. Callers
+	// with short deadlines retry within this time.
+	lockedLife = 10 * time.Second
+	// freeLife is the time after a batch's commit in which its rows are not marked as locked, even if a blocked job
+	// needs them too.
 	freeLife = time.Second
 )
 
@@ -66,7 +66,7 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 		return e.runHalves(conn, jobs, s)
 	}
 	unclaim(jobs)
-	e.markHeld(jobs[0], s)
+	e.markLocked(jobs[0], s)
 	jobs[0].awaitsRows.Store(true)
 	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
 		e.block(jobs[0])
@@ -107,8 +107,9 @@ func (e *Engine[T]) block(j *job[T]) {
 	e.startRetry(j)
 }
 
-// markHeld marks the rows and names of a blocked job as held, except those of batches that committed within freeLife.
-func (e *Engine[T]) markHeld(j *job[T], s *search) {
+// markLocked marks the rows and names of a blocked job as locked, except those of batches that committed within
+// freeLife.
+func (e *Engine[T]) markLocked(j *job[T], s *search) {
 	rows := e.rowsOf(j)
 	s.found++
 	s.tenants[j.Tenant] = true
@@ -116,21 +117,21 @@ func (e *Engine[T]) markHeld(j *job[T], s *search) {
 	defer e.blocked.mu.Unlock()
 	for _, h := range rows {
 		if time.Since(e.blocked.free[h]) > freeLife {
-			s.held[h] = time.Now()
-			e.blocked.held[h] = time.Now()
+			s.locked[h] = time.Now()
+			e.blocked.locked[h] = time.Now()
 		}
 	}
 }
 
-// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. When the
+// setAside moves the jobs that need what a search found locked to the blocked jobs, and returns the others. When the
 // search is over, it moves all jobs of the tenants whose jobs it found. The jobs have no effect. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
-	if s == nil || len(s.held) == 0 && len(s.tenants) == 0 {
+	if s == nil || len(s.locked) == 0 && len(s.tenants) == 0 {
 		return jobs
 	}
 	var aside []*job[T]
 	for _, j := range jobs {
-		if s.over() && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.isHeld) {
+		if s.over() && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.isLocked) {
 			aside = append(aside, j)
 		} else {
 			others = append(others, j)
@@ -147,7 +148,7 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 // has found: others wait for it.
 func (s *search) over() bool { return s.found >= minFound && time.Now().After(s.until) }
 
-func (s *search) isHeld(hash uint64) bool { return !s.held[hash].IsZero() }
+func (s *search) isLocked(hash uint64) bool { return !s.locked[hash].IsZero() }
 
 // rowsOf returns the hashes of the rows and names that a command needs, except those that Discover finds.
 func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
@@ -161,26 +162,26 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	return slices.Concat(l.shared, l.owned)
 }
 
-// known returns a search that begins with the rows marked as held, or nil if there are none.
+// known returns a search that begins with the rows marked as locked, or nil if there are none.
 func (b *blockedJobs[T]) known() *search {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	prune(b.held, heldLife)
-	if len(b.held) == 0 {
+	prune(b.locked, lockedLife)
+	if len(b.locked) == 0 {
 		return nil
 	}
-	return &search{held: maps.Clone(b.held)}
+	return &search{locked: maps.Clone(b.locked)}
 }
 
-// release records that a batch committed, so that no row or name of it is held.
+// release records that a batch committed, so that no row or name of it is locked.
 func (b *blockedJobs[T]) release(l *Latches) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.held) == 0 && !b.retrying.Load() {
+	if len(b.locked) == 0 && !b.retrying.Load() {
 		return
 	}
 	for _, h := range slices.Concat(l.shared, l.owned) {
-		delete(b.held, h)
+		delete(b.locked, h)
 		if b.retrying.Load() {
 			b.free[h] = time.Now()
 		}
@@ -208,8 +209,8 @@ func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 }
 
 // retryBlocked retries blocked jobs in rounds, each with a search that begins without marked rows. The rows of batches
-// that just committed are not marked: otherwise a job that needs a held row and a popular one would set aside all jobs
-// of the popular row again and again.
+// that just committed are not marked: otherwise a job that needs a locked row and a popular one would set aside all
+// jobs of the popular row again and again.
 func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {

@@ -80,7 +80,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 		slots: slots[T]{tenants: make(map[int32]*tenantSlots[T])}, ended: make(chan struct{}),
 	}
 	e.inflight.jobs = make(map[inflightKey]*job[T])
-	e.blocked.held, e.blocked.free = map[uint64]time.Time{}, map[uint64]time.Time{}
+	e.blocked.locked, e.blocked.free = map[uint64]time.Time{}, map[uint64]time.Time{}
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}

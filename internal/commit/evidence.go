@@ -80,7 +80,8 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 	return committed
 }
 
-// ending is how an attempt ended. The switch in Engine.run handles each of them.
+// ending is how an attempt ended. The switch in Engine.run handles each of them; runDirect leaves to it all that are
+// not about the rows of its command.
 type ending int
 
 const (

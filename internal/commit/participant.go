@@ -126,7 +126,7 @@ type Rows[K comparable, V any] struct {
 	Now time.Time // of the batch; set by Start
 	ID  func() int64
 
-	table  *Table[K, V]
+	order  *KeyOrder[K, V]
 	wanted map[K]*Row[K, V]
 	list   []*Row[K, V] // wanted and added, in order
 	mark   int
@@ -152,25 +152,24 @@ type rowSave[K comparable, V any] struct {
 	old Row[K, V]
 }
 
-// Table has what the sets of rows of one table have in common: the order and the hash of keys, equal in all batches of
-// the process.
-type Table[K comparable, V any] struct {
+// KeyOrder is the order and the hash of the keys of a table, equal in all batches of the process.
+type KeyOrder[K comparable, V any] struct {
 	compare func(a, b K) int
 	seed    maphash.Seed
 }
 
-// NewTable declares a table with the order in which all batches lock and write its rows.
-func NewTable[K comparable, V any](compare func(a, b K) int) *Table[K, V] {
-	return &Table[K, V]{compare, maphash.MakeSeed()}
+// NewKeyOrder declares the order in which all batches lock and write the rows of a table.
+func NewKeyOrder[K comparable, V any](compare func(a, b K) int) *KeyOrder[K, V] {
+	return &KeyOrder[K, V]{compare, maphash.MakeSeed()}
 }
 
 // Rows returns an empty set.
-func (t *Table[K, V]) Rows() Rows[K, V] {
-	return Rows[K, V]{table: t, wanted: make(map[K]*Row[K, V]), gen: 1}
+func (t *KeyOrder[K, V]) Rows() Rows[K, V] {
+	return Rows[K, V]{order: t, wanted: make(map[K]*Row[K, V]), gen: 1}
 }
 
 // Hash returns the hash of a key for Latches.
-func (t *Table[K, V]) Hash(k K) uint64 { return maphash.Comparable(t.seed, k) }
+func (t *KeyOrder[K, V]) Hash(k K) uint64 { return maphash.Comparable(t.seed, k) }
 
 // Want names a row to lock and load. After the load it panics for any other row, because that row would seem not to
 // exist. See Wanted.
@@ -233,14 +232,14 @@ func (s *Rows[K, V]) sorted(want func(*Row[K, V]) bool) []*Row[K, V] {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(rows, func(a, b *Row[K, V]) int { return s.table.compare(a.Key, b.Key) })
+	slices.SortFunc(rows, func(a, b *Row[K, V]) int { return s.order.compare(a.Key, b.Key) })
 	return rows
 }
 
 // Latch owns all wanted keys.
 func (s *Rows[K, V]) Latch(l *Latches) {
 	for k := range s.wanted {
-		l.Own(s.table.Hash(k))
+		l.Own(s.order.Hash(k))
 	}
 }
 

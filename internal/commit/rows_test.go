@@ -12,7 +12,7 @@ import (
 // The model is a plain map. It predicts the values after Undo and the rows to insert and to update.
 func TestRowsMatchAModel(t *testing.T) {
 	t.Parallel()
-	table := NewTable[int, string](cmp.Compare)
+	table := NewKeyOrder[int, string](cmp.Compare)
 	rapid.Check(t, func(t *rapid.T) {
 		const keys = 5
 		rows := table.Rows()
@@ -86,7 +86,7 @@ func TestRowsMatchAModel(t *testing.T) {
 // A row named after the load would seem not to exist.
 func TestRowsMustBeNamedBeforeTheLoad(t *testing.T) {
 	t.Parallel()
-	rows := NewTable[int, string](cmp.Compare).Rows()
+	rows := NewKeyOrder[int, string](cmp.Compare).Rows()
 	before := rows.Want(1)
 	rows.Start(Times{}, func() int64 { return 1 })
 	if rows.Want(1) != before {

@@ -22,7 +22,7 @@ type Row = commit.Row[Key, Coupon]
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, Coupon](compare)
+	table = commit.NewKeyOrder[Key, Coupon](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)

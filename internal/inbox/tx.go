@@ -23,7 +23,7 @@ type Tx struct {
 	dead []*deadSet
 }
 
-var table = commit.NewTable[Key, Message](compareKeys)
+var table = commit.NewKeyOrder[Key, Message](compareKeys)
 
 func NewTx() *Tx { return &Tx{rows: table.Rows()} }
 

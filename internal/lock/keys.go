@@ -14,7 +14,7 @@ type Keys struct {
 }
 
 var (
-	keyTable = commit.NewTable[Key, struct{}](compareKeys)
+	keyTable = commit.NewKeyOrder[Key, struct{}](compareKeys)
 
 	_ commit.Participant = (*Keys)(nil)
 )

@@ -64,7 +64,7 @@ type Tx struct {
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, row](compareKeys)
+	table = commit.NewKeyOrder[Key, row](compareKeys)
 
 	_ commit.Participant = (*Tx)(nil)
 )

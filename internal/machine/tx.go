@@ -60,8 +60,8 @@ type step struct {
 
 var (
 	q             db.Queries
-	instanceTable = commit.NewTable[Key, stored](compareKeys)
-	machineTable  = commit.NewTable[Name, newest](compareNames)
+	instanceTable = commit.NewKeyOrder[Key, stored](compareKeys)
+	machineTable  = commit.NewKeyOrder[Name, newest](compareNames)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -136,10 +136,10 @@ func compareCounters(a, b counterKey) int {
 }
 
 var (
-	nameTable        = commit.NewTable[nameKey, name](compareNames)
-	fingerprintTable = commit.NewTable[fingerprintKey, fingerprint](compareFingerprints)
-	queueTable       = commit.NewTable[Key, queued](compareKeys)
-	counterTable     = commit.NewTable[counterKey, counter](compareCounters)
+	nameTable        = commit.NewKeyOrder[nameKey, name](compareNames)
+	fingerprintTable = commit.NewKeyOrder[fingerprintKey, fingerprint](compareFingerprints)
+	queueTable       = commit.NewKeyOrder[Key, queued](compareKeys)
+	counterTable     = commit.NewKeyOrder[counterKey, counter](compareCounters)
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)

@@ -32,7 +32,7 @@ type Row = commit.Row[Key, Order]
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, Order](compare)
+	table = commit.NewKeyOrder[Key, Order](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -91,13 +91,13 @@ func (c dueCall) sameSubject(d dueCall) bool {
 
 var (
 	q                db.Queries
-	paymentTable     = commit.NewTable[Key, Payment](comparePayments)
-	refundTable      = commit.NewTable[RefundKey, Refund](compareRefunds)
-	transactionTable = commit.NewTable[TransactionKey, Transaction](compareTransactions)
-	noticeTable      = commit.NewTable[NoticeKey, Recorded](compareNotices)
-	flagTable        = commit.NewTable[FlagKey, Flag](compareFlags)
-	gatewayTable     = commit.NewTable[GatewayKey, Gateway](compareGateways)
-	consoleTable     = commit.NewTable[ConsoleKey, ConsoleRefund](compareConsoles)
+	paymentTable     = commit.NewKeyOrder[Key, Payment](comparePayments)
+	refundTable      = commit.NewKeyOrder[RefundKey, Refund](compareRefunds)
+	transactionTable = commit.NewKeyOrder[TransactionKey, Transaction](compareTransactions)
+	noticeTable      = commit.NewKeyOrder[NoticeKey, Recorded](compareNotices)
+	flagTable        = commit.NewKeyOrder[FlagKey, Flag](compareFlags)
+	gatewayTable     = commit.NewKeyOrder[GatewayKey, Gateway](compareGateways)
+	consoleTable     = commit.NewKeyOrder[ConsoleKey, ConsoleRefund](compareConsoles)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -23,7 +23,7 @@ type Row = commit.Row[Key, Sale]
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, Sale](compare)
+	table = commit.NewKeyOrder[Key, Sale](compare)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -46,9 +46,9 @@ type save struct {
 
 var (
 	q                db.Queries
-	detailTable      = commit.NewTable[ItemKey, Details](ItemKey.compare)
-	reservationTable = commit.NewTable[numbered, Reservation](numbered.compare)
-	changeTable      = commit.NewTable[numbered, Change](numbered.compare)
+	detailTable      = commit.NewKeyOrder[ItemKey, Details](ItemKey.compare)
+	reservationTable = commit.NewKeyOrder[numbered, Reservation](numbered.compare)
+	changeTable      = commit.NewKeyOrder[numbered, Change](numbered.compare)
 	segmentSeed      = maphash.MakeSeed()
 )
 

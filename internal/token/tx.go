@@ -71,7 +71,7 @@ func (b binding) of(c commit.Caller, now time.Time) row {
 
 var (
 	q     db.Queries
-	table = commit.NewTable[key, row](compareKeys)
+	table = commit.NewKeyOrder[key, row](compareKeys)
 )
 
 func NewTx() *Tx { return &Tx{table.Rows()} }

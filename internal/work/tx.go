@@ -17,7 +17,7 @@ type Tx struct {
 
 var (
 	q     db.Queries
-	table = commit.NewTable[Key, work](compareKeys)
+	table = commit.NewKeyOrder[Key, work](compareKeys)
 )
 
 var _ commit.Participant = (*Tx)(nil)

@@ -97,7 +97,7 @@ func (r *row) forget() time.Time {
 
 var (
 	q     db.Queries
-	table = commit.NewTable[key, row](compareKeys)
+	table = commit.NewKeyOrder[key, row](compareKeys)
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)

@@ -56,7 +56,7 @@ type version struct {
 
 var (
 	q     db.Queries
-	table = commit.NewTable[key, root](compareKeys)
+	table = commit.NewKeyOrder[key, root](compareKeys)
 )
 
 // NewTx returns an empty transaction.

@@ -35,7 +35,7 @@ type Tx struct {
 	slots map[int32][]int16 // used ones, of the tenants in which endpoints are created
 }
 
-var table = commit.NewTable[Key, stored](compareKeys)
+var table = commit.NewKeyOrder[Key, stored](compareKeys)
 
 // NewTx returns an empty transaction.
 func NewTx() *Tx { return &Tx{rows: table.Rows()} }
