@@ -12,43 +12,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
-	"github.com/ledgerd/ledgerd/internal/inbox"
-	"github.com/ledgerd/ledgerd/internal/ledger"
-	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
-	"github.com/ledgerd/ledgerd/internal/notify/code"
-	"github.com/ledgerd/ledgerd/internal/payment"
-	"github.com/ledgerd/ledgerd/internal/stock"
-	"github.com/ledgerd/ledgerd/internal/token"
-	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // background starts the background tasks, such as lapsing holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "observe readiness", s.observeReadiness)
 	s.every(ctx, 10*time.Second, "read the epoch of the database", s.observeEpoch)
-	s.every(ctx, time.Second, "lapse holds", handle(s, late(ledger.DueHolds), lapseHolds))
-	s.every(ctx, time.Second, "lapse reservations", handle(s, late(stock.DueItems), lapseReservations))
-	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
-	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
-	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
-	s.work.Go(func() { s.pay(ctx) })
+	s.runDomains(ctx)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(),
-			code.Codes()}, inbox.Tables(), notify.Tables())}
+		Tables: expiring()}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
-	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
-	s.work.Go(func() { s.locks.waiting.Run(ctx) })
-	s.work.Go(func() { s.deliver(ctx) })
-	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
 	if s.transport != nil {
 		s.every(ctx, reloadPause, "read the files of TLS", s.transport.reload)
 	}
@@ -65,17 +46,6 @@ func (s *Server) keepPartitions(ctx context.Context) error {
 		s.log.Info("created and dropped partitions of messages", "made", made, "dropped", dropped, "left_over", left)
 	}
 	return err
-}
-
-// lapseDelay is how long after its end a hold or a reservation lapses by a task. Those of an order that has timed out
-// are freed before by the timer of the order, in one commit.
-const lapseDelay = 3 * time.Second
-
-func late[T any](find func(context.Context, *pgxpool.Pool, time.Duration, T, int32) ([]T, error)) func(context.Context,
-	*pgxpool.Pool, T, int32) ([]T, error) {
-	return func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error) {
-		return find(ctx, pool, lapseDelay, after, limit)
-	}
 }
 
 // taskTimeout bounds a run of a background task: its connection may be silent.
@@ -196,33 +166,3 @@ func temporary(err error) bool {
 
 // scheduler is the principal of background work. Its request ids begin with it.
 const scheduler = "scheduler"
-
-// lapseHolds lapses the due holds of each account together.
-func lapseHolds(due []ledger.DueHold) (commands []flow.Submission) {
-	for _, a := range ledger.AccountsOf(due) {
-		commands = append(commands, flow.Submission{Tenant: a.Tenant, Rows: 1,
-			Command: flow.Ledger(&ledger.LapseCommand{Account: a})})
-	}
-	return commands
-}
-
-// lapseReservations lapses the due reservations of each item together.
-func lapseReservations(due []stock.DueItem) (commands []flow.Submission) {
-	for _, i := range stock.ItemsOf(due) {
-		commands = append(commands, flow.Submission{Tenant: i.Tenant, Rows: 1,
-			Command: flow.Stock(&stock.LapseCommand{Item: i})})
-	}
-	return commands
-}
-
-// fireTimers records the moves of instances whose timer has fired. Each has a request id of its own, as if it were a
-// call: audit.order_story finds the event of a move by it, among those of other instances in the batch.
-func fireTimers(due []machine.Due) (commands []flow.Submission) {
-	for _, d := range due {
-		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler,
-			RequestID: fmt.Sprintf("%s.%d", scheduler, d.ID)}
-		commands = append(commands, flow.Submission{Tenant: d.Tenant, Rows: 2,
-			Command: flow.Fire(&machine.FireCommand{Caller: caller, Key: d.Key})})
-	}
-	return commands
-}

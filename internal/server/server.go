@@ -21,48 +21,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/propagation"
 
-	"github.com/ledgerd/ledgerd/gen/ledgerd/admin/v1/adminv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/approval/v1/approvalv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/audit/v1/auditv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/approval"
-	"github.com/ledgerd/ledgerd/internal/audit"
-	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/consumer"
-	"github.com/ledgerd/ledgerd/internal/coupon"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/ids"
-	"github.com/ledgerd/ledgerd/internal/inbox"
-	"github.com/ledgerd/ledgerd/internal/ledger"
-	"github.com/ledgerd/ledgerd/internal/lock"
-	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
-	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
-	"github.com/ledgerd/ledgerd/internal/order"
-	"github.com/ledgerd/ledgerd/internal/payment"
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
-	"github.com/ledgerd/ledgerd/internal/sale"
-	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
@@ -318,47 +290,12 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	options := gate.Options(interceptors...)
-	mutations := s.mutations
 	mux := http.NewServeMux()
 	serve := func(path string, h http.Handler) {
 		mux.Handle(rpc.Supported(path, h))
 		s.services = append(s.services, strings.Trim(path, "/"))
 	}
-	books := ledger.NewReader(s.reads)
-	serve(ledgerv1connect.NewLedgerServiceHandler(&rpc.Ledger{Mutations: mutations, Reader: books,
-		Tail: ledger.NewTail(books), Closing: s.closing}, options...))
-	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
-	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations,
-		Claims: claim.NewReader(s.reads),
-		Works:  rpc.NewWorks(s.reads, s.registry, s.log, s.closing)}, options...))
-	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
-	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads),
-		Waiting: s.locks.waiting,
-		Metrics: s.locks.metrics, Closing: s.closing}, options...))
-	serve(stockv1connect.NewStockServiceHandler(&rpc.Stock{Mutations: mutations, Reader: stock.NewReader(s.reads)},
-		options...))
-	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Mutations: mutations, Reader: inbox.NewReader(s.reads)},
-		options...))
-	serve(machinev1connect.NewMachineServiceHandler(
-		&rpc.Machines{Mutations: mutations, Reader: machine.NewReader(s.reads)}, options...))
-	serve(orderv1connect.NewOrderServiceHandler(&rpc.Orders{Mutations: mutations, Reader: order.NewReader(s.reads),
-		Machines: machine.NewReader(s.reads)}, options...))
-	serve(approvalv1connect.NewApprovalServiceHandler(&rpc.Approvals{Mutations: mutations,
-		Reader: approval.NewReader(s.reads)}, options...))
-	serve(auditv1connect.NewAuditServiceHandler(&rpc.Audit{Reader: audit.NewReader(s.reads)}, options...))
-	serve(salev1connect.NewSaleServiceHandler(&rpc.Sales{Mutations: mutations, Reader: sale.NewReader(s.reads),
-		Stock: stock.NewReader(s.reads), Coupons: coupon.NewReader(s.reads)}, options...))
-	serve(paymentv1connect.NewPaymentServiceHandler(&rpc.Payments{Mutations: mutations,
-		Reader: payment.NewReader(s.reads), Dispatcher: s.dispatcher, Take: s.takeCallback}, options...))
-	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
-		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
-	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,
-		Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
-	admin := &rpc.Admin{}
-	if s.admin != nil {
-		admin.Administration = access.Administer(s.admin)
-	}
-	serve(adminv1connect.NewAdminServiceHandler(admin, options...))
+	s.serveDomains(serve, options)
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
