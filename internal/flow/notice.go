@@ -254,12 +254,12 @@ func (c *notice) amount(tx *Tx) (payment.Unit, amount.Int) {
 // gatewayAccounts are the accounts of a gateway. Need has to name them before the batch reads the gateway.
 type gatewayAccounts struct {
 	row *payment.GatewayRow
-	// expected are the accounts as an earlier attempt, or else this process, has read them; nil: unknown.
+	// expected are the accounts as an earlier attempt, or else this server, has read them; nil: unknown.
 	expected *payment.Gateway
 }
 
 func (a *gatewayAccounts) need(tx *Tx, k payment.GatewayKey) {
-	if g, ok := payment.KnownGateway(k); ok && a.expected == nil {
+	if g, ok := tx.Payments().Known.Last(k); ok && a.expected == nil {
 		a.expected = &g
 	}
 	a.row = tx.Payments().Gateways.Want(k)

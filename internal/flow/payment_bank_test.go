@@ -104,5 +104,6 @@ func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Disp
 				Payment: out.Submitted}, err
 		},
 		AccountExists: func(context.Context, int32, string, string) (bool, error) { return true, nil },
+		KnownGateway:  m.engines[1].Gateways.Last,
 		Log:           slog.New(slog.DiscardHandler)})
 }

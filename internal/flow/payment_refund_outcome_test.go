@@ -218,7 +218,7 @@ func TestMoneyComesFromTheAccountsOfTheGatewayAsItIs(t *testing.T) {
 		m.payableOrder("o"+n, outside)
 		m.create("o"+n, "p"+n)
 	}
-	m.says(notice("n1", ten), "applied")     // this process knows the gateway
+	m.says(notice("n1", ten), "applied")     // the server knows the gateway
 	put := func(clearing, suspense string) { // as another server does
 		t.Helper()
 		if _, err := m.super.Exec(context.Background(), "update payment_gateways set clearing = $1, suspense = $2", clearing, suspense); err != nil {

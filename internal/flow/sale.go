@@ -146,11 +146,11 @@ type Grabbed struct {
 	Coupon    string
 }
 
-// Need names the sale, and the rows that the grab needs if the sale is as this process last read it.
+// Need names the sale, and the rows that the grab needs if the sale is as this server last read it.
 func (c *Grab) Need(tx *Tx) {
 	k := sale.Key{Tenant: c.Tenant, Sale: c.Sale}
 	c.row = tx.Sales().Want(k)
-	known, empty, ok := sale.LastRead(k)
+	known, empty, ok := tx.Sales().Last(k)
 	if c.found != nil {
 		known, ok = *c.found, true
 	}
@@ -233,7 +233,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sale.LearnEmpty(c.row.Key, left < 1); left < 1 {
+	if tx.Sales().LearnEmpty(c.row.Key, left < 1); left < 1 {
 		return Grabbed{Outcome: sale.SoldOut}, nil
 	}
 	if !c.mayWin { // a unit has come back

@@ -45,17 +45,19 @@ var (
 	machines = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
 	// The rows of orders, coupons, payments and refunds are not locked: their instances are. Of payments, changed
 	// gateways, console refunds and scheduled calls are locked.
-	orders    = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
-	coupons   = register(func(*Tx) *coupon.Tx { return coupon.NewTx() }, coupon.NameConstraints()...)
-	payments  = register(func(*Tx) *payment.Tx { return payment.NewTx() }, payment.NameConstraints()...)
-	sales     = register(func(*Tx) *sale.Tx { return sale.NewTx() }, sale.NameConstraints()...)
+	orders   = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
+	coupons  = register(func(*Tx) *coupon.Tx { return coupon.NewTx() }, coupon.NameConstraints()...)
+	payments = register(func(tx *Tx) *payment.Tx { return payment.NewTx(tx.memory.Gateways) },
+		payment.NameConstraints()...)
+	sales     = register(func(tx *Tx) *sale.Tx { return sale.NewTx(tx.memory.Sales) }, sale.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
 	// Codes precede the counters of limits: a caller that guesses a code delays no other caller.
 	codes    = register(func(tx *Tx) *code.Tx { return code.NewTx(tx.outbox) }, code.NameConstraints()...)
 	messages = register(newMessages, notify.NameConstraints()...)
 	// Items and accounts are hot, so they are locked last and held for the shortest time.
-	stocks  = register(func(tx *Tx) *stock.Tx { return stock.NewTx(tx.direct) }, stock.NameConstraints()...)
+	stocks = register(func(tx *Tx) *stock.Tx { return stock.NewTx(tx.direct, tx.memory.Layouts) },
+		stock.NameConstraints()...)
 	ledgers = register(func(*Tx) *ledger.Tx { return ledger.NewTx() }, ledger.NameConstraints()...)
 	// The audit log has no locks.
 	audits = register(func(*Tx) *audit.Tx { return audit.NewTx() })
@@ -107,6 +109,7 @@ func (d *domain[P]) opened(tx *Tx) bool { return tx.participants[d.index] != nil
 type Tx struct {
 	participants []commit.Participant // in lock order; nil: not needed
 	outbox       *notify.Outbox
+	memory       *Memory
 	events       map[eventKey]*namedEvent
 	ends         map[order.Key][]*ends  // of parts of orders
 	hooks        map[int32]*webhook.All // endpoints of the tenants with events
@@ -115,10 +118,10 @@ type Tx struct {
 }
 
 // NewTx returns an empty Tx, which refuses messages.
-func NewTx() *Tx { return newTx(nil, false) }
+func NewTx() *Tx { return newTx(nil, NewMemory(), false) }
 
-func newTx(outbox *notify.Outbox, direct bool) *Tx {
-	return &Tx{participants: make([]commit.Participant, domains), outbox: outbox, direct: direct}
+func newTx(outbox *notify.Outbox, memory *Memory, direct bool) *Tx {
+	return &Tx{participants: make([]commit.Participant, domains), outbox: outbox, memory: memory, direct: direct}
 }
 
 // Participants returns the participants that commands need, in lock order.
@@ -175,8 +178,21 @@ func (tx *Tx) Codes() *code.Tx { return codes.of(tx) }
 // Messages returns the participant of notifications.
 func (tx *Tx) Messages() *notify.Tx { return messages.of(tx) }
 
+// Memory is what a server remembers of rows that seldom change. Commands take it for hints.
+type Memory struct {
+	Layouts  *stock.Layouts
+	Sales    *sale.Memory
+	Gateways *payment.Gateways
+}
+
+// NewMemory returns an empty memory.
+func NewMemory() *Memory { return &Memory{stock.NewLayouts(), sale.NewMemory(), payment.NewGateways()} }
+
 // Engine runs commands over Tx.
-type Engine = commit.Engine[*Tx]
+type Engine struct {
+	*commit.Engine[*Tx]
+	*Memory
+}
 
 // Submission is a command with its parameters for the Engine.
 type Submission = commit.Submission[*Tx]
@@ -192,10 +208,11 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 // NewSendingEngine starts an engine over all domains, with an outbox for messages.
 func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger,
 	outbox *notify.Outbox) *Engine {
-	return commit.New(commit.Config[*Tx]{
-		Pool: pool, NewTx: func(direct bool) *Tx { return newTx(outbox, direct) }, Instance: instance,
+	memory := NewMemory()
+	return &Engine{commit.New(commit.Config[*Tx]{
+		Pool: pool, NewTx: func(direct bool) *Tx { return newTx(outbox, memory, direct) }, Instance: instance,
 		Metrics: metrics, Log: log, NameConstraints: nameConstraints,
-	})
+	}), memory}
 }
 
 // Approval adapts a command on requests for approval to Tx.

@@ -80,7 +80,11 @@ func (tx *Tx) lookupGateways(p *commit.Pipe) {
 		for _, f := range found {
 			tx.Gateways.Load(rows[f.N-1], gatewayOf(f.Clearing, f.Suspense, f.Payee))
 		}
-		learnGateways(rows)
+		for _, r := range rows {
+			if r.Found {
+				tx.Known.Learn(r.Key, r.Value)
+			}
+		}
 		return err
 	})
 }

@@ -12,6 +12,7 @@ import (
 // Tx holds the payments of one batch's transaction, with all that belongs to them.
 type Tx struct {
 	sets
+	Known        *Gateways
 	Payments     commit.Rows[Key, Payment]
 	Refunds      commit.Rows[RefundKey, Refund]
 	Transactions commit.Rows[TransactionKey, Transaction]
@@ -102,9 +103,10 @@ var (
 
 var _ commit.Participant = (*Tx)(nil)
 
-// NewTx returns an empty transaction.
-func NewTx() *Tx {
+// NewTx returns an empty transaction, which uses and corrects a memory of gateways.
+func NewTx(known *Gateways) *Tx {
 	tx := &Tx{
+		Known:        known,
 		Payments:     paymentTable.Rows(),
 		Refunds:      refundTable.Rows(),
 		Transactions: transactionTable.Rows(),

@@ -16,7 +16,7 @@ import (
 // A part of a command that survives a refusal would take effect before its approval, each time that one is tried.
 func TestApprovableOperationsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	c := &call{gate: &Gate{NewOrderNo: func() (string, error) { return "n", nil },
+	c := &call{gate: &Gate{Memory: flow.NewMemory(), NewOrderNo: func() (string, error) { return "n", nil },
 		Gateway: func(payment.GatewayKey) *gateway.Configured { return nil }}}
 	stay := 0
 	for name, o := range operations {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/payment"
@@ -39,6 +40,8 @@ type Gate struct {
 	Metrics *Metrics
 	// Reads bounds the reads of a tenant. Nil: unbounded.
 	Reads *Reads
+	// Memory has hints, such as the strategies of items.
+	Memory *flow.Memory
 	// Webhooks validates the URLs of endpoints.
 	Webhooks webhook.URLPolicy
 	// NewOrderNo makes a number for an order whose caller brings none.

@@ -65,7 +65,7 @@ func (d *decoder) sale(r *pb.Sale) sale.Sale {
 
 // grabRows is the number of rows that a grab probably writes.
 func (c *call) grabRows(name string) int {
-	if _, empty, _ := sale.LastRead(sale.Key{Tenant: c.identity.Tenant, Sale: name}); empty {
+	if _, empty, _ := c.gate.Memory.Sales.Last(sale.Key{Tenant: c.identity.Tenant, Sale: name}); empty {
 		return 1 // nothing is left to win
 	}
 	return 6 // claim, order, instance, move, reservation, item

@@ -6,15 +6,17 @@ import (
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
 // A direct call is tried three times, or as often as it says.
 func TestMaxAttemptsOfACall(t *testing.T) {
 	t.Parallel()
+	c := &call{gate: &Gate{Memory: flow.NewMemory()}}
 	for name, s := range strategies {
 		for said, want := range map[int32]int{0: 3, 1: 1, 7: 7} {
-			direct, _ := byStrategy(&stock.ReserveCommand{}, &pb.DeductRequest{Strategy: s, MaxAttempts: said})
+			direct, _ := byStrategy(c, &stock.ReserveCommand{}, &pb.DeductRequest{Strategy: s, MaxAttempts: said})
 			if name == stock.Batched {
 				if direct != nil {
 					t.Errorf("%s: %+v", name, direct)

@@ -23,7 +23,7 @@ var reserveOperation = register("stock.reserve",
 			func(x stock.Reservation, existed bool) *pb.ReserveResponse {
 				return &pb.ReserveResponse{Reservation: renderReservation(&x), Existed: existed}
 			})
-		m.direct, m.standsAlone = byStrategy(cmd, r)
+		m.direct, m.standsAlone = byStrategy(c, cmd, r)
 		return m
 	})
 
@@ -38,7 +38,7 @@ var deductOperation = register("stock.deduct",
 			func(x stock.Reservation, existed bool) *pb.DeductResponse {
 				return &pb.DeductResponse{Reservation: renderReservation(&x), Existed: existed}
 			})
-		m.direct, m.standsAlone = byStrategy(cmd, r)
+		m.direct, m.standsAlone = byStrategy(c, cmd, r)
 		return m
 	})
 

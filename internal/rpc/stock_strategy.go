@@ -21,7 +21,7 @@ var strategyNames = inverse(strategies)
 // byStrategy returns how a command runs outside an Execute and without token and claim: by the strategy that the call
 // names, or else by that of its item. Elsewhere the strategy of the item is ignored, and one that the call names is
 // refused: standsAlone is its field.
-func byStrategy(cmd *stock.ReserveCommand, r interface {
+func byStrategy(c *call, cmd *stock.ReserveCommand, r interface {
 	GetStrategy() pb.Strategy
 	GetMaxAttempts() int32
 }) (direct *commit.Direct, standsAlone string) {
@@ -29,7 +29,7 @@ func byStrategy(cmd *stock.ReserveCommand, r interface {
 		standsAlone = "strategy"
 	}
 	cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
-		stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
+		c.gate.Memory.Layouts.Strategy(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
 	return stock.Direct(cmd.Strategy, int(r.GetMaxAttempts())), standsAlone
 }
 

@@ -13,6 +13,7 @@ import (
 // Tx holds the sales of one batch's transaction. Grabs only read them, as they are committed.
 type Tx struct {
 	sales
+	*Memory
 	puts map[Key]bool // sales to change: locked
 }
 
@@ -28,8 +29,8 @@ var (
 
 var _ commit.Participant = (*Tx)(nil)
 
-// NewTx returns an empty transaction.
-func NewTx() *Tx { return &Tx{sales: table.Rows(), puts: map[Key]bool{}} }
+// NewTx returns an empty transaction, which uses and corrects a memory.
+func NewTx(m *Memory) *Tx { return &Tx{sales: table.Rows(), Memory: m, puts: map[Key]bool{}} }
 
 // NameConstraints returns the unique constraints on names that callers choose.
 func NameConstraints() []string { return []string{"sale_sales_pkey"} }
@@ -97,10 +98,13 @@ func (tx *Tx) load(rows []*Row, f db.SaleLookupRow) error {
 	s, err := saleOf(db.SalePageRow{Item: f.Item, Asset: f.Asset, Amount: f.Amount, Payee: f.Payee,
 		PayWithinMs: f.PayWithinMs, Machine: f.Machine, Campaign: f.Campaign, CouponLifeMs: f.CouponLifeMs,
 		Metadata: f.Metadata, PerBuyer: f.PerBuyer, Once: f.Once, OpensAt: f.OpensAt, ClosesAt: f.ClosesAt})
+	if err != nil {
+		return err
+	}
 	r := rows[f.N-1]
 	tx.Load(r, s)
-	known.learn(r.Key, s)
-	return err
+	tx.learn(r.Key, s)
+	return nil
 }
 
 // saleOf converts a row to a sale.

@@ -32,7 +32,8 @@ func (s *Server) openPayments(ctx context.Context) error {
 	}
 	s.dispatcher = dispatch.New(dispatch.Config{Queue: &payment.Queue{Pool: s.batches},
 		Reader: payment.NewReader(s.reads), Gateways: s.gateways.ByName, ApplyNotice: s.applyNotice,
-		AccountExists: s.accountExists, Log: s.log})
+		AccountExists: s.accountExists, Log: s.log,
+		KnownGateway: func(k payment.GatewayKey) (payment.Gateway, bool) { return s.engine.Gateways.Last(k) }})
 	s.payments = newPaymentMetrics(s.registry)
 	for name, g := range s.gateways.ByName {
 		s.log.InfoContext(ctx, "a payment gateway is configured", "gateway", name, "kind", g.Kind, "tenant",

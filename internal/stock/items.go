@@ -69,7 +69,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.ItemLock(p.Context(), d, arg)
 		for n := range rows {
-			tx.segments[rows[n].N-1].load(&rows[n])
+			tx.load(tx.segments[rows[n].N-1], &rows[n])
 		}
 		return err
 	})
@@ -85,7 +85,7 @@ func (tx *Tx) Read(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.ItemLookup(p.Context(), d, arg)
 		for n := range rows {
-			missing[rows[n].N-1].load((*db.ItemLockRow)(&rows[n]))
+			tx.load(missing[rows[n].N-1], (*db.ItemLockRow)(&rows[n]))
 		}
 		return err
 	})
@@ -105,11 +105,11 @@ func segmentNames(segments []*segment) (arg db.ItemLockParams) {
 	return arg
 }
 
-func (s *segment) load(r *db.ItemLockRow) {
+func (tx *Tx) load(s *segment, r *db.ItemLockRow) {
 	s.found, s.xmin, s.tid = true, r.Xmin.Uint32, r.Ctid
 	s.segments, s.strategy, s.version, s.nextLapseAt = r.Segments, r.Strategy, r.Version, pg.OrZero(r.NextLapseAt)
 	s.Counts = Counts{r.Available, r.Reserved, r.Sold, r.Stocked}
-	known.learn(s.ItemKey, layout{int(s.segments), s.strategy})
+	tx.layouts.learn(s.ItemKey, layout{int(s.segments), s.strategy})
 }
 
 // written is the id of the transaction that wrote the segment's current version.

@@ -265,7 +265,7 @@ func playHistory(t *testing.T, name string, strategies []string) (exercised bool
 		(name != "broken connections" || h.count("ledgerd_commit_unknown_outcomes_total") > 0)
 }
 
-// growSegments spreads the items over more and more segments. The engines share what the process knows of them.
+// growSegments spreads the items over more and more segments, of which the other server learns when it reads the item.
 func (h *history) growSegments(stop <-chan struct{}) {
 	for segments := 4; segments <= 64; segments += 2 {
 		select {

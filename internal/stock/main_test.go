@@ -219,8 +219,7 @@ func (s *shop) noDefects() {
 	}
 }
 
-// put creates an item, or describes it anew. Items of several segments have names of their own, such as that of the
-// test: what a process knows of how an item is laid out, it knows by tenant and name.
+// put creates an item, or describes it anew.
 func put(item string, segments int) *stock.PutItemCommand {
 	return &stock.PutItemCommand{Caller: caller, Item: item, Segments: segments}
 }

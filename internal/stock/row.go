@@ -146,6 +146,7 @@ func (s *segment) compare(t *segment) int {
 // item is the handle of an item: all of its segments, from 0, or one alone.
 type item struct {
 	ItemKey
+	layouts    *Layouts
 	rows       []*segment
 	oneSegment bool // rows has only one, which may be unlocked (see need)
 	lapsing    bool // due reservations remain
@@ -163,7 +164,7 @@ func (i *item) ready() error {
 		return itemNotFound(i.Item)
 	case !i.oneSegment && !i.whole():
 		// load does that too, but not for rows taken over
-		known.learn(i.ItemKey, layout{int(first.segments), first.strategy})
+		i.layouts.learn(i.ItemKey, layout{int(first.segments), first.strategy})
 		return commit.ErrMoreRows
 	case i.lapsing:
 		return commit.ErrLater

@@ -3,10 +3,10 @@ package stock
 import (
 	"cmp"
 	"hash/maphash"
-	"sync"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/hint"
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
 )
 
@@ -43,9 +43,9 @@ func (c *ReserveCommand) need(tx *Tx) *item {
 		return tx.item(c.Tenant, c.Item, max(1, c.segments))
 	}
 	k := ItemKey{c.Tenant, c.Item}
-	chosen := maphash.String(segmentSeed, c.ReservationNo) % uint64(known.get(k).segments)
+	chosen := maphash.String(segmentSeed, c.ReservationNo) % uint64(tx.layouts.of(k).segments)
 	s := &segment{ItemKey: k, number: int16(chosen)}
-	i := &item{ItemKey: k, rows: []*segment{s}, oneSegment: true}
+	i := &item{ItemKey: k, layouts: tx.layouts, rows: []*segment{s}, oneSegment: true}
 	tx.strategy, tx.items[k], tx.segments = c.Strategy, i, []*segment{s}
 	return i
 }
@@ -83,8 +83,10 @@ func (tx *Tx) level(i *item) {
 	}
 }
 
-// known has how items are laid out, as far as that is not the default. It is a hint, which every load corrects.
-var known = layouts{items: make(map[ItemKey]layout)}
+// Layouts remembers how items are laid out, as far as that is not the default.
+type Layouts struct {
+	items *hint.Memory[ItemKey, layout]
+}
 
 type layout struct {
 	segments int
@@ -93,38 +95,29 @@ type layout struct {
 
 var defaultLayout = layout{1, Batched}
 
-type layouts struct {
-	mu    sync.RWMutex
-	items map[ItemKey]layout
-}
-
+// maxLayouts limits the items whose layout a server remembers.
 const maxLayouts = 100_000
 
-func (k *layouts) get(i ItemKey) layout {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	if l, ok := k.items[i]; ok {
-		return l
+// NewLayouts returns an empty memory.
+func NewLayouts() *Layouts {
+	return &Layouts{hint.New[ItemKey](maxLayouts, func(a, b layout) bool { return a == b })}
+}
+
+func (l *Layouts) of(i ItemKey) layout {
+	if x, ok := l.items.Last(i); ok {
+		return x
 	}
 	return defaultLayout
 }
 
-func (k *layouts) learn(i ItemKey, l layout) {
-	if k.get(i) == l {
+func (l *Layouts) learn(i ItemKey, x layout) {
+	if x == defaultLayout {
+		l.items.Forget(i)
 		return
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.items) >= maxLayouts {
-		clear(k.items)
-	}
-	if l == defaultLayout {
-		delete(k.items, i)
-	} else {
-		k.items[i] = l
-	}
+	l.items.Learn(i, x)
 }
 
-// StrategyOf returns the item's own strategy, as far as this process knows. The first call after a change may run by
-// the old one: it loads the item, and so the process learns of the change.
-func StrategyOf(i ItemKey) string { return known.get(i).strategy }
+// Strategy returns the item's own strategy, as far as this server knows. The first call after a change may run by the
+// old one: it loads the item, and so the server learns of the change.
+func (l *Layouts) Strategy(i ItemKey) string { return l.of(i).strategy }

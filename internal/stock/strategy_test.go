@@ -257,7 +257,6 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			// a name of its own: this process remembers items by name
 			s.all(put(t.Name(), 1), restock(t.Name(), "r", 5))
 			held, err := s.super.Begin(t.Context())
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 type Tx struct {
 	sets
 	direct   bool
+	layouts  *Layouts
 	strategy string // of a direct transaction over one segment; else Batched
 
 	items     map[ItemKey]*item
@@ -54,9 +55,10 @@ var (
 
 var _ commit.Optimistic = (*Tx)(nil)
 
-// NewTx returns the stock of an empty batch, or of a direct transaction.
-func NewTx(direct bool) *Tx {
-	tx := &Tx{direct: direct, strategy: Batched, items: make(map[ItemKey]*item),
+// NewTx returns the stock of an empty batch, or of a direct transaction. It uses and corrects what the server remembers
+// of layouts.
+func NewTx(direct bool, layouts *Layouts) *Tx {
+	tx := &Tx{direct: direct, layouts: layouts, strategy: Batched, items: make(map[ItemKey]*item),
 		details: detailTable.Rows(), reservations: reservationTable.Rows(), changes: changeTable.Rows()}
 	tx.sets = commit.SetsOf(&tx.details, &tx.reservations, &tx.changes)
 	return tx
@@ -73,9 +75,9 @@ func (tx *Tx) item(tenant int32, name string, segments int) *item {
 	k := ItemKey{tenant, name}
 	i := tx.items[k]
 	if i == nil {
-		i = &item{ItemKey: k}
+		i = &item{ItemKey: k, layouts: tx.layouts}
 		tx.items[k] = i
-		l := known.get(k)
+		l := tx.layouts.of(k)
 		segments = max(segments, l.segments)
 		tx.contested = tx.contested || l.strategy != Batched
 	}

@@ -31,6 +31,7 @@ var layers = map[string]layer{
 	"internal/fault":    ground,
 	"internal/compress": ground,
 	"internal/paging":   ground,
+	"internal/hint":     ground,
 	"internal/httpsend": ground,
 	"internal/settings": ground,
 	"internal/gateway":  ground,

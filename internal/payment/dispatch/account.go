@@ -28,7 +28,7 @@ const maxAccounts = 10_000
 // account of its gateway, does not exist.
 func (d *Dispatcher) checkAccounts(ctx context.Context, p *payment.Payment) error {
 	codes := []string{p.Payee}
-	if g, ok := payment.KnownGateway(payment.GatewayKey{Tenant: p.Tenant, Gateway: p.Gateway}); ok {
+	if g, ok := d.KnownGateway(payment.GatewayKey{Tenant: p.Tenant, Gateway: p.Gateway}); ok {
 		codes = append(codes, g.Clearing)
 	}
 	for _, code := range codes {

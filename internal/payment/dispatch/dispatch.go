@@ -29,7 +29,9 @@ type Config struct {
 		requestID string) (Result, error)
 	// AccountExists reports whether the ledger has an account.
 	AccountExists func(ctx context.Context, tenant int32, code, asset string) (bool, error)
-	Log           *slog.Logger
+	// KnownGateway returns a gateway as this server last read it.
+	KnownGateway func(payment.GatewayKey) (payment.Gateway, bool)
+	Log          *slog.Logger
 }
 
 // Result is the effect of a notice.
