@@ -30,17 +30,19 @@ func (s *orderPayments) need(tx *Tx, k payment.OrderKey) {
 
 // view returns a payment of the order with its state.
 func (s *orderPayments) view(tx *Tx, tenant int32, number string) (v payment.View, err error) {
-	if !slices.Contains(s.numbers, number) {
-		s.numbers = append(s.numbers, number)
-		return v, commit.ErrMoreRows
+	k := payment.Key{Tenant: tenant, OutTradeNo: number}
+	if slices.Contains(s.numbers, number) || tx.Payments().HasMoney(k) && tx.Payments().Wanted(k) != nil &&
+		tx.Machines().Wanted(paymentInstance(k)) != nil {
+		return tx.viewPayment(k)
 	}
-	return tx.viewPayment(payment.Key{Tenant: tenant, OutTradeNo: number})
+	s.numbers = append(s.numbers, number)
+	return v, commit.ErrMoreRows
 }
 
 // paid returns the payment that has paid the order, or nil. One payment pays an order, also if its machine allows a
 // paid order to be paid again.
 func (s *orderPayments) paid(tx *Tx, k payment.OrderKey) (*payment.View, error) {
-	if !s.listed {
+	if !s.listed && !tx.Payments().HasOfOrder(k) {
 		s.listed = true
 		return nil, commit.ErrMoreRows
 	}

@@ -169,6 +169,9 @@ func (tx *Tx) WantMoney(k Key) {
 	}
 }
 
+// HasMoney reports whether the money of a payment is named.
+func (tx *Tx) HasMoney(k Key) bool { _, ok := tx.moneyOf[k]; return ok }
+
 // Money returns the transactions of a payment whose money is named, the first first.
 func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
@@ -194,6 +197,9 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 		tx.ofOrder[k] = nil
 	}
 }
+
+// HasOfOrder reports whether the payments of an order are named.
+func (tx *Tx) HasOfOrder(k OrderKey) bool { _, ok := tx.ofOrder[k]; return ok }
 
 // OfOrder returns the newest payment of a named order for each gateway and pay type.
 func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {

@@ -217,7 +217,7 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 			"transfer.entries[1].amount")},
 		"another reservation": {eve, filled(&stockv1.ConfirmRequest{Item: "i"}, "reservation_no",
 			"transfer.biz_no")},
-		"another hold":     {eve, filled(&ledgerv1.CaptureRequest{BizNo: "c"}, "hold_id", "transfer.id")},
+		"another hold":     {eve, filled(&ledgerv1.CaptureRequest{BizNo: "c"}, "hold_id", "transfer.hold_id")},
 		"another transfer": {eve, filled(&ledgerv1.ReverseRequest{BizNo: "c"}, "transfer_id", "transfer.id")},
 		"a new limit": {writer, filled(&ledgerv1.UpdateAccountRequest{Account: ref("u:a", "COIN")}, "min_balance",
 			"transfer.entries[0].amount")},

@@ -39,6 +39,8 @@ type call struct {
 	claim     *claim.Params // Claim-Key, or nil
 	approver  string        // principal that approved what the call does for identity; empty: it needed no approval
 	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
+	sample    bool          // the request is one of an Execute whose references are not filled in yet
+	numbers   *numbers      // of an operation of an Execute; nil: each decoding makes numbers of its own
 }
 
 type callKey struct{}
@@ -292,7 +294,7 @@ func parseClaim(header string) (claim.Params, error) {
 		case "first-only":
 			r.FirstOnly, ok = value.(bool)
 		default:
-			d.bad(ClaimHeader, fmt.Sprintf("has an unknown parameter, %s: use scope, owner, result, life or first-only",
+			d.bad(ClaimHeader, fmt.Sprintf("has an unknown parameter, %q: use scope, owner, result, life or first-only",
 				name))
 		}
 		if !ok {

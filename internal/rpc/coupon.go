@@ -28,12 +28,21 @@ var issueCouponsOperation = register("sale.issue_coupons",
 			d.bad("count", "must be set, or codes, and not both")
 		}
 		for range r.GetCount() {
-			cmd.Codes = append(cmd.Codes, coupon.NewCode())
+			cmd.Codes = append(cmd.Codes, c.couponCode())
 		}
 		return newMutation(cmd, couponRows*len(cmd.Codes), func(codes []string, existed bool) *pb.IssueCouponsResponse {
 			return &pb.IssueCouponsResponse{Codes: codes, Existed: existed}
 		})
 	})
+
+// couponCode makes a code for a coupon.
+func (c *call) couponCode() string {
+	if c.numbers == nil {
+		return coupon.NewCode()
+	}
+	code, _ := c.numbers.next(func() (string, error) { return coupon.NewCode(), nil })
+	return code
+}
 
 func (s *Sales) ClaimCoupon(ctx context.Context, r *pb.ClaimCouponRequest) (*pb.ClaimCouponResponse, error) {
 	return run(ctx, s.Mutations, claimCouponOperation, r)

@@ -19,7 +19,10 @@ import (
 )
 
 // decoder reads the fields of a request and collects the invalid ones in a fault.
-type decoder struct{ f *fault.Fault }
+type decoder struct {
+	f      *fault.Fault
+	sample bool // fields that references fill in have placeholders, so fields do not fit each other
+}
 
 func (d *decoder) bad(path, description string) {
 	if d.f == nil {

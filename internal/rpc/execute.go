@@ -14,7 +14,6 @@ import (
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
-	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -110,6 +109,7 @@ type execute struct {
 type step struct {
 	index      int
 	name       string
+	call       call
 	operation  operation[proto.Message, proto.Message]
 	request    proto.Message
 	references []reference
@@ -158,15 +158,9 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 			s.references = append(s.references, ref)
 		}
 	}
-	if o, ok := sample.(*orderv1.CreateOrderRequest); ok && o.GetOrderNo() == "" {
-		// With references it is decoded again in every attempt: each has to find the rows of the same number.
-		if o.OrderNo, err = c.gate.NewOrderNo(); err != nil {
-			d.bad(at+"request", err.Error())
-			return
-		}
-		s.request.(*orderv1.CreateOrderRequest).OrderNo = o.OrderNo
-	}
-	if s.mutation, err = s.decode(c, sample); err != nil {
+	s.call = *c
+	s.call.numbers = new(numbers)
+	if s.mutation, err = s.decode(sample, len(s.references) > 0); err != nil {
 		d.addProblems(at+"request.", err)
 		return
 	}
@@ -185,12 +179,13 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 	}
 }
 
-// decode validates a request and reads its mutation.
-func (s *step) decode(c *call, request proto.Message) (g mutation[proto.Message], err error) {
+// decode validates a request and reads its mutation. sample: references will fill in some of its fields.
+func (s *step) decode(request proto.Message, sample bool) (g mutation[proto.Message], err error) {
 	if err := check(request); err != nil {
 		return g, err
 	}
-	return s.operation.decode(c, request)
+	s.call.sample, s.call.numbers.used = sample, 0
+	return s.operation.decode(&s.call, request)
 }
 
 // Need names the rows of all operations.
@@ -308,7 +303,7 @@ func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err 
 	if s.filled != nil && proto.Equal(s.filled, request) {
 		return s.last, nil
 	}
-	if g, err = s.decode(e.call, request); err != nil {
+	if g, err = s.decode(request, false); err != nil {
 		return g, err
 	}
 	if err = e.call.permit(request); err != nil {

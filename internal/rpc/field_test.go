@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,4 +157,27 @@ func (c *caller) wantFieldsOfItems(t *testing.T) {
 func byText(to, text, bizNo string) *notifyv1.SendRequest {
 	return &notifyv1.SendRequest{Channel: bySMS, Recipient: to, BizNo: bizNo,
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: text}}}
+}
+
+// A JSON caller reads the names of fields in JSON spelling, and values as they were sent.
+func TestValuesInErrorsStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	for call, x := range map[string]struct {
+		request proto.Message
+		want    string
+	}{
+		"Order.GetOrder": {&orderv1.GetOrderRequest{OrderNo: "order_no"}, "there is no order order_no"},
+		"GetAccount": {&ledgerv1.GetAccountRequest{Account: ref("user:biz_no", "COIN")},
+			"there is no account user:biz_no in asset COIN"},
+		"Stock.GetItem": {&stockv1.GetItemRequest{Item: "first_only"}, "there is no item first_only"},
+	} {
+		if a := c.call(connectJSON, call, x.request); a.Message != x.want {
+			t.Errorf("%s: %q, want %q", call, a.Message, x.want)
+		}
+	}
+	a := c.call(connectJSON, "Transfer", pay("t", "world", "u:a", "1"), "Claim-Key", `"a"; first_only`)
+	if !strings.Contains(a.Message, `unknown parameter, "first_only"`) {
+		t.Error(a.Message)
+	}
 }

@@ -267,19 +267,28 @@ var jsonNames = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-// snakeWord matches a word that may be the name of a field, and scopes, whose fields keep their names in JSON too.
-var snakeWord = regexp.MustCompile(`[a-z_]+\.[a-z_*]+\([^)]*\)|[a-z][a-z0-9]*(_[a-z0-9]+)+`)
+// snakeWord matches a word that may be the name of a field, and what stays as it is: quotations, and scopes, whose
+// fields keep their names in JSON too.
+var snakeWord = regexp.MustCompile(`"[^"]*"|[a-z_]+\.[a-z_*]+\([^)]*\)|[a-z][a-z0-9]*(_[a-z0-9]+)+`)
 
-// inJSONNames returns the fault with the JSON names of fields.
+// inJSONNames returns the fault with the JSON names of fields. Values of its metadata stay as they are.
 func inJSONNames(f *fault.Fault) *fault.Fault {
 	names := jsonNames()
+	var hide, show []string
+	for _, v := range f.Metadata {
+		if snakeWord.MatchString(v) {
+			hidden := fmt.Sprintf("\x00%d\x00", len(hide))
+			hide, show = append(hide, v, hidden), append(show, hidden, v)
+		}
+	}
+	values, back := strings.NewReplacer(hide...), strings.NewReplacer(show...)
 	rename := func(text string) string {
-		return snakeWord.ReplaceAllStringFunc(text, func(word string) string {
+		return back.Replace(snakeWord.ReplaceAllStringFunc(values.Replace(text), func(word string) string {
 			if name, ok := names[word]; ok {
 				return name
 			}
 			return word
-		})
+		}))
 	}
 	renamed := *f
 	renamed.Message = rename(f.Message)

@@ -117,7 +117,7 @@ func (o operation[Q, R]) untyped() operation[proto.Message, proto.Message] {
 
 // decode reads the mutation from a request.
 func (o operation[Q, R]) decode(c *call, q Q) (mutation[R], error) {
-	var d decoder
+	d := decoder{sample: c.sample}
 	m := o.read(c, &d, q)
 	if r, ok := any(q).(interface{ GetDryRun() bool }); ok {
 		m.dry = r.GetDryRun()

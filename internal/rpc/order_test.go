@@ -641,3 +641,20 @@ func TestExpiryMessagesInAnExecute(t *testing.T) {
 		t.Errorf("messages: %s, want %s", got, want)
 	}
 }
+
+// Each order sends its message, also if it equals that of another one, as "Your order was received." does.
+func TestEqualMessagesOfTwoOrdersAreTwo(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	before := c.Count("select count(*) from notify_messages where channel = 'sms'")
+	for i, no := range []string{"first", "second"} {
+		ok(c, "Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: no, Subject: "u", Asset: "COIN", Amount: "5",
+			Messages: []*notifyv1.SendRequest{byText("+8613800000009", "received", "")}},
+			new(orderv1.CreateOrderResponse))
+		ok(c, "Order.MoveOrder", &orderv1.MoveOrderRequest{OrderNo: no, To: "paid", Cause: "till",
+			Messages: []*notifyv1.SendRequest{byText("+8613800000009", "paid", "")}}, new(orderv1.MoveOrderResponse))
+		if n := c.Count("select count(*) from notify_messages where channel = 'sms'"); n-before != 2*(i+1) {
+			t.Errorf("%d messages after order %d", n-before, i+1)
+		}
+	}
+}

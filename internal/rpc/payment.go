@@ -219,7 +219,7 @@ func StoredMessages(caller commit.Caller, stored []byte) ([]notify.SendCommand, 
 	var d decoder
 	list := make([]notify.SendCommand, len(r.GetMessages()))
 	for i, m := range r.GetMessages() {
-		list[i] = *sendCommand(caller, &d, m)
+		list[i] = *ownMessage(caller, &d, m)
 	}
 	return list, d.err()
 }

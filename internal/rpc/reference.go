@@ -62,6 +62,8 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 		return ref, ""
 	case f.Kind() == protoreflect.StringKind && slices.Contains(decimalFields, f.Name()):
 		value = protoreflect.ValueOfString("1")
+	case !fitting(f, ref.result.last()):
+		return ref, fmt.Sprintf("result: %s is no %s", ref.result, f.Name())
 	case f.Kind() == protoreflect.Int64Kind:
 		value = protoreflect.ValueOfInt64(1) // no row has this id, and quantities are at least 1
 	case f.Kind() == protoreflect.StringKind && slices.Contains(nameFields, f.Name()):
@@ -78,11 +80,30 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	return ref, ""
 }
 
+// fitting reports whether the id in a result may be that of a field: hold_id takes hold_id, and the id of a hold.
+func fitting(field, result protoreflect.FieldDescriptor) bool {
+	thing, ok := strings.CutSuffix(string(field.Name()), "_id")
+	if !ok {
+		return true
+	}
+	of := strings.TrimSuffix(string(result.Name()), "_id")
+	switch of {
+	case "id":
+		of = strings.ToLower(string(result.Parent().Name()))
+	case "reverses", "reversed_by":
+		of = "transfer"
+	}
+	return strings.HasSuffix(of, thing)
+}
+
 // fill copies the value from the earlier result into the request. name is the value if the field names a row.
 func (r *reference) fill(request proto.Message) (name string, err error) {
 	value, ok := r.result.get(r.from.response.ProtoReflect())
 	if last := r.result.last(); ok && last.Kind() == protoreflect.MessageKind {
 		ok = value.Message().IsValid()
+	}
+	if r.names && ok {
+		ok = value.String() != "" // such as the order_no of a grab that won nothing
 	}
 	if !ok {
 		problem := fmt.Sprintf("the result of operation %d has no %s", r.from.index, r.result)

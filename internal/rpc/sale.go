@@ -83,8 +83,9 @@ var grabOperation = register(grabName, func(c *call, d *decoder, r *pb.GrabReque
 
 func grabCommand(c *call, d *decoder, name, path string, g *pb.Grab) *flow.Grab {
 	cmd := &flow.Grab{Caller: c.caller(), Sale: name, Buyer: d.name(path+"buyer", g.GetBuyer()),
-		Unit: max(g.GetUnit(), 1), Renumber: c.gate.NewOrderNo, Code: coupon.NewCode(), SubmitToken: c.tokenHash()}
+		Unit: max(g.GetUnit(), 1), Renumber: c.gate.NewOrderNo, SubmitToken: c.tokenHash()}
 	cmd.OrderNo, cmd.NumberErr = c.orderNo()
+	cmd.Code = c.couponCode()
 	return cmd
 }
 

@@ -58,7 +58,8 @@ type SendRequest struct {
 	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Window, from the acceptance of a message, in which an equal one (recipient, content, business type) is answered
-	// with it. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail, 0 for webhooks.
+	// with it. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for messages of orders
+	// and payments, whose numbers find repeats.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
 	// IP address of the user that the caller acts for, such as the browser's, for limits per address.
 	ClientIp      string `protobuf:"bytes,14,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
