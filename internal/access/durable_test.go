@@ -22,6 +22,13 @@ import (
 // not confirm one, its caller is told.
 func TestChangesAreAsDurableAsBatches(t *testing.T) {
 	t.Parallel()
+	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		t.Run(end, func(t *testing.T) { t.Parallel(); endTheWait(t, end) })
+	}
+}
+
+// endTheWait ends the wait of a change for the standby.
+func endTheWait(t *testing.T, end string) {
 	d := pgtest.NewDurable(t)
 	super := pgtest.Pool(t, d.SuperDSN)
 	exec := func(sql string) {
@@ -46,7 +53,7 @@ func TestChangesAreAsDurableAsBatches(t *testing.T) {
 	}()
 	waiting := 0
 	for begin := time.Now(); waiting == 0 && time.Since(begin) < 20*time.Second; {
-		if err := super.QueryRow(t.Context(), `select count(pg_cancel_backend(pid)) from pg_stat_activity
+		if err := super.QueryRow(t.Context(), `select count(`+end+`(pid)) from pg_stat_activity
 			where wait_event = 'SyncRep'`).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}

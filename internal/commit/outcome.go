@@ -147,7 +147,7 @@ func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 	})
 	p, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && p.SeverityUnlocalized == "ERROR" || errors.Is(err, pgx.ErrTxCommitRollback)
-	if err == nil || !ran || refused || pgconn.SafeToRetry(err) {
+	if err == nil || !ran || refused { // pgconn.SafeToRetry is also true if the connection broke during COMMIT
 		return err
 	}
 	unknown := fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been made: " +

@@ -6,14 +6,18 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // modeSetting is the database URL's parameter for pgx's query execution mode.
 const modeSetting = "default_query_exec_mode"
 
-// ErrMode is returned by CheckMode.
-var ErrMode = errors.New("the database URL asks for a query execution mode that is not supported")
+// Errors of CheckMode.
+var (
+	ErrMode     = errors.New("the database URL asks for a query execution mode that is not supported")
+	ErrPoolMode = errors.New("the pooler before the database allows no transactions")
+)
 
 // CheckMode refuses query execution modes that do not work. exec and simple_protocol cannot encode arrays of
 // the service's types. describe_exec uses an unnamed statement over two round trips, between which a pooler may switch
@@ -24,18 +28,25 @@ func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeDescribeExec:
 		return fmt.Errorf("%w: %s must be cache_statement or cache_describe", ErrMode, modeSetting)
 	case pgx.QueryExecModeCacheStatement:
-	default:
-		return nil
+		pooler, err := behindPooler(ctx, pool)
+		if err != nil {
+			return fmt.Errorf("ask for the server's process: %w", err)
+		}
+		if pooler {
+			return fmt.Errorf("%w: there is a pooler before the database, which may lose prepared statements: "+
+				"add %s=cache_describe to the URL", ErrMode, modeSetting)
+		}
 	}
-	pooler, err := behindPooler(ctx, pool)
-	if err != nil {
-		return fmt.Errorf("ask for the server's process: %w", err)
+	return checkTransactions(ctx, pool)
+}
+
+// checkTransactions refuses a pooler that pools statements.
+func checkTransactions(ctx context.Context, pool *pgxpool.Pool) error {
+	err := pgx.BeginFunc(ctx, pool, func(pgx.Tx) error { return nil })
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok && p.Code == "08P01" {
+		return fmt.Errorf("%w (%s): set its pool_mode to transaction or session", ErrPoolMode, p.Message)
 	}
-	if pooler {
-		return fmt.Errorf("%w: there is a pooler before the database, which may lose prepared statements: "+
-			"add %s=cache_describe to the URL", ErrMode, modeSetting)
-	}
-	return nil
+	return err
 }
 
 // behindPooler reports whether a connection's backend differs from the one announced at login.

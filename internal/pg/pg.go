@@ -108,10 +108,15 @@ func setTimeout(ctx context.Context, conn *pgx.Conn, timeout time.Duration) erro
 // hide removes the DSN, which may contain a password, from an error.
 func hide(err error) error {
 	var parse *pgconn.ParseConfigError
-	if errors.As(err, &parse) {
-		return errors.New("must be a postgres:// URL or a list of key=value")
+	if !errors.As(err, &parse) {
+		return err
 	}
-	return err
+	// The DSN stands between backquotes, and may stand again in errors about its form.
+	if _, problem, ok := strings.Cut(parse.Error(), "`: "); ok && !strings.HasPrefix(problem, "failed to parse") &&
+		!strings.Contains(problem, "://") {
+		return errors.New(problem)
+	}
+	return errors.New("must be a postgres:// URL or a list of key=value")
 }
 
 const warned = "ledgerd.warned"

@@ -107,6 +107,16 @@ func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string
 	case readOnly:
 		problems["database"] = "is read-only"
 	}
+	// The database or a pooler may have so few connections left that only some pools get one.
+	for name, pool := range map[string]*pgxpool.Pool{"api keys": s.keyring, "commits": s.batches} {
+		if pool.Stat().TotalConns() > 0 || problems[name] != "" {
+			continue
+		}
+		if err := pool.Ping(ctx); err != nil {
+			problems[name] = "have no connection to the database"
+			reason = cmp.Or(reason, err)
+		}
+	}
 	return problems, reason
 }
 

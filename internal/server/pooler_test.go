@@ -8,8 +8,10 @@ import (
 	"net/url"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ledgerd/ledgerd/client"
+	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -76,6 +78,21 @@ func behindPooler(t *testing.T, poolMode string) {
 	s.Stop()
 }
 
+// A pooler that pools statements allows no transactions: a server would be ready and refuse every write.
+func TestServerRefusesAPoolerOfStatements(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	u := pgtest.PoolerWith(t, db.AppDSN, "statement")
+	s, err := server.Start(t.Context(), server.Options{DatabaseURL: through(u, "cache_describe"),
+		Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, pg.ErrPoolMode) {
+		t.Errorf("the server: %v", err)
+	}
+	if err == nil {
+		s.Stop()
+	}
+}
+
 // transfers makes concurrent transfers.
 func transfers(t *testing.T, c *client.Client) {
 	t.Helper()
@@ -113,4 +130,38 @@ func transfers(t *testing.T, c *client.Client) {
 			t.Errorf("user %d has %v, %v", i, b, err)
 		}
 	}
+}
+
+// A server whose synchronous standby is missing stops all the same: its last commits, and that of its worker number,
+// wait for the standby.
+func TestServerStopsWithoutItsStandby(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	tenant, err := access.EnsureTenant(t.Context(), pgtest.Pool(t, d.SuperDSN), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.Start(t.Context(), server.Options{DatabaseURL: d.AppDSN, Listen: "127.0.0.1:0",
+		Anyone: &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin}, DrainTimeout: time.Second,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client.New("http://" + s.Addr())
+	if _, err := c.IDs.Generate(t.Context(), &idv1.GenerateRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	d.System(t, "synchronous_standby_names", "missing")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{
+		Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err == nil {
+		t.Error("the commit did not wait for the standby")
+	}
+	began := time.Now()
+	s.Stop()
+	if took := time.Since(began); took > 12*time.Second { // a second for calls, and five for what continues
+		t.Errorf("it stopped after %v", took)
+	}
+	d.System(t, "synchronous_standby_names", "")
 }

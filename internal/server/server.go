@@ -340,8 +340,19 @@ func (s *Server) Stop() {
 		if s.metrics != nil {
 			_ = s.metrics.Close()
 		}
-		s.closePools()
+		s.closePoolsWithin(time.Second)
 	})
+}
+
+// closePoolsWithin closes the pools, but does not wait longer for connections that the database does not answer.
+func (s *Server) closePoolsWithin(patience time.Duration) {
+	closed := make(chan struct{})
+	go func() { s.closePools(); close(closed) }()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		s.log.Warn("left connections open that the database does not answer")
+	}
 }
 
 // drainWork bounds the commits that continue after all calls have ended.

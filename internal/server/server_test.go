@@ -90,6 +90,35 @@ func TestReadyzNamesTheProblem(t *testing.T) {
 	}
 }
 
+// Few connections are left, and none for API keys: every call fails, so the server is not ready.
+func TestServerWithoutAConnectionForKeysIsNotReady(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	c := writer(s)
+	own := s.Count(`select count(*) from pg_stat_activity a where datname = current_database()
+		and not (select rolsuper from pg_roles where rolname = a.usename)`)
+	limit := func(n string) {
+		t.Helper()
+		if _, err := s.Pool.Exec(t.Context(), "alter database "+pgx.Identifier{s.DB.Name}.Sanitize()+
+			" connection limit "+n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(fmt.Sprint(max(own-1, 0))) // not for superusers
+	s.Count(`select count(pg_terminate_backend(pid)) from pg_stat_activity
+		where datname = current_database() and query like '%access_api_keys%' and pid <> pg_backend_pid()`)
+	servertest.Eventually(t, 20*time.Second, "not ready", func() bool {
+		code, body := servertest.Get(t, s.Base+"/readyz", "")
+		a := c.Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{})
+		return code == 503 && strings.Contains(body, `"api keys":"have no connection to the database"`) && a.Code != ""
+	})
+	limit("-1")
+	servertest.Eventually(t, 20*time.Second, "ready again", func() bool {
+		code, _ := servertest.Get(t, s.Base+"/readyz", "")
+		return code == 200 && c.Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}).Code == ""
+	})
+}
+
 func healthCheck(s *servertest.Site, service string) *health.HealthCheckResponse {
 	s.T.Helper()
 	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](servertest.HTTP2,
