@@ -73,7 +73,7 @@ declare c record;
 begin
 	for c in select attrelid::regclass as relation, attname from pg_attribute a join pg_class r on r.oid = attrelid
 		where relnamespace = 'public'::regnamespace and relkind = 'r' and not attisdropped and attname in (
-			'expires_at', 'forget_at', 'timer_at', 'next_lapse_at', 'next_call_at', 'alive_until', 'hour', 'finished_at', 'contents_until') loop
+			'expires_at', 'forget_at', 'timer_at', 'next_expiry_at', 'next_call_at', 'alive_until', 'hour', 'finished_at', 'contents_until') loop
 		begin
 			execute format('update %s set %I = now() - interval ''200 days'' where %2$I is not null', c.relation, c.attname);
 		exception when others then

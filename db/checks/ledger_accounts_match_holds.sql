@@ -1,11 +1,11 @@
 -- An account's held amount is the sum that its open holds still reserve, and none of them expires before
--- next_lapse_at.
-select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept as held_expected, a.next_lapse_at, h.first_lapse_at
+-- next_expiry_at.
+select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept as held_expected, a.next_expiry_at, h.first_expiry_at
 from ledger_accounts a
 cross join lateral (
-    select coalesce(sum(l.amount - l.captured), 0) as kept, min(l.expires_at) as first_lapse_at
+    select coalesce(sum(l.amount - l.captured), 0) as kept, min(l.expires_at) as first_expiry_at
     from ledger_holds l
     where l.tenant_id = a.tenant_id and l.account_id = a.account_id and l.state = 'held'
 ) h
 where a.held <> h.kept
-    or (h.first_lapse_at is not null and (a.next_lapse_at is null or a.next_lapse_at > h.first_lapse_at))
+    or (h.first_expiry_at is not null and (a.next_expiry_at is null or a.next_expiry_at > h.first_expiry_at))

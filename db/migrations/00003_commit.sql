@@ -412,7 +412,7 @@ comment on column commit_counts.operation is 'Operation that was called, such as
 comment on column commit_counts.outcome is
     'first: the call ran, and its answer was recorded; refused: a business rule refused it, which was recorded; '
     'replayed: it got the recorded answer; mismatch: the key was used before with other content; expired: it ran '
-    'again, because the key had expired; taken_over: it took over a lapsed lease.';
+    'again, because the key had expired; taken_over: it took over an expired lease.';
 comment on column commit_counts.hour is 'Start of the hour, by the database''s clock when the count was added.';
 comment on column commit_counts.count is 'Number of calls.';
 grant select, insert, delete on commit_counts to ledgerd_app;
@@ -443,7 +443,7 @@ comment on column audit.key_outcomes.replayed is 'Calls that got a recorded answ
 comment on column audit.key_outcomes.mismatched is 'Calls whose key was used before with other content.';
 comment on column audit.key_outcomes.expired is
     'Calls that ran again, because their key had expired. If there are many, give keys a longer life.';
-comment on column audit.key_outcomes.taken_over is 'Calls that took over a lapsed lease.';
+comment on column audit.key_outcomes.taken_over is 'Calls that took over an expired lease.';
 comment on column audit.key_outcomes.hit_rate is 'Share of the calls with a request key that were replayed, 0 to 1.';
 grant select on audit.key_outcomes to ledgerd_audit;
 

@@ -33,7 +33,7 @@ create table ledger_accounts (
     max_balance   numeric(38, 0),
     version       bigint not null default 0,
     last_entry_at timestamptz,
-    next_lapse_at timestamptz,
+    next_expiry_at timestamptz,
     constraint ledger_accounts_pkey primary key (tenant_id, account_id),
     constraint ledger_accounts_code_key unique (tenant_id, code, asset),
     constraint ledger_accounts_code_check check (octet_length(code) between 1 and 256),
@@ -63,7 +63,7 @@ comment on column ledger_accounts.min_balance is 'Lower limit: balance - held mu
 comment on column ledger_accounts.max_balance is 'Upper limit of the balance. Null: no limit.';
 comment on column ledger_accounts.version is 'Version of its newest entry.';
 comment on column ledger_accounts.last_entry_at is 'Time of its newest entry.';
-comment on column ledger_accounts.next_lapse_at is
+comment on column ledger_accounts.next_expiry_at is
     'No open hold of the account expires before this time; null: it has no open hold.';
 
 create table ledger_account_details (
@@ -273,7 +273,7 @@ comment on function ledger_version_at is
 grant select, insert
     on ledger_assets, ledger_accounts, ledger_account_details, ledger_transfers, ledger_entries, ledger_holds
     to ledgerd_app;
-grant update (state, balance, held, min_balance, max_balance, version, last_entry_at, next_lapse_at)
+grant update (state, balance, held, min_balance, max_balance, version, last_entry_at, next_expiry_at)
     on ledger_accounts to ledgerd_app;
 grant update (metadata) on ledger_account_details to ledgerd_app;
 grant update (captured, state, closed_at) on ledger_holds to ledgerd_app;

@@ -80,7 +80,7 @@ comment on column work_records.attempt is 'Number of the attempt, from 1.';
 comment on column work_records.lease_ms is 'Length of the lease, in milliseconds.';
 comment on column work_records.lease_expires_at is 'End of the holder''s lease; null: it has no holder.';
 comment on column work_records.park_lapsed is
-    'True if the work is parked when its lease lapses: its outcome is unknown then, and no caller may run it again.';
+    'True if the work is parked when its lease expires: its outcome is unknown then, and no caller may run it again.';
 comment on column work_records.life_ms is
     'How long the row is kept, in milliseconds, from the begin of the attempt, and again from its settlement.';
 comment on column work_records.principal is 'Principal that began the attempt.';
@@ -115,11 +115,11 @@ comment on column audit.works.tenant is 'Name of the tenant.';
 comment on column audit.works.scope is 'Kind of work.';
 comment on column audit.works.key is 'The caller''s name for the work.';
 comment on column audit.works.state is
-    'running, lapsed (the lease lapsed, and the next caller may run it), done, refused, parked or free.';
+    'running, lapsed (the lease expired, and the next caller may run it), done, refused, parked or free.';
 comment on column audit.works.fence is 'Fence of the present attempt.';
 comment on column audit.works.attempt is 'Number of the attempt, from 1.';
 comment on column audit.works.lease_expires_at is 'End of the holder''s lease.';
-comment on column audit.works.park_lapsed is 'True if it is parked when its lease lapses.';
+comment on column audit.works.park_lapsed is 'True if it is parked when its lease expires.';
 comment on column audit.works.principal is 'Principal that began the attempt.';
 comment on column audit.works.request_id is 'X-Request-ID of the call that began the attempt.';
 comment on column audit.works.first_request_id is 'X-Request-ID of the call that began the first attempt.';

@@ -130,7 +130,7 @@ comment on column audit.inbox.message_id is 'Its id.';
 comment on column audit.inbox.part is 'Part of the message that is processed apart; empty: the whole message.';
 comment on column audit.inbox.topic is 'Topic or queue that it came from.';
 comment on column audit.inbox.state is
-    'processing, succeeded, failed, dead; lapsed: the lease has lapsed; expired: the row counts as deleted.';
+    'processing, succeeded, failed, dead; lapsed: the lease has expired; expired: the row counts as deleted.';
 comment on column audit.inbox.holder is 'Consumer that is processing it, or was the last to.';
 comment on column audit.inbox.fence is 'Fence. Grows with every attempt.';
 comment on column audit.inbox.lease_expires_at is 'End of the holder''s lease.';

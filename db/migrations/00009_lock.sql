@@ -46,7 +46,7 @@ comment on column lock_locks.fence is
 comment on column lock_locks.holds is 'Number of releases that free it (reentrant acquisitions count).';
 comment on column lock_locks.lease_ms is 'Length of the lease from its last renewal.';
 comment on column lock_locks.acquired_at is 'When it was acquired.';
-comment on column lock_locks.expires_at is 'When the lease lapses, unless it is renewed.';
+comment on column lock_locks.expires_at is 'When the lease expires, unless it is renewed.';
 comment on column lock_locks.freed_at is 'When it was released.';
 comment on column lock_locks.request_id is 'X-Request-ID of the call that acquired it.';
 
@@ -118,7 +118,7 @@ comment on column audit.locks.fence is 'Fence of the acquisition. Later acquisit
 comment on column audit.locks.holds is 'Number of releases that free it (reentrant acquisitions count).';
 comment on column audit.locks.lease is 'Length of the lease from its last renewal.';
 comment on column audit.locks.acquired_at is 'When it was acquired.';
-comment on column audit.locks.expires_at is 'When it lapses, or lapsed.';
+comment on column audit.locks.expires_at is 'When it expires, or expired.';
 comment on column audit.locks.freed_at is 'When it was released.';
 comment on column audit.locks.request_id is 'X-Request-ID of the call that acquired it.';
 comment on column audit.locks.waiters is 'Number of callers that wait for it.';

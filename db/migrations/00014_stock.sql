@@ -15,7 +15,7 @@ create table stock_items (
     sold          bigint not null,
     stocked       bigint not null,
     version       bigint not null,
-    next_lapse_at timestamptz,
+    next_expiry_at timestamptz,
     constraint stock_items_pkey primary key (tenant_id, item, segment),
     constraint stock_items_item_check check (octet_length(item) between 1 and 128),
     constraint stock_items_segment_check check (segments between 1 and 64 and segment between 0 and segments - 1),
@@ -29,7 +29,7 @@ create table stock_items (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 -- For the background task alone. "is not null" keeps it out of the plans of searches for one item: one made on an empty
 -- table would read all of it.
-create index stock_items_due_idx on stock_items (next_lapse_at, tenant_id, item) where next_lapse_at is not null;
+create index stock_items_due_idx on stock_items (next_expiry_at, tenant_id, item) where next_expiry_at is not null;
 comment on table stock_items is
     'Counts of items, in one row, or in several segments. These are the hot rows: narrow, and without an index on '
     'counts. No row can promise more than it has.';
@@ -45,9 +45,9 @@ comment on column stock_items.sold is 'Units of reservations that are sold, with
 comment on column stock_items.stocked is
     'Units that were ever put in, sold ones included: available + reserved + sold.';
 comment on column stock_items.version is 'Number of changes.';
-comment on column stock_items.next_lapse_at is
-    'No reservation of the item lapses before the earliest of its rows, whichever segments gave the units. Null in all '
-    'rows: none lapses.';
+comment on column stock_items.next_expiry_at is
+    'No reservation of the item expires before the earliest of its rows, whichever segments gave the units. Null in '
+    'all rows: none expires.';
 
 create table stock_item_details (
     tenant_id  integer not null,
@@ -123,7 +123,7 @@ comment on column stock_reservations.ref is 'Purpose, according to the caller, s
 comment on column stock_reservations.life_ms is
     'Requested life, in milliseconds; null: sold directly, or cancelled before it was made.';
 comment on column stock_reservations.created_at is 'When it was made.';
-comment on column stock_reservations.expires_at is 'When it lapses, unless it has ended.';
+comment on column stock_reservations.expires_at is 'When it expires, unless it has ended.';
 comment on column stock_reservations.closed_at is 'When it was sold or cancelled; expires_at if it expired.';
 comment on column stock_reservations.principal is 'Principal that made it.';
 comment on column stock_reservations.request_id is 'X-Request-ID of the call that made it.';
@@ -186,7 +186,7 @@ create trigger stock_changes_append_only before update or delete or truncate on 
 
 grant select, insert on stock_items, stock_item_details, stock_reservations, stock_change_names, stock_changes
     to ledgerd_app;
-grant update (segments, strategy, available, reserved, sold, stocked, version, next_lapse_at)
+grant update (segments, strategy, available, reserved, sold, stocked, version, next_expiry_at)
     on stock_items to ledgerd_app;
 grant update (label, metadata, changed_at, principal, request_id) on stock_item_details to ledgerd_app;
 grant update (unsold, state, closed_at, closed_request_id) on stock_reservations to ledgerd_app;
@@ -235,9 +235,9 @@ comment on column audit.reservations.unsold is 'Units that came back after the s
 comment on column audit.reservations.state is 'reserved, sold, cancelled or expired.';
 comment on column audit.reservations.ref is 'Purpose, according to the caller.';
 comment on column audit.reservations.created_at is 'When it was made.';
-comment on column audit.reservations.expires_at is 'When it lapses, or would have; null: sold directly.';
+comment on column audit.reservations.expires_at is 'When it expires, or would have; null: sold directly.';
 comment on column audit.reservations.due is
-    'True if its time is over, and it will lapse when the item is next used, or by the background task.';
+    'True if its time is over, and it will expire when the item is next used, or by the background task.';
 comment on column audit.reservations.closed_at is 'When it was sold or cancelled, or expired.';
 comment on column audit.reservations.principal is 'Principal that made it.';
 comment on column audit.reservations.request_id is 'X-Request-ID of the call that made it.';

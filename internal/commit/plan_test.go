@@ -138,8 +138,8 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 			return planWork(&ledger.ReverseCommand{Caller: planCaller, ReverseParams: ledger.ReverseParams{
 				TransferID: id, BizNo: fmt.Sprint(s.tag, "ri", i)}}, "")
 		},
-		"lapse": func(i int) flow.Submission {
-			return planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: s.due(i), Asset: "CNY"}},
+		"expire": func(i int) flow.Submission {
+			return planWork(&ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: s.due(i), Asset: "CNY"}},
 				"")
 		},
 	}
@@ -222,7 +222,7 @@ func (p *plans) load() {
 		'select (1000000000 + kind * 100 + i / 10000) << 14 | (i % 10000 + 1)'`)
 	p.exec(`insert into commit_batches (batch_id, committed_at, commands, instance)
 		select 1000000000 + k * 100 + b, '2026-01-01Z', 1, 'load' from generate_series(0, 2) k, generate_series(0, 10) b`)
-	p.exec(`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_lapse_at)
+	p.exec(`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_expiry_at)
 		select 1, planned_id(0, i), 'u' || i, 'CNY', 2, 'liability', case when i % 2 = 0 then -100 else 100 end, i % 2 * 10, 1, '2026-01-01Z',
 			case when i % 2 = 1 then case when i < 20000 then '2026-01-02Z'::timestamptz else '2126-01-01Z' end end
 		from generate_series(0, 99999) i`)
@@ -321,9 +321,9 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	first := measure(0)
 	deadline := time.Now().Add(20 * time.Second)
-	for lapse := planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: "u19999", Asset: "CNY"}},
+	for expire := planWork(&ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: "u19999", Asset: "CNY"}},
 		""); ; {
-		if p.blocks(func() { p.do(lapse) }) < 60 {
+		if p.blocks(func() { p.do(expire) }) < 60 {
 			break
 		}
 		if time.Now().After(deadline) {

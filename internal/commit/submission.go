@@ -64,8 +64,8 @@ type Repeat struct {
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
 // ErrLater is returned by Apply if the command has to run in a later batch: its rows need more updates than one batch
-// makes, such as holds that have lapsed, or it has to see what this batch or another process commits. The batch commits
-// without it. A dry run is rerun instead, as after ErrMoreRows.
+// makes, such as holds that have expired, or it has to see what this batch or another process commits. The batch
+// commits without it. A dry run is rerun instead, as after ErrMoreRows.
 var ErrLater = errors.New("commit: the command has to run in a later batch")
 
 // Key is a request key.
@@ -131,7 +131,7 @@ type job[T any] struct {
 	callerLeft atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
 	wait       *waiter
 	lane       *lane[T]
-	deadline   time.Time // its caller's deadline: no retry begins after it
+	deadline   time.Time // its caller's deadline: no retry after a pause or a wait begins after it
 
 	// Guarded by inflight.mu.
 	parked []*job[T] // jobs with the same key, behind this one

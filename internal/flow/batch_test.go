@@ -179,13 +179,13 @@ func TestRepeatsAreComparedWithStoredContent(t *testing.T) {
 }
 
 // An account has a lower bound for the next expiry of its holds. A bound that is too early costs one correction.
-func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
+func TestEarlyExpiryBoundIsCorrectedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AllDSN)
 	e := engine(t, db)
 	world(t, e, 2)
-	lapse := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
+	expire := &ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
 	all(t, e, transfer("fund", "world", user(0), "10"), hold("brief", user(0), "", "1", time.Millisecond),
 		hold("partly", user(0), user(1), "2", 2*time.Millisecond), capture("c", "partly", "1"),
 		hold("late", user(0), "", "1", time.Hour),
@@ -196,20 +196,20 @@ func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
 		runtime.Gosched()
 	}
 	batches := func() string { return text(t, pool, "select count(*)::text from commit_batches where commands > 0") }
-	all(t, e, lapse)
-	if next := text(t, pool, "select (next_lapse_at - created_at)::text from ledger_accounts, ledger_holds where code = $1 and biz_no = 'later'", user(0)); next != "02:00:00" {
-		t.Errorf("the next lapse is expected after %s", next)
+	all(t, e, expire)
+	if next := text(t, pool, "select (next_expiry_at - created_at)::text from ledger_accounts, ledger_holds where code = $1 and biz_no = 'later'", user(0)); next != "02:00:00" {
+		t.Errorf("the next expiry is expected after %s", next)
 	}
-	other := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
+	other := &ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
 	all(t, e, other) // no hold is due, but the bound has passed
-	if next := text(t, pool, "select coalesce(next_lapse_at::text, 'none') from ledger_accounts where code = $1",
+	if next := text(t, pool, "select coalesce(next_expiry_at::text, 'none') from ledger_accounts where code = $1",
 		user(1)); next != "none" {
-		t.Errorf("the next lapse is expected at %s", next)
+		t.Errorf("the next expiry is expected at %s", next)
 	}
 	before := batches()
-	all(t, e, lapse, other)
+	all(t, e, expire, other)
 	if batches() != before {
-		t.Error("a second lapse wrote again")
+		t.Error("a second expiry wrote again")
 	}
 	due, err := ledger.DueHolds(context.Background(), pool, 0, ledger.DueHold{}, 10)
 	if err != nil || len(due) != 0 {
@@ -220,9 +220,9 @@ func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
 	}
 }
 
-// An account may have any number of holds that expire at the same time. They lapse in several batches, and only
+// An account may have any number of holds that expire at the same time. They expire in several batches, and only
 // commands on this account wait for the last one.
-func TestManyHoldsLapseInSeveralBatches(t *testing.T) {
+func TestManyHoldsExpireInSeveralBatches(t *testing.T) {
 	t.Parallel()
 	const n = 9_000
 	db := pgtest.New(t)
@@ -234,7 +234,7 @@ func TestManyHoldsLapseInSeveralBatches(t *testing.T) {
 		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms, expires_at, created_at, principal, request_id)
 		select tenant_id, account_id + 100 + i, 'h' || i, account_id, '', 1, 0, 'held', 1, clock_timestamp() - '1 s'::interval - '1 us'::interval * i, committed_at, 'p', 'r'
 		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, 9000) i where code = 'user:0'`,
-		`update ledger_accounts set held = 9000, next_lapse_at = (select min(expires_at) from ledger_holds) where code = 'user:0'`,
+		`update ledger_accounts set held = 9000, next_expiry_at = (select min(expires_at) from ledger_holds) where code = 'user:0'`,
 	} {
 		if _, err := pool.Exec(t.Context(), query); err != nil {
 			t.Fatal(err)
@@ -246,12 +246,12 @@ func TestManyHoldsLapseInSeveralBatches(t *testing.T) {
 	}
 	answers := make([]any, 0, 4)
 	for _, r := range e.DoAll(t.Context(), []flow.Submission{
-		// Needs the money of all lapsed holds.
+		// Needs the money of all expired holds.
 		submission(flow.Submission{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}),
 		submission(flow.Submission{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
-		submission(flow.Submission{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
+		submission(flow.Submission{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to expire
 		submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h9000"))}),
-		submission(flow.Submission{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1,
+		submission(flow.Submission{Command: flow.Ledger(&ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1,
 			Code: user(0), Asset: "CNY"}})}),
 		submission(flow.Submission{Command: flow.Ledger(state(user(0), ledger.Frozen))}),
 	}) {
@@ -268,10 +268,10 @@ func TestManyHoldsLapseInSeveralBatches(t *testing.T) {
 	}
 	for _, a := range answers[2:4] {
 		if err, _ := a.(error); !fault.Is(err, ledger.HoldExpired) {
-			t.Errorf("a lapsed hold: %v", a)
+			t.Errorf("an expired hold: %v", a)
 		}
 	}
-	if got := text(t, pool, "select concat_ws(' ', held, balance, state, next_lapse_at is null) from ledger_accounts where code = 'user:0'"); got != "0 0 frozen t" {
+	if got := text(t, pool, "select concat_ws(' ', held, balance, state, next_expiry_at is null) from ledger_accounts where code = 'user:0'"); got != "0 0 frozen t" {
 		t.Errorf("the account is %s", got)
 	}
 	if err, ok := answers[5].(error); ok {

@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// A reservation that another session holds lapses when it is released. Until then the item's other due reservations
-// lapse, and their units can be sold.
+// A reservation that another session holds expires when it is released. Until then the item's other due reservations
+// expire, and their units can be sold.
 func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

@@ -387,7 +387,7 @@ func reservable(life time.Duration, cancels bool) error {
 	case life == 0:
 		problem = "has no timer on its first state, so it would never give back what the order reserves, holds or locks"
 	case !cancels:
-		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would lapse all the same, and its coupon stay locked"
+		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would expire all the same, and its coupon stay locked"
 	case life > order.MaxLife:
 		field, problem = "pay_within", "must be at most 400 days for an order that reserves, holds or locks a coupon"
 	default:

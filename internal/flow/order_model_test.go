@@ -588,10 +588,10 @@ func (p *orderPlay) compare() {
 	}
 	for item := range p.books.available {
 		p.waiting = append(p.waiting,
-			bookedCommand{flow.Stock(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}),
+			bookedCommand{flow.Stock(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}),
 				nil})
 	}
-	p.waiting = append(p.waiting, bookedCommand{flow.Ledger(&ledger.LapseCommand{
+	p.waiting = append(p.waiting, bookedCommand{flow.Ledger(&ledger.ExpireCommand{
 		Account: ledger.AccountKey{Tenant: p.caller.Tenant, Code: user(0), Asset: "CNY"}}), nil})
 	for _, w := range p.waiting {
 		if _, err := p.market.engines[0].Do(context.Background(),

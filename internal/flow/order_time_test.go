@@ -161,7 +161,7 @@ func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	}
 	m.clock.Set(t, 2*time.Hour)
 	m.wants(fire("a", "order"), "true")
-	m.wants(deduct("else", 100), "ok") // the reservations of the others lapse, as their holds did with that of a
+	m.wants(deduct("else", 100), "ok") // the reservations of the others expire, as their holds did with that of a
 	m.clock.Set(t, time.Hour)
 	m.wants(pay("a"), "MOVE_NOT_ALLOWED")
 	m.wants(pay("b"), "RESERVATION_ENDED")

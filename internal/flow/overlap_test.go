@@ -180,7 +180,7 @@ func TestConcurrentManualUpdatesAreNotOverwritten(t *testing.T) {
 }
 
 // The second batch cannot see a due hold that the first one is still inserting.
-func TestHoldDueDuringABatchLapsesInTheNext(t *testing.T) {
+func TestHoldDueDuringABatchExpiresInTheNext(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	g.want("fund", g.start(transfer("fund", "world", user(0), "5")), "ok")

@@ -179,7 +179,7 @@ func TestBizNoHasOneContent(t *testing.T) {
 	}
 }
 
-func TestCapturesRaceLapseAndRelease(t *testing.T) {
+func TestCapturesRaceExpiryAndRelease(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	a.must(transfer("fund", "world", user(0), "1000"))
@@ -195,7 +195,7 @@ func TestCapturesRaceLapseAndRelease(t *testing.T) {
 			case i == 20 && round%2 == 1:
 				return ledger.ReleaseOf(caller, 0, name)
 			case i%10 == 5:
-				return &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
+				return &ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
 			}
 			return capture(fmt.Sprint("c", round, "-", i), name, "1")
 		})

@@ -696,7 +696,8 @@ func (p *fairPlay) compare() {
 			Key: machine.Key{Tenant: p.caller.Tenant, Machine: machine.CouponMachine, Key: code}}))
 	}
 	for item := range p.fair.items {
-		works = append(works, flow.Stock(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}))
+		works = append(works, flow.Stock(&stock.ExpireCommand{
+			Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: item}}))
 	}
 	for _, w := range works {
 		if _, err := p.market.engines[0].Do(context.Background(),

@@ -68,7 +68,7 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
 			m = tx.Change(c.row)
 			m.MaxAttempts = c.Delivery.MaxAttempts
-			m.fail(tx.Now, c.Caller, "the lease of the last attempt lapsed", false)
+			m.fail(tx.Now, c.Caller, "the lease of the last attempt expired", false)
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
 		}
 	}

@@ -115,6 +115,8 @@ func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want Ne
 	}
 	outside := ""
 	switch {
+	case lo != nil && hi != nil && lo.Cmp(*hi) > 0:
+		return fault.InvalidField("max_balance", "must be at least min_balance, by default 0").With("account", a.Code)
 	case lo != nil && lo.Sign() > 0:
 		outside = "min_balance"
 	case hi != nil && hi.Sign() < 0:
@@ -237,7 +239,7 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	if !a.found {
 		return nil, notFound(a, "account")
 	}
-	if a.lapsing {
+	if a.overdue {
 		return nil, commit.ErrLater
 	}
 	if a.State == Closed && c.Change.State != Closed {

@@ -62,7 +62,7 @@ func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 		}
 		a.ID, a.Scale, a.Kind, a.State = o.ID, o.Scale, o.Kind, o.State
 		a.Balance, a.Held, a.Min, a.Max, a.Version = o.Balance, o.Held, o.Min, o.Max, o.Version
-		a.LastEntryAt, a.NextLapseAt = o.LastEntryAt, o.NextLapseAt
+		a.LastEntryAt, a.NextExpiryAt = o.LastEntryAt, o.NextExpiryAt
 		a.found, a.xmin, a.writer, a.tid = true, o.xmin, o.writer, o.tid
 		if o.dirty {
 			a.writer, a.tid = writer, pgtype.TID{}
@@ -136,7 +136,7 @@ func (a *Account) load(r *db.AccountLockRow) {
 	a.found, a.xmin, a.tid = true, r.Xmin.Uint32, r.Ctid
 	a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
 	a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
-	a.LastEntryAt, a.NextLapseAt = pg.OrZero(r.LastEntryAt), pg.OrZero(r.NextLapseAt)
+	a.LastEntryAt, a.NextExpiryAt = pg.OrZero(r.LastEntryAt), pg.OrZero(r.NextExpiryAt)
 }
 
 // written is the id of the transaction that wrote the account's current version.
@@ -184,7 +184,7 @@ func (tx *Tx) Write(p *commit.Pipe) {
 	pg.Grow(n, &arg.Tids)
 	pg.Grow(n, &arg.AccountIds, &arg.Versions)
 	pg.Grow(n, &arg.Balances, &arg.Held)
-	pg.Grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
+	pg.Grow(n, &arg.LastEntryAt, &arg.NextExpiryAt)
 	for _, a := range tx.locks {
 		if !a.dirty || a.fresh {
 			continue
@@ -197,13 +197,13 @@ func (tx *Tx) Write(p *commit.Pipe) {
 		arg.Held = append(arg.Held, a.Held)
 		arg.Versions = append(arg.Versions, a.Version)
 		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
-		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+		arg.NextExpiryAt = append(arg.NextExpiryAt, a.NextExpiryAt)
 		if changed {
 			arg.States = append(arg.States, a.State)
 			arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
 			arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
 		}
 	}
-	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
+	arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
 	p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
 }

@@ -18,8 +18,8 @@ type DueHold struct {
 	ExpiresAt time.Time
 }
 
-// DueHolds finds holds that expired a delay ago, oldest first, after the given one. A LapseCommand for each account
-// makes them lapse. Correctness does not depend on promptness: loading an account makes its due holds lapse
+// DueHolds finds holds that expired a delay ago, oldest first, after the given one. An ExpireCommand for each account
+// makes them expire. Correctness does not depend on promptness: loading an account makes its due holds expire
 // too.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueHold, limit int32) ([]DueHold,
 	error) {

@@ -55,7 +55,7 @@ var due = []string{
 	`insert into commit_epochs default values`,
 	`insert into commit_batches (batch_id, committed_at, commands, instance)
 		select b, '2026-01-01', 1, 'load' from generate_series(1000, 1001) b`,
-	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, held, next_lapse_at)
+	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, held, next_expiry_at)
 		values (1, 1000 << 14, 'c', 'CNY', 2, 'liability', 20000, '2026-01-02')`,
 	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id) values (1, 1000 << 14, '2026-01-01', 'r')`,
 	pgtest.AuditAccounts,

@@ -60,7 +60,7 @@ func (tx *Tx) insertAccounts(p *commit.Pipe) {
 		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
 		arg.Versions = append(arg.Versions, a.Version)
 		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
-		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+		arg.NextExpiryAt = append(arg.NextExpiryAt, a.NextExpiryAt)
 		details.Tenants = append(details.Tenants, a.Tenant)
 		details.AccountIds = append(details.AccountIds, a.ID)
 		details.Metadata = append(details.Metadata, pg.JSONOrEmpty(a.Metadata))

@@ -40,7 +40,7 @@ func (c *HoldCommand) Need(tx *Tx) {
 
 // Apply creates the hold, or returns the existing one with the biz_no.
 func (c *HoldCommand) Apply(tx *Tx) (any, error) {
-	if c.from.lapsing {
+	if c.from.overdue {
 		return nil, commit.ErrLater
 	}
 	if h := c.name.h; h != nil {
@@ -88,7 +88,7 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	}
 	tx.touch(c.from)
 	c.from.Held = held
-	tx.expectLapse(c.from, h)
+	tx.expectExpiry(c.from, h)
 	c.name.h = tx.keepHold(h)
 	tx.newHolds = append(tx.newHolds, madeHold{h, c.name})
 	return h.copy(), nil
@@ -168,7 +168,7 @@ func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 	if a == nil || !a.found {
 		return nil, nil, commit.ErrMoreRows // committed after Discover ran
 	}
-	if a.lapsing {
+	if a.overdue {
 		return nil, nil, commit.ErrLater
 	}
 	return h, a, nil
@@ -229,20 +229,20 @@ func (tx *Tx) end(a *Account, h *Hold, state string) {
 	h.State, h.ClosedAt = state, tx.at.Now
 }
 
-// LapseCommand makes the due holds of an account lapse, by loading the account.
-type LapseCommand struct {
+// ExpireCommand makes the due holds of an account expire, by loading the account.
+type ExpireCommand struct {
 	Account AccountKey
 	account *Account
 }
 
 // Need declares the account.
-func (c *LapseCommand) Need(tx *Tx) {
+func (c *ExpireCommand) Need(tx *Tx) {
 	c.account = tx.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
 }
 
 // Apply only asks for another run while due holds remain.
-func (c *LapseCommand) Apply(*Tx) (any, error) {
-	if c.account.lapsing {
+func (c *ExpireCommand) Apply(*Tx) (any, error) {
+	if c.account.overdue {
 		return nil, commit.ErrLater
 	}
 	return nil, nil

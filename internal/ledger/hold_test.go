@@ -180,7 +180,7 @@ func TestTheLaterOfCaptureAndReleaseIsRefused(t *testing.T) {
 	p.stands("ann 90.00 0.00 1", "bob 110.00 0.00 1")
 }
 
-func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
+func TestHoldExpiresExactlyAtItsTime(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	id := p.must(hold("later", "ann", "bob", "40")).(*Hold).ID
@@ -204,17 +204,17 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 	looks(t, p.existed(&HoldCommand{Caller: me, HoldParams: hold("h", "ann", "bob", "60").HoldParams}).(*Hold), Expired,
 		"20", "0")
 
-	if next := p.Row(AccountKey{1, "ann", "CNY"}).NextLapseAt; !next.Equal(noon.Add(2 * time.Hour)) {
-		t.Errorf("next lapse at %v", next)
+	if next := p.Row(AccountKey{1, "ann", "CNY"}).NextExpiryAt; !next.Equal(noon.Add(2 * time.Hour)) {
+		t.Errorf("next expiry at %v", next)
 	}
 	p.Tick(noon.Add(2 * time.Hour))
 	p.stands("ann 40.00 0.00 3")
-	if next := p.Row(AccountKey{1, "ann", "CNY"}).NextLapseAt; !next.IsZero() {
-		t.Errorf("next lapse at %v", next)
+	if next := p.Row(AccountKey{1, "ann", "CNY"}).NextExpiryAt; !next.IsZero() {
+		t.Errorf("next expiry at %v", next)
 	}
 }
 
-func TestNextLapseIsALowerBound(t *testing.T) {
+func TestNextExpiryIsALowerBound(t *testing.T) {
 	p := newTown(t)
 	place := func(bizNo string, life time.Duration) {
 		c := hold(bizNo, "ann", "bob", "1")
@@ -224,17 +224,17 @@ func TestNextLapseIsALowerBound(t *testing.T) {
 	place("two", 2*time.Hour)
 	place("one", time.Hour)
 	place("three", 3*time.Hour)
-	next := func() time.Duration { return p.Row(AccountKey{1, "ann", "CNY"}).NextLapseAt.Sub(noon) }
+	next := func() time.Duration { return p.Row(AccountKey{1, "ann", "CNY"}).NextExpiryAt.Sub(noon) }
 	if next() != time.Hour {
-		t.Errorf("next lapse after %v", next())
+		t.Errorf("next expiry after %v", next())
 	}
-	p.must(release("one")) // NextLapseAt is a lower bound: a release does not raise it
+	p.must(release("one")) // NextExpiryAt is a lower bound: a release does not raise it
 	if next() != time.Hour {
-		t.Errorf("next lapse after %v", next())
+		t.Errorf("next expiry after %v", next())
 	}
 	p.Tick(noon.Add(time.Hour)) // it is corrected when its time comes
 	if next() != 2*time.Hour {
-		t.Errorf("next lapse after %v", next())
+		t.Errorf("next expiry after %v", next())
 	}
 	p.refused(InsufficientFunds, hold("x", "cid", "", "1"))
 }

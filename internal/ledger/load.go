@@ -251,7 +251,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 	}
 	tx.resolved = true
 	tx.resolveTransfers(p)
-	tx.resolveLapses(p)
+	tx.resolveDue(p)
 	tx.resolveDetails(p)
 }
 
@@ -301,18 +301,18 @@ func (tx *Tx) resolveTransfers(p *commit.Pipe) {
 	})
 }
 
-// maxLapses is the approximate number of holds that lapse in one batch.
-const maxLapses = 2000
+// maxExpiries is the approximate number of holds that expire in one batch.
+const maxExpiries = 2000
 
-// resolveLapses makes the due holds of locked accounts lapse, before any command and regardless of the
+// resolveDue makes the due holds of locked accounts expire, before any command and regardless of the
 // commands' outcome: otherwise a hold past its expiry would reduce the available balance until the scheduler
-// runs. An account with very many due holds lapses some of them in this batch, and its commands run after it.
-func (tx *Tx) resolveLapses(p *commit.Pipe) {
+// runs. An account with very many due holds expires some of them in this batch, and its commands run after it.
+func (tx *Tx) resolveDue(p *commit.Pipe) {
 	due := tx.dueAccounts()
 	if len(due) == 0 {
 		return
 	}
-	most := max(1, maxLapses/len(due))
+	most := max(1, maxExpiries/len(due))
 	arg := db.HoldDueParams{Now: tx.at.Now, Most: int64(most) + 1}
 	for _, a := range due {
 		if a.writer != nil { // its holds may not be written yet
@@ -328,16 +328,16 @@ func (tx *Tx) resolveLapses(p *commit.Pipe) {
 			return err
 		}
 		for _, a := range due {
-			a.NextLapseAt, a.dirty = time.Time{}, true
+			a.NextExpiryAt, a.dirty = time.Time{}, true
 		}
 		met := make([]int, len(due))
 		for _, r := range rows {
 			a := due[r.N-1]
 			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(tx.at.Now) {
-				a.NextLapseAt, a.lapsing = r.ExpiresAt, true
+				a.NextExpiryAt, a.overdue = r.ExpiresAt, true
 				continue
 			}
-			tx.lapseIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, BizNo: r.BizNo, AccountID: a.ID,
+			tx.expireIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, BizNo: r.BizNo, AccountID: a.ID,
 				Amount: r.Amount, Captured: r.Captured, State: Held, ExpiresAt: r.ExpiresAt}))
 		}
 		return nil
@@ -347,17 +347,17 @@ func (tx *Tx) resolveLapses(p *commit.Pipe) {
 // dueAccounts are the locked accounts that may have due holds.
 func (tx *Tx) dueAccounts() (due []*Account) {
 	for _, a := range tx.locks {
-		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(tx.at.Now) {
+		if a.found && !a.NextExpiryAt.IsZero() && !a.NextExpiryAt.After(tx.at.Now) {
 			due = append(due, a)
 		}
 	}
 	return due
 }
 
-// lapseIfDue makes an open hold lapse if it is due, and otherwise notes its expiry.
-func (tx *Tx) lapseIfDue(a *Account, h *Hold) {
+// expireIfDue makes an open hold expire if it is due, and otherwise notes its expiry.
+func (tx *Tx) expireIfDue(a *Account, h *Hold) {
 	if h.ExpiresAt.After(tx.at.Now) {
-		tx.expectLapse(a, h)
+		tx.expectExpiry(a, h)
 		return
 	}
 	tx.touch(a)
@@ -366,10 +366,10 @@ func (tx *Tx) lapseIfDue(a *Account, h *Hold) {
 	h.State, h.ClosedAt = Expired, tx.at.Now
 }
 
-// expectLapse lowers the account's next expiry to the hold's.
-func (tx *Tx) expectLapse(a *Account, h *Hold) {
-	if a.NextLapseAt.IsZero() || h.ExpiresAt.Before(a.NextLapseAt) {
-		a.NextLapseAt = h.ExpiresAt
+// expectExpiry lowers the account's next expiry to the hold's.
+func (tx *Tx) expectExpiry(a *Account, h *Hold) {
+	if a.NextExpiryAt.IsZero() || h.ExpiresAt.Before(a.NextExpiryAt) {
+		a.NextExpiryAt = h.ExpiresAt
 	}
 }
 

@@ -46,7 +46,7 @@ func (p *play) commit() {
 		works[i] = flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Command: flow.Ledger(p.wish.command(o)),
 			Rows: 4, Bytes: 400}
 	}
-	p.model.lapse()
+	p.model.expire()
 	for i, r := range p.engine.DoAll(context.Background(), works) {
 		want := p.model.run(p.waiting[i])
 		if got := told(r.Outcome.Answer, r.Outcome.Existed, r.Err); got != want {
@@ -67,10 +67,10 @@ func (p *play) waitOut() {
 	p.model.now = p.model.now.Add(2 * brief)
 }
 
-// compare compares the database's rows with the model. A hold past its expiry counts as lapsed, even if no
+// compare compares the database's rows with the model. A hold past its expiry counts as expired, even if no
 // batch has processed it yet.
 func (p *play) compare() {
-	p.model.lapse()
+	p.model.expire()
 	p.same("accounts", p.model.rows(), p.lines(`
 		select format('account %s/%s: %s %s, %s of which %s held, %s to %s, version %s', a.code, a.asset, a.kind, a.state, a.balance,
 			a.held - coalesce((select sum(h.amount - h.captured) from ledger_holds h where h.tenant_id = a.tenant_id
@@ -94,8 +94,8 @@ func (p *play) compareEntries() {
 		from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1`))
 }
 
-// lapseAll does the scheduler's work: it must terminate and leave no due holds.
-func (p *play) lapseAll() {
+// expireAll does the scheduler's work: it must terminate and leave no due holds.
+func (p *play) expireAll() {
 	for {
 		due, err := ledger.DueHolds(context.Background(), p.pool, 0, ledger.DueHold{}, 1000)
 		p.ok(err)
@@ -106,7 +106,7 @@ func (p *play) lapseAll() {
 		for _, k := range ledger.AccountsOf(due) {
 			_, err := p.engine.Do(context.Background(),
 				flow.Submission{Tenant: k.Tenant, RequestID: "r", Rows: 1, Bytes: 100,
-					Command: flow.Ledger(&ledger.LapseCommand{Account: k})})
+					Command: flow.Ledger(&ledger.ExpireCommand{Account: k})})
 			p.ok(err)
 		}
 	}
@@ -167,11 +167,11 @@ func TestEngineAnswersAsTheModel(t *testing.T) {
 			}
 			p.commit()
 			if rapid.Bool().Draw(t, "scheduler") {
-				p.lapseAll()
+				p.expireAll()
 			}
 		}
 		p.compareEntries()
-		p.lapseAll()
+		p.expireAll()
 	})
 	if tenants.Load() < 2 {
 		t.Error(fmt.Sprint("ran only ", tenants.Load()))

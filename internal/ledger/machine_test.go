@@ -373,7 +373,7 @@ func TestBookAnswersAsTheModel(t *testing.T) {
 			"time passes": func(t *rapid.T) {
 				m.now = m.now.Add(rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 59 * time.Second,
 					time.Hour}).Draw(t, "time"))
-				m.lapse()
+				m.expire()
 				p.Tick(m.now)
 			},
 			"": func(t *rapid.T) {

@@ -107,8 +107,8 @@ func assetOf(account string) string { return account[strings.IndexByte(account, 
 func plus(a, b *big.Int) *big.Int  { return new(big.Int).Add(a, b) }
 func minus(a, b *big.Int) *big.Int { return new(big.Int).Sub(a, b) }
 
-// lapse ends the holds past their expiry.
-func (m *model) lapse() {
+// expire ends the holds past their expiry.
+func (m *model) expire() {
 	for _, h := range m.holds {
 		if h.state == "held" && !h.expires.After(m.now) {
 			m.end(h, "expired")

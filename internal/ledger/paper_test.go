@@ -49,14 +49,14 @@ func (p *Paper) Row(k AccountKey) *Account {
 	return nil
 }
 
-// Tick sets the time of the following commands and makes due holds lapse, like the load.
+// Tick sets the time of the following commands and makes due holds expire, like the load.
 func (p *Paper) Tick(now time.Time) {
 	p.Start(commit.Times{Now: now, Recorded: now}, p.newID)
 	for _, a := range p.dueAccounts() {
-		a.NextLapseAt, a.dirty = time.Time{}, true
+		a.NextExpiryAt, a.dirty = time.Time{}, true
 		for _, h := range p.holds {
 			if h.State == Held && h.AccountID == a.ID {
-				p.lapseIfDue(a, h)
+				p.expireIfDue(a, h)
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func accountOf(tenant int32, r db.AccountPageRow) Account {
 	return Account{AccountKey: AccountKey{tenant, r.Code, r.Asset}, ID: r.AccountID, Scale: uint8(r.Scale),
 		Kind:  r.Kind,
 		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
-		LastEntryAt: pg.OrZero(r.LastEntryAt), NextLapseAt: pg.OrZero(r.NextLapseAt),
+		LastEntryAt: pg.OrZero(r.LastEntryAt), NextExpiryAt: pg.OrZero(r.NextExpiryAt),
 		Metadata:  readMetadata(r.Metadata),
 		CreatedAt: r.CreatedAt}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Hold returns a hold by id or, if id is 0, by biz_no, as recorded: a hold past its expiry stays held until the
-// next commit on its account or the scheduler makes it lapse. Returns fault HOLD_NOT_FOUND.
+// next commit on its account or the scheduler makes it expire. Returns fault HOLD_NOT_FOUND.
 func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string) (*Hold, error) {
 	if id != 0 {
 		rows, err := q.HoldLookupByID(ctx, r.one(),
@@ -28,7 +28,7 @@ func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string)
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, HoldNotFound.New("there is no hold %s", bizNo).With("biz_no", bizNo)
+		return nil, HoldNotFound.New("there is no hold %s", bizNo).With("hold_biz_no", bizNo)
 	}
 	h := rows[0]
 	return holdOfPage(tenant, db.HoldPageRow{HoldID: h.HoldID, BizNo: bizNo, AccountID: h.AccountID, Code: h.Code,

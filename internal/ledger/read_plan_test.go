@@ -28,7 +28,7 @@ var load = []string{
 	`insert into commit_batches (batch_id, committed_at, commands, instance)
 		select distinct batch, at, 1, 'load' from made`,
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
-	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_lapse_at)
+	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_expiry_at)
 		select 1, id + 4096, 'user:' || i || ':wallet', 'CNY', 2, 'liability', 1000, case i when 1 then 100 else 0 end, 1, at,
 			case i when 1 then timestamptz '2027-01-01' end from made
 		union all

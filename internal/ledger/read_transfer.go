@@ -41,7 +41,7 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, TransferNotFound.New("there is no transfer %s", bizNo).With("biz_no", bizNo)
+		return nil, TransferNotFound.New("there is no transfer %s", bizNo).With("transfer_biz_no", bizNo)
 	}
 	return found[0], nil
 }

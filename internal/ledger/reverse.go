@@ -85,7 +85,7 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 		if a == nil || !a.found {
 			return nil, commit.ErrMoreRows // committed after Discover ran
 		}
-		if a.lapsing {
+		if a.overdue {
 			return nil, commit.ErrLater
 		}
 		accounts = append(accounts, a)

@@ -26,19 +26,19 @@ type AccountKey struct {
 // Account is an account's row. Amounts are in minor units.
 type Account struct {
 	AccountKey
-	ID          int64
-	Scale       uint8
-	Kind        string
-	State       string
-	Balance     amount.Int
-	Held        amount.Int
-	Min         *amount.Int // least balance; nil: unbounded; read-only
-	Max         *amount.Int // greatest balance; nil: no limit; read-only
-	Version     int64
-	LastEntryAt time.Time // zero: no entries
-	NextLapseAt time.Time // zero: no open holds
-	Metadata    map[string]string
-	CreatedAt   time.Time
+	ID           int64
+	Scale        uint8
+	Kind         string
+	State        string
+	Balance      amount.Int
+	Held         amount.Int
+	Min          *amount.Int // least balance; nil: unbounded; read-only
+	Max          *amount.Int // greatest balance; nil: no limit; read-only
+	Version      int64
+	LastEntryAt  time.Time // zero: no entries
+	NextExpiryAt time.Time // zero: no open holds
+	Metadata     map[string]string
+	CreatedAt    time.Time
 
 	madeBy  string         // request id of the creating call
 	xmin    uint32         // transaction that wrote the row
@@ -48,7 +48,7 @@ type Account struct {
 	fresh   bool           // created by this batch
 	dirty   bool
 	changed bool   // state or limits changed
-	lapsing bool   // due holds remain
+	overdue bool   // due holds remain
 	saved   uint64 // the mark at which it was saved for undo
 }
 

@@ -87,7 +87,7 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 			if !a.found {
 				return nil, notFound(a, fmt.Sprintf(accountFields[n], i))
 			}
-			if a.lapsing {
+			if a.overdue {
 				return nil, commit.ErrLater
 			}
 		}

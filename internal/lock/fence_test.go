@@ -116,7 +116,7 @@ func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 	if _, err := tx.Exec(ctx, "select lock_check(1, 'a', $1)", l.Fence); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "the lease lapses", func() bool {
+	eventually(t, 20*time.Second, "the lease expires", func() bool {
 		l, err := p.reader.Get(ctx, lock.Key{Tenant: 1, Name: "a"})
 		return err == nil && l.Fence == 0
 	})

@@ -215,7 +215,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	a := p.must(p.acquire("a", "one", time.Second))
 	b := p.must(p.acquire("b", "one", time.Second))
 	c := p.must(p.acquire("c", "one", time.Second))
-	eventually(t, 20*time.Second, "the lease lapses", func() bool {
+	eventually(t, 20*time.Second, "the lease expires", func() bool {
 		l, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: "c"})
 		return err == nil && l.Fence == 0
 	})

@@ -24,7 +24,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Calls in this process that wait for locks."}),
 		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
 			Name: "lapsed_total",
-			Help: "Leases that lapsed without a release. Counted when another holder acquires the lock, or the cleaner deletes it."}),
+			Help: "Leases that expired without a release. Counted when another holder acquires the lock, or the cleaner deletes it."}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
 			Name: "fence_refusals_total",
 			Help: "Calls whose fence was no longer current (LOCK_LOST), by call."}, []string{"call"}),

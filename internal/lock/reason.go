@@ -12,7 +12,7 @@ var (
 		Doc:  "Another holder has the lock of this page id: another call is working on it already. The metadata is that of LOCK_HELD."})
 	Lost = fault.Define(fault.Reason{Name: "LOCK_LOST", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
-		Doc:  "The lock is not held under this fence: its lease lapsed, or it was released. It cannot be renewed: acquire it again."})
+		Doc:  "The lock is not held under this fence: its lease expired, or it was released. It cannot be renewed: acquire it again."})
 	QueueFull = fault.Define(fault.Reason{Name: "LOCK_QUEUE_FULL", Class: fault.Conflict, Code: fault.ResourceExhausted,
 		Step: fault.ReadAgain, Doc: "The lock's queue is full: 1,000 callers wait already."})
 )

@@ -184,7 +184,7 @@ func (c *compiler) readTimers(path string) {
 		case m.back:
 			c.bad(at+"to", "the move from %s to %s must not be one back", s.Name, s.Timer.To)
 		case c.states[s.Timer.To].Parts == ConfirmParts:
-			c.bad(at+"to", "must not confirm the parts of orders: when the time is over, they have lapsed")
+			c.bad(at+"to", "must not confirm the parts of orders: when the time is over, they have expired")
 		case !m.by(ByTimer):
 			c.bad(at+"to", "the move from %s to %s does not name ACTOR_TIMER in by", s.Name, s.Timer.To)
 		}

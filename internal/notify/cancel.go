@@ -42,7 +42,7 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	case m.State == Dead:
 	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.Now) || v.onUnknown == Resend):
 		// A message with on_unknown = resend is not marked as sending before an attempt, so its last holder may have
-		// sent it even though the lease lapsed.
+		// sent it even though the lease expired.
 		f := withState(BeingSent.New("message %d is being sent", m.ID), m)
 		if wait := v.dueAt.Sub(tx.Now); wait > 0 {
 			f = f.After(wait)

@@ -59,7 +59,7 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 				return err
 			}
 			if len(ids) == 0 {
-				return NotFound.New("there is no message with biz_no %s", bizNo).With("biz_no", bizNo)
+				return NotFound.New("there is no message %s", bizNo).With("message_biz_no", bizNo)
 			}
 			k.ID = ids[0]
 		}

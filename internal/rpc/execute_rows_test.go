@@ -28,7 +28,7 @@ func TestReferencesToAnOperationThatWaits(t *testing.T) {
 	}
 	if _, err := c.Pool.Exec(t.Context(), `with h as (update ledger_holds set expires_at = now() - interval '1 s'
 		where tenant_id = $1 and biz_no like 'h-%' and state = 'held' returning 1)
-		update ledger_accounts set next_lapse_at = now() - interval '1 s' where tenant_id = $1 and code = 'u:a'`,
+		update ledger_accounts set next_expiry_at = now() - interval '1 s' where tenant_id = $1 and code = 'u:a'`,
 		c.tenant()); err != nil {
 		t.Fatal(err)
 	}

@@ -49,15 +49,16 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
 }
 
-// personal reports whether a request may hold personal data: a request about messages, orders, payments or sales, or
-// an Execute or a request for approval with one.
+// personal reports whether a request may hold personal data: any but those about accounts, stock, machines, keys and
+// consumed messages, or an Execute or a request for approval with one.
 func personal(m proto.Message) bool {
 	about := func(name protoreflect.FullName) bool {
 		switch name.Parent() {
-		case "ledgerd.notify.v1", "ledgerd.order.v1", "ledgerd.payment.v1", "ledgerd.sale.v1":
-			return true
+		case "ledgerd.ledger.v1", "ledgerd.stock.v1", "ledgerd.machine.v1", "ledgerd.idempotency.v1",
+			"ledgerd.lock.v1", "ledgerd.inbox.v1":
+			return false
 		}
-		return false
+		return true
 	}
 	switch r := m.(type) {
 	case *batchv1.ExecuteRequest:

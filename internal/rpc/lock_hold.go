@@ -37,7 +37,7 @@ func (s *Lock) Hold(ctx context.Context, r *pb.HoldRequest, stream *connect.Serv
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
-		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will lapse", "lock", l.GetName(), "request_id",
+		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will expire", "lock", l.GetName(), "request_id",
 			c.requestID, "error", releaseErr)
 	}
 	return err

@@ -267,7 +267,7 @@ func TestASaleNeedsAMachineForItsOrders(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)
 	own := ticket("own", "")
-	for i, r := range []*machinev1.DefineMachineRequest{ticket("lapses", ""), ticket("waits", ""), own} {
+	for i, r := range []*machinev1.DefineMachineRequest{ticket("expires", ""), ticket("waits", ""), own} {
 		r.Definition.States[1].OrderParts = machinev1.OrderParts_ORDER_PARTS_CANCEL
 		switch i {
 		case 0:
@@ -284,7 +284,7 @@ func TestASaleNeedsAMachineForItsOrders(t *testing.T) {
 		reason, field   string
 	}{
 		{"missing", "1", 0, "MACHINE_NOT_FOUND", "machine"},
-		{"lapses", "1", 0, "FIELD_INVALID", "machine"},
+		{"expires", "1", 0, "FIELD_INVALID", "machine"},
 		{"waits", "1", 0, "FIELD_INVALID", "machine"},
 		{"waits", "1", time.Hour, "FIELD_INVALID", "payWithin"},
 		{"own", "0", 0, "FIELD_INVALID", "machine"},

@@ -349,7 +349,7 @@ func TestItemsAndReservationsAreListed(t *testing.T) {
 	c.executed(ops)
 	for state, want := range map[stockv1.ReservationState]string{
 		stockv1.ReservationState_RESERVATION_STATE_UNSPECIFIED: "gone open r0 r1 r2 r3 r4 sold",
-		stockv1.ReservationState_RESERVATION_STATE_RESERVED:    "r4 r3 r2 r1 r0 open", // the order in which they lapse
+		stockv1.ReservationState_RESERVATION_STATE_RESERVED:    "r4 r3 r2 r1 r0 open", // the order in which they expire
 		stockv1.ReservationState_RESERVATION_STATE_SOLD:        "sold",
 		stockv1.ReservationState_RESERVATION_STATE_CANCELLED:   "gone",
 		stockv1.ReservationState_RESERVATION_STATE_EXPIRED:     "",

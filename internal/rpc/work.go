@@ -27,7 +27,7 @@ type (
 	beginResponse = pb.BeginResponse
 )
 
-// takenOver is the outcome that counts takeovers of lapsed leases, beside the outcomes of request keys.
+// takenOver is the outcome that counts takeovers of expired leases, beside the outcomes of request keys.
 const takenOver = "taken_over"
 
 // beginName scopes the request keys of Begin.

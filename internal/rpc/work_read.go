@@ -122,7 +122,7 @@ func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResp
 	case res.GetRun().GetTakenOver():
 		count("taken_over")
 		s.Engine.Count(k.Tenant, beginName, takenOver)
-		r.log.Warn("work taken over from a holder whose lease lapsed",
+		r.log.Warn("work taken over from a holder whose lease expired",
 			append(about, "fence", res.GetRun().GetFence())...)
 	default:
 		count("run")

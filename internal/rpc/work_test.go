@@ -249,7 +249,7 @@ func TestOtherFingerprintIsRefusedInEveryState(t *testing.T) {
 	}
 }
 
-func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
+func TestExpiredLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
 	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "k"}

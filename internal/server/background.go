@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 )
 
-// background starts the background tasks, such as lapsing holds and deleting expired rows.
+// background starts the background tasks, such as expiring holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "observe readiness", s.observeReadiness)
 	s.every(ctx, 10*time.Second, "read the epoch of the database", s.observeEpoch)

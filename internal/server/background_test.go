@@ -32,7 +32,7 @@ func restartWithLocks(s *servertest.Site) (lock pgx.Tx) {
 	s.Server.Stop()
 	ctx := context.Background()
 	_, err1 := s.Pool.Exec(ctx, "update stock_reservations set life_ms = 1, expires_at = created_at + interval '1 ms'")
-	_, err2 := s.Pool.Exec(ctx, "update stock_items set next_lapse_at = (select min(expires_at) from stock_reservations)")
+	_, err2 := s.Pool.Exec(ctx, "update stock_items set next_expiry_at = (select min(expires_at) from stock_reservations)")
 	lock, err3 := s.Pool.Begin(ctx)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		s.T.Fatal(err)
@@ -45,10 +45,12 @@ func restartWithLocks(s *servertest.Site) (lock pgx.Tx) {
 	return lock
 }
 
-func failedLapses(s *servertest.Site) int { return len(s.Log.With("msg", "lapse reservations failed")) }
+func failedExpiries(s *servertest.Site) int {
+	return len(s.Log.With("msg", "expire reservations failed"))
+}
 
 // Locked rows are no reason to leave their tenant out of the next runs, however many there are.
-func TestManyLockedItemsLapseOnceTheyAreFree(t *testing.T) {
+func TestManyLockedItemsExpireOnceTheyAreFree(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
 	c := writer(s)
@@ -56,11 +58,11 @@ func TestManyLockedItemsLapseOnceTheyAreFree(t *testing.T) {
 		reserve(c, fmt.Sprint("item-", n))
 	}
 	lock := restartWithLocks(s)
-	servertest.Eventually(t, 20*time.Second, "a run fails", func() bool { return failedLapses(s) > 0 })
+	servertest.Eventually(t, 20*time.Second, "a run fails", func() bool { return failedExpiries(s) > 0 })
 	if err := lock.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	servertest.Eventually(t, 15*time.Second, "the reservations lapse", func() bool {
+	servertest.Eventually(t, 15*time.Second, "the reservations expire", func() bool {
 		return s.Count("select count(*) from stock_reservations where state = 'reserved'") == 0
 	})
 }
@@ -71,7 +73,7 @@ func TestThousandsOfLockedItemsDelayNoOtherTenant(t *testing.T) {
 	s := servertest.New(t)
 	reserve(writer(s), "item")
 	for _, sql := range []string{ // copies of the item
-		"insert into stock_items select tenant_id, item || i, segment, segments, strategy, available, reserved, sold, stocked, version, next_lapse_at",
+		"insert into stock_items select tenant_id, item || i, segment, segments, strategy, available, reserved, sold, stocked, version, next_expiry_at",
 		"insert into stock_item_details select tenant_id, item || i, label, metadata, created_at, changed_at, principal, request_id",
 		"insert into stock_change_names select tenant_id, item || i, change_no, change_id + 5000 + i",
 		`insert into stock_changes (tenant_id, change_id, item, change_no, kind, quantity, stocked_after, reservation_no, reason, changed_at, principal, request_id)
@@ -88,7 +90,7 @@ func TestThousandsOfLockedItemsDelayNoOtherTenant(t *testing.T) {
 	}
 	reserve(&servertest.Caller{Site: s, APIKey: s.Key("other", "boss", access.Admin)}, "free")
 	restartWithLocks(s)
-	servertest.Eventually(t, 30*time.Second, "the free item's reservation lapses", func() bool {
+	servertest.Eventually(t, 30*time.Second, "the free item's reservation expires", func() bool {
 		return s.Count("select count(*) from stock_reservations where item = 'free' and state = 'expired'") == 1
 	})
 }
@@ -102,10 +104,10 @@ func TestLockedItemsOfManyTenantsDelayNoOther(t *testing.T) {
 	}
 	reserve(&servertest.Caller{Site: s, APIKey: s.Key("other", "boss", access.Admin)}, "free")
 	restartWithLocks(s)
-	servertest.Eventually(t, 20*time.Second, "the free item's reservation lapses", func() bool {
+	servertest.Eventually(t, 20*time.Second, "the free item's reservation expires", func() bool {
 		return s.Count("select count(*) from stock_reservations where item = 'free' and state = 'expired'") == 1
 	})
-	if n := failedLapses(s); n > 0 {
+	if n := failedExpiries(s); n > 0 {
 		t.Errorf("%d runs failed before", n)
 	}
 }

@@ -93,8 +93,8 @@ func (s *Server) serveDomains(serve func(path string, h http.Handler), options [
 
 // runDomains starts the background tasks of the domains.
 func (s *Server) runDomains(ctx context.Context) {
-	s.every(ctx, time.Second, "lapse holds", handle(s, late(ledger.DueHolds), lapseHolds))
-	s.every(ctx, time.Second, "lapse reservations", handle(s, late(stock.DueItems), lapseReservations))
+	s.every(ctx, time.Second, "expire holds", handle(s, late(ledger.DueHolds), expireHolds))
+	s.every(ctx, time.Second, "expire reservations", handle(s, late(stock.DueItems), expireReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
 	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
 	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
@@ -111,31 +111,31 @@ func expiring() []clean.Table {
 		code.Codes()}, inbox.Tables(), notify.Tables())
 }
 
-// lapseDelay is how long after its end a hold or a reservation lapses by a task. Those of an order that has timed out
+// expiryDelay is how long after its end a hold or a reservation expires by a task. Those of an order that has timed out
 // are freed before by the timer of the order, in one commit.
-const lapseDelay = 3 * time.Second
+const expiryDelay = 3 * time.Second
 
 func late[T any](find func(context.Context, *pgxpool.Pool, time.Duration, T, int32) ([]T, error)) func(context.Context,
 	*pgxpool.Pool, T, int32) ([]T, error) {
 	return func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error) {
-		return find(ctx, pool, lapseDelay, after, limit)
+		return find(ctx, pool, expiryDelay, after, limit)
 	}
 }
 
-// lapseHolds lapses the due holds of each account together.
-func lapseHolds(due []ledger.DueHold) (commands []flow.Submission) {
+// expireHolds expires the due holds of each account together.
+func expireHolds(due []ledger.DueHold) (commands []flow.Submission) {
 	for _, a := range ledger.AccountsOf(due) {
 		commands = append(commands, flow.Submission{Tenant: a.Tenant, Rows: 1,
-			Command: flow.Ledger(&ledger.LapseCommand{Account: a})})
+			Command: flow.Ledger(&ledger.ExpireCommand{Account: a})})
 	}
 	return commands
 }
 
-// lapseReservations lapses the due reservations of each item together.
-func lapseReservations(due []stock.DueItem) (commands []flow.Submission) {
+// expireReservations expires the due reservations of each item together.
+func expireReservations(due []stock.DueItem) (commands []flow.Submission) {
 	for _, i := range stock.ItemsOf(due) {
 		commands = append(commands, flow.Submission{Tenant: i.Tenant, Rows: 1,
-			Command: flow.Stock(&stock.LapseCommand{Item: i})})
+			Command: flow.Stock(&stock.ExpireCommand{Item: i})})
 	}
 	return commands
 }

@@ -45,7 +45,7 @@ func TestOrdersThatExpireTogetherHaveTheirOwnEvents(t *testing.T) {
 }
 
 // The commit that cancels an order which has expired also frees its units and its hold: the tasks that let reservations
-// and holds lapse come later.
+// and expiries of holds come later.
 func TestAnOrderExpiresInOneCommit(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)

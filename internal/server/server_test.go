@@ -388,8 +388,8 @@ func TestStopAnswersCallsInFlight(t *testing.T) {
 	}
 }
 
-// A transaction that locks an account delays the lapse of this account's holds only.
-func TestHoldsBehindALockedAccountLapse(t *testing.T) {
+// A transaction that locks an account delays the expiry of this account's holds only.
+func TestHoldsBehindALockedAccountExpire(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
 	c := writer(s)
@@ -404,7 +404,7 @@ func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 	insert := `insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
 		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval, committed_at, 'p', 'r'
 		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i where code = $1`
-	update := `update ledger_accounts set held = held + $2::integer, next_lapse_at = clock_timestamp() - '1 h'::interval where code = $1`
+	update := `update ledger_accounts set held = held + $2::integer, next_expiry_at = clock_timestamp() - '1 h'::interval where code = $1`
 	const many = 700 // more than dueBatch
 	_, err1 := lock.Exec(ctx, update, "u:a", many)
 	_, err2 := s.Pool.Exec(ctx, insert, "u:a", many, "1 h")
@@ -413,7 +413,7 @@ func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
-	servertest.Eventually(t, 20*time.Second, "b's hold lapses", func() bool {
+	servertest.Eventually(t, 20*time.Second, "b's hold expires", func() bool {
 		return s.Count("select count(*) from ledger_holds where biz_no = 'u:b1' and state = 'expired'") == 1
 	})
 	if n := s.Count("select count(*) from ledger_holds where state = 'held' and life_ms = 1"); n != many {
@@ -422,7 +422,7 @@ func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 	if err := lock.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	servertest.Eventually(t, 20*time.Second, "a's holds lapse", func() bool {
+	servertest.Eventually(t, 20*time.Second, "a's holds expire", func() bool {
 		return s.Count("select count(*) from ledger_holds where state = 'held' and life_ms = 1") == 0
 	})
 }
@@ -527,11 +527,11 @@ func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
 		new(stockv1.RestockResponse))
 	c.OK("Stock.Reserve", &stockv1.ReserveRequest{Item: "tea", ReservationNo: "1", Quantity: 1,
 		Life: durationpb.New(time.Second)}, new(stockv1.ReserveResponse))
-	servertest.Eventually(t, 20*time.Second, "the reservation lapses", func() bool {
+	servertest.Eventually(t, 20*time.Second, "the reservation expires", func() bool {
 		return s.Count("select available from stock_items") == 1 &&
 			s.Count("select count(*) from stock_reservations where state = 'expired' and closed_at = expires_at") == 1
 	})
-	servertest.Eventually(t, 20*time.Second, "the hold lapses", func() bool {
+	servertest.Eventually(t, 20*time.Second, "the hold expires", func() bool {
 		return s.Count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
 	})
 	if a := c.Call(servertest.ConnectJSON, "Hold",

@@ -3,5 +3,5 @@
 //
 // The counts of an item are in one row, or in several segments, which a batch locks, or takes over, all together. They
 // guard the item's reservations, changes and details, which have no locks of their own, but for due reservations: these
-// are locked before they lapse, without waiting.
+// are locked before they expire, without waiting.
 package stock

@@ -14,20 +14,20 @@ import (
 // DueItem is an item with a reservation that may be past its expiry.
 type DueItem struct {
 	ItemKey
-	LapseAt time.Time
+	NextExpiryAt time.Time
 }
 
 // DueItems finds items with reservations that may have expired a delay ago, the oldest first, after the given one.
-// A LapseCommand makes them lapse. An item is found once for each segment, and also if the reservation that would have
-// been the first to lapse has ended otherwise while others are open. Correctness does not depend on promptness: loading
-// an item makes its due reservations lapse too.
+// An ExpireCommand makes them expire. An item is found once for each segment, and also if the reservation that would
+// have been the first to expire has ended otherwise while others are open. Correctness does not depend on promptness:
+// loading an item makes its due reservations expire too.
 func DueItems(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueItem, limit int32) ([]DueItem,
 	error) {
 	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{DelayS: delay.Seconds(),
-		After: after.LapseAt, AfterTenant: after.Tenant, AfterItem: after.Item, Batch: limit})
+		After: after.NextExpiryAt, AfterTenant: after.Tenant, AfterItem: after.Item, Batch: limit})
 	due := make([]DueItem, len(rows))
 	for n, r := range rows {
-		due[n] = DueItem{ItemKey{r.TenantID, r.Item}, pg.OrZero(r.NextLapseAt)}
+		due[n] = DueItem{ItemKey{r.TenantID, r.Item}, pg.OrZero(r.NextExpiryAt)}
 	}
 	return due, err
 }
@@ -42,14 +42,14 @@ func ItemsOf(due []DueItem) []ItemKey {
 	return slices.Compact(items)
 }
 
-// LapseCommand makes the due reservations of an item lapse, by loading the item.
-type LapseCommand struct {
+// ExpireCommand makes the due reservations of an item expire, by loading the item.
+type ExpireCommand struct {
 	Item ItemKey
 	item *item
 }
 
 // Need declares the item.
-func (c *LapseCommand) Need(tx *Tx) { c.item = tx.item(c.Item.Tenant, c.Item.Item, 1) }
+func (c *ExpireCommand) Need(tx *Tx) { c.item = tx.item(c.Item.Tenant, c.Item.Item, 1) }
 
 // Apply only asks for another run while due reservations remain.
-func (c *LapseCommand) Apply(*Tx) (any, error) { return nil, c.item.ready() }
+func (c *ExpireCommand) Apply(*Tx) (any, error) { return nil, c.item.ready() }

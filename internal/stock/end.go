@@ -58,7 +58,7 @@ func (c *CancelCommand) Need(tx *Tx) {
 }
 
 // Apply frees the units. A number that is not used is taken, so that a Reserve that comes later is refused. Cancelling
-// a reservation that was cancelled or has lapsed is a repeat. Returns faults ITEM_NOT_FOUND, RESERVATION_ENDED.
+// a reservation that was cancelled or has expired is a repeat. Returns faults ITEM_NOT_FOUND, RESERVATION_ENDED.
 func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	if err := c.item.ready(); err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state, reques
 	})
 	if i.counts().Reserved == 0 {
 		for _, s := range i.rows { // one of them has the next expiry of the whole item after Resolve
-			if !s.nextLapseAt.IsZero() {
-				tx.change(s).nextLapseAt = time.Time{}
+			if !s.nextExpiryAt.IsZero() {
+				tx.change(s).nextExpiryAt = time.Time{}
 			}
 		}
 	}

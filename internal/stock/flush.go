@@ -43,7 +43,7 @@ func (tx *Tx) insertSegments(p *commit.Pipe) {
 		arg.Sold = append(arg.Sold, s.Sold)
 		arg.Stocked = append(arg.Stocked, s.Stocked)
 		arg.Versions = append(arg.Versions, s.version)
-		arg.NextLapseAt = append(arg.NextLapseAt, s.nextLapseAt)
+		arg.NextExpiryAt = append(arg.NextExpiryAt, s.nextExpiryAt)
 	}
 	if len(arg.Items) > 0 {
 		p.Queue(func(d commit.DB) error { return q.ItemInsert(p.Context(), d, arg) })
@@ -127,14 +127,14 @@ func drawsText(draws []int64) string {
 }
 
 func (tx *Tx) updateReservations(p *commit.Pipe) {
-	all := slices.Clone(tx.lapsed)
+	all := slices.Clone(tx.expired)
 	for _, row := range tx.reservations.Changed() {
-		all = append(all, lapsed{row.Key, row.Value})
+		all = append(all, expired{row.Key, row.Value})
 	}
 	if len(all) == 0 {
 		return
 	}
-	slices.SortFunc(all, func(a, b lapsed) int { return a.key.compare(b.key) })
+	slices.SortFunc(all, func(a, b expired) int { return a.key.compare(b.key) })
 	var arg db.ReservationUpdateParams
 	for _, r := range all {
 		arg.Tids = append(arg.Tids, r.seen.tid)

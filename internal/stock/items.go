@@ -45,7 +45,7 @@ func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 
 func (s *segment) takeOver(r *segment, writer *commit.Writer) {
 	s.segments, s.strategy, s.Counts = r.segments, r.strategy, r.Counts
-	s.version, s.nextLapseAt = r.version, r.nextLapseAt
+	s.version, s.nextExpiryAt = r.version, r.nextExpiryAt
 	s.found, s.xmin, s.writer, s.tid = true, r.xmin, r.writer, r.tid
 	if r.dirty {
 		s.writer, s.tid = writer, pgtype.TID{}
@@ -107,7 +107,7 @@ func segmentNames(segments []*segment) (arg db.ItemLockParams) {
 
 func (tx *Tx) load(s *segment, r *db.ItemLockRow) {
 	s.found, s.xmin, s.tid = true, r.Xmin.Uint32, r.Ctid
-	s.segments, s.strategy, s.version, s.nextLapseAt = r.Segments, r.Strategy, r.Version, pg.OrZero(r.NextLapseAt)
+	s.segments, s.strategy, s.version, s.nextExpiryAt = r.Segments, r.Strategy, r.Version, pg.OrZero(r.NextExpiryAt)
 	s.Counts = Counts{r.Available, r.Reserved, r.Sold, r.Stocked}
 	tx.layouts.learn(s.ItemKey, layout{int(s.segments), s.strategy})
 }
@@ -167,11 +167,11 @@ func (tx *Tx) updateSegments(p *commit.Pipe) {
 		arg.Sold = append(arg.Sold, s.Sold)
 		arg.Stocked = append(arg.Stocked, s.Stocked)
 		arg.Versions = append(arg.Versions, s.version)
-		arg.NextLapseAt = append(arg.NextLapseAt, s.nextLapseAt)
+		arg.NextExpiryAt = append(arg.NextExpiryAt, s.nextExpiryAt)
 	}
 	if len(arg.Items) == 0 {
 		return
 	}
-	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
+	arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
 	p.Queue(func(d commit.DB) error { return q.ItemUpdate(p.Context(), d, arg) })
 }

@@ -22,9 +22,9 @@ func timed(t testing.TB) (*shop, pgtest.ShiftedClock) {
 	return shopOn(t, db), clock
 }
 
-// Reservations lapse when their item is used, before its commands: their units are available, and no late confirmation
+// Reservations expire when their item is used, before its commands: their units are available, and no late confirmation
 // succeeds.
-func TestUseOfAnItemMakesItsDueReservationsLapse(t *testing.T) {
+func TestUseOfAnItemMakesItsDueReservationsExpire(t *testing.T) {
 	t.Parallel()
 	for segments := 1; segments <= 3; segments += 2 {
 		t.Run(fmt.Sprint(segments), func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestUseOfAnItemMakesItsDueReservationsLapse(t *testing.T) {
 }
 
 // The scheduler's work: it finds items that nothing uses, and terminates.
-func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
+func TestDueReservationsOfUnusedItemsExpire(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
 	for _, item := range []string{"tea", "coffee", "milk"} {
@@ -86,7 +86,7 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 		t.Errorf("due: %v", due)
 	}
 	for _, k := range due {
-		s.wants(&stock.LapseCommand{Item: k}, "<nil>")
+		s.wants(&stock.ExpireCommand{Item: k}, "<nil>")
 	}
 	s.wantCounts("coffee", "10/0/0/10")
 	s.wantCounts("bread", "2/1/7/10") // nothing of it was due, and it is not found again
@@ -96,16 +96,16 @@ func TestDueReservationsOfUnusedItemsLapse(t *testing.T) {
 	}
 	before := s.text("select count(*)::text from commit_batches")
 	for _, k := range due {
-		s.wants(&stock.LapseCommand{Item: k}, "<nil>")
+		s.wants(&stock.ExpireCommand{Item: k}, "<nil>")
 	}
 	if after := s.text("select count(*)::text from commit_batches"); after != before {
 		t.Errorf("%s batches, then %s", before, after)
 	}
 }
 
-// After some reservations have lapsed, one row has the next expiry for all segments. It stays there until no
+// After some reservations have expired, one row has the next expiry for all segments. It stays there until no
 // reservation of the item is open.
-func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
+func TestTheLastReservationOfAnotherSegmentExpires(t *testing.T) {
 	t.Parallel()
 	tea := t.Name()
 	for _, end := range []command{confirm(tea, "b"), cancel(tea, "b")} {
@@ -114,23 +114,23 @@ func TestTheLastReservationOfAnotherSegmentLapses(t *testing.T) {
 		first.Life, second.Life, third.Life = 10*time.Minute, 30*time.Minute, time.Hour
 		s.all(put(tea, 2), restock(tea, "r", 10), first, second, third)
 		clock.Set(t, 11*time.Minute)
-		s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+		s.wants(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
 		s.all(end)
 		clock.Set(t, 61*time.Minute)
 		due, err := stock.DueItems(t.Context(), s.app, 0, stock.DueItem{}, 10)
 		if err != nil || len(due) != 1 || due[0].Item != tea {
 			t.Errorf("due: %v, %v", due, err)
 		}
-		s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+		s.wants(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
 		if got := s.text("select state from stock_reservations where reservation_no = 'c'"); got != "expired" {
 			t.Errorf("the last reservation is %s", got)
 		}
 	}
 }
 
-// An item may have any number of reservations that lapse at the same time. They lapse in several batches, and only
+// An item may have any number of reservations that expire at the same time. They expire in several batches, and only
 // commands on this item wait for the last one.
-func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
+func TestManyReservationsExpireInSeveralBatches(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.all(put("tea", 0), restock("tea", "r", 9000), put("milk", 0), restock("milk", "r", 1))
@@ -138,7 +138,7 @@ func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
 			expires_at, principal, request_id)
 		select 1, 'tea', 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 0, 'reserved', 1, changed_at, clock_timestamp() - '1 us'::interval * i, 'p', 'r'
 		from stock_changes, generate_series(1, 9000) i where item = 'tea'`)
-	s.exec(`update stock_items set available = 0, reserved = 9000, next_lapse_at = (select min(expires_at) from stock_reservations)
+	s.exec(`update stock_items set available = 0, reserved = 9000, next_expiry_at = (select min(expires_at) from stock_reservations)
 		where item = 'tea'`)
 	dry := submission(deduct("tea", "dry", 1))
 	dry.DryRun = true
@@ -156,8 +156,8 @@ func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
 	}
 }
 
-// The rest of the due reservations lapses too if all of them are in one segment, and not in the first.
-func TestManyReservationsOfALaterSegmentLapse(t *testing.T) {
+// The rest of the due reservations expires too if all of them are in one segment, and not in the first.
+func TestManyReservationsOfALaterSegmentExpire(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	tea := t.Name()
@@ -166,9 +166,9 @@ func TestManyReservationsOfALaterSegmentLapse(t *testing.T) {
 			expires_at, principal, request_id)
 		select 1, item, 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 1, 'reserved', 1, changed_at, clock_timestamp() - '1 us'::interval * i, 'p', 'r'
 		from stock_changes, generate_series(1, 3000) i`)
-	s.exec(`update stock_items set available = 0, reserved = 3000, next_lapse_at = (select min(expires_at) from stock_reservations)
+	s.exec(`update stock_items set available = 0, reserved = 3000, next_expiry_at = (select min(expires_at) from stock_reservations)
 		where segment = 1`)
-	s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+	s.wants(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
 	s.wantCounts(tea, "6000/0/0/6000")
 }
 
@@ -259,8 +259,8 @@ func TestBatchesOverlapOnAnItem(t *testing.T) {
 	g.conflicts(0)
 }
 
-// The batch before has made a reservation lapse that this batch names, and has not committed yet.
-func TestLapseInTheUncommittedPredecessorIsSeen(t *testing.T) {
+// The batch before has made a reservation expire that this batch names, and has not committed yet.
+func TestExpiryInTheUncommittedPredecessorIsSeen(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
 	g := newGate(s)
@@ -276,7 +276,7 @@ func TestLapseInTheUncommittedPredecessorIsSeen(t *testing.T) {
 	g.conflicts(0)
 }
 
-// The same, and then the clock goes back: what has lapsed stays lapsed.
+// The same, and then the clock goes back: what has expired stays expired.
 func TestClockSetBackRevivesNoReservation(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
@@ -297,7 +297,7 @@ func TestClockSetBackRevivesNoReservation(t *testing.T) {
 }
 
 // A batch cannot see a due reservation that the one before is still inserting.
-func TestReservationDueDuringABatchLapsesInTheNext(t *testing.T) {
+func TestReservationDueDuringABatchExpiresInTheNext(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
 	g := newGate(s)

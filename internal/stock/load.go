@@ -109,15 +109,15 @@ func readMetadata(b []byte) map[string]string {
 	return m
 }
 
-// maxLapses is the approximate number of reservations that lapse in one batch.
-const maxLapses = 2000
+// maxExpiries is the approximate number of reservations that expire in one batch.
+const maxExpiries = 2000
 
-// Resolve makes the due reservations of the items lapse, before any command and regardless of the commands' outcome:
+// Resolve makes the due reservations of the items expire, before any command and regardless of the commands' outcome:
 // otherwise units whose time is over would not be available until the scheduler runs. An item with very many due
-// reservations lapses some of them in this batch, and its commands run after it.
+// reservations expires some of them in this batch, and its commands run after it.
 //
 // In an optimistic batch, rows taken over do not suffice for that: their reservations may not be written yet. Nor do
-// they if the clock has gone back since: the batch before may have lapsed reservations that are not due now.
+// they if the clock has gone back since: the batch before may have expired reservations that are not due now.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	if tx.resolved {
 		return
@@ -143,7 +143,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 }
 
 func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
-	most := max(1, maxLapses/len(due))
+	most := max(1, maxExpiries/len(due))
 	arg := db.ReservationDueParams{Now: tx.Now, Most: int64(most) + 1}
 	for _, i := range due {
 		arg.Tenants = append(arg.Tenants, i.Tenant)
@@ -156,8 +156,8 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 		}
 		for _, i := range due {
 			for _, s := range i.rows {
-				if !s.nextLapseAt.IsZero() {
-					tx.change(s).nextLapseAt = time.Time{}
+				if !s.nextExpiryAt.IsZero() {
+					tx.change(s).nextExpiryAt = time.Time{}
 				}
 			}
 		}
@@ -165,24 +165,24 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 		for _, r := range rows {
 			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
 			if !r.Free {
-				tx.expectLapse(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
+				tx.expectExpiry(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
 				continue
 			}
 			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.Now) {
-				tx.change(i.rows[0]).nextLapseAt, i.lapsing = expiresAt, true
+				tx.change(i.rows[0]).nextExpiryAt, i.overdue = expiresAt, true
 				continue
 			}
-			tx.lapseIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,
+			tx.expireIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,
 				segment: r.Segment, draws: r.Draws, seen: seen{tid: r.Tid, state: Reserved}})
 		}
 		return nil
 	})
 }
 
-// lapseIfDue makes an open reservation lapse if it is due, and otherwise notes its expiry.
-func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
+// expireIfDue makes an open reservation expire if it is due, and otherwise notes its expiry.
+func (tx *Tx) expireIfDue(i *item, no string, r Reservation) {
 	if r.ExpiresAt.After(tx.Now) {
-		tx.expectLapse(i, r)
+		tx.expectExpiry(i, r)
 		return
 	}
 	r.spread(0, r.Quantity, func(n int16, units int64) {
@@ -196,13 +196,13 @@ func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
 		*v = v.at(tx.Now)
 		return
 	}
-	tx.lapsed = append(tx.lapsed, lapsed{k, r.at(tx.Now)})
+	tx.expired = append(tx.expired, expired{k, r.at(tx.Now)})
 }
 
-// expectLapse lowers the next expiry of the reservation's segment to that of the reservation.
-func (tx *Tx) expectLapse(i *item, r Reservation) {
-	if s := i.segment(r.segment); s.nextLapseAt.IsZero() || r.ExpiresAt.Before(s.nextLapseAt) {
-		tx.change(s).nextLapseAt = r.ExpiresAt
+// expectExpiry lowers the next expiry of the reservation's segment to that of the reservation.
+func (tx *Tx) expectExpiry(i *item, r Reservation) {
+	if s := i.segment(r.segment); s.nextExpiryAt.IsZero() || r.ExpiresAt.Before(s.nextExpiryAt) {
+		tx.change(s).nextExpiryAt = r.ExpiresAt
 	}
 }
 

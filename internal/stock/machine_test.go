@@ -46,8 +46,8 @@ func (r *modelReservation) line(no string) string {
 	return line
 }
 
-// lapse ends the reservations whose time is over.
-func (m *model) lapse() {
+// expire ends the reservations whose time is over.
+func (m *model) expire() {
 	for _, i := range m.items {
 		for _, r := range i.reservations {
 			if r.state == stock.Reserved && r.expires <= m.now {
@@ -216,7 +216,7 @@ func (m *model) rows() (rows []string) {
 	return rows
 }
 
-// TestStockBehavesLikeTheModel runs random commands, several in a batch and on two engines, time steps and lapses
+// TestStockBehavesLikeTheModel runs random commands, several in a batch and on two engines, time steps and expiries
 // against the model.
 func TestStockBehavesLikeTheModel(t *testing.T) {
 	t.Parallel()
@@ -322,7 +322,7 @@ func (p *play) commit() {
 		works[i] = submission(w.command)
 		works[i].Tenant = p.caller.Tenant
 	}
-	p.model.lapse()
+	p.model.expire()
 	for i, r := range p.shop.engines[len(works)%2].DoAll(context.Background(), works) {
 		if got, want := ended(r), p.waiting[i].model(); got != want {
 			p.Fatalf("command %d of %d: %+v\n got %s\nwant %s", i, len(works), p.waiting[i].command, got, want)
@@ -333,9 +333,9 @@ func (p *play) commit() {
 
 // compare does the scheduler's work, and compares the rows with the model.
 func (p *play) compare() {
-	p.model.lapse()
+	p.model.expire()
 	for name := range p.model.items {
-		work := submission(&stock.LapseCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: name}})
+		work := submission(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: p.caller.Tenant, Item: name}})
 		work.Tenant = p.caller.Tenant
 		if _, err := p.shop.engines[0].Do(context.Background(), work); err != nil {
 			p.Fatal(err)

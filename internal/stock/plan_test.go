@@ -41,8 +41,8 @@ func (p *plans) kinds(item func(i int) string) map[string]func(i int) command {
 		"advisory": func(i int) command { return direct(stock.Advisory, deduct(item(i), "advisory", 1)) },
 		"confirm":  func(i int) command { return confirm(item(i), "open") },
 		"refuse":   func(i int) command { return deduct(item(i), "much", 1000) },
-		"lapse": func(i int) command {
-			return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "due " + item(i)}}
+		"expire": func(i int) command {
+			return &stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: "due " + item(i)}}
 		},
 	}
 }
@@ -211,7 +211,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 		}
 	}
 	p.exec("update stock_reservations set state = 'expired', closed_at = expires_at where expires_at < '2027-01-01Z' and state = 'reserved'")
-	p.exec("update stock_items set next_lapse_at = null where next_lapse_at < '2027-01-01Z'")
+	p.exec("update stock_items set next_expiry_at = null where next_expiry_at < '2027-01-01Z'")
 	if n := pgtest.TouchedAtRest(t, p.super, 50, func() int64 { return p.blocks(p.find) }); n > 50 {
 		t.Errorf("the search for due reservations touched %d blocks when none was due", n)
 	}

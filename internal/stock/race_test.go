@@ -135,7 +135,7 @@ func TestReservationEndsOnceAmongRacingCalls(t *testing.T) {
 }
 
 // Confirmations race the end of the reservations' time: each unit is sold or available, and each caller knows which.
-func TestConfirmRacesLapse(t *testing.T) {
+func TestConfirmRacesExpiry(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	const n = 200
@@ -151,7 +151,7 @@ func TestConfirmRacesLapse(t *testing.T) {
 	for i := 0; i < n; i += 4 { // some are confirmed before the second is over, some after it
 		for end, count := range s.together(8, func(k int) command {
 			if k >= 6 {
-				return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}
+				return &stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}
 			}
 			return confirm(t.Name(), fmt.Sprint("n", i+k/2%4))
 		}) {
@@ -164,12 +164,12 @@ func TestConfirmRacesLapse(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); s.text("select sum(reserved) from stock_items") != "0" &&
 		time.Now().Before(end); {
-		s.all(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}) // each 4th was never confirmed
+		s.all(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}) // each 4th was never confirmed
 	}
 	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) from stock_items"); got != fmt.Sprint(sold, 0, n) {
 		t.Errorf("%d callers sold, the item has %s", sold, got)
 	}
-	t.Logf("%d were sold, %d lapsed", sold, n-sold)
+	t.Logf("%d were sold, %d expired", sold, n-sold)
 }
 
 // Two servers sell, cancel and return several items in opposite orders: there is no deadlock, and nothing is lost.

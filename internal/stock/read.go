@@ -56,7 +56,7 @@ func (r *Reader) Items(ctx context.Context, tenant int32, prefix string, page Pa
 }
 
 // Reservation returns a reservation as recorded: one past its expiry stays reserved until the next commit on its item
-// or the scheduler makes it lapse. Returns fault RESERVATION_NOT_FOUND.
+// or the scheduler makes it expire. Returns fault RESERVATION_NOT_FOUND.
 func (r *Reader) Reservation(ctx context.Context, k ItemKey, no string) (Reservation, error) {
 	rows, err := q.ReservationLookup(ctx, pg.Planned{DB: r.pool}, db.ReservationLookupParams{
 		Tenants: []int32{k.Tenant}, Items: []string{k.Item}, ReservationNos: []string{no}})
@@ -70,7 +70,7 @@ func (r *Reader) Reservation(ctx context.Context, k ItemKey, no string) (Reserva
 }
 
 // Reservations lists the reservations of an item: all of them, or those in a state, by number; or the open ones, in the
-// order in which they lapse. A page reads a bounded number of reservations, so it may be short although a next token
+// order in which they expire. A page reads a bounded number of reservations, so it may be short although a next token
 // follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Reservations(ctx context.Context, k ItemKey, state string, page Page) ([]Reservation, string, error) {
 	if state == Reserved {

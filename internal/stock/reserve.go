@@ -78,7 +78,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 		}
 	})
 	if r.State == Reserved {
-		tx.expectLapse(c.item, r)
+		tx.expectExpiry(c.item, r)
 	}
 	*tx.reservations.Change(c.row) = r
 	return r, nil

@@ -81,7 +81,7 @@ type Reservation struct {
 	ClosedAt        time.Time // zero: it has not ended
 	Principal       string
 	RequestID       string
-	ClosedRequestID string // empty: it has not ended, it lapsed, or the call that made it ended it
+	ClosedRequestID string // empty: it has not ended, it expired, or the call that made it ended it
 
 	segment int16
 	draws   []int64 // by segment; nil: segment gave all. Never changed in place.
@@ -126,8 +126,8 @@ type segment struct {
 	segments int16 // of the item
 	strategy string
 	Counts
-	version     int64
-	nextLapseAt time.Time // zero: none
+	version      int64
+	nextExpiryAt time.Time // zero: none
 
 	xmin   uint32         // transaction that wrote the row
 	tid    pgtype.TID     // location of the row; unknown if the batch before, which it was taken over from, changes it
@@ -149,7 +149,7 @@ type item struct {
 	layouts    *Layouts
 	rows       []*segment
 	oneSegment bool // rows has only one, which may be unlocked (see need)
-	lapsing    bool // due reservations remain
+	overdue    bool // due reservations remain
 }
 
 // segment returns the row of a segment.
@@ -166,7 +166,7 @@ func (i *item) ready() error {
 		// load does that too, but not for rows taken over
 		i.layouts.learn(i.ItemKey, layout{int(first.segments), first.strategy})
 		return commit.ErrMoreRows
-	case i.lapsing:
+	case i.overdue:
 		return commit.ErrLater
 	}
 	return nil
@@ -190,10 +190,10 @@ func (i *item) counts() (sum Counts) {
 	return sum
 }
 
-// due reports whether reservations of the item may have to lapse.
+// due reports whether reservations of the item may have to expire.
 func (i *item) due(now time.Time) bool {
 	for _, s := range i.rows {
-		if s.found && !s.nextLapseAt.IsZero() && !s.nextLapseAt.After(now) {
+		if s.found && !s.nextExpiryAt.IsZero() && !s.nextExpiryAt.After(now) {
 			return true
 		}
 	}

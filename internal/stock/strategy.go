@@ -63,7 +63,7 @@ func (tx *Tx) take(p *commit.Pipe) {
 		r := &row.Value
 		arg := db.ItemTakeParams{TenantID: row.Key.Tenant, Item: row.Key.Item, Segment: r.segment}
 		if r.State == Reserved {
-			arg.Reserved, arg.NextLapseAt = r.Quantity, r.ExpiresAt
+			arg.Reserved, arg.NextExpiryAt = r.Quantity, r.ExpiresAt
 		} else {
 			arg.Sold = r.Quantity
 		}

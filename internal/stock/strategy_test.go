@@ -161,7 +161,7 @@ func (s *shop) do(w flow.Submission) string {
 }
 
 // Reservations whose time is over are given back before a call of any strategy is refused.
-func TestEveryStrategyLapsesWhatIsDue(t *testing.T) {
+func TestEveryStrategyExpiresWhatIsDue(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range allStrategies {
 		t.Run(strategy, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer held.Rollback(context.Background()) //nolint:errcheck // it is committed
-			const change = "update stock_items set next_lapse_at = next_lapse_at"
+			const change = "update stock_items set next_expiry_at = next_expiry_at"
 			if _, err := held.Exec(t.Context(), change); err != nil {
 				t.Fatal(err)
 			}

@@ -24,7 +24,7 @@ type Tx struct {
 	puts         bool // items are created or updated by PutItem
 	reservations commit.Rows[numbered, Reservation]
 	changes      commit.Rows[numbered, Change]
-	lapsed       []lapsed // reservations that no command named
+	expired      []expired // reservations that no command named
 
 	resolved bool
 	made     []int64 // ids since Mark
@@ -34,7 +34,7 @@ type Tx struct {
 
 type sets = commit.Sets
 
-type lapsed struct {
+type expired struct {
 	key numbered
 	Reservation
 }

@@ -25,7 +25,7 @@ var lost = []struct {
 	{"the transfer that paid an order at once gets another number", `update ledger_transfers set biz_no = 'other' where biz_no = 'paid-2/pay'`,
 		[]string{"order_no=paid-2", "number=paid-2/pay", `problem="there is no such transfer"`}},
 	{"the hold of an unpaid order is deleted", `delete from ledger_holds where biz_no = 'open-1/hold';
-		update ledger_accounts set held = 0, next_lapse_at = null where held > 0`,
+		update ledger_accounts set held = 0, next_expiry_at = null where held > 0`,
 		[]string{"order_no=open-1", "number=open-1/hold", `problem="there is no such hold"`}},
 	{"the hold of a shipped order was released", `update ledger_holds set state = 'released', captured = 0 where biz_no = 'paid-1/hold';
 		update ledger_transfers set hold_id = null where biz_no = 'paid-1/pay'`,

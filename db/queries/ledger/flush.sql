@@ -11,17 +11,17 @@ order by u.tenant_id, u.code collate "C";
 
 -- name: AccountInsert :exec
 insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance,
-    max_balance, version, last_entry_at, next_lapse_at)
+    max_balance, version, last_entry_at, next_expiry_at)
 select u.tenant_id, u.account_id, u.code, u.asset, u.scale, u.kind, u.state, u.balance, u.held,
     nullif(u.min_balance, '')::numeric, nullif(u.max_balance, '')::numeric, u.version,
-    nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_expiry_at, '0001-01-01 00:00:00+00')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
         unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale,
         unnest(@kinds::text[]) as kind, unnest(@states::text[]) as state, unnest(@balances::numeric[]) as balance,
         unnest(@held::numeric[]) as held, unnest(@min_balances::text[]) as min_balance,
         unnest(@max_balances::text[]) as max_balance, unnest(@versions::bigint[]) as version,
-        unnest(@last_entry_at::timestamptz[]) as last_entry_at, unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+        unnest(@last_entry_at::timestamptz[]) as last_entry_at, unnest(@next_expiry_at::timestamptz[]) as next_expiry_at
 ) u
 order by u.tenant_id, u.code collate "C", u.asset collate "C";
 
@@ -35,19 +35,19 @@ with updated as (
         min_balance = case when y.state is null then a.min_balance else nullif(y.min_balance, '')::numeric end,
         max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
         last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'),
-        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        next_expiry_at = nullif(y.next_expiry_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from ledger_accounts k where k.tenant_id = u.tenant_id and k.account_id = u.account_id
             )) as tid, u.tenant_id, u.account_id, u.writer,
-            u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
+            u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_expiry_at
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
                 unnest(@tids::tid[]) as tid, unnest(@writers::xid[]) as writer, unnest(@states::text[]) as state,
                 unnest(@balances::numeric[]) as balance, unnest(@held::numeric[]) as held,
                 unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance,
                 unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
-                unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+                unnest(@next_expiry_at::timestamptz[]) as next_expiry_at
         ) u
         offset 0
     ) y

@@ -5,14 +5,14 @@
 -- name: AccountLock :many
 -- Locks accounts in the order of the arrays, which callers sort by tenant, code and asset.
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+    a.version, a.last_entry_at, a.next_expiry_at, a.xmin, a.ctid
 from (
     select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
+        l.last_entry_at, l.next_expiry_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -22,14 +22,14 @@ cross join lateral (
 -- name: AccountLookup :many
 -- The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+    a.version, a.last_entry_at, a.next_expiry_at, a.xmin, a.ctid
 from (
     select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
+        l.last_entry_at, l.next_expiry_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0

@@ -9,7 +9,7 @@ select code, scale from ledger_assets where tenant_id = @tenant_id order by code
 -- name: AccountRead :one
 -- An account with its metadata.
 select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+    a.version, a.last_entry_at, a.next_expiry_at, d.metadata, d.created_at
 from ledger_accounts a
 join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
@@ -18,10 +18,10 @@ where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @
 -- Accounts that match, after a code and asset, in their order. No second lower bound: the planner would start the
 -- index scan at the wrong one.
 select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+    a.version, a.last_entry_at, a.next_expiry_at, d.metadata, d.created_at
 from (
     select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance,
-        l.version, l.last_entry_at, l.next_lapse_at
+        l.version, l.last_entry_at, l.next_expiry_at
     from ledger_accounts l
     where l.tenant_id = @tenant_id::integer and (l.code, l.asset) > (@after_code::text, @after_asset::text)
         and l.code < @high::text and l.code ~ @match::text

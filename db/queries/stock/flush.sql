@@ -4,16 +4,16 @@
 
 -- name: ItemInsert :exec
 insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked, version,
-    next_lapse_at)
+    next_expiry_at)
 select u.tenant_id, u.item, u.segment, u.segments, u.strategy, u.available, u.reserved, u.sold, u.stocked, u.version,
-    nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    nullif(u.next_expiry_at, '0001-01-01 00:00:00+00')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
         unnest(@segment::smallint[]) as segment, unnest(@segments::smallint[]) as segments,
         unnest(@strategies::text[]) as strategy,
         unnest(@available::bigint[]) as available, unnest(@reserved::bigint[]) as reserved,
         unnest(@sold::bigint[]) as sold, unnest(@stocked::bigint[]) as stocked,
-        unnest(@versions::bigint[]) as version, unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+        unnest(@versions::bigint[]) as version, unnest(@next_expiry_at::timestamptz[]) as next_expiry_at
 ) u
 order by u.tenant_id, u.item collate "C", u.segment;
 
@@ -25,13 +25,13 @@ with updated as (
     update stock_items i
     set segments = coalesce(y.segments, i.segments), strategy = coalesce(y.strategy, i.strategy),
         available = y.available, reserved = y.reserved, sold = y.sold, stocked = y.stocked, version = y.version,
-        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        next_expiry_at = nullif(y.next_expiry_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from stock_items k
                 where k.tenant_id = u.tenant_id and k.item = u.item and k.segment = u.segment
             )) as tid, u.tenant_id, u.item, u.segment, u.writer, u.segments, u.strategy, u.available, u.reserved,
-            u.sold, u.stocked, u.version, u.next_lapse_at
+            u.sold, u.stocked, u.version, u.next_expiry_at
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
                 unnest(@segment::smallint[]) as segment, unnest(@tids::tid[]) as tid,
@@ -39,7 +39,7 @@ with updated as (
                 unnest(@strategies::text[]) as strategy,
                 unnest(@available::bigint[]) as available, unnest(@reserved::bigint[]) as reserved,
                 unnest(@sold::bigint[]) as sold, unnest(@stocked::bigint[]) as stocked,
-                unnest(@versions::bigint[]) as version, unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+                unnest(@versions::bigint[]) as version, unnest(@next_expiry_at::timestamptz[]) as next_expiry_at
         ) u
         offset 0
     ) y
@@ -56,10 +56,10 @@ with updated as (
     update stock_items i
     set available = i.available - y.reserved - y.sold, reserved = i.reserved + y.reserved, sold = i.sold + y.sold,
         version = i.version + 1,
-        next_lapse_at = least(i.next_lapse_at, nullif(y.next_lapse_at, '0001-01-01 00:00:00+00'))
+        next_expiry_at = least(i.next_expiry_at, nullif(y.next_expiry_at, '0001-01-01 00:00:00+00'))
     from (
         select @tenant_id::integer as tenant_id, @item::text as item, @segment::smallint as segment,
-            @reserved::bigint as reserved, @sold::bigint as sold, @next_lapse_at::timestamptz as next_lapse_at
+            @reserved::bigint as reserved, @sold::bigint as sold, @next_expiry_at::timestamptz as next_expiry_at
     ) y
     where i.tenant_id = y.tenant_id and i.item = y.item and i.segment = y.segment
         and i.available >= y.reserved + y.sold

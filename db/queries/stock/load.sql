@@ -5,13 +5,13 @@
 -- name: ItemLock :many
 -- Locks segments in the order of the arrays, which callers sort by tenant, item and segment.
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
-    i.next_lapse_at, i.xmin, i.ctid
+    i.next_expiry_at, i.xmin, i.ctid
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item, unnest(@segment::smallint[]) as segment
 ) u
 cross join lateral (
-    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_lapse_at, l.xmin,
+    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_expiry_at, l.xmin,
         l.ctid
     from stock_items l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment
@@ -23,13 +23,13 @@ cross join lateral (
 -- The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
 -- ATOMIC checks only what is available, in ItemTake.
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
-    i.next_lapse_at, i.xmin, i.ctid
+    i.next_expiry_at, i.xmin, i.ctid
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item, unnest(@segment::smallint[]) as segment
 ) u
 cross join lateral (
-    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_lapse_at, l.xmin,
+    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_expiry_at, l.xmin,
         l.ctid
     from stock_items l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment
@@ -99,8 +99,8 @@ cross join lateral (
 
 -- name: ReservationDue :many
 -- For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
--- locked, but for those that another session holds: they lapse later, and delay no other command. The comparison of two
--- columns leaves the planner one index to choose.
+-- locked, but for those that another session holds: they expire later, and delay no other command. The comparison of
+-- two columns leaves the planner one index to choose.
 select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -134,8 +134,8 @@ cross join lateral (
 -- Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
 -- one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be
 -- read.
-select l.tenant_id, l.item, l.next_lapse_at from stock_items l
-where l.next_lapse_at <= now() - make_interval(secs => @delay_s::double precision)
-    and (l.next_lapse_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)
-order by l.next_lapse_at, l.tenant_id, l.item
+select l.tenant_id, l.item, l.next_expiry_at from stock_items l
+where l.next_expiry_at <= now() - make_interval(secs => @delay_s::double precision)
+    and (l.next_expiry_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)
+order by l.next_expiry_at, l.tenant_id, l.item
 limit @batch::integer;

@@ -59,7 +59,7 @@ from (
 ) r;
 
 -- name: ReservationPageOpen :many
--- Reservations of an item that have not ended, after a given one, in the order in which they lapse.
+-- Reservations of an item that have not ended, after a given one, in the order in which they expire.
 select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
     l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
 from stock_reservations l

@@ -211,7 +211,7 @@ func (b *Book) payment(c *changes, gateway, key string) (*Payment, error) {
 	if p == nil {
 		return nil, fmt.Errorf("payment %s/%s: %w", gateway, key, ErrNotFound)
 	}
-	if p.lapse(c.now) {
+	if p.expire(c.now) {
 		c.payments = append(c.payments, p)
 	}
 	return p, nil
@@ -252,7 +252,7 @@ func (b *Book) Search(gateway, number string) []*Payment {
 	var found []*Payment
 	for _, p := range b.payments {
 		if (gateway == "" || p.Gateway == gateway) && (number == "" || p.Number == number) {
-			p.lapse(time.Now())
+			p.expire(time.Now())
 			found = append(found, p.clone())
 		}
 	}

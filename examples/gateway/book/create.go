@@ -18,7 +18,7 @@ func (b *Book) Create(p Payment, once string) (made *Payment, existed bool, err 
 			old = first
 		}
 		if old != nil {
-			if old.lapse(c.now) {
+			if old.expire(c.now) {
 				c.payments = append(c.payments, old)
 			}
 			made, existed = old.clone(), true

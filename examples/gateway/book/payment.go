@@ -89,8 +89,8 @@ func (p *Payment) clone() *Payment {
 	return &c
 }
 
-// lapse closes a payment whose time is over.
-func (p *Payment) lapse(now time.Time) bool {
+// expire closes a payment whose time is over.
+func (p *Payment) expire(now time.Time) bool {
 	switch p.Status {
 	case Unopened, Payable, Declined:
 		if !p.ExpiresAt.IsZero() && !now.Before(p.ExpiresAt) {

@@ -70,7 +70,7 @@ begin
         ref, life_ms, created_at, expires_at, principal, request_id)
     values (tenant, of_item, no || '/1', nextval('ids'), 1, 0, 0, 'reserved', no, 1800000, at, ends_at, 'bench', no);
     update stock_items set available = available - 1, reserved = reserved + 1, version = version + 1,
-        next_lapse_at = least(next_lapse_at, ends_at)
+        next_expiry_at = least(next_expiry_at, ends_at)
     where tenant_id = tenant and item = of_item and segment = 0 and available >= 1;
     if not found then
         raise exception '% is sold out', of_item;

@@ -62,7 +62,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		fences: counters("lost_fences_total",
 			"Messages that another process had taken over when this one came to mark or finish them: this process was stalled, or its leases are too short.",
 			"at"),
-		leases:   counters("lapsed_leases_total", "Messages taken over from processes whose leases lapsed.", "channel"),
+		leases:   counters("lapsed_leases_total", "Messages taken over from processes whose leases expired.", "channel"),
 		failures: counters("database_failures_total", "Polls and writes that failed, and are retried.", "of"),
 		batch: prometheus.NewHistogram(histogram("finish_batch_messages", "Messages per write of results.",
 			prometheus.ExponentialBuckets(1, 2, 11))),

@@ -269,7 +269,7 @@ func (p *Pool) Run(ctx context.Context) {
 		select {
 		case <-over:
 		case <-time.After(lastWrites):
-			p.Log.Error("attempts did not end: their messages stay leased until the leases lapse")
+			p.Log.Error("attempts did not end: their messages stay leased until the leases expire")
 		}
 	}
 	p.cut()

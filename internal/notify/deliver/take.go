@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// maxLapsed is how many lapsed leases a message may have in addition to its attempts. With more, the message itself may
-// crash the processes.
+// maxLapsed is how many expired leases a message may have in addition to its attempts. With more, the message itself
+// may crash the processes.
 const maxLapsed = 5
 
 // take leases messages of the picked queues, reads their contents and queues them.
@@ -88,12 +88,12 @@ func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *resu
 	switch {
 	case j.prevState == sending:
 		return &result{job: j, state: unknown, kind: unknown, code: "lapsed",
-			text: "the lease of the process that was sending it lapsed", provider: j.LastProvider,
+			text: "the lease of the process that was sending it expired", provider: j.LastProvider,
 			unsure: j.Unsure}
 	case row.GivenUp:
 		return j.giveUp("expired", "it was not sent before its give_up_after")
 	case j.Attempt > j.MaxAttempts+maxLapsed:
-		return j.giveUp("lapsed", "the leases of the processes that had it lapsed too often")
+		return j.giveUp("lapsed", "the leases of the processes that had it expired too often")
 	case err != nil, c == tooMuch:
 		return j.giveBack()
 	case c == gone:

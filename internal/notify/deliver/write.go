@@ -121,7 +121,7 @@ func (w *writer) writeBare(r *result, err error) {
 		bare.code = "unprintable"
 	}
 	if err := w.once([]*result{&bare}); err != nil {
-		w.pool.Log.Error("a message could not be settled: it stays leased until the lease lapses", "tenant_id",
+		w.pool.Log.Error("a message could not be settled: it stays leased until the lease expires", "tenant_id",
 			j.Tenant, "message_id", j.ID, "error", err)
 	}
 }

@@ -239,7 +239,7 @@ func (v *Variable) check(at string, top bool, p *problems) {
 	only("zone", v.Zone != "", Time)
 	only("fields", len(v.Fields) > 0, Record)
 	if !slices.Contains(kinds, v.Kind) {
-		p.add(at+".kind", "must be one of %v", kinds)
+		p.add(at+".kind", "must be set to the kind of the variable")
 	}
 	if v.MaxLength < 0 || v.MaxLength > MaxLength {
 		p.add(at+".max_length", "must be at most %d", MaxLength)

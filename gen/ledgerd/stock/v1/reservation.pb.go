@@ -103,7 +103,7 @@ type Reservation struct {
 	Ref string `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it lapses, or would have. Absent if it was sold by a Deduct.
+	// When it expires, or would have. Absent if it was sold by a Deduct.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// End of the state RESERVED. expire_time if it expired.
 	CloseTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
@@ -229,7 +229,7 @@ type ReserveRequest struct {
 	ReservationNo string `protobuf:"bytes,2,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units, 1 to 10^12.
 	Quantity int64 `protobuf:"varint,3,opt,name=quantity,proto3" json:"quantity,omitempty"`
-	// Time until the reservation lapses: 1 s to 400 days, default 15 minutes.
+	// Time until the reservation expires: 1 s to 400 days, default 15 minutes.
 	Life *durationpb.Duration `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
 	// Purpose, such as an order number. May be empty.
 	Ref string `protobuf:"bytes,5,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -913,7 +913,7 @@ func (x *ListReservationsRequest) GetPageToken() string {
 
 type ListReservationsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By reservation_no. Of the state RESERVED: those that lapse first come first.
+	// By reservation_no. Of the state RESERVED: those that expire first come first.
 	Reservations []*Reservation `protobuf:"bytes,1,rep,name=reservations,proto3" json:"reservations,omitempty"`
 	// Empty on the last page. A page may be short, even empty, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

@@ -67,36 +67,36 @@ func (q *Queries) AccountDetailUpdate(ctx context.Context, db DBTX, arg AccountD
 
 const accountInsert = `-- name: AccountInsert :exec
 insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance,
-    max_balance, version, last_entry_at, next_lapse_at)
+    max_balance, version, last_entry_at, next_expiry_at)
 select u.tenant_id, u.account_id, u.code, u.asset, u.scale, u.kind, u.state, u.balance, u.held,
     nullif(u.min_balance, '')::numeric, nullif(u.max_balance, '')::numeric, u.version,
-    nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_expiry_at, '0001-01-01 00:00:00+00')
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as account_id,
         unnest($3::text[]) as code, unnest($4::text[]) as asset, unnest($5::smallint[]) as scale,
         unnest($6::text[]) as kind, unnest($7::text[]) as state, unnest($8::numeric[]) as balance,
         unnest($9::numeric[]) as held, unnest($10::text[]) as min_balance,
         unnest($11::text[]) as max_balance, unnest($12::bigint[]) as version,
-        unnest($13::timestamptz[]) as last_entry_at, unnest($14::timestamptz[]) as next_lapse_at
+        unnest($13::timestamptz[]) as last_entry_at, unnest($14::timestamptz[]) as next_expiry_at
 ) u
 order by u.tenant_id, u.code collate "C", u.asset collate "C"
 `
 
 type AccountInsertParams struct {
-	Tenants     []int32
-	AccountIds  []int64
-	Codes       []string
-	Assets      []string
-	Scales      []int16
-	Kinds       []string
-	States      []string
-	Balances    []amount.Int
-	Held        []amount.Int
-	MinBalances []string
-	MaxBalances []string
-	Versions    []int64
-	LastEntryAt []time.Time
-	NextLapseAt []time.Time
+	Tenants      []int32
+	AccountIds   []int64
+	Codes        []string
+	Assets       []string
+	Scales       []int16
+	Kinds        []string
+	States       []string
+	Balances     []amount.Int
+	Held         []amount.Int
+	MinBalances  []string
+	MaxBalances  []string
+	Versions     []int64
+	LastEntryAt  []time.Time
+	NextExpiryAt []time.Time
 }
 
 func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertParams) error {
@@ -114,7 +114,7 @@ func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertP
 		arg.MaxBalances,
 		arg.Versions,
 		arg.LastEntryAt,
-		arg.NextLapseAt,
+		arg.NextExpiryAt,
 	)
 	return err
 }
@@ -126,19 +126,19 @@ with updated as (
         min_balance = case when y.state is null then a.min_balance else nullif(y.min_balance, '')::numeric end,
         max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
         last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'),
-        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        next_expiry_at = nullif(y.next_expiry_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from ledger_accounts k where k.tenant_id = u.tenant_id and k.account_id = u.account_id
             )) as tid, u.tenant_id, u.account_id, u.writer,
-            u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
+            u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_expiry_at
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
                 unnest($3::tid[]) as tid, unnest($4::xid[]) as writer, unnest($5::text[]) as state,
                 unnest($6::numeric[]) as balance, unnest($7::numeric[]) as held,
                 unnest($8::text[]) as min_balance, unnest($9::text[]) as max_balance,
                 unnest($10::bigint[]) as version, unnest($11::timestamptz[]) as last_entry_at,
-                unnest($12::timestamptz[]) as next_lapse_at
+                unnest($12::timestamptz[]) as next_expiry_at
         ) u
         offset 0
     ) y
@@ -149,18 +149,18 @@ select commit_expect(count(*), cardinality($1::bigint[])) from updated
 `
 
 type AccountUpdateParams struct {
-	AccountIds  []int64
-	Tenants     []int32
-	Tids        []pgtype.TID
-	Writers     []pgtype.Uint32
-	States      []string
-	Balances    []amount.Int
-	Held        []amount.Int
-	MinBalances []string
-	MaxBalances []string
-	Versions    []int64
-	LastEntryAt []time.Time
-	NextLapseAt []time.Time
+	AccountIds   []int64
+	Tenants      []int32
+	Tids         []pgtype.TID
+	Writers      []pgtype.Uint32
+	States       []string
+	Balances     []amount.Int
+	Held         []amount.Int
+	MinBalances  []string
+	MaxBalances  []string
+	Versions     []int64
+	LastEntryAt  []time.Time
+	NextExpiryAt []time.Time
 }
 
 // Updates accounts, in the order of the arrays; state and limits, which seldom change, only if states are passed.
@@ -179,7 +179,7 @@ func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateP
 		arg.MaxBalances,
 		arg.Versions,
 		arg.LastEntryAt,
-		arg.NextLapseAt,
+		arg.NextExpiryAt,
 	)
 	return err
 }

@@ -127,14 +127,14 @@ func (q *Queries) AccountExists(ctx context.Context, db DBTX, arg AccountExistsP
 const accountLock = `-- name: AccountLock :many
 
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+    a.version, a.last_entry_at, a.next_expiry_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
+        l.last_entry_at, l.next_expiry_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -149,20 +149,20 @@ type AccountLockParams struct {
 }
 
 type AccountLockRow struct {
-	N           int32
-	AccountID   int64
-	Scale       int16
-	Kind        string
-	State       string
-	Balance     amount.Int
-	Held        amount.Int
-	MinBalance  *amount.Int
-	MaxBalance  *amount.Int
-	Version     int64
-	LastEntryAt *time.Time
-	NextLapseAt *time.Time
-	Xmin        pgtype.Uint32
-	Ctid        pgtype.TID
+	N            int32
+	AccountID    int64
+	Scale        int16
+	Kind         string
+	State        string
+	Balance      amount.Int
+	Held         amount.Int
+	MinBalance   *amount.Int
+	MaxBalance   *amount.Int
+	Version      int64
+	LastEntryAt  *time.Time
+	NextExpiryAt *time.Time
+	Xmin         pgtype.Uint32
+	Ctid         pgtype.TID
 }
 
 // Reads of the ledger in a batch. Arrays have the same length; n is a position in them, from 1. The tenant is passed
@@ -190,7 +190,7 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 			&i.MaxBalance,
 			&i.Version,
 			&i.LastEntryAt,
-			&i.NextLapseAt,
+			&i.NextExpiryAt,
 			&i.Xmin,
 			&i.Ctid,
 		); err != nil {
@@ -206,14 +206,14 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 
 const accountLookup = `-- name: AccountLookup :many
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+    a.version, a.last_entry_at, a.next_expiry_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
+        l.last_entry_at, l.next_expiry_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -227,20 +227,20 @@ type AccountLookupParams struct {
 }
 
 type AccountLookupRow struct {
-	N           int32
-	AccountID   int64
-	Scale       int16
-	Kind        string
-	State       string
-	Balance     amount.Int
-	Held        amount.Int
-	MinBalance  *amount.Int
-	MaxBalance  *amount.Int
-	Version     int64
-	LastEntryAt *time.Time
-	NextLapseAt *time.Time
-	Xmin        pgtype.Uint32
-	Ctid        pgtype.TID
+	N            int32
+	AccountID    int64
+	Scale        int16
+	Kind         string
+	State        string
+	Balance      amount.Int
+	Held         amount.Int
+	MinBalance   *amount.Int
+	MaxBalance   *amount.Int
+	Version      int64
+	LastEntryAt  *time.Time
+	NextExpiryAt *time.Time
+	Xmin         pgtype.Uint32
+	Ctid         pgtype.TID
 }
 
 // The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
@@ -265,7 +265,7 @@ func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupP
 			&i.MaxBalance,
 			&i.Version,
 			&i.LastEntryAt,
-			&i.NextLapseAt,
+			&i.NextExpiryAt,
 			&i.Xmin,
 			&i.Ctid,
 		); err != nil {

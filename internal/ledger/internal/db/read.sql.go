@@ -14,10 +14,10 @@ import (
 
 const accountPage = `-- name: AccountPage :many
 select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+    a.version, a.last_entry_at, a.next_expiry_at, d.metadata, d.created_at
 from (
     select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance,
-        l.version, l.last_entry_at, l.next_lapse_at
+        l.version, l.last_entry_at, l.next_expiry_at
     from ledger_accounts l
     where l.tenant_id = $1::integer and (l.code, l.asset) > ($2::text, $3::text)
         and l.code < $4::text and l.code ~ $5::text
@@ -43,21 +43,21 @@ type AccountPageParams struct {
 }
 
 type AccountPageRow struct {
-	AccountID   int64
-	Code        string
-	Asset       string
-	Scale       int16
-	Kind        string
-	State       string
-	Balance     amount.Int
-	Held        amount.Int
-	MinBalance  *amount.Int
-	MaxBalance  *amount.Int
-	Version     int64
-	LastEntryAt *time.Time
-	NextLapseAt *time.Time
-	Metadata    []byte
-	CreatedAt   time.Time
+	AccountID    int64
+	Code         string
+	Asset        string
+	Scale        int16
+	Kind         string
+	State        string
+	Balance      amount.Int
+	Held         amount.Int
+	MinBalance   *amount.Int
+	MaxBalance   *amount.Int
+	Version      int64
+	LastEntryAt  *time.Time
+	NextExpiryAt *time.Time
+	Metadata     []byte
+	CreatedAt    time.Time
 }
 
 // Accounts that match, after a code and asset, in their order. No second lower bound: the planner would start the
@@ -92,7 +92,7 @@ func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParam
 			&i.MaxBalance,
 			&i.Version,
 			&i.LastEntryAt,
-			&i.NextLapseAt,
+			&i.NextExpiryAt,
 			&i.Metadata,
 			&i.CreatedAt,
 		); err != nil {
@@ -108,7 +108,7 @@ func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParam
 
 const accountRead = `-- name: AccountRead :one
 select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
-    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+    a.version, a.last_entry_at, a.next_expiry_at, d.metadata, d.created_at
 from ledger_accounts a
 join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 where a.tenant_id = $1::integer and a.code = $2::text and a.asset = $3::text
@@ -121,21 +121,21 @@ type AccountReadParams struct {
 }
 
 type AccountReadRow struct {
-	AccountID   int64
-	Code        string
-	Asset       string
-	Scale       int16
-	Kind        string
-	State       string
-	Balance     amount.Int
-	Held        amount.Int
-	MinBalance  *amount.Int
-	MaxBalance  *amount.Int
-	Version     int64
-	LastEntryAt *time.Time
-	NextLapseAt *time.Time
-	Metadata    []byte
-	CreatedAt   time.Time
+	AccountID    int64
+	Code         string
+	Asset        string
+	Scale        int16
+	Kind         string
+	State        string
+	Balance      amount.Int
+	Held         amount.Int
+	MinBalance   *amount.Int
+	MaxBalance   *amount.Int
+	Version      int64
+	LastEntryAt  *time.Time
+	NextExpiryAt *time.Time
+	Metadata     []byte
+	CreatedAt    time.Time
 }
 
 // An account with its metadata.
@@ -155,7 +155,7 @@ func (q *Queries) AccountRead(ctx context.Context, db DBTX, arg AccountReadParam
 		&i.MaxBalance,
 		&i.Version,
 		&i.LastEntryAt,
-		&i.NextLapseAt,
+		&i.NextExpiryAt,
 		&i.Metadata,
 		&i.CreatedAt,
 	)

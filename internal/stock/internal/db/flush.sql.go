@@ -162,32 +162,32 @@ func (q *Queries) DetailUpdate(ctx context.Context, db DBTX, arg DetailUpdatePar
 const itemInsert = `-- name: ItemInsert :exec
 
 insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked, version,
-    next_lapse_at)
+    next_expiry_at)
 select u.tenant_id, u.item, u.segment, u.segments, u.strategy, u.available, u.reserved, u.sold, u.stocked, u.version,
-    nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    nullif(u.next_expiry_at, '0001-01-01 00:00:00+00')
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as item,
         unnest($3::smallint[]) as segment, unnest($4::smallint[]) as segments,
         unnest($5::text[]) as strategy,
         unnest($6::bigint[]) as available, unnest($7::bigint[]) as reserved,
         unnest($8::bigint[]) as sold, unnest($9::bigint[]) as stocked,
-        unnest($10::bigint[]) as version, unnest($11::timestamptz[]) as next_lapse_at
+        unnest($10::bigint[]) as version, unnest($11::timestamptz[]) as next_expiry_at
 ) u
 order by u.tenant_id, u.item collate "C", u.segment
 `
 
 type ItemInsertParams struct {
-	Tenants     []int32
-	Items       []string
-	Segment     []int16
-	Segments    []int16
-	Strategies  []string
-	Available   []int64
-	Reserved    []int64
-	Sold        []int64
-	Stocked     []int64
-	Versions    []int64
-	NextLapseAt []time.Time
+	Tenants      []int32
+	Items        []string
+	Segment      []int16
+	Segments     []int16
+	Strategies   []string
+	Available    []int64
+	Reserved     []int64
+	Sold         []int64
+	Stocked      []int64
+	Versions     []int64
+	NextExpiryAt []time.Time
 }
 
 // Writes of stock in a batch: one statement for each table, sorted by key. Arrays have no nulls: the zero time, 0 and
@@ -205,7 +205,7 @@ func (q *Queries) ItemInsert(ctx context.Context, db DBTX, arg ItemInsertParams)
 		arg.Sold,
 		arg.Stocked,
 		arg.Versions,
-		arg.NextLapseAt,
+		arg.NextExpiryAt,
 	)
 	return err
 }
@@ -215,10 +215,10 @@ with updated as (
     update stock_items i
     set available = i.available - y.reserved - y.sold, reserved = i.reserved + y.reserved, sold = i.sold + y.sold,
         version = i.version + 1,
-        next_lapse_at = least(i.next_lapse_at, nullif(y.next_lapse_at, '0001-01-01 00:00:00+00'))
+        next_expiry_at = least(i.next_expiry_at, nullif(y.next_expiry_at, '0001-01-01 00:00:00+00'))
     from (
         select $1::integer as tenant_id, $2::text as item, $3::smallint as segment,
-            $4::bigint as reserved, $5::bigint as sold, $6::timestamptz as next_lapse_at
+            $4::bigint as reserved, $5::bigint as sold, $6::timestamptz as next_expiry_at
     ) y
     where i.tenant_id = y.tenant_id and i.item = y.item and i.segment = y.segment
         and i.available >= y.reserved + y.sold
@@ -228,12 +228,12 @@ select commit_expect(count(*), 1) from updated
 `
 
 type ItemTakeParams struct {
-	TenantID    int32
-	Item        string
-	Segment     int16
-	Reserved    int64
-	Sold        int64
-	NextLapseAt time.Time
+	TenantID     int32
+	Item         string
+	Segment      int16
+	Reserved     int64
+	Sold         int64
+	NextExpiryAt time.Time
 }
 
 // Takes units by one conditional update, whatever others have made of the row since it was read. Fails if too few are
@@ -245,7 +245,7 @@ func (q *Queries) ItemTake(ctx context.Context, db DBTX, arg ItemTakeParams) err
 		arg.Segment,
 		arg.Reserved,
 		arg.Sold,
-		arg.NextLapseAt,
+		arg.NextExpiryAt,
 	)
 	return err
 }
@@ -255,13 +255,13 @@ with updated as (
     update stock_items i
     set segments = coalesce(y.segments, i.segments), strategy = coalesce(y.strategy, i.strategy),
         available = y.available, reserved = y.reserved, sold = y.sold, stocked = y.stocked, version = y.version,
-        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        next_expiry_at = nullif(y.next_expiry_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from stock_items k
                 where k.tenant_id = u.tenant_id and k.item = u.item and k.segment = u.segment
             )) as tid, u.tenant_id, u.item, u.segment, u.writer, u.segments, u.strategy, u.available, u.reserved,
-            u.sold, u.stocked, u.version, u.next_lapse_at
+            u.sold, u.stocked, u.version, u.next_expiry_at
         from (
             select unnest($2::integer[]) as tenant_id, unnest($1::text[]) as item,
                 unnest($3::smallint[]) as segment, unnest($4::tid[]) as tid,
@@ -269,7 +269,7 @@ with updated as (
                 unnest($7::text[]) as strategy,
                 unnest($8::bigint[]) as available, unnest($9::bigint[]) as reserved,
                 unnest($10::bigint[]) as sold, unnest($11::bigint[]) as stocked,
-                unnest($12::bigint[]) as version, unnest($13::timestamptz[]) as next_lapse_at
+                unnest($12::bigint[]) as version, unnest($13::timestamptz[]) as next_expiry_at
         ) u
         offset 0
     ) y
@@ -281,19 +281,19 @@ select commit_expect(count(*), cardinality($1::text[])) from updated
 `
 
 type ItemUpdateParams struct {
-	Items       []string
-	Tenants     []int32
-	Segment     []int16
-	Tids        []pgtype.TID
-	Writers     []pgtype.Uint32
-	Segments    []int16
-	Strategies  []string
-	Available   []int64
-	Reserved    []int64
-	Sold        []int64
-	Stocked     []int64
-	Versions    []int64
-	NextLapseAt []time.Time
+	Items        []string
+	Tenants      []int32
+	Segment      []int16
+	Tids         []pgtype.TID
+	Writers      []pgtype.Uint32
+	Segments     []int16
+	Strategies   []string
+	Available    []int64
+	Reserved     []int64
+	Sold         []int64
+	Stocked      []int64
+	Versions     []int64
+	NextExpiryAt []time.Time
 }
 
 // Updates segments, in the order of the arrays. Fails unless every row is still the version that the batch read. A row
@@ -313,7 +313,7 @@ func (q *Queries) ItemUpdate(ctx context.Context, db DBTX, arg ItemUpdateParams)
 		arg.Sold,
 		arg.Stocked,
 		arg.Versions,
-		arg.NextLapseAt,
+		arg.NextExpiryAt,
 	)
 	return err
 }

@@ -133,10 +133,10 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 }
 
 const duePage = `-- name: DuePage :many
-select l.tenant_id, l.item, l.next_lapse_at from stock_items l
-where l.next_lapse_at <= now() - make_interval(secs => $1::double precision)
-    and (l.next_lapse_at, l.tenant_id, l.item) > ($2::timestamptz, $3::integer, $4::text)
-order by l.next_lapse_at, l.tenant_id, l.item
+select l.tenant_id, l.item, l.next_expiry_at from stock_items l
+where l.next_expiry_at <= now() - make_interval(secs => $1::double precision)
+    and (l.next_expiry_at, l.tenant_id, l.item) > ($2::timestamptz, $3::integer, $4::text)
+order by l.next_expiry_at, l.tenant_id, l.item
 limit $5::integer
 `
 
@@ -149,9 +149,9 @@ type DuePageParams struct {
 }
 
 type DuePageRow struct {
-	TenantID    int32
-	Item        string
-	NextLapseAt *time.Time
+	TenantID     int32
+	Item         string
+	NextExpiryAt *time.Time
 }
 
 // Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
@@ -172,7 +172,7 @@ func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]Du
 	var items []DuePageRow
 	for rows.Next() {
 		var i DuePageRow
-		if err := rows.Scan(&i.TenantID, &i.Item, &i.NextLapseAt); err != nil {
+		if err := rows.Scan(&i.TenantID, &i.Item, &i.NextExpiryAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -236,13 +236,13 @@ func (q *Queries) ItemConfirm(ctx context.Context, db DBTX, arg ItemConfirmParam
 const itemLock = `-- name: ItemLock :many
 
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
-    i.next_lapse_at, i.xmin, i.ctid
+    i.next_expiry_at, i.xmin, i.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item, unnest($3::smallint[]) as segment
 ) u
 cross join lateral (
-    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_lapse_at, l.xmin,
+    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_expiry_at, l.xmin,
         l.ctid
     from stock_items l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment
@@ -258,17 +258,17 @@ type ItemLockParams struct {
 }
 
 type ItemLockRow struct {
-	N           int32
-	Segments    int16
-	Strategy    string
-	Available   int64
-	Reserved    int64
-	Sold        int64
-	Stocked     int64
-	Version     int64
-	NextLapseAt *time.Time
-	Xmin        pgtype.Uint32
-	Ctid        pgtype.TID
+	N            int32
+	Segments     int16
+	Strategy     string
+	Available    int64
+	Reserved     int64
+	Sold         int64
+	Stocked      int64
+	Version      int64
+	NextExpiryAt *time.Time
+	Xmin         pgtype.Uint32
+	Ctid         pgtype.TID
 }
 
 // Reads of stock in a batch. Arrays have the same length; n is a position in them, from 1. The tenant is passed in an
@@ -293,7 +293,7 @@ func (q *Queries) ItemLock(ctx context.Context, db DBTX, arg ItemLockParams) ([]
 			&i.Sold,
 			&i.Stocked,
 			&i.Version,
-			&i.NextLapseAt,
+			&i.NextExpiryAt,
 			&i.Xmin,
 			&i.Ctid,
 		); err != nil {
@@ -309,13 +309,13 @@ func (q *Queries) ItemLock(ctx context.Context, db DBTX, arg ItemLockParams) ([]
 
 const itemLookup = `-- name: ItemLookup :many
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
-    i.next_lapse_at, i.xmin, i.ctid
+    i.next_expiry_at, i.xmin, i.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as item, unnest($3::smallint[]) as segment
 ) u
 cross join lateral (
-    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_lapse_at, l.xmin,
+    select l.segments, l.strategy, l.available, l.reserved, l.sold, l.stocked, l.version, l.next_expiry_at, l.xmin,
         l.ctid
     from stock_items l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.segment = u.segment
@@ -330,17 +330,17 @@ type ItemLookupParams struct {
 }
 
 type ItemLookupRow struct {
-	N           int32
-	Segments    int16
-	Strategy    string
-	Available   int64
-	Reserved    int64
-	Sold        int64
-	Stocked     int64
-	Version     int64
-	NextLapseAt *time.Time
-	Xmin        pgtype.Uint32
-	Ctid        pgtype.TID
+	N            int32
+	Segments     int16
+	Strategy     string
+	Available    int64
+	Reserved     int64
+	Sold         int64
+	Stocked      int64
+	Version      int64
+	NextExpiryAt *time.Time
+	Xmin         pgtype.Uint32
+	Ctid         pgtype.TID
 }
 
 // The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
@@ -363,7 +363,7 @@ func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams)
 			&i.Sold,
 			&i.Stocked,
 			&i.Version,
-			&i.NextLapseAt,
+			&i.NextExpiryAt,
 			&i.Xmin,
 			&i.Ctid,
 		); err != nil {
@@ -427,8 +427,8 @@ type ReservationDueRow struct {
 }
 
 // For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
-// locked, but for those that another session holds: they lapse later, and delay no other command. The comparison of two
-// columns leaves the planner one index to choose.
+// locked, but for those that another session holds: they expire later, and delay no other command. The comparison of
+// two columns leaves the planner one index to choose.
 func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDueParams) ([]ReservationDueRow, error) {
 	rows, err := db.Query(ctx, reservationDue,
 		arg.Items,

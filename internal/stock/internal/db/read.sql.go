@@ -300,7 +300,7 @@ type ReservationPageOpenRow struct {
 	ClosedRequestID *string
 }
 
-// Reservations of an item that have not ended, after a given one, in the order in which they lapse.
+// Reservations of an item that have not ended, after a given one, in the order in which they expire.
 func (q *Queries) ReservationPageOpen(ctx context.Context, db DBTX, arg ReservationPageOpenParams) ([]ReservationPageOpenRow, error) {
 	rows, err := db.Query(ctx, reservationPageOpen,
 		arg.TenantID,

@@ -90,7 +90,7 @@ type StockServiceClient interface {
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)
-	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they lapse.
+	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they expire.
 	// Errors: PAGE_TOKEN_INVALID.
 	ListReservations(context.Context, *v1.ListReservationsRequest) (*v1.ListReservationsResponse, error)
 }
@@ -337,7 +337,7 @@ type StockServiceHandler interface {
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)
-	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they lapse.
+	// Lists the reservations of an item, by number, or those that have not ended, in the order in which they expire.
 	// Errors: PAGE_TOKEN_INVALID.
 	ListReservations(context.Context, *v1.ListReservationsRequest) (*v1.ListReservationsResponse, error)
 }
