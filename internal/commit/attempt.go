@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -352,4 +353,88 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 func optimistic(p Participant) Optimistic {
 	o, _ := p.(Optimistic)
 	return o
+}
+
+// notifyObservers passes the outcome of the transaction to the Observers, once. It must have been flushed.
+func (a *attempt[T]) notifyObservers() {
+	for _, x := range a.participants {
+		if o, ok := x.(Observer); ok {
+			a.notifyObserver(o)
+		}
+	}
+}
+
+// notifyObserver recovers a panic in Ended, so that callers are still answered.
+func (a *attempt[T]) notifyObserver(o Observer) {
+	defer func() {
+		if r := recover(); r != nil {
+			a.engine.metrics.panics.Inc()
+			a.engine.log.Error("panic after a batch", "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	o.Ended(a.durable)
+}
+
+// batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
+// its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
+// After a loss that Postgres cannot detect, such as the restore of a disk snapshot, they are: then a batch may collide
+// on the primary key, and a new block is fetched.
+type batchIDs struct {
+	mu            sync.Mutex
+	unused, limit int64
+	fetched       time.Time
+}
+
+const (
+	batchBlock = 1000
+	blockLife  = time.Hour // a number is used within an hour of being fetched
+)
+
+// next returns a number.
+func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
+	if id, ok := b.take(); ok {
+		return id, nil
+	}
+	return b.fetch(conn)
+}
+
+// fetch fetches a block, and returns its first number. If it hangs, it blocks only its own writer.
+func (b *batchIDs) fetch(conn *pgx.Conn) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	var first int64
+	fetched := time.Now()
+	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
+		first, err = q.BatchBlock(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unused == b.limit { // otherwise another writer was faster, and this block is dropped
+		b.unused, b.limit, b.fetched = first, first+batchBlock, fetched
+	}
+	b.unused++
+	return b.unused - 1, nil
+}
+
+// take returns a number, if the block has one left.
+func (b *batchIDs) take() (id int64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unused == b.limit || time.Since(b.fetched) > blockLife {
+		b.unused = b.limit
+		return 0, false
+	}
+	b.unused++
+	return b.unused - 1, true
+}
+
+// discardBlock drops the rest of the block.
+func (b *batchIDs) discardBlock() {
+	b.mu.Lock()
+	b.unused = b.limit
+	b.mu.Unlock()
 }

@@ -162,6 +162,13 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	return slices.Concat(l.shared, l.owned)
 }
 
+// active reports whether rows are marked as locked, or jobs are blocked.
+func (b *blockedJobs[T]) active() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.locked) > 0 || b.retrying.Load()
+}
+
 // known returns a search that begins with the rows marked as locked, or nil if there are none.
 func (b *blockedJobs[T]) known() *search {
 	b.mu.Lock()
@@ -177,9 +184,6 @@ func (b *blockedJobs[T]) known() *search {
 func (b *blockedJobs[T]) release(l *Latches) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.locked) == 0 && !b.retrying.Load() {
-		return
-	}
 	for _, h := range slices.Concat(l.shared, l.owned) {
 		delete(b.locked, h)
 		if b.retrying.Load() {

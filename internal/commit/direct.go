@@ -29,19 +29,6 @@ const maxTenantDirect = 5
 // held for long neither makes the server unready nor delays its stop.
 const maxDirectWait = 1500 * time.Millisecond
 
-// dispatch queues jobs for batches, and runs the direct ones.
-func (e *Engine[T]) dispatch(jobs []*job[T]) {
-	batched := jobs[:0:0]
-	for _, j := range jobs {
-		if j.Direct == nil || j.DryRun {
-			batched = append(batched, j)
-			continue
-		}
-		e.startDirect(j)
-	}
-	e.queue.put(batched)
-}
-
 // startDirect runs a direct command as soon as there is a slot.
 func (e *Engine[T]) startDirect(j *job[T]) {
 	if next := e.slots.put(j); next != nil {

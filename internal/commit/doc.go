@@ -13,7 +13,7 @@
 // ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart: a search, which
 // runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
-// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next, epoch.go) and
+// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
 // makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and
 // Write are methods of participants (participant.go, worth reading first):
 //

@@ -248,3 +248,16 @@ func (e *Engine[T]) Drain(ctx context.Context) error {
 func (e *Engine[T]) Busy() float64 {
 	return float64(e.queue.depth()) / float64(e.queue.limits.BatchRows)
 }
+
+// dispatch queues jobs for batches, and runs the direct ones.
+func (e *Engine[T]) dispatch(jobs []*job[T]) {
+	batched := jobs[:0:0]
+	for _, j := range jobs {
+		if j.Direct == nil || j.DryRun {
+			batched = append(batched, j)
+			continue
+		}
+		e.startDirect(j)
+	}
+	e.queue.put(batched)
+}

@@ -244,7 +244,7 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 
 func (m *Metrics) countAttempt(end ending, err error) {
 	m.attempts.WithLabelValues(end.String()).Inc()
-	if isDeadlock(err) {
+	if err != nil && isDeadlock(err) {
 		m.deadlocks.Inc()
 	}
 }

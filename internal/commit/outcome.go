@@ -3,7 +3,6 @@ package commit
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,29 +35,6 @@ func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 	}
 	a.durable = e.settle(a.id, a.nonce)
 	return a.durable
-}
-
-// notifyObservers passes the outcome of the transaction to the Observers, once.
-func (a *attempt[T]) notifyObservers() {
-	if !a.flushed {
-		return
-	}
-	for _, x := range a.participants {
-		if o, ok := x.(Observer); ok {
-			a.notifyObserver(o)
-		}
-	}
-}
-
-// notifyObserver recovers a panic in Ended, so that callers are still answered.
-func (a *attempt[T]) notifyObserver(o Observer) {
-	defer func() {
-		if r := recover(); r != nil {
-			a.engine.metrics.panics.Inc()
-			a.engine.log.Error("panic after a batch", "panic", r, "stack", string(debug.Stack()))
-		}
-	}()
-	o.Ended(a.durable)
 }
 
 // settle determines whether an attempt has committed, and retries until it knows. It inserts a void row under the

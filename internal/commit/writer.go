@@ -59,7 +59,10 @@ func (e *Engine[T]) write() {
 			m.ticket = 0
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		putBack(e.run(conn, e.setAside(jobs, e.blocked.known()), m))
+		if e.blocked.active() {
+			jobs = e.setAside(jobs, e.blocked.known())
+		}
+		putBack(e.run(conn, jobs, m))
 		e.queue.done(ticket, alone)
 	}
 }
@@ -191,7 +194,23 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	}
 	defer func() { e.metrics.countAttempt(end, err) }()
 	a, err := e.runAttempt(conn.Conn(), id, live, m)
-	end = a.classify(err)
+	if err != nil {
+		conn, live, end, err = e.failedAttempt(conn, a, live, err)
+	}
+	if end == done && e.blocked.active() {
+		e.blocked.release(&a.latch.Latches)
+	}
+	if a.flushed {
+		a.notifyObservers()
+	}
+	return conn, live, end, err
+}
+
+// failedAttempt determines how an attempt ended that failed: done, if its COMMIT was sent and has succeeded all the
+// same. It returns nil for a connection that it had to close.
+func (e *Engine[T]) failedAttempt(conn *pgxpool.Conn, a *attempt[T], live []*job[T],
+	err error) (*pgxpool.Conn, []*job[T], ending, error) {
+	end := a.classify(err)
 	if lacksEpoch(err) {
 		unclaim(live) // rolled back: callers may leave while another session records the epoch
 		if failed := recordEpoch(context.Background(), conn.Conn()); failed != nil {
@@ -199,17 +218,13 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		}
 		live = claim(live)
 	}
-	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
+	if a.sent || end == lost || conn.Conn().IsClosed() {
 		closeConn(conn)
 		conn = nil
 	}
-	if err != nil && a.sent && e.resolveOutcome(a, err) {
-		end, err = done, nil
+	if a.sent && e.resolveOutcome(a, err) {
+		return conn, live, done, nil
 	}
-	if end == done {
-		e.blocked.release(&a.latch.Latches)
-	}
-	a.notifyObservers()
 	return conn, live, end, err
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -206,4 +207,17 @@ func (tx *Tx) Write(p *commit.Pipe) {
 	}
 	arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
 	p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
+}
+
+// Available is the amount that may be debited: balance - held - least balance. ok is false if there is no least
+// balance, or if the amount exceeds 38 digits, which is unbounded in effect.
+func (a *Account) Available() (available amount.Int, ok bool) {
+	if a.Min == nil {
+		return amount.Int{}, false
+	}
+	free, ok := a.Balance.Sub(a.Held)
+	if !ok {
+		return amount.Int{}, false
+	}
+	return free.Sub(*a.Min)
 }

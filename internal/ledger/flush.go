@@ -11,19 +11,28 @@ import (
 
 // Flush writes the changes, table by table. Write updates the existing accounts.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	tx.flushAssets(p)
-	tx.insertAccounts(p)
-	tx.updateDetails(p)
-	tx.insertTransfers(p)
-	tx.insertEntries(p)
-	tx.insertHolds(p)
-	tx.updateHolds(p)
+	if len(tx.newAssets) > 0 {
+		tx.insertAssets(p)
+	}
+	if slices.ContainsFunc(tx.locks, func(a *Account) bool { return a.fresh }) {
+		tx.insertAccounts(p)
+	}
+	if len(tx.newDetails) > 0 {
+		tx.updateDetails(p)
+	}
+	if len(tx.made) > 0 {
+		tx.insertTransfers(p)
+		tx.insertEntries(p)
+	}
+	if len(tx.newHolds) > 0 {
+		tx.insertHolds(p)
+	}
+	if len(tx.holds) > 0 {
+		tx.updateHolds(p)
+	}
 }
 
-func (tx *Tx) flushAssets(p *commit.Pipe) {
-	if len(tx.newAssets) == 0 {
-		return
-	}
+func (tx *Tx) insertAssets(p *commit.Pipe) {
 	arg := db.AssetInsertParams{Now: tx.at.Now}
 	for _, a := range tx.newAssets {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
@@ -66,9 +75,6 @@ func (tx *Tx) insertAccounts(p *commit.Pipe) {
 		details.Metadata = append(details.Metadata, pg.JSONOrEmpty(a.Metadata))
 		details.RequestIds = append(details.RequestIds, a.madeBy)
 	}
-	if len(arg.Tenants) == 0 {
-		return
-	}
 	p.Queue(func(d commit.DB) error { return q.AccountInsert(p.Context(), d, arg) })
 	p.Queue(func(d commit.DB) error { return q.AccountDetailInsert(p.Context(), d, details) })
 }
@@ -93,9 +99,6 @@ func (tx *Tx) updateDetails(p *commit.Pipe) {
 
 func (tx *Tx) insertTransfers(p *commit.Pipe) {
 	n := len(tx.made)
-	if n == 0 {
-		return
-	}
 	arg := db.TransferInsertParams{Now: tx.at.Recorded}
 	pg.Grow(n, &arg.Tenants)
 	pg.Grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
@@ -128,9 +131,6 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 	for _, t := range tx.made {
 		n += len(t.Entries)
 	}
-	if n == 0 {
-		return
-	}
 	arg := db.EntryInsertParams{Now: tx.at.Recorded}
 	pg.Grow(n, &arg.Tenants)
 	pg.Grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
@@ -158,9 +158,6 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertHolds(p *commit.Pipe) {
-	if len(tx.newHolds) == 0 {
-		return
-	}
 	arg := db.HoldInsertParams{Now: tx.at.Now}
 	for _, h := range tx.newHolds {
 		arg.Tenants = append(arg.Tenants, h.Tenant)

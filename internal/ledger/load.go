@@ -15,31 +15,50 @@ import (
 // Discover finds the accounts of holds to capture and of transfers to reverse, by columns that never change. A
 // row committed later is either found missing again under the locks, or makes the batch run again.
 func (tx *Tx) Discover(p *commit.Pipe) {
-	tx.loadHolds(p, func(h *Hold, wants holdWants) {
+	if len(tx.holdNames)+len(tx.holdRefs) > 0 {
+		tx.discoverHolds(p)
+	}
+	if len(tx.transferRefs) > 0 {
+		tx.discoverTransfersByID(p)
+	}
+	if slices.ContainsFunc(tx.nameList, func(n *transferName) bool { return n.reverse }) {
+		tx.discoverTransfers(p)
+	}
+}
+
+func (tx *Tx) discoverHolds(p *commit.Pipe) {
+	wanted := func(h *Hold, wants holdWants) {
 		tx.account(h.Tenant, h.From, h.Asset)
 		for _, code := range wants.to {
 			if code = cmp.Or(code, h.To); code != "" {
 				tx.account(h.Tenant, code, h.Asset)
 			}
 		}
-	}, true)
-	if len(tx.transferRefs) > 0 {
-		refs := make([]*transferRef, 0, len(tx.transferRefs))
-		var arg db.EntryLookupParams
-		for _, r := range tx.transferRefs {
-			refs = append(refs, r)
-			arg.Tenants = append(arg.Tenants, r.tenant)
-			arg.TransferIds = append(arg.TransferIds, r.id)
-			arg.Most = append(arg.Most, 0)
-		}
-		p.Queue(func(d commit.DB) error {
-			rows, err := q.EntryLookup(p.Context(), d, arg)
-			for _, r := range rows {
-				tx.account(refs[r.N-1].tenant, r.Code, r.Asset)
-			}
-			return err
-		})
 	}
+	names := slices.DeleteFunc(slices.Collect(maps.Values(tx.holdNames)), func(n *holdName) bool { return !n.account })
+	tx.holdsByName(p, names, func(n *holdName, h *Hold) { wanted(h, n.holdWants) })
+	tx.holdsByID(p, func(r *holdRef, h *Hold) { wanted(h, r.holdWants) })
+}
+
+func (tx *Tx) discoverTransfersByID(p *commit.Pipe) {
+	refs := make([]*transferRef, 0, len(tx.transferRefs))
+	var arg db.EntryLookupParams
+	for _, r := range tx.transferRefs {
+		refs = append(refs, r)
+		arg.Tenants = append(arg.Tenants, r.tenant)
+		arg.TransferIds = append(arg.TransferIds, r.id)
+		arg.Most = append(arg.Most, 0)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.EntryLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			tx.account(refs[r.N-1].tenant, r.Code, r.Asset)
+		}
+		return err
+	})
+}
+
+func (tx *Tx) discoverTransfers(p *commit.Pipe) {
 	var arg db.TransferDiscoverParams
 	for _, n := range tx.nameList {
 		if n.reverse {
@@ -47,29 +66,37 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 			arg.BizNos = append(arg.BizNos, n.bizNo)
 		}
 	}
-	if len(arg.BizNos) > 0 {
-		p.Queue(func(d commit.DB) error {
-			rows, err := q.TransferDiscover(p.Context(), d, arg)
-			for _, r := range rows {
-				tx.account(arg.Tenants[r.N-1], r.Code, r.Asset)
-			}
-			return err
-		})
-	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TransferDiscover(p.Context(), d, arg)
+		for _, r := range rows {
+			tx.account(arg.Tenants[r.N-1], r.Code, r.Asset)
+		}
+		return err
+	})
 }
 
 // Lookup reads assets, names, and the holds and transfers that commands refer to.
 func (tx *Tx) Lookup(p *commit.Pipe) {
-	tx.lookupAssets(p)
-	tx.lookupAccounts(p)
-	tx.lookupTransfers(p)
-	tx.loadHolds(p, nil, false)
+	if len(tx.assetList) > 0 {
+		tx.lookupAssets(p)
+	}
+	if len(tx.exists) > 0 {
+		tx.lookupAccounts(p)
+	}
+	if len(tx.nameList) > 0 {
+		tx.lookupTransfers(p)
+	}
+	if len(tx.transferRefs) > 0 {
+		tx.lookupTransfersByID(p)
+	}
+	if len(tx.holdNames)+len(tx.holdRefs) > 0 {
+		tx.holdsByName(p, slices.Collect(maps.Values(tx.holdNames)),
+			func(n *holdName, h *Hold) { n.h = tx.keepHold(h) })
+		tx.holdsByID(p, func(r *holdRef, h *Hold) { r.h = tx.keepHold(h) })
+	}
 }
 
 func (tx *Tx) lookupAssets(p *commit.Pipe) {
-	if len(tx.assetList) == 0 {
-		return
-	}
 	var arg db.AssetLookupParams
 	for _, a := range tx.assetList {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
@@ -86,9 +113,6 @@ func (tx *Tx) lookupAssets(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupAccounts(p *commit.Pipe) {
-	if len(tx.exists) == 0 {
-		return
-	}
 	keys := slices.Collect(maps.Keys(tx.exists))
 	var arg db.AccountExistsParams
 	for _, k := range keys {
@@ -105,28 +129,26 @@ func (tx *Tx) lookupAccounts(p *commit.Pipe) {
 }
 
 func (tx *Tx) lookupTransfers(p *commit.Pipe) {
-	if n := len(tx.nameList); n > 0 {
-		arg := db.TransferLookupParams{Tenants: make([]int32, n), BizNos: make([]string, n)}
-		for i, name := range tx.nameList {
-			arg.Tenants[i], arg.BizNos[i] = name.tenant, name.bizNo
+	n := len(tx.nameList)
+	arg := db.TransferLookupParams{Tenants: make([]int32, n), BizNos: make([]string, n)}
+	for i, name := range tx.nameList {
+		arg.Tenants[i], arg.BizNos[i] = name.tenant, name.bizNo
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TransferLookup(p.Context(), d, arg)
+		for i := range rows {
+			r := &rows[i]
+			name := tx.nameList[r.N-1]
+			name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
+				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
+				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+				RequestID: r.RequestID}
 		}
-		p.Queue(func(d commit.DB) error {
-			rows, err := q.TransferLookup(p.Context(), d, arg)
-			for i := range rows {
-				r := &rows[i]
-				name := tx.nameList[r.N-1]
-				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
-					RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt),
-					ReversesID: pg.OrZero(r.ReversesID),
-					HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
-					RequestID: r.RequestID}
-			}
-			return err
-		})
-	}
-	if len(tx.transferRefs) == 0 {
-		return
-	}
+		return err
+	})
+}
+
+func (tx *Tx) lookupTransfersByID(p *commit.Pipe) {
 	refs := make([]*transferRef, 0, len(tx.transferRefs))
 	var arg db.TransferLookupByIDParams
 	for _, r := range tx.transferRefs {
@@ -140,9 +162,8 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 			r := &rows[i]
 			ref := refs[r.N-1]
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
-				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt),
-				ReversesID: pg.OrZero(r.ReversesID),
-				HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
+				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
 				RequestID: r.RequestID}
 			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
 				ref.t = n.t // one object per transfer
@@ -152,60 +173,47 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 	})
 }
 
-// loadHolds reads the wanted holds by name and id. During discovery it reads only holds whose accounts must be
-// found, and passes each to found instead of keeping it.
-func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover bool) {
-	var names []*holdName
-	var byName db.HoldLookupParams
-	for _, n := range tx.holdNames {
-		if discover && !n.account {
-			continue
-		}
-		names = append(names, n)
-		byName.Tenants = append(byName.Tenants, n.tenant)
-		byName.BizNos = append(byName.BizNos, n.bizNo)
-	}
-	if len(names) > 0 {
-		p.Queue(func(d commit.DB) error {
-			rows, err := q.HoldLookup(p.Context(), d, byName)
-			for _, r := range rows {
-				n := names[r.N-1]
-				h := holdOf(n.tenant, n.bizNo,
-					db.HoldLookupByIDRow{N: r.N, BizNo: n.bizNo, AccountID: r.AccountID, Code: r.Code,
-						Asset: r.Asset, Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount,
-						Captured: r.Captured,
-						State:    r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt,
-						ClosedAt: r.ClosedAt,
-						Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
-				if found != nil {
-					found(h, n.holdWants)
-					continue
-				}
-				n.h = tx.keepHold(h)
-			}
-			return err
-		})
-	}
-	var refs []*holdRef
-	var byID db.HoldLookupByIDParams
-	for _, r := range tx.holdRefs {
-		refs = append(refs, r)
-		byID.Tenants = append(byID.Tenants, r.tenant)
-		byID.HoldIds = append(byID.HoldIds, r.id)
-	}
-	if len(refs) == 0 {
+// holdsByName reads holds, and passes each to found.
+func (tx *Tx) holdsByName(p *commit.Pipe, names []*holdName, found func(*holdName, *Hold)) {
+	if len(names) == 0 {
 		return
 	}
+	var arg db.HoldLookupParams
+	for _, n := range names {
+		arg.Tenants = append(arg.Tenants, n.tenant)
+		arg.BizNos = append(arg.BizNos, n.bizNo)
+	}
 	p.Queue(func(d commit.DB) error {
-		rows, err := q.HoldLookupByID(p.Context(), d, byID)
+		rows, err := q.HoldLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			n := names[r.N-1]
+			found(n, holdOf(n.tenant, n.bizNo,
+				db.HoldLookupByIDRow{N: r.N, BizNo: n.bizNo, AccountID: r.AccountID, Code: r.Code,
+					Asset: r.Asset, Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount,
+					Captured: r.Captured, State: r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt,
+					CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt, Metadata: r.Metadata, RequestID: r.RequestID},
+				r.HoldID))
+		}
+		return err
+	})
+}
+
+// holdsByID reads the holds that commands name by id, and passes each to found.
+func (tx *Tx) holdsByID(p *commit.Pipe, found func(*holdRef, *Hold)) {
+	if len(tx.holdRefs) == 0 {
+		return
+	}
+	refs := slices.Collect(maps.Values(tx.holdRefs))
+	var arg db.HoldLookupByIDParams
+	for _, r := range refs {
+		arg.Tenants = append(arg.Tenants, r.tenant)
+		arg.HoldIds = append(arg.HoldIds, r.id)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.HoldLookupByID(p.Context(), d, arg)
 		for _, row := range rows {
 			r := refs[row.N-1]
-			h := holdOf(r.tenant, row.BizNo, row, r.id)
-			if found != nil {
-				found(h, r.holdWants)
-				continue
-			}
-			r.h = tx.keepHold(h)
+			found(r, holdOf(r.tenant, row.BizNo, row, r.id))
 		}
 		return err
 	})
@@ -250,9 +258,15 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 		return
 	}
 	tx.resolved = true
-	tx.resolveTransfers(p)
-	tx.resolveDue(p)
-	tx.resolveDetails(p)
+	if len(tx.transferRefs) > 0 || slices.ContainsFunc(tx.nameList, func(n *transferName) bool { return n.t != nil }) {
+		tx.resolveTransfers(p)
+	}
+	if due := tx.dueAccounts(); len(due) > 0 {
+		tx.resolveDue(p, due)
+	}
+	if len(tx.details) > 0 {
+		tx.resolveDetails(p)
+	}
 }
 
 func (tx *Tx) resolveTransfers(p *commit.Pipe) {
@@ -307,11 +321,7 @@ const maxExpiries = 2000
 // resolveDue makes the due holds of locked accounts expire, before any command and regardless of the
 // commands' outcome: otherwise a hold past its expiry would reduce the available balance until the scheduler
 // runs. An account with very many due holds expires some of them in this batch, and its commands run after it.
-func (tx *Tx) resolveDue(p *commit.Pipe) {
-	due := tx.dueAccounts()
-	if len(due) == 0 {
-		return
-	}
+func (tx *Tx) resolveDue(p *commit.Pipe, due []*Account) {
 	most := max(1, maxExpiries/len(due))
 	arg := db.HoldDueParams{Now: tx.at.Now, Most: int64(most) + 1}
 	for _, a := range due {

@@ -52,19 +52,6 @@ type Account struct {
 	saved   uint64 // the mark at which it was saved for undo
 }
 
-// Available is the amount that may be debited: balance - held - least balance. ok is false if there is no least
-// balance, or if the amount exceeds 38 digits, which is unbounded in effect.
-func (a *Account) Available() (available amount.Int, ok bool) {
-	if a.Min == nil {
-		return amount.Int{}, false
-	}
-	free, ok := a.Balance.Sub(a.Held)
-	if !ok {
-		return amount.Int{}, false
-	}
-	return free.Sub(*a.Min)
-}
-
 // Format formats an amount of the account's asset as a decimal.
 func (a *Account) Format(n amount.Int) string { return amount.Format(n, a.Scale) }
 

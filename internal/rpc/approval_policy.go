@@ -14,23 +14,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// needsApproval refuses a request that the tenant's policies let pass only with the approval of another principal, or
-// one with such a request within it. The operations of an Execute are checked one by one, when they run. Returns fault
-// APPROVAL_REQUIRED.
-func (c *call) needsApproval(m proto.Message) error {
-	if !c.identity.Policies.RequireApprovals() {
-		return nil
-	}
-	return approvalOf(c.identity.Policies, m.ProtoReflect())
-}
-
-// excuse returns a copy to which the tenant's policies do not apply, so that it needs no approval.
-func (c *call) excuse() *call {
-	excused := *c
-	excused.identity.Policies = nil
-	return &excused
-}
-
 // approvalOf checks a message, then the messages within it.
 func approvalOf(policies *access.Policies, m protoreflect.Message) (err error) {
 	p := policies.For(operationOf(m.Descriptor().FullName()))

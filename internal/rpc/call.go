@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
@@ -85,6 +86,23 @@ func (c *call) withoutKey() *call {
 	later := c.withoutConditions()
 	later.key = ""
 	return later
+}
+
+// needsApproval refuses a request that the tenant's policies let pass only with the approval of another principal, or
+// one with such a request within it. The operations of an Execute are checked one by one, when they run. Returns fault
+// APPROVAL_REQUIRED.
+func (c *call) needsApproval(m proto.Message) error {
+	if !c.identity.Policies.RequireApprovals() {
+		return nil
+	}
+	return approvalOf(c.identity.Policies, m.ProtoReflect())
+}
+
+// excuse returns a copy to which the tenant's policies do not apply, so that it needs no approval.
+func (c *call) excuse() *call {
+	excused := *c
+	excused.identity.Policies = nil
+	return &excused
 }
 
 // rejectKeyAndConditions is for calls whose response is never recorded. It refuses a key, because a repeat would not

@@ -23,13 +23,18 @@ const maxFields = 20
 
 // check validates a request: first rules common to all messages, then the rules of its proto.
 func check(m proto.Message) error {
-	if err := decodeError(m); err != nil {
-		return err
+	if len(m.ProtoReflect().GetUnknown()) > 0 {
+		if err := decodeError(m); err != nil {
+			return err
+		}
 	}
 	if path, problem := findInvalid(m.ProtoReflect()); problem != "" {
 		return fault.InvalidField(path, "%s", problem)
 	}
-	return violationFault(m, protovalidate.Validate(m))
+	if err := protovalidate.Validate(m); err != nil {
+		return violationFault(m, err)
+	}
+	return nil
 }
 
 // violationFault converts an error of protovalidate about a message to a fault.

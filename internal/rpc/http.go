@@ -5,15 +5,18 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/base32"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/approval"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -268,3 +271,57 @@ func (in *intake) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
+
+type certificateKey struct{}
+
+// Certified puts the verified client certificate of a request's connection into its context, with its chain: the gate
+// sees only the header.
+func Certified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			r = r.WithContext(context.WithValue(r.Context(), certificateKey{}, r.TLS.PeerCertificates))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// certificateOf returns the client certificate and its chain; nil if there is none.
+func certificateOf(ctx context.Context) []*x509.Certificate {
+	chain, _ := ctx.Value(certificateKey{}).([]*x509.Certificate)
+	return chain
+}
+
+// reply is the response to a request.
+type reply struct {
+	calls   *access.Calls // of the API key: nil, or one that admitted this call
+	conn    *connection   // nil: not over HTTP/1
+	timeout time.Duration // of a write
+	held    share         // of the memory of large responses
+}
+
+type replyKey struct{}
+
+// connection is one of HTTP/1, which serves one request at a time.
+type connection struct {
+	net.Conn
+	deadline time.Time // of writes
+}
+
+type connectionKey struct{}
+
+// WithConnection is the ConnContext of an http.Server: it lets responses bound their writes.
+func WithConnection(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, &connection{Conn: c})
+}
+
+// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find
+// the deadline of an earlier one late enough.
+func (r *reply) deadline() {
+	if r == nil || r.conn == nil {
+		return
+	}
+	if now := time.Now(); r.conn.deadline.Sub(now) < r.timeout {
+		r.conn.deadline = now.Add(2 * r.timeout)
+		_ = r.conn.SetWriteDeadline(r.conn.deadline)
+	}
+}

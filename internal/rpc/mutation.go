@@ -188,7 +188,9 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	if claimed != nil {
 		res.claims = claimed.Count()
 	}
-	res.next, err = s.nextToken(ctx, spent, out)
+	if spent != nil && spent.Next {
+		res.next, err = s.nextToken(ctx, spent, out)
+	}
 	return res, err
 }
 
@@ -376,9 +378,6 @@ func decompressAnswer(recorded []byte) ([]byte, error) {
 // nextToken returns the token that follows the spent one, if the caller asked for it. A replay returns the same token,
 // if the first call issued it, and never issues another.
 func (s *Mutations) nextToken(ctx context.Context, spent *flow.SubmitToken, out commit.Outcome) (string, error) {
-	if spent == nil || !spent.Next {
-		return "", nil
-	}
 	next := token.Next(spent.Token)
 	if out.Replayed {
 		if known, err := s.Tokens.Known(ctx, spent.Tenant, next); err != nil || !known {

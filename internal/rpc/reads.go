@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"net"
 	"time"
 
 	"connectrpc.com/connect"
@@ -133,39 +132,4 @@ func (r *Reads) watch(ctx context.Context, id access.Identity, stream func() err
 	}
 	defer h.release()
 	return stream()
-}
-
-// reply is the response to a request.
-type reply struct {
-	calls   *access.Calls // of the API key: nil, or one that admitted this call
-	conn    *connection   // nil: not over HTTP/1
-	timeout time.Duration // of a write
-	held    share         // of the memory of large responses
-}
-
-type replyKey struct{}
-
-// connection is one of HTTP/1, which serves one request at a time.
-type connection struct {
-	net.Conn
-	deadline time.Time // of writes
-}
-
-type connectionKey struct{}
-
-// WithConnection is the ConnContext of an http.Server: it lets responses bound their writes.
-func WithConnection(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &connection{Conn: c})
-}
-
-// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find
-// the deadline of an earlier one late enough.
-func (r *reply) deadline() {
-	if r == nil || r.conn == nil {
-		return
-	}
-	if now := time.Now(); r.conn.deadline.Sub(now) < r.timeout {
-		r.conn.deadline = now.Add(2 * r.timeout)
-		_ = r.conn.SetWriteDeadline(r.conn.deadline)
-	}
 }
