@@ -2,15 +2,18 @@ package rpc
 
 import (
 	"context"
-
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -251,5 +254,21 @@ func TestDecodedCallNeedsRoomForTheRest(t *testing.T) {
 	}
 	if err := a.decoded(first, 5000); err != nil {
 		t.Errorf("within the share: %v", err)
+	}
+}
+
+// Calls of many small items are not admitted, decoded, and then refused because they need more than estimated.
+func TestTheEstimateOfASmallItemIsEnough(t *testing.T) {
+	t.Parallel()
+	for name, r := range map[string]proto.Message{
+		"transfers": &ledgerv1.TransferBatchRequest{Items: slices.Repeat([]*ledgerv1.TransferBatchItem{{
+			Transfer: &ledgerv1.TransferRequest{BizNo: "b1234", Postings: []*ledgerv1.Posting{
+				{From: "a1", To: "a2", Asset: "CNY", Amount: "1"}}}}}, 1000)},
+		"grabs": &salev1.GrabManyRequest{Sale: "s", Grabs: slices.Repeat([]*salev1.Grab{{Buyer: "customer-100001"}}, 1000)},
+	} {
+		in := &intake{}
+		if size := proto.Size(r); in.estimate(size) < footprint(r) {
+			t.Errorf("%s of %d bytes: %d are estimated, and %d needed", name, size, in.estimate(size), footprint(r))
+		}
 	}
 }

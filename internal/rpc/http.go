@@ -152,7 +152,10 @@ func (g *gunzip) Close() error { return nil }
 
 // The memory of a request is estimated from its size until it is decoded.
 const (
-	memoryPerByte = 8 // a TransferBatch of small items takes about 7 times its protobuf bytes
+	// Decoded, a TransferBatch takes about 7 times its protobuf bytes, and each item a perCommand besides: items of 22
+	// bytes take 32 times their bytes. A call that needs more than estimated may be refused after it was decoded, which
+	// costs as much CPU as a small commit, and callers that retry at once would make the server decode all the time.
+	memoryPerByte = 32
 	zippedPerByte = 8 * memoryPerByte
 	firstRead     = 64 << 10 // of a request without Content-Length
 )
