@@ -178,6 +178,9 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
+	if c.NotBefore.Sub(tx.Now) > MaxAhead { // also of a repeat
+		return nil, fault.InvalidField("not_before", "must be at most 30 days in the future")
+	}
 	// In an Execute the unresolved message has requested these rows.
 	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) {
 		return nil, commit.ErrMoreRows
@@ -359,9 +362,6 @@ func (c *SendCommand) make(tx *Tx) (*created, error) {
 	}
 	if c.NotBefore.After(tx.Now) {
 		m.DueAt = m.NotBefore
-	}
-	if m.DueAt.Sub(tx.Now) > MaxAhead {
-		return nil, fault.InvalidField("not_before", "must be at most 30 days in the future")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MaxGiveUpAfter), DefaultGiveUpAfter))
 	until := tx.Now.Add(cmp.Or(min(c.ContentLife, MaxContentLife), DefaultContentLife))

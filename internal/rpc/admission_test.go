@@ -264,7 +264,8 @@ func TestTheEstimateOfASmallItemIsEnough(t *testing.T) {
 		"transfers": &ledgerv1.TransferBatchRequest{Items: slices.Repeat([]*ledgerv1.TransferBatchItem{{
 			Transfer: &ledgerv1.TransferRequest{BizNo: "b1234", Postings: []*ledgerv1.Posting{
 				{From: "a1", To: "a2", Asset: "CNY", Amount: "1"}}}}}, 1000)},
-		"grabs": &salev1.GrabManyRequest{Sale: "s", Grabs: slices.Repeat([]*salev1.Grab{{Buyer: "customer-100001"}}, 1000)},
+		"grabs": &salev1.GrabManyRequest{Sale: "s",
+			Grabs: slices.Repeat([]*salev1.Grab{{Buyer: "customer-100001"}}, 1000)},
 	} {
 		in := &intake{}
 		if size := proto.Size(r); in.estimate(size) < footprint(r) {

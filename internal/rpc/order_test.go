@@ -658,3 +658,13 @@ func TestEqualMessagesOfTwoOrdersAreTwo(t *testing.T) {
 		}
 	}
 }
+
+// A repeat of a message is not answered if it asks for what no message may have.
+func TestRepeatOfAMessageIsChecked(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	m := byText("+8613800000019", "once", "")
+	ok(c, "Notify.Send", m, new(notifyv1.SendResponse))
+	m.NotBefore = timestamppb.New(time.Now().Add(60 * 24 * time.Hour))
+	c.call(connectJSON, "Notify.Send", m).wants(t, "a repeat", "FIELD_INVALID")
+}

@@ -270,11 +270,10 @@ func (s *Server) newGate() *rpc.Gate {
 	gate := &rpc.Gate{Log: s.log, Memory: s.engine.Memory, Metrics: rpc.NewMetrics(s.registry),
 		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, NewOrderNo: s.ids.OrderNo,
 		Gateway: s.gateway}
+	gate.Authenticate = access.NewKeys(s.keyring).Authenticate
+	s.identify(gate)
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
-	} else {
-		gate.Authenticate = access.NewKeys(s.keyring).Authenticate
-		s.identify(gate)
 	}
 	return gate
 }

@@ -683,3 +683,24 @@ func TestTheLogTellsOfOutages(t *testing.T) {
 	servertest.Eventually(t, 30*time.Second, "the log names the epoch",
 		logged("the database was promoted or restored: commits that it had not received are lost"))
 }
+
+// A server for development knows its user without a key; with one, the caller is that of the key.
+func TestKeysCountWhereNoneIsNeeded(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	tenant, err := access.EnsureTenant(t.Context(), s.Pool, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Server.Stop()
+	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}})
+	assets := &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}
+	reader := servertest.Caller{Site: s, APIKey: s.Key("mine", "reader", access.Read)}
+	for key, want := range map[string]string{"nope": "UNAUTHENTICATED", reader.APIKey: "PERMISSION_DENIED", "": ""} {
+		c := servertest.Caller{Site: s, APIKey: key}
+		if a := c.Call(servertest.ConnectJSON, "CreateAssets", assets); want != "" && a.Reason(t) != want ||
+			want == "" && a.Code != "" {
+			t.Errorf("key %q: %s %s", key, a.Code, a.Message)
+		}
+	}
+}
