@@ -62,10 +62,10 @@ func NewCode() string {
 var (
 	NotFound = fault.Define(fault.Reason{Name: "COUPON_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix, Show: true,
-		Doc: "There is no coupon of this code."})
+		Doc: "There is no coupon with this code."})
 	ExistsDifferent = fault.Define(fault.Reason{Name: "COUPON_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "A code is used already: by another campaign, with another expire_time or metadata, or by some of the codes of the call only. The metadata has it, and the fields that differ. Nothing was issued."})
+		Doc: "A code exists with another campaign, expire_time or metadata, or only some of the codes of the call exist. The metadata has it, and the fields that differ. Nothing was issued."})
 	Taken = fault.Define(fault.Reason{Name: "COUPON_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The coupon has another owner."})

@@ -146,7 +146,7 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 // paysLater reports whether the payee is only looked up. The payee of a sale was looked up by PutSale.
 func (c *CreateOrder) paysLater() bool { return c.Payee != "" && c.Balance == nil && c.Sale == nil }
 
-// Apply creates the order, or returns the one that there is. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
+// Apply creates the order, or returns the existing one. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
 // ORDER_PART_EXISTS, MACHINE_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND, FIELD_INVALID, and those of the parts.
 func (c *CreateOrder) Apply(tx *Tx) (any, error) {
 	if c.NumberErr != nil {

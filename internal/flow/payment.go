@@ -110,7 +110,7 @@ func (c *CreatePayment) Need(tx *Tx) {
 	c.consequences.need(tx)
 }
 
-// Apply creates the payment, or returns the one that there is. Returns faults ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
+// Apply creates the payment, or returns the existing one. Returns faults ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
 // PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, and FIELD_INVALID.
 func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	if c.NumberErr != nil {

@@ -263,7 +263,7 @@ func inSale(err error) error {
 	return &own
 }
 
-// already returns what the buyer has won before, or nil.
+// already returns the buyer's earlier win, or nil.
 func (c *Grab) already(tx *Tx) (any, error) {
 	if tx.Claims().ClaimedSince(c.owned) {
 		return nil, commit.ErrLater

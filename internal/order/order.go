@@ -18,7 +18,7 @@ type Key struct {
 	OrderNo string
 }
 
-// Facts are what the caller says of an order. They never change.
+// Facts is the order as requested. It never changes.
 type Facts struct {
 	Machine   string
 	Subject   string
@@ -78,8 +78,8 @@ type Order struct {
 	CreatedAt      time.Time
 }
 
-// Numbers of the parts of an order. Those of two orders do not collide: in each kind of number, the order_no is what
-// stands before a fixed ending.
+// Numbers of the parts of an order. Those of two orders do not collide: each is the order_no plus a suffix, which
+// begins with the last slash.
 
 // LineNo is the number of the reservation of line n, from 0.
 func (k Key) LineNo(n int) string { return k.OrderNo + "/" + strconv.Itoa(n+1) }

@@ -72,7 +72,7 @@ type Stored struct {
 	Received
 }
 
-// dueCall asks for a call, or, without a kind, ends the one that there is.
+// dueCall asks for a call, or, without a kind, ends the existing one.
 type dueCall struct {
 	tenant  int32
 	subject Subject

@@ -104,7 +104,7 @@ func executable() (names []string) {
 	return names
 }
 
-// CheckPolicy checks that there is the operation of a policy, and what the policy wants of it. Returns fault
+// CheckPolicy checks that the operation of a policy exists, and supports what the policy requires. Returns fault
 // FIELD_INVALID.
 func CheckPolicy(p access.Policy) error {
 	field, problem := "", ""

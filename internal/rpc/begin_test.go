@@ -96,7 +96,7 @@ func TestBeginOfABusyMessageSpendsNoToken(t *testing.T) {
 	c.call(connectJSON, "Inbox.Begin", r, tokenHeader, form).wants(t, "the form again", "TOKEN_SPENT")
 }
 
-// Only one consumer at a time processes a message, regardless of request keys: a lapsed lease is not replayed.
+// Only one consumer at a time processes a message, regardless of request keys: an expired lease is not replayed.
 func TestInboxBeginIsReplayedWhileItsLeaseHolds(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t)

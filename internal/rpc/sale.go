@@ -173,7 +173,7 @@ func (g *grabs) Need(tx *flow.Tx) {
 	}
 }
 
-// Apply makes the grabs in order. The error of one is that of all.
+// Apply makes the grabs in order. The first error fails all.
 func (g *grabs) Apply(tx *flow.Tx) (any, error) {
 	all := make([]flow.Grabbed, len(g.list))
 	var rows lacking

@@ -618,7 +618,7 @@ func TestOutcomesOfWorkAreCountedAndLogged(t *testing.T) {
 			t.Errorf("%s: %v", msg, lines)
 		}
 	}
-	for _, msg := range []string{"work taken over from a holder whose lease lapsed", "fence lost"} {
+	for _, msg := range []string{"work taken over from a holder whose lease expired", "fence lost"} {
 		if lines := c.Log.With("msg", msg); len(lines) != 1 || lines[0]["key"] != "secret-key" {
 			t.Errorf("%s: %v", msg, lines)
 		}

@@ -49,7 +49,7 @@ type Named struct {
 	Sale
 }
 
-// Outcome is what became of a grab.
+// Outcome is the result of a grab.
 type Outcome uint8
 
 const (

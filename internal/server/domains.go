@@ -1,6 +1,6 @@
 package server
 
-// What the server has of each domain: its service, its background tasks, and its tables with expiring rows.
+// The services, background tasks and expiring tables of all domains.
 
 import (
 	"context"

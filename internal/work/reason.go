@@ -17,8 +17,8 @@ var (
 		Doc: "The work has already ended, under the same fence, with another answer. The first answer stays."})
 	WorkRunning = fault.Define(fault.Reason{Name: "WORK_RUNNING", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.RetrySameKey,
-		Doc:  "Only of a Begin in an Execute, or with a submit token or a claim: another caller holds the work, so nothing was done, and the token is not spent."})
+		Doc:  "Returned only for a Begin in an Execute, or with a submit token or a claim: another caller holds the work, so nothing was done, and the token is not spent."})
 	WorkSettled = fault.Define(fault.Reason{Name: "WORK_SETTLED", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "Only of a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The metadata says which, and names the first request."})
+		Doc:  "Returned only for a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The metadata says which, and names the first request."})
 )
