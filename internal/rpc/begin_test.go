@@ -119,7 +119,7 @@ func TestInboxBeginIsReplayedWhileItsLeaseHolds(t *testing.T) {
 	}
 	next, a := begin()
 	if a.Replayed() || next.GetVerdict() != inboxv1.Verdict_VERDICT_RUN || next.GetFence() <= first.GetFence() {
-		t.Errorf("after the lease lapsed: replayed %v, %v", a.Replayed(), next)
+		t.Errorf("after the lease expired: replayed %v, %v", a.Replayed(), next)
 	}
 	if busy, _ := begin(); busy.GetVerdict() != inboxv1.Verdict_VERDICT_BUSY {
 		t.Errorf("with the key of a lapsed lease, while another call holds the message: %v", busy)
