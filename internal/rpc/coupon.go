@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -37,10 +38,8 @@ var issueCouponsOperation = register("sale.issue_coupons",
 
 // couponCode makes a code for a coupon.
 func (c *call) couponCode() string {
-	if c.numbers == nil {
-		return coupon.NewCode()
-	}
-	code, _ := c.numbers.next(func() (string, error) { return coupon.NewCode(), nil })
+	n := cmp.Or(c.numbers, new(numbers))
+	code, _ := n.next(func() (string, error) { return coupon.NewCode(), nil })
 	return code
 }
 

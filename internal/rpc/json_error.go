@@ -275,8 +275,8 @@ var snakeWord = regexp.MustCompile(`"[^"]*"|[a-z_]+\.[a-z_*]+\([^)]*\)|[a-z][a-z
 func inJSONNames(f *fault.Fault) *fault.Fault {
 	names := jsonNames()
 	var hide, show []string
-	for _, v := range f.Metadata {
-		if snakeWord.MatchString(v) {
+	for key, v := range f.Metadata {
+		if key != "differs" && snakeWord.MatchString(v) { // differs has names of fields
 			hidden := fmt.Sprintf("\x00%d\x00", len(hide))
 			hide, show = append(hide, v, hidden), append(show, hidden, v)
 		}

@@ -55,10 +55,8 @@ var createOrderOperation = register("order.create_order",
 // orderNo makes a number for an order. With an error it returns a placeholder, so that Need can name rows; Apply then
 // fails before anything is written.
 func (c *call) orderNo() (string, error) {
-	no, err := c.gate.NewOrderNo()
-	if c.numbers != nil {
-		no, err = c.numbers.next(c.gate.NewOrderNo)
-	}
+	n := cmp.Or(c.numbers, new(numbers))
+	no, err := n.next(c.gate.NewOrderNo)
 	return cmp.Or(no, "-"), err
 }
 

@@ -93,8 +93,8 @@ func (s *Server) serveDomains(serve func(path string, h http.Handler), options [
 
 // runDomains starts the background tasks of the domains.
 func (s *Server) runDomains(ctx context.Context) {
-	s.every(ctx, time.Second, "expire holds", handle(s, late(ledger.DueHolds), expireHolds))
-	s.every(ctx, time.Second, "expire reservations", handle(s, late(stock.DueItems), expireReservations))
+	s.every(ctx, time.Second, "expire holds", handle(s, afterDelay(ledger.DueHolds), expireHolds))
+	s.every(ctx, time.Second, "expire reservations", handle(s, afterDelay(stock.DueItems), expireReservations))
 	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
 	s.every(ctx, time.Second, "flag unknown payments", handle(s, payment.DueFlags, flagUnknowns))
 	s.every(ctx, 10*time.Second, "measure payments", s.measurePayments)
@@ -115,8 +115,9 @@ func expiring() []clean.Table {
 // are freed before by the timer of the order, in one commit.
 const expiryDelay = 3 * time.Second
 
-func late[T any](find func(context.Context, *pgxpool.Pool, time.Duration, T, int32) ([]T, error)) func(context.Context,
-	*pgxpool.Pool, T, int32) ([]T, error) {
+// afterDelay finds what was due expiryDelay ago.
+func afterDelay[T any](find func(context.Context, *pgxpool.Pool, time.Duration, T, int32) ([]T, error)) func(
+	context.Context, *pgxpool.Pool, T, int32) ([]T, error) {
 	return func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error) {
 		return find(ctx, pool, expiryDelay, after, limit)
 	}
