@@ -24,7 +24,7 @@ type PutSale struct {
 	sale.Named
 
 	row     *sale.Row
-	item    *stock.Look
+	item    stock.Look
 	machine *machine.Look
 }
 
@@ -32,7 +32,7 @@ type PutSale struct {
 func (c *PutSale) Need(tx *Tx) {
 	audits.of(tx)
 	c.row = tx.Sales().WantPut(c.Key)
-	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
+	c.item.Need(tx.Stock(), c.Key.Tenant, c.Item)
 	if c.Order != nil {
 		tx.Ledger().SeeAsset(c.Key.Tenant, c.Order.Asset)
 		if c.Order.Payee != "" {
@@ -45,7 +45,7 @@ func (c *PutSale) Need(tx *Tx) {
 // Apply stores the sale. Returns faults ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND, MACHINE_NOT_FOUND,
 // FIELD_INVALID.
 func (c *PutSale) Apply(tx *Tx) (any, error) {
-	if _, err := c.item.Available(); err != nil {
+	if err := c.item.Exists(); err != nil {
 		return nil, fault.In("sale.", err)
 	}
 	if o := c.Order; o != nil {
@@ -125,7 +125,8 @@ type Grab struct {
 	sale sale.Sale // as Need presumed it
 	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
 	found *sale.Sale
-	item  *stock.Look
+	known bool // some sale was known to Need
+	item  stock.Look
 	// mayWin: the rows that a winner needs are named. Grabs of an item that was last seen without units skip them.
 	mayWin   bool
 	order    *CreateOrder
@@ -154,11 +155,11 @@ func (c *Grab) Need(tx *Tx) {
 	if c.found != nil {
 		known, ok = *c.found, true
 	}
-	if !ok {
-		c.item = nil
+	if c.known = ok; !ok {
 		return
 	}
-	c.sale, c.item = known, tx.Stock().Look(c.Tenant, known.Item)
+	c.sale = known
+	c.item.Need(tx.Stock(), c.Tenant, known.Item)
 	c.mayWin = c.mayWin || !empty
 	facts := c.facts()
 	if known.Order != nil {
@@ -215,7 +216,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.item == nil || !s.Equal(&c.sale) {
+	if !c.known || !s.Equal(&c.sale) {
 		found := *s
 		c.found = &found
 		return nil, commit.ErrMoreRows
@@ -229,11 +230,11 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if o := s.Opening(tx.Claims().Now); o != 0 {
 		return Grabbed{Outcome: o}, nil
 	}
-	left, err := c.item.Available()
+	empty, err := c.item.Empty()
 	if err != nil {
 		return nil, err
 	}
-	if tx.Sales().LearnEmpty(c.row.Key, left < 1); left < 1 {
+	if tx.Sales().LearnEmpty(c.row.Key, empty); empty {
 		return Grabbed{Outcome: sale.SoldOut}, nil
 	}
 	if !c.mayWin { // a unit has come back

@@ -15,14 +15,15 @@ type ChangeCommand struct {
 	ReservationNo string // of an Unsell
 	Reason        string
 
-	item *item
-	name *commit.Row[numbered, Change]
-	sold *commit.Row[numbered, Reservation]
+	await await
+	item  *item
+	name  *commit.Row[numbered, Change]
+	sold  *commit.Row[numbered, Reservation]
 }
 
 // Need declares the item, the number, and the reservation of an unsell.
 func (c *ChangeCommand) Need(tx *Tx) {
-	c.item = tx.item(c.Tenant, c.Item, 1)
+	c.item = c.await.of(tx.item(c.Tenant, c.Item, 1))
 	c.name = tx.changes.Want(numbered{c.item.ItemKey, c.ChangeNo})
 	if c.Kind == Unsell {
 		c.sold = tx.reservation(c.item, c.ReservationNo)
@@ -86,7 +87,10 @@ func (s *segment) addStock(units int64) {
 // remove takes available units away.
 func (c *ChangeCommand) remove(tx *Tx) error {
 	left := -c.Quantity
-	if available := c.item.counts().Available; available < left {
+	if short, err := c.item.lacks(left, &c.await); err != nil {
+		return err
+	} else if short {
+		available := c.item.counts().Available
 		return StockBelowPromised.New("item %s has only %d units that are neither reserved nor sold", c.Item,
 			available).With("item", c.Item).With("available", available)
 	}

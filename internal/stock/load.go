@@ -116,8 +116,9 @@ const maxExpiries = 2000
 // otherwise units whose time is over would not be available until the scheduler runs. An item with very many due
 // reservations expires some of them in this batch, and its commands run after it.
 //
-// In an optimistic batch, rows taken over do not suffice for that: their reservations may not be written yet. Nor do
-// they if the clock has gone back since: the batch before may have expired reservations that are not due now.
+// An optimistic batch does not do that: it would lock reservations before their items, and those of rows that it has
+// taken over may not be written yet. Nor does it use rows that were taken over if the clock has gone back since: the
+// batch before may have expired reservations that are not due now.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	if tx.resolved {
 		return
@@ -128,7 +129,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 		// Without all segments the batch runs again.
 		isDue := i.due(tx.Now) && !i.oneSegment && int(i.rows[0].segments) <= len(i.rows)
 		for _, s := range i.rows {
-			if s.asOf.After(tx.Now) || isDue && s.writer != nil {
+			if s.asOf.After(tx.Now) || isDue && !tx.locked {
 				p.Refuse(commit.ErrConflict)
 				return
 			}
@@ -145,9 +146,17 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 	most := max(1, maxExpiries/len(due))
 	arg := db.ReservationDueParams{Now: tx.Now, Most: int64(most) + 1}
+	awaited := db.DueAwaitParams{Now: tx.Now, Most: arg.Most}
 	for _, i := range due {
 		arg.Tenants = append(arg.Tenants, i.Tenant)
 		arg.Items = append(arg.Items, i.Item)
+		if i.await {
+			awaited.Tenants = append(awaited.Tenants, i.Tenant)
+			awaited.Items = append(awaited.Items, i.Item)
+		}
+	}
+	if len(awaited.Items) > 0 {
+		p.Queue(func(d commit.DB) error { return q.DueAwait(p.Context(), d, awaited) })
 	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.ReservationDue(p.Context(), d, arg)
@@ -165,6 +174,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 		for _, r := range rows {
 			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
 			if !r.Free {
+				i.skipped = true
 				tx.expectExpiry(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
 				continue
 			}

@@ -150,6 +150,30 @@ type item struct {
 	rows       []*segment
 	oneSegment bool // rows has only one, which may be unlocked (see need)
 	overdue    bool // due reservations remain
+	skipped    bool // other transactions hold due reservations, so that these have not expired
+	await      bool // the batch waits for these transactions
+}
+
+// await is kept by a command between its attempts: the next one waits for transactions that hold due reservations.
+type await bool
+
+// of has the batch wait for the item's due reservations, if the command needs their units.
+func (a await) of(i *item) *item {
+	i.await = i.await || bool(a)
+	return i
+}
+
+// lacks reports whether fewer than n units of the item are available. Units of due reservations that another
+// transaction holds may be free: it sets the command's await, and returns ErrMoreRows.
+func (i *item) lacks(n int64, a *await) (bool, error) {
+	if i.counts().Available >= n {
+		return false, nil
+	}
+	if i.skipped {
+		*a = true
+		return true, commit.ErrMoreRows
+	}
+	return true, nil
 }
 
 // segment returns the row of a segment.

@@ -99,8 +99,8 @@ cross join lateral (
 
 -- name: ReservationDue :many
 -- For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
--- locked, but for those that another session holds: they expire later, and delay no other command. The comparison of
--- two columns leaves the planner one index to choose.
+-- locked, but for those that another session holds: they expire later, and delay no command that does not need their
+-- units. The comparison of two columns leaves the planner one index to choose.
 select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -128,6 +128,21 @@ cross join lateral (
         and (l.item, l.expires_at) > (u.item, @now::timestamptz)
     order by l.expires_at
     limit 1)
+) r;
+
+-- name: DueAwait :exec
+-- Locks the reservations of items whose time is over, up to a limit for each, once other sessions release them.
+select
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item
+) u
+cross join lateral (
+    select l.ctid from stock_reservations l
+    where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
+        and (l.item, l.expires_at) <= (u.item, @now::timestamptz)
+    order by l.expires_at
+    limit @most::bigint
+    for no key update
 ) r;
 
 -- name: DuePage :many

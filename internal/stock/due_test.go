@@ -1,0 +1,113 @@
+package stock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// Calls of all strategies, on two servers at once, are the first after the end of reservations: the units are there for
+// all of them.
+func TestUnitsOfDueReservationsAreNotSoldOut(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	clock := pgtest.ShiftClock(t, db)
+	s := shopOn(t, db)
+	for round := range 30 {
+		item := fmt.Sprint("tea ", round)
+		s.all(put(item, 1+round%3), restock(item, "r", 12))
+		for n := range 4 {
+			s.wants(reserve(item, fmt.Sprint("old", n), 3), fmt.Sprintf("old%d: 3 reserved", n))
+		}
+		clock.Set(t, time.Duration(round+1)*time.Hour)
+		for end := range s.race(12, func(n int) flow.Submission {
+			return by(allStrategies[n%len(allStrategies)], deduct(item, fmt.Sprint("n", n), 1))
+		}) {
+			if !strings.HasSuffix(end, ": 1 sold") {
+				t.Error(end)
+			}
+		}
+		s.wantCounts(item, "0/0/12/12")
+	}
+}
+
+// Another session holds a reservation whose time is over. A call that needs its units waits, whatever its strategy, and
+// is never told that they are sold. Other calls do not wait.
+func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range allStrategies {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			clock := pgtest.ShiftClock(t, db)
+			s := shopOn(t, db)
+			s.all(put("tea", 3), restock("tea", "r", 10), reserve("tea", "due", 6), reserve("tea", "free", 3))
+			clock.Set(t, time.Hour)
+			held := s.hold("select from stock_reservations where reservation_no = 'due' for update")
+			if got := s.do(by(strategy, deduct("tea", "n1", 4))); got != "n1: 4 sold" { // its own, and that of "free"
+				t.Error(got)
+			}
+			ended := make(chan string, 2)
+			for _, no := range []string{"n2", "n3"} {
+				go func() { ended <- s.do(by(strategy, deduct("tea", no, 3))) }()
+			}
+			select {
+			case got := <-ended:
+				t.Errorf("answered before the reservation was released: %s", got)
+			case <-time.After(300 * time.Millisecond):
+			}
+			if err := held.Rollback(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if a, b := <-ended, <-ended; a == b || a != "n2: 3 sold" && a != "n3: 3 sold" ||
+				b != "n2: 3 sold" && b != "n3: 3 sold" {
+				t.Errorf("%s, %s", a, b)
+			}
+			s.wants(deduct("tea", "n4", 1), "OUT_OF_STOCK available=0")
+		})
+	}
+}
+
+// If the other session does not release it, the call ends with ROWS_LOCKED, which is not recorded.
+func TestHeldDueReservationsAreReportedAsLocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	clock := pgtest.ShiftClock(t, db)
+	s := shopOn(t, db)
+	s.all(put("tea", 0), restock("tea", "r", 10), reserve("tea", "due", 10))
+	clock.Set(t, time.Hour)
+	held := s.hold("select from stock_reservations where reservation_no = 'due' for update")
+	for _, c := range []command{deduct("tea", "n1", 1), adjust("tea", "c1", -1, "lost")} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		if _, err := s.engines[0].Do(ctx, submission(c)); !fault.Is(err, fault.RowsLocked) {
+			t.Errorf("%T: %v", c, err)
+		}
+		cancel()
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(deduct("tea", "n1", 9), "n1: 9 sold")
+	s.wants(adjust("tea", "c1", -1, "lost"), "c1: adjust -1 of 9 lost")
+}
+
+// hold runs a statement in a transaction that stays open.
+func (s *shop) hold(sql string) pgx.Tx {
+	s.Helper()
+	tx, err := s.super.Begin(s.Context())
+	if err == nil {
+		_, err = tx.Exec(s.Context(), sql)
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	return tx
+}
