@@ -219,18 +219,6 @@ func mentions(err error, word string) bool {
 	return err != nil && strings.Contains(err.Error(), word)
 }
 
-func TestArrayOfTwoDimensionsIsRefused(t *testing.T) {
-	m := newMap()
-	src, err := m.Encode(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, [][]int64{{1}, {2}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var xs []Int
-	if err := m.Scan(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, src, &xs); !mentions(err, "2 dimensions") {
-		t.Errorf("scanned as %v, %v", xs, err)
-	}
-}
-
 // Without a prepared statement pgx has no type from the server (OID 0).
 func TestGoTypeAloneNamesThePostgresType(t *testing.T) {
 	m, x := newMap(), FromInt64(-5)
@@ -305,46 +293,21 @@ func mustParse(t *testing.T, s string) Int {
 
 func TestDamagedMessagesAreRefused(t *testing.T) {
 	m := newMap()
-	for _, c := range []struct {
-		name string
-		oid  uint32
-		src  string
-	}{
-		{"empty", pgtype.NumericOID, ""},
-		{"short header", pgtype.NumericOID, "\x00\x00\x00\x00\x00\x00\x00"},
-		{"missing digit", pgtype.NumericOID, "\x00\x01\x00\x00\x00\x00\x00\x00"},
-		{"half a digit", pgtype.NumericOID, "\x00\x01\x00\x00\x00\x00\x00\x00\x00"},
-		{"left over", pgtype.NumericOID, "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"},
-		{"digit of 10000", pgtype.NumericOID, "\x00\x01\x00\x00\x00\x00\x00\x00\x27\x10"},
-		{"unknown sign", pgtype.NumericOID, "\x00\x01\x00\x00\x12\x34\x00\x00\x00\x01"},
-		{"array without header", pgtype.NumericArrayOID, "\x00\x00\x00\x00\x00\x00\x00\x00"},
-		{"array without dimension", pgtype.NumericArrayOID, "\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4"},
-		{"empty array, left over", pgtype.NumericArrayOID, "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x06\xa4\x00"},
-		{"huge length", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4\xff\xff\xff\xff\x00\x00\x00\x01"},
-		{"element past the end", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08"},
-		{"negative element", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4\x00\x00\x00\x01\x00\x00\x00\x01\xff\xff\xff\xfe"},
-		{"array, left over", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4\x00\x00\x00\x00\x00\x00\x00\x01\x00"},
-		{"second element missing", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x06\xa4\x00\x00\x00\x02\x00\x00\x00\x01" +
-				"\x00\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"},
-		{"two dimensions", pgtype.NumericArrayOID,
-			"\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x06\xa4\x00\x00\x00\x00\x00\x00\x00\x01" +
-				"\x00\x00\x00\x00\x00\x00\x00\x01"},
+	for _, c := range []struct{ name, src string }{
+		{"empty", ""},
+		{"short header", "\x00\x00\x00\x00\x00\x00\x00"},
+		{"missing digit", "\x00\x01\x00\x00\x00\x00\x00\x00"},
+		{"half a digit", "\x00\x01\x00\x00\x00\x00\x00\x00\x00"},
+		{"left over", "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"},
+		{"digit of 10000", "\x00\x01\x00\x00\x00\x00\x00\x00\x27\x10"},
+		{"unknown sign", "\x00\x01\x00\x00\x12\x34\x00\x00\x00\x01"},
 	} {
-		x, xs := FromInt64(42), []Int{}
-		var target any = &x
-		if c.oid == pgtype.NumericArrayOID {
-			target = &xs
+		x := FromInt64(42)
+		if err := m.Scan(pgtype.NumericOID, pgtype.BinaryFormatCode, []byte(c.src), &x); err == nil {
+			t.Errorf("%s: accepted as %v", c.name, x)
 		}
-		if err := m.Scan(c.oid, pgtype.BinaryFormatCode, []byte(c.src), target); err == nil {
-			t.Errorf("%s: accepted as %v %v", c.name, x, xs)
-		}
-		if x != FromInt64(42) || len(xs) != 0 {
-			t.Errorf("%s: target was written: %v %v", c.name, x, xs)
+		if x != FromInt64(42) {
+			t.Errorf("%s: target was written: %v", c.name, x)
 		}
 	}
 }
@@ -381,7 +344,7 @@ func TestEncodingDoesNotAllocate(t *testing.T) {
 	m := newMap()
 	buf := make([]byte, 0, 4096)
 	xs := []Int{Max, Min, FromInt64(5), {}}
-	var scalar, list any = &xs[0], xs
+	var scalar any = &xs[0]
 	src := appendNumeric(nil, Max)
 	var got Int
 	var target any = &got
@@ -390,10 +353,6 @@ func TestEncodingDoesNotAllocate(t *testing.T) {
 		"Add": func() { sum, ok = xs[0].Add(xs[1]) },
 		"scalar": func() {
 			_, _ = m.PlanEncode(pgtype.NumericOID, pgtype.BinaryFormatCode, scalar).Encode(scalar,
-				buf)
-		},
-		"array": func() {
-			_, _ = m.PlanEncode(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, list).Encode(list,
 				buf)
 		},
 		"scan":   func() { _ = m.PlanScan(pgtype.NumericOID, pgtype.BinaryFormatCode, target).Scan(src, target) },
@@ -427,30 +386,6 @@ func FuzzDecodeNumeric(f *testing.F) {
 		}
 		if back, err := decodeNumeric(appendNumeric(nil, x)); err != nil || back != x {
 			t.Fatalf("% x = %v, came back as %v, %v", src, x, back, err)
-		}
-	})
-}
-
-func FuzzDecodeArray(f *testing.F) {
-	seed, err := newMap().Encode(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, []Int{Max, {}, Min}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(seed)
-	f.Fuzz(func(t *testing.T, src []byte) {
-		xs, err := decodeArray(src)
-		if err != nil {
-			if xs != nil {
-				t.Fatalf("% x = %v beside %v", src, xs, err)
-			}
-			return
-		}
-		again, err := encodeInts{}.Encode(xs, []byte{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if back, err := decodeArray(again); err != nil || !slices.Equal(back, xs) {
-			t.Fatalf("% x = %v, came back as %v, %v", src, xs, back, err)
 		}
 	})
 }

@@ -14,7 +14,7 @@ const MaxScale = 18
 // Decimal is the exact decimal number Coef / 10^Scale, as a client writes an
 // amount before the scale of its asset is looked up.
 //
-// Decimals from ParseDecimal and NewDecimal are normalised: the fraction does not end in a zero. So "12.30" and "12.3"
+// Make it by ParseDecimal or NewDecimal, which normalise: the fraction does not end in a zero. So "12.30" and "12.3"
 // give the same Decimal and == compares values. The zero value is 0.
 type Decimal struct {
 	Coef  Int
@@ -97,7 +97,6 @@ func fraction(s string, point int) (last int, ok bool) {
 // Minor returns d in the minor units of an asset with scale decimals. Returns ErrTooPrecise if d has more decimals than
 // that (it never rounds) and ErrOverflow if the result passes 38 digits.
 func (d Decimal) Minor(scale uint8) (Int, error) {
-	d = NewDecimal(d.Coef, d.Scale)
 	if d.Scale > scale {
 		return Int{}, fmt.Errorf("%w: %s with %d decimals", ErrTooPrecise, d, scale)
 	}
@@ -122,7 +121,6 @@ func (d Decimal) MinorUp(scale uint8) Int {
 	case err == nil:
 		return n
 	}
-	d = NewDecimal(d.Coef, d.Scale)
 	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(d.Scale-scale)), nil)
 	whole, rest := new(big.Int).DivMod(d.Coef.Big(), unit, new(big.Int))
 	if rest.Sign() > 0 {
@@ -144,18 +142,11 @@ func (d Decimal) scaled(scale uint8) *big.Int {
 	return power.Mul(power, d.Coef.Big())
 }
 
-// AppendCanonical appends the one canonical text of d's value to b, for fingerprints: equal values append equal bytes,
-// different values different bytes. For a value within ParseDecimal's limits it is the shortest text that parses back
-// to it.
-func (d Decimal) AppendCanonical(b []byte) []byte {
-	d = NewDecimal(d.Coef, d.Scale)
-	return AppendFormat(b, d.Coef, d.Scale)
-}
-
-// String returns the canonical text of d.
+// String returns the one text of d: of equal values equal texts, and of different values different ones. Within
+// ParseDecimal's limits it is the shortest text that parses back to d.
 func (d Decimal) String() string {
 	var buf [formatCap]byte
-	return string(d.AppendCanonical(buf[:0]))
+	return string(AppendFormat(buf[:0], d.Coef, d.Scale))
 }
 
 // MaxTextLen is the largest number of characters the parsers look at.

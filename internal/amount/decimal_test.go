@@ -123,7 +123,7 @@ func TestMinorNeverRounds(t *testing.T) {
 
 func TestMinorMatchesBig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		d := Decimal{Coef: genInt.Draw(t, "coef"), Scale: rapid.Uint8Range(0, 45).Draw(t, "from")}
+		d := NewDecimal(genInt.Draw(t, "coef"), rapid.Uint8Range(0, 45).Draw(t, "from"))
 		scale := rapid.Uint8Range(0, 45).Draw(t, "to")
 		got, err := d.Minor(scale)
 
@@ -229,26 +229,21 @@ func TestCanonicalTextIsOnePerValue(t *testing.T) {
 		want string
 	}{
 		{Decimal{}, "0"},
-		{Decimal{Scale: 9}, "0"},
-		{Decimal{FromInt64(1230), 2}, "12.3"},
-		{Decimal{FromInt64(123), 1}, "12.3"},
-		{Decimal{FromInt64(1200), 2}, "12"},
-		{Decimal{FromInt64(1200), 0}, "1200"},
-		{Decimal{FromInt64(-5), 3}, "-0.005"},
+		{NewDecimal(Int{}, 9), "0"},
+		{NewDecimal(FromInt64(1230), 2), "12.3"},
+		{NewDecimal(FromInt64(123), 1), "12.3"},
+		{NewDecimal(FromInt64(1200), 2), "12"},
+		{NewDecimal(FromInt64(1200), 0), "1200"},
+		{NewDecimal(FromInt64(-5), 3), "-0.005"},
 	} {
 		if got := c.in.String(); got != c.want {
 			t.Errorf("%+v = %q, want %q", c.in, got, c.want)
 		}
-		if got := string(c.in.AppendCanonical([]byte("x"))); got != "x"+c.want {
-			t.Errorf("AppendCanonical(%+v) = %q", c.in, got)
-		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		draw := func(label string) Decimal {
-			return Decimal{
-				Coef:  FromInt64(rapid.Int64Range(-120, 120).Draw(t, label)),
-				Scale: rapid.Uint8Range(0, 3).Draw(t, label+" scale"),
-			}
+			return NewDecimal(FromInt64(rapid.Int64Range(-120, 120).Draw(t, label)),
+				rapid.Uint8Range(0, 3).Draw(t, label+" scale"))
 		}
 		a, b := draw("a"), draw("b")
 		ra := new(big.Rat).SetFrac(a.Coef.Big(), power(a.Scale))

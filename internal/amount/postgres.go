@@ -20,7 +20,7 @@ func Register(m *pgtype.Map) {
 	m.RegisterType(&pgtype.Type{
 		Name:  "_numeric",
 		OID:   pgtype.NumericArrayOID,
-		Codec: arrayCodec{&pgtype.ArrayCodec{ElementType: numeric}},
+		Codec: &pgtype.ArrayCodec{ElementType: numeric},
 	})
 	// Without a prepared statement pgx does not know the parameter's type and goes by the Go type instead.
 	m.RegisterDefaultPgType(Int{}, numeric.Name)
@@ -265,132 +265,10 @@ func parseNumericText(src []byte) (Int, error) {
 	return x, err
 }
 
-var errArrayMalformed = errors.New("amount: malformed binary numeric[]")
-
-// arrayCodec is pgx's array codec with binary plans for []Int, the parameters of every flush to the journal. pgx's
-// generic plan boxes every element in an interface; these plans write into the buffer directly. Everything else,
-// including the text format, uses the generic plan, which calls codec for the elements.
-type arrayCodec struct {
-	*pgtype.ArrayCodec
-}
-
-func (c arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
-	if _, ok := value.([]Int); ok && format == pgtype.BinaryFormatCode {
-		return encodeInts{}
-	}
-	return c.ArrayCodec.PlanEncode(m, oid, format, value)
-}
-
-func (c arrayCodec) PlanScan(m *pgtype.Map, oid uint32, format int16, target any) pgtype.ScanPlan {
-	if _, ok := target.(*[]Int); ok && format == pgtype.BinaryFormatCode {
-		return scanInts{}
-	}
-	return c.ArrayCodec.PlanScan(m, oid, format, target)
-}
-
-type encodeInts struct{}
-
-func (encodeInts) Encode(value any, buf []byte) ([]byte, error) {
-	xs, ok := value.([]Int)
-	if !ok {
-		return nil, fmt.Errorf("amount: cannot encode %T as numeric[]", value)
-	}
-	if xs == nil {
-		return nil, nil
-	}
-	buf = appendArrayHeader(buf, len(xs))
-	for _, x := range xs {
-		buf = appendElement(buf, x)
-	}
-	return buf, nil
-}
-
-// appendArrayHeader begins an array with lower bound 1 and without NULLs. An empty array has no dimension.
-func appendArrayHeader(buf []byte, n int) []byte {
-	words := []uint32{0, 0, pgtype.NumericOID} // dimensions, NULLs, type
-	if n > 0 {
-		words = []uint32{1, 0, pgtype.NumericOID, uint32(n), 1}
-	}
-	for _, word := range words {
-		buf = binary.BigEndian.AppendUint32(buf, word)
-	}
-	return buf
-}
-
-// appendElement appends x with its length in bytes.
-func appendElement(buf []byte, x Int) []byte {
+// AppendElement appends x with its length in bytes: an element of a binary numeric[].
+func AppendElement(buf []byte, x Int) []byte {
 	at := len(buf)
 	buf = appendNumeric(append(buf, 0, 0, 0, 0), x)
 	binary.BigEndian.PutUint32(buf[at:], uint32(len(buf)-at-4))
 	return buf
-}
-
-type scanInts struct{}
-
-func (scanInts) Scan(src []byte, dst any) error {
-	p, ok := dst.(*[]Int)
-	if !ok {
-		return fmt.Errorf("amount: cannot scan numeric[] into %T", dst)
-	}
-	if src == nil {
-		*p = nil
-		return nil
-	}
-	xs, err := decodeArray(src)
-	if err != nil {
-		return err
-	}
-	*p = xs
-	return nil
-}
-
-// decodeArray reads a binary numeric[] of at most one dimension and without NULLs.
-func decodeArray(src []byte) ([]Int, error) {
-	const headerLen, dimensionLen = 12, 8
-	if len(src) < headerLen {
-		return nil, fmt.Errorf("%w: %d bytes", errArrayMalformed, len(src))
-	}
-	switch dims := binary.BigEndian.Uint32(src); {
-	case dims == 0 && len(src) == headerLen:
-		return []Int{}, nil
-	case dims > 1:
-		return nil, fmt.Errorf("amount: cannot scan numeric[] of %d dimensions into []Int", dims)
-	case dims == 0 || len(src) < headerLen+dimensionLen:
-		return nil, fmt.Errorf("%w: %d bytes", errArrayMalformed, len(src))
-	}
-	n := uint64(binary.BigEndian.Uint32(src[headerLen:]))
-	rest := src[headerLen+dimensionLen:]
-	// Each element has at least its length word: a claimed length beyond that is false and must not size the
-	// allocation.
-	if n > uint64(len(rest)/4) {
-		return nil, fmt.Errorf("%w: %d elements in %d bytes", errArrayMalformed, n, len(rest))
-	}
-	xs := make([]Int, n)
-	for i := range xs {
-		var err error
-		if xs[i], rest, err = decodeElement(rest); err != nil {
-			return nil, fmt.Errorf("element %d: %w", i+1, err)
-		}
-	}
-	if len(rest) != 0 {
-		return nil, fmt.Errorf("%w: %d bytes left over", errArrayMalformed, len(rest))
-	}
-	return xs, nil
-}
-
-// decodeElement decodes one element and returns the bytes after it.
-func decodeElement(src []byte) (x Int, rest []byte, err error) {
-	if len(src) < 4 {
-		return Int{}, nil, errArrayMalformed
-	}
-	size := int32(binary.BigEndian.Uint32(src))
-	src = src[4:]
-	if size == -1 {
-		return Int{}, nil, errors.New("amount: cannot scan NULL into Int")
-	}
-	if size < 0 || int(size) > len(src) {
-		return Int{}, nil, errArrayMalformed
-	}
-	x, err = decodeNumeric(src[:size])
-	return x, src[size:], err
 }

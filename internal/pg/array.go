@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
 // Batches send their parameters as arrays. pgx's generic encoder boxes each element in an interface and plans its
@@ -21,10 +23,11 @@ func registerTimes(m *pgtype.Map) {
 		Codec: &pgtype.ArrayCodec{ElementType: t}})
 }
 
-// registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time and [][]byte directly.
+// registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time, [][]byte and []amount.Int
+// directly.
 func registerArrays(m *pgtype.Map) {
 	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID,
-		pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID} {
+		pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID, pgtype.NumericArrayOID} {
 		t, ok := m.TypeForOID(oid)
 		if !ok {
 			panic(fmt.Sprintf("pg: pgx does not know type %d", oid)) // built-in types are always known
@@ -61,6 +64,10 @@ func (c arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value an
 		case []time.Time:
 			if oid == pgtype.TimestamptzArrayOID {
 				return encodeArray[time.Time]{pgtype.TimestamptzOID, appendTime}
+			}
+		case []amount.Int:
+			if oid == pgtype.NumericArrayOID {
+				return encodeArray[amount.Int]{pgtype.NumericOID, amount.AppendElement}
 			}
 		}
 	}

@@ -7,13 +7,18 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"pgregory.net/rapid"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
 // Arrays are encoded byte for byte like pgx encodes them.
 func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 	t.Parallel()
 	general, ours := pgtype.NewMap(), pgtype.NewMap()
+	amount.Register(general)
+	amount.Register(ours)
 	registerArrays(ours)
+	amounts := rapid.Map(rapid.Int64(), amount.FromInt64)
 	times := rapid.Custom(func(t *rapid.T) time.Time {
 		at := time.Unix(rapid.Int64Range(-60_000_000_000, 250_000_000_000).Draw(t, "s"),
 			rapid.Int64Range(0, 999_999_999).Draw(t, "ns"))
@@ -35,6 +40,7 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 			pgtype.Int4ArrayOID:        rapid.SliceOf(rapid.Int32()).Draw(t, "int4"),
 			pgtype.ByteaArrayOID:       rapid.SliceOf(bytesOrNull).Draw(t, "bytea"),
 			pgtype.TimestamptzArrayOID: rapid.SliceOf(times).Draw(t, "times"),
+			pgtype.NumericArrayOID:     rapid.SliceOf(amounts).Draw(t, "amounts"),
 		} {
 			want, err := general.Encode(oid, pgtype.BinaryFormatCode, value, []byte("before"))
 			if err != nil {
@@ -50,7 +56,7 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 		}
 	})
 	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []string(nil), pgtype.Int8ArrayOID: []int64(nil),
-		pgtype.ByteaArrayOID: [][]byte(nil)} {
+		pgtype.ByteaArrayOID: [][]byte(nil), pgtype.NumericArrayOID: []amount.Int(nil)} {
 		if got, err := ours.Encode(oid, pgtype.BinaryFormatCode, value, nil); got != nil || err != nil {
 			t.Errorf("nil %T is %x, %v, not null", value, got, err)
 		}
