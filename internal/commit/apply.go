@@ -42,15 +42,15 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 		return
 	}
 	a.undo()
-	j.out, j.kept, j.fresh = Outcome{}, nil, false
+	j.out, j.kept = Outcome{}, nil
 	switch {
-	case a.idsSpent:
+	case a.again == errTooManyIDs:
 		return
 	case errors.Is(j.err, ErrMoreRows), j.DryRun && errors.Is(j.err, ErrLater):
 		// A dry run never commits, so it is rerun instead of deferred. Its next attempt may name the rows, or read them
 		// anew.
 		if j.incomplete++; j.incomplete < maxMore+j.Rows {
-			a.lacksRows = true
+			a.again = errIncomplete
 			return
 		}
 		j.err = rowsLocked(j.err)
@@ -127,7 +127,7 @@ func (a *attempt[T]) applyCommand(j *job[T]) error {
 	if err != nil {
 		return err
 	}
-	j.kept, j.fresh = &keyRecord{fingerprint: j.Key.Fingerprint, answer: bytes, requestID: j.RequestID}, true
+	j.kept = &keyRecord{fingerprint: j.Key.Fingerprint, answer: bytes, requestID: j.RequestID}
 	return nil
 }
 
@@ -138,8 +138,7 @@ func (a *attempt[T]) refuse(j *job[T], f fault.Fault) {
 	}
 	f.RequestID = j.RequestID
 	j.err = &f
-	j.kept, j.fresh = &keyRecord{refused: true, fingerprint: j.Key.Fingerprint, answer: f.Encode(),
-		requestID: j.RequestID}, true
+	j.kept = &keyRecord{refused: true, fingerprint: j.Key.Fingerprint, answer: f.Encode(), requestID: j.RequestID}
 }
 
 // safely runs one job's code: a panic fails that job alone.
@@ -150,7 +149,9 @@ func (a *attempt[T]) safely(j *job[T], run func() error) {
 		case r == nil:
 		case r == any(errTooManyIDs):
 			j.err = TooManyRows.New("the call writes more rows than fit into one commit: split it")
-			a.idsSpent = len(a.jobs) > 1 // it may fit into a batch of its own
+			if len(a.jobs) > 1 { // it may fit into a batch of its own
+				a.again = errTooManyIDs
+			}
 		default:
 			a.engine.metrics.panics.Inc()
 			a.engine.log.Error("panic in a command", "command", fmt.Sprintf("%T", j.Command), "panic", r,

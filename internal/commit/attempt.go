@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,8 +29,7 @@ type attempt[T Tx] struct {
 	keys         keys[T]
 	at           Times
 	rowIDs       int64 // used
-	lacksRows    bool  // a command returned ErrMoreRows
-	idsSpent     bool  // a command needed more row ids than were left
+	again        error // errIncomplete or errTooManyIDs: the batch cannot commit; nil
 	direct       bool
 
 	// sent: COMMIT is on its way, and has not been refused. flushed: Flush was called. durable: changes were committed,
@@ -40,6 +38,18 @@ type attempt[T Tx] struct {
 	witnessed              bool // a batch that wrote nothing has inserted its row, for the standbys
 
 	waited time.Duration // total wait for other batches of this process
+}
+
+// evidence is the data that the commands of an attempt have read. All their answers and refusals depend on it, so a
+// caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
+//
+//	rows    locked; or, in an optimistic batch, taken over from predecessors or read without locks; or, in a direct
+//	        command (ADR 14), read as its strategy requires: its writing statement fails if they have changed
+//	names   looked up after the rows; a miss may be outdated
+//	time    the database's clock, read after the rows
+type evidence struct {
+	optimistic   bool
+	predecessors []*latch // batches of this process whose rows were taken over
 }
 
 // mode has the options of an attempt.
@@ -101,12 +111,10 @@ func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode)
 	applied := time.Now()
 	e.metrics.load.Observe(loaded.Sub(start).Seconds())
 	e.metrics.apply.Observe(applied.Sub(loaded).Seconds())
-	switch {
-	case a.idsSpent:
-		return a, errTooManyIDs
-	case a.lacksRows:
-		return a, errIncomplete
-	case !jobs[0].DryRun:
+	if a.again != nil {
+		return a, a.again
+	}
+	if !jobs[0].DryRun {
 		e.latches.publish(&a.latch, a.participants)
 	}
 	err = a.flush(p, conn)
@@ -303,6 +311,54 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	return a.commit(p, conn, wrote)
 }
 
+// awaitEvidence waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued inserts
+// run while the predecessors commit.
+func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
+	if !a.evidence.optimistic {
+		return nil
+	}
+	if len(a.evidence.predecessors) > 0 {
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+		start := time.Now()
+		committed := a.engine.latches.await(a.evidence.predecessors)
+		a.waited += time.Since(start)
+		if a.evidence.predecessors = nil; !committed {
+			return ErrConflict
+		}
+	}
+	p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
+	return nil
+}
+
+// confirm queues the statements that verify the evidence, in the transaction that COMMIT ends, and those that update
+// shared rows. It reports whether there are updates.
+//
+//	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is locked and
+//	        is as its last known writer wrote it; the predecessors have committed (awaitEvidence)
+//	names   a name that the batch takes is inserted: its unique constraint is the proof. A name that was
+//	        looked up and not taken depends on rows: it is valid as long as these are unchanged
+//	time    nothing to confirm
+//
+// Both Confirm and Write lock rows. So they alternate: the rows of a participant are locked before those of the next
+// one, in the order of the registry.
+func (a *attempt[T]) confirm(p *Pipe) (writes bool) {
+	for _, x := range a.participants {
+		o := optimistic(x)
+		if o == nil {
+			continue
+		}
+		if a.evidence.optimistic {
+			o.Confirm(p)
+		}
+		confirmed := p.Len()
+		o.Write(p)
+		writes = writes || p.Len() > confirmed
+	}
+	return writes
+}
+
 // insertOwnRow queues the batch's own row. A batch without changes inserts one only if there are synchronous standbys:
 // its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
 // has all earlier commits too. Otherwise its COMMIT does not wait for the disk.
@@ -373,68 +429,4 @@ func (a *attempt[T]) notifyObserver(o Observer) {
 		}
 	}()
 	o.Ended(a.durable)
-}
-
-// batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
-// its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
-// After a loss that Postgres cannot detect, such as the restore of a disk snapshot, they are: then a batch may collide
-// on the primary key, and a new block is fetched.
-type batchIDs struct {
-	mu            sync.Mutex
-	unused, limit int64
-	fetched       time.Time
-}
-
-const (
-	batchBlock = 1000
-	blockLife  = time.Hour // a number is used within an hour of being fetched
-)
-
-// next returns a number.
-func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
-	if id, ok := b.take(); ok {
-		return id, nil
-	}
-	return b.fetch(conn)
-}
-
-// fetch fetches a block, and returns its first number. If it hangs, it blocks only its own writer.
-func (b *batchIDs) fetch(conn *pgx.Conn) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
-	defer cancel()
-	var first int64
-	fetched := time.Now()
-	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
-		first, err = q.BatchBlock(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.unused == b.limit { // otherwise another writer was faster, and this block is dropped
-		b.unused, b.limit, b.fetched = first, first+batchBlock, fetched
-	}
-	b.unused++
-	return b.unused - 1, nil
-}
-
-// take returns a number, if the block has one left.
-func (b *batchIDs) take() (id int64, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.unused == b.limit || time.Since(b.fetched) > blockLife {
-		b.unused = b.limit
-		return 0, false
-	}
-	b.unused++
-	return b.unused - 1, true
-}
-
-// discardBlock drops the rest of the block.
-func (b *batchIDs) discardBlock() {
-	b.mu.Lock()
-	b.unused = b.limit
-	b.mu.Unlock()
 }

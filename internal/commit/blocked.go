@@ -8,8 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // blockedJobs need rows or names that another transaction holds, or share one with such a job. They wait apart, so that
@@ -57,21 +55,21 @@ const blockedPause = 20 * time.Millisecond
 
 // runSearch bisects a batch, left to right, to find the jobs that need a lock of another transaction, and blocks these.
 // s is nil at the start of a search.
-func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
+func (w *writer[T]) runSearch(jobs []*job[T], err error, s *search) {
 	if s == nil {
 		s = newSearch()
 	}
 	if len(jobs) != 1 {
-		e.queue.endExclusive()
-		return e.runHalves(conn, jobs, s)
+		w.queue.endExclusive()
+		w.runHalves(jobs, s)
+		return
 	}
 	unclaim(jobs)
-	e.markLocked(jobs[0], s)
+	w.markLocked(jobs[0], s)
 	jobs[0].awaitsRows.Store(true)
-	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
-		e.block(jobs[0])
+	if jobs = w.failLate(jobs, err); len(jobs) > 0 {
+		w.block(jobs[0])
 	}
-	return conn
 }
 
 // late reports whether the deadline of a job leaves no time for another attempt. One that passes during an attempt is
@@ -222,7 +220,9 @@ func (e *Engine[T]) retryBlocked() {
 		s := newSearch()
 		for jobs := remaining(e.failLate(e.takeBlocked(), nil)); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
-			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
+			w := writer[T]{Engine: e}
+			w.run(jobs[:n:n], mode{search: s})
+			w.putBack()
 			jobs = e.setAside(jobs[n:], s)
 		}
 		if e.stopRetry() {

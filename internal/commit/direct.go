@@ -53,8 +53,9 @@ func (e *Engine[T]) writeDirect(j *job[T]) {
 // here as a batch of one, with latches.
 func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 	jobs := []*job[T]{j}
-	conn, err := e.connect()
-	defer func() { putBack(conn) }()
+	w := writer[T]{Engine: e}
+	defer w.putBack()
+	err := w.connect()
 	for err == nil {
 		left := time.Until(j.deadline)
 		wait := min(left-left/8, maxDirectWait) // an eighth is left to answer ROWS_LOCKED
@@ -62,7 +63,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			break
 		}
 		var end ending
-		conn, jobs, end, err = e.try(conn, jobs, mode{direct: wait})
+		jobs, end, err = w.try(jobs, mode{direct: wait})
 		switch {
 		case end == done: // or abandoned
 			jobs = e.answer(jobs)
@@ -83,7 +84,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			return false
 		}
 	}
-	conn = e.run(conn, jobs, mode{})
+	w.run(jobs, mode{})
 	return false
 }
 

@@ -10,7 +10,7 @@
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
 // tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
-// ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart: a search, which
+// ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which
 // runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
 // Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
@@ -28,7 +28,7 @@
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
 //	          awaitEvidence: may wait for predecessors. confirm: Confirm and Write of each participant, which
-//	          verify in this transaction the assumptions of the attempt (evidence.go). insertOwnRow: the batch's row
+//	          verify in this transaction the assumptions of the attempt (attempt.go). insertOwnRow: the batch's row
 //	commit    sends all statements with COMMIT
 //
 // If COMMIT was sent and its success is not confirmed, Engine.resolveOutcome determines the outcome (outcome.go).

@@ -503,7 +503,9 @@ func TestDryRunHasItsOwnAttempt(t *testing.T) {
 	if e.queue.admit(jobs) != admitted {
 		t.Fatal("not admitted")
 	}
-	putBack(e.run(nil, jobs, mode{}))
+	worker := writer[*toyTx]{Engine: e.Engine}
+	worker.run(jobs, mode{})
+	worker.putBack()
 	if jobs[0].err != nil || jobs[1].err != nil || w.value("c0") != 1_000_000 || w.value("c1") != 1_000_001 {
 		t.Errorf("%v, %v; the counters are %d and %d", jobs[0].err, jobs[1].err, w.value("c0"), w.value("c1"))
 	}

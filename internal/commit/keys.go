@@ -70,7 +70,7 @@ func (k keys[T]) flush(p *Pipe, now time.Time) {
 	var seen []time.Time
 	for _, j := range k {
 		switch {
-		case !j.fresh:
+		case !j.records():
 			continue
 		case j.found == nil:
 			j.record(&fresh)

@@ -147,8 +147,7 @@ type job[T any] struct {
 	out   Outcome
 	err   error
 	found *keyRecord // the record of its key before the attempt
-	kept  *keyRecord // the record of its key after the commit
-	fresh bool       // the attempt writes kept
+	kept  *keyRecord // the record of its key after the commit; other than found: the attempt writes it
 }
 
 // States of a job. Its batch claims it before each attempt. If an attempt had no effect and the next one is delayed,
@@ -167,8 +166,11 @@ func (j *job[T]) start(w Submission[T], wait *waiter, deadline time.Time) {
 
 // reset discards the state of an attempt.
 func (j *job[T]) reset() {
-	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, nil, nil, nil, false
+	j.out, j.err, j.found, j.kept = Outcome{}, nil, nil, nil
 }
+
+// records reports whether the attempt records the answer under the job's key.
+func (j *job[T]) records() bool { return j.kept != j.found && j.kept != nil }
 
 // keyed reports whether the job's answer is looked up and recorded.
 func (j *job[T]) keyed() bool { return j.Key != nil && !j.DryRun }

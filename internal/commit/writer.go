@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -25,6 +27,12 @@ const (
 // next call. No timer is involved; on an idle machine this takes a microsecond.
 const yields = 4
 
+// writer runs batches one after the other, on a connection that it keeps between their attempts.
+type writer[T Tx] struct {
+	*Engine[T]
+	conn *pgxpool.Conn // nil: there is none
+}
+
 // write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
 // before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes a batch all the
 // same: run connects again, and fails jobs whose deadline passes. The batch's ticket for latches is given back, so that
@@ -38,8 +46,9 @@ func (e *Engine[T]) write() {
 		if !e.queue.await() {
 			return
 		}
+		w := writer[T]{Engine: e}
 		hangs := time.AfterFunc(slowConnect, e.queue.ready.Signal) // another writer may be able to connect
-		conn, err := e.connect()
+		err := w.connect()
 		hangs.Stop()
 		if err != nil {
 			e.markUnready(err)
@@ -50,7 +59,7 @@ func (e *Engine[T]) write() {
 		}
 		jobs, ticket, alone := e.queue.take(exclusive)
 		if jobs == nil { // another writer took them
-			putBack(conn)
+			w.putBack()
 			continue
 		}
 		m := mode{ticket: ticket}
@@ -62,53 +71,53 @@ func (e *Engine[T]) write() {
 		if e.blocked.active() {
 			jobs = e.setAside(jobs, e.blocked.known())
 		}
-		putBack(e.run(conn, jobs, m))
+		w.run(jobs, m)
+		w.putBack()
 		e.queue.done(ticket, alone)
 	}
 }
 
 // connect takes a connection from the pool.
-func (e *Engine[T]) connect() (*pgxpool.Conn, error) {
+func (w *writer[T]) connect() error {
 	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
 	defer cancel()
-	conn, err := e.pool.Acquire(ctx)
+	conn, err := w.pool.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errLost, err)
+		return fmt.Errorf("%w: %w", errLost, err)
 	}
-	return conn, nil
+	w.conn = conn
+	return nil
 }
 
-func putBack(conn *pgxpool.Conn) {
-	if conn != nil {
-		conn.Release()
+func (w *writer[T]) putBack() {
+	if w.conn != nil {
+		w.conn.Release()
+		w.conn = nil
 	}
 }
 
-// closeConn closes a connection that may be dead or point to a demoted primary.
-func closeConn(conn *pgxpool.Conn) {
-	if conn == nil {
+// drop closes a connection that may be dead or point to a demoted primary.
+func (w *writer[T]) drop() {
+	if w.conn == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.Conn().Close(ctx)
-	conn.Release()
+	_ = w.conn.Conn().Close(ctx)
+	w.putBack()
 }
 
-// run retries jobs until each has an answer or is blocked (see block). conn may be nil. run returns the connection to
-// reuse, or nil.
-func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
+// run retries jobs until each has an answer or is blocked (see block).
+func (w *writer[T]) run(jobs []*job[T], m mode) {
+	e := w.Engine
 	m.optimistic = m.search == nil && e.backoff.over()
 	races, collisions, waits, contended := 0, 0, 0, false
 	for pause := 5 * time.Millisecond; ; {
-		var live []*job[T]
-		var end ending
-		var err error
-		conn, live, end, err = e.try(conn, jobs, m)
+		live, end, err := w.try(jobs, m)
 		e.latches.pass(m.ticket)
 		m.ticket = 0
 		if jobs = live; len(jobs) == 0 && end != lost { // lost: the server is not ready, even if all callers have left
-			return conn
+			return
 		}
 		switch end {
 		case done:
@@ -117,115 +126,117 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 				contended = false
 			}
 			if jobs = e.answer(jobs); len(jobs) == 0 {
-				return conn
+				return
 			}
 		case incomplete: // rerun at once; maxMore bounds it
 		case conflicted:
 			m.optimistic, contended = false, e.causedByOtherProcess(err) && !e.slots.active()
 		case overfull:
-			return e.runHalves(conn, jobs, m.search)
+			w.runHalves(jobs, m.search)
+			return
 		case raced:
 			if races++; races == maxRaces {
-				return e.refuseRaced(conn, jobs, err, m.search)
+				w.refuseRaced(jobs, err, m.search)
+				return
 			}
 			if jobs = e.pause(jobs, rand.N(time.Duration(races)*4*time.Millisecond), err); len(jobs) == 0 {
-				return conn
+				return
 			}
 		case collided:
 			e.batchIDs.discardBlock()
 			if collisions++; collisions > maxCollisions {
-				return e.reject(conn, jobs, err, m.search)
+				w.reject(jobs, err, m.search)
+				return
 			}
 		case blocked:
 			m.optimistic = false
 			if waits++; waits == maxLockWaits || m.search != nil || e.blocked.retrying.Load() || e.anyLate(jobs) {
-				return e.runSearch(conn, jobs, err, m.search)
+				w.runSearch(jobs, err, m.search)
+				return
 			}
 		case lost:
 			e.batchIDs.discardBlock() // the next connection may lead to another database
 			e.pool.Reset()
 			e.markUnready(err)
 			if jobs = e.pause(jobs, pause, err); len(jobs) == 0 {
-				return conn
+				return
 			}
 			pause = min(pause*2, 250*time.Millisecond)
 		case rejected:
-			return e.reject(conn, jobs, err, m.search)
+			w.reject(jobs, err, m.search)
+			return
 		case broken:
 			e.markUnready(err)
 			e.log.Error("a batch failed", "jobs", len(jobs), "error", err)
 			for _, j := range jobs {
 				e.fail(j, unavailable(err))
 			}
-			return conn
+			return
 		}
 	}
 }
 
 // try claims the jobs that are not abandoned, and makes one attempt. On any ending except done no effect is
 // durable.
-func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
-	m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
-	if conn == nil {
-		if conn, err = e.connect(); err != nil {
-			if end = e.classify(err); end != lost {
+func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err error) {
+	if w.conn == nil {
+		if err = w.connect(); err != nil {
+			if end = w.classify(err); end != lost {
 				jobs = claim(jobs)
 			}
-			return nil, jobs, end, err
+			return jobs, end, err
 		}
 	}
 	if m.search != nil {
-		jobs = e.failLate(jobs, nil)
+		jobs = w.failLate(jobs, nil)
 	}
 	if len(jobs) > 1 && slices.ContainsFunc(jobs, func(j *job[T]) bool { return j.DryRun }) {
-		return conn, claim(jobs), overfull, nil // a dry run rolls back, so it needs an attempt of its own
+		return claim(jobs), overfull, nil // a dry run rolls back, so it needs an attempt of its own
 	}
-	started := e.health.begin()
-	defer e.health.end(started)
-	id, err := e.batchIDs.next(conn.Conn()) // may wait: callers may still leave
+	started := w.health.begin()
+	defer w.health.end(started)
+	id, err := w.batchIDs.next(w.conn.Conn()) // may wait: callers may still leave
 	if err != nil {
-		closeConn(conn)
-		end = e.classify(fmt.Errorf("%w: %w", errLost, err))
-		e.metrics.countAttempt(end, err)
-		return nil, claim(jobs), end, err
+		w.drop()
+		end = w.classify(fmt.Errorf("%w: %w", errLost, err))
+		w.metrics.countAttempt(end, err)
+		return claim(jobs), end, err
 	}
 	if live = claim(jobs); len(live) == 0 {
-		return conn, nil, done, nil
+		return nil, done, nil
 	}
-	defer func() { e.metrics.countAttempt(end, err) }()
-	a, err := e.runAttempt(conn.Conn(), id, live, m)
+	defer func() { w.metrics.countAttempt(end, err) }()
+	a, err := w.runAttempt(w.conn.Conn(), id, live, m)
 	if err != nil {
-		conn, live, end, err = e.failedAttempt(conn, a, live, err)
+		live, end, err = w.failedAttempt(a, live, err)
 	}
-	if end == done && e.blocked.active() {
-		e.blocked.release(&a.latch.Latches)
+	if end == done && w.blocked.active() {
+		w.blocked.release(&a.latch.Latches)
 	}
 	if a.flushed {
 		a.notifyObservers()
 	}
-	return conn, live, end, err
+	return live, end, err
 }
 
 // failedAttempt determines how an attempt ended that failed: done, if its COMMIT was sent and has succeeded all the
-// same. It returns nil for a connection that it had to close.
-func (e *Engine[T]) failedAttempt(conn *pgxpool.Conn, a *attempt[T], live []*job[T],
-	err error) (*pgxpool.Conn, []*job[T], ending, error) {
+// same. It drops a connection that may be of no more use.
+func (w *writer[T]) failedAttempt(a *attempt[T], live []*job[T], err error) ([]*job[T], ending, error) {
 	end := a.classify(err)
 	if lacksEpoch(err) {
 		unclaim(live) // rolled back: callers may leave while another session records the epoch
-		if failed := recordEpoch(context.Background(), conn.Conn()); failed != nil {
+		if failed := recordEpoch(context.Background(), w.conn.Conn()); failed != nil {
 			end, err = lost, failed
 		}
 		live = claim(live)
 	}
-	if a.sent || end == lost || conn.Conn().IsClosed() {
-		closeConn(conn)
-		conn = nil
+	if a.sent || end == lost || w.conn.Conn().IsClosed() {
+		w.drop()
 	}
-	if a.sent && e.resolveOutcome(a, err) {
-		return conn, live, done, nil
+	if a.sent && w.resolveOutcome(a, err) {
+		return live, done, nil
 	}
-	return conn, live, end, err
+	return live, end, err
 }
 
 // answer answers every job with its committed outcome, and returns the jobs deferred by ErrLater.
@@ -236,13 +247,14 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 			j.deferred = false
 			later = append(later, j)
 			continue
-		case !j.fresh && j.kept != nil:
+		case j.kept == nil:
+		case j.kept == j.found:
 			e.observeReplay(j, j.kept)
-		case j.fresh && j.err != nil:
+		case j.err != nil:
 			e.Count(j.Tenant, j.Key.Operation, "refused")
-		case j.fresh && j.found != nil:
+		case j.found != nil:
 			e.Count(j.Tenant, j.Key.Operation, "expired")
-		case j.fresh:
+		default:
 			e.Count(j.Tenant, j.Key.Operation, "first")
 		}
 		e.finish(j, j.out, j.err)
@@ -276,44 +288,43 @@ func (e *Engine[T]) deadlineFault(err error) error {
 }
 
 // runHalves runs two or more jobs without effect in two batches. s may be nil.
-func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], s *search) *pgxpool.Conn {
+func (w *writer[T]) runHalves(jobs []*job[T], s *search) {
 	unclaim(jobs)
 	if n := len(jobs) / 2; n > 0 {
-		conn = e.run(conn, jobs[:n:n], mode{search: s})
-		conn = e.run(conn, e.setAside(jobs[n:], s), mode{search: s})
+		w.run(jobs[:n:n], mode{search: s})
+		w.run(w.setAside(jobs[n:], s), mode{search: s})
 	}
-	return conn
 }
 
 // refuseRaced halves a batch that lost too many races. A single command is refused.
-func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
+func (w *writer[T]) refuseRaced(jobs []*job[T], err error, s *search) {
 	if len(jobs) > 1 {
-		return e.runHalves(conn, jobs, s)
+		w.runHalves(jobs, s)
+		return
 	}
 	why := "a command was refused after losing five races for its rows"
 	if isCanceled(err) {
 		why = "a command was refused: its statements were cancelled five times"
-		e.markUnready(err)
+		w.markUnready(err)
 	}
-	e.log.Error(why, "command", fmt.Sprintf("%T", jobs[0].Command), "request_id", jobs[0].RequestID, "error", err)
-	e.fail(jobs[0], e.deadlineFault(err))
-	return conn
+	w.log.Error(why, "command", fmt.Sprintf("%T", jobs[0].Command), "request_id", jobs[0].RequestID, "error", err)
+	w.fail(jobs[0], w.deadlineFault(err))
 }
 
 // reject bisects a batch that the database rejected, left to right. A single command fails, without any effect.
-func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
+func (w *writer[T]) reject(jobs []*job[T], err error, s *search) {
 	if len(jobs) > 1 {
-		e.queue.endExclusive()
-		e.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
-		return e.runHalves(conn, jobs, s)
+		w.queue.endExclusive()
+		w.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
+		w.runHalves(jobs, s)
+		return
 	}
 	j := jobs[0]
-	e.metrics.culprits.Inc()
-	e.queue.culprit(j.Tenant)
-	e.log.Error("the database rejected a command", "command", fmt.Sprintf("%T", j.Command),
+	w.metrics.culprits.Inc()
+	w.queue.culprit(j.Tenant)
+	w.log.Error("the database rejected a command", "command", fmt.Sprintf("%T", j.Command),
 		"request_id", j.RequestID, "error", err)
-	e.fail(j, internal(err))
-	return conn
+	w.fail(j, internal(err))
 }
 
 // lockTimeout bounds each wait for a lock. It is as long as four COMMITs, because servers that share rows commit one
@@ -336,3 +347,102 @@ func (p *pace) observe(took time.Duration) {
 }
 
 func (p *pace) commit() time.Duration { return time.Duration(p.average.Load()) }
+
+// backoff disables optimistic batches after a conflict with another process: for a second, doubling up to a minute if
+// the next conflict follows immediately.
+type backoff struct {
+	mu    sync.Mutex
+	until time.Time
+	pause time.Duration
+}
+
+const (
+	minBackoff = time.Second
+	maxBackoff = time.Minute
+)
+
+func (b *backoff) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return time.Now().After(b.until)
+}
+
+// start begins a pause, unless one is running.
+func (b *backoff) start() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	if now.Before(b.until) {
+		return
+	}
+	if now.Before(b.until.Add(b.pause)) {
+		b.pause = min(2*b.pause, maxBackoff)
+	} else {
+		b.pause = minBackoff
+	}
+	b.until = now.Add(b.pause)
+}
+
+// batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
+// its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
+// After a loss that Postgres cannot detect, such as the restore of a disk snapshot, they are: then a batch may collide
+// on the primary key, and a new block is fetched.
+type batchIDs struct {
+	mu            sync.Mutex
+	unused, limit int64
+	fetched       time.Time
+}
+
+const (
+	batchBlock = 1000
+	blockLife  = time.Hour // a number is used within an hour of being fetched
+)
+
+// next returns a number.
+func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
+	if id, ok := b.take(); ok {
+		return id, nil
+	}
+	return b.fetch(conn)
+}
+
+// fetch fetches a block, and returns its first number. If it hangs, it blocks only its own writer.
+func (b *batchIDs) fetch(conn *pgx.Conn) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	var first int64
+	fetched := time.Now()
+	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
+		first, err = q.BatchBlock(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unused == b.limit { // otherwise another writer was faster, and this block is dropped
+		b.unused, b.limit, b.fetched = first, first+batchBlock, fetched
+	}
+	b.unused++
+	return b.unused - 1, nil
+}
+
+// take returns a number, if the block has one left.
+func (b *batchIDs) take() (id int64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unused == b.limit || time.Since(b.fetched) > blockLife {
+		b.unused = b.limit
+		return 0, false
+	}
+	b.unused++
+	return b.unused - 1, true
+}
+
+// discardBlock drops the rest of the block.
+func (b *batchIDs) discardBlock() {
+	b.mu.Lock()
+	b.unused = b.limit
+	b.mu.Unlock()
+}
