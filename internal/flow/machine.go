@@ -15,7 +15,7 @@ import (
 
 // Machine adapts a command on machines to Tx. The consequences of its moves are part of the same commit: events are
 // published, and parts of orders end.
-func Machine(c commit.Command[*machine.Tx]) Command { return &moves{command: c} }
+func Machine(c commit.Command[*machine.Tx]) Command { return audited(&moves{command: c}, c) }
 
 type moves struct {
 	command commit.Command[*machine.Tx]
@@ -32,13 +32,12 @@ func Fire(c *machine.FireCommand) Command {
 // Need names the rows of the command, and what earlier attempts found.
 func (c *moves) Need(tx *Tx) {
 	c.command.Need(tx.Machines())
-	needAudit(tx, c.command)
 	c.consequences.need(tx)
 }
 
 // Apply runs the command, with the consequences of its moves.
 func (c *moves) Apply(tx *Tx) (any, error) {
-	return recorded(tx, c.command, func() (any, error) { return c.consequences.run(tx, c.command.Apply) })
+	return c.consequences.run(tx, c.command.Apply)
 }
 
 // consequences are the events and the ends of order parts that moves trigger, in the same commit. Only the move

@@ -249,44 +249,18 @@ func Template(c commit.Command[*template.Tx]) Command { return on(templates, c) 
 func Notify(c commit.Command[*notify.Tx]) Command { return on(messages, c) }
 
 // on adapts a command on a domain to Tx.
-func on[P commit.Participant](d *domain[P], c commit.Command[P]) Command { return onDomain[P]{d, c} }
+func on[P commit.Participant](d *domain[P], c commit.Command[P]) Command {
+	return audited(onDomain[P]{d, c}, c)
+}
 
 type onDomain[P commit.Participant] struct {
 	domain  *domain[P]
 	command commit.Command[P]
 }
 
-func (o onDomain[P]) Need(tx *Tx) {
-	o.command.Need(o.domain.of(tx))
-	needAudit(tx, o.command)
-}
+func (o onDomain[P]) Need(tx *Tx) { o.command.Need(o.domain.of(tx)) }
 
-func (o onDomain[P]) Apply(tx *Tx) (any, error) {
-	return recorded(tx, o.command, func() (any, error) { return o.command.Apply(o.domain.of(tx)) })
-}
-
-// needAudit opens the audit log if the command changes settings.
-func needAudit(tx *Tx, command any) {
-	if _, ok := command.(audit.Audited); ok {
-		audits.of(tx)
-	}
-}
-
-// recorded applies a command, and adds its changes of settings to the audit log.
-func recorded(tx *Tx, command any, apply func() (any, error)) (any, error) {
-	answer, err := apply()
-	a, ok := command.(audit.Audited)
-	if _, repeat := answer.(commit.Repeat); !ok || repeat || err != nil {
-		return answer, err
-	}
-	caller, changes := a.Changes()
-	for _, x := range changes {
-		if err := audits.of(tx).Add(caller, x); err != nil {
-			return nil, err
-		}
-	}
-	return answer, nil
-}
+func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
 
 // Guard runs the command's Guard, if it has one.
 func (o onDomain[P]) Guard(tx *Tx) error {
