@@ -33,7 +33,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 		var d decoder
 		p := d.transfer(r, "")
 		g := transfer(c.caller(), r, p)
-		fingerprint(r)
+		(&Mutations{}).fingerprint(r)
 		if _, err := g.submission(c, nil, r).Command, d.err(); err != nil {
 			return nil, err
 		}
@@ -43,9 +43,8 @@ func BenchmarkTransferEdge(b *testing.B) {
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
 		ByName("Transfer")
-	h := Named(NewAdmission(nil).Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure,
-		work,
-		append(gate.Options(), connect.WithSchema(method))...)))
+	h := NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), connect.NewUnaryHandlerSimple(
+		ledgerv1connect.LedgerServiceTransferProcedure, work, append(gate.Options(), connect.WithSchema(method))...))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())
 		if err != nil {
@@ -90,7 +89,7 @@ func BenchmarkParts(b *testing.B) {
 	}
 	run("check", func() { _ = check(r) })
 	run("findInvalid", func() { findInvalid(r.ProtoReflect()) })
-	run("fingerprint", func() { fingerprint(r) })
+	run("fingerprint", func() { (&Mutations{}).fingerprint(r) })
 	run("decode", func() { var d decoder; d.transfer(r, "") })
 	t := sampleTransfer()
 	run("render", func() { renderTransfer(t, true) })

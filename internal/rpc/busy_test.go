@@ -56,7 +56,7 @@ func TestBatchRefusedByTheEngineHasOneError(t *testing.T) {
 	engine, waiting := silentEngine(t)
 	mutations := &Mutations{Engine: engine, KeyLife: time.Hour}
 	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil)}
-	c := &call{gate: gate, meter: gate.Metrics.of("x"), identity: access.Identity{Tenant: 1}, header: http.Header{},
+	c := &call{gate: gate, procedure: "x", identity: access.Identity{Tenant: 1}, header: http.Header{},
 		requestID: "r", key: "k"}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), callKey{}, c))
 	full := make(chan error, 1)

@@ -26,9 +26,8 @@ type call struct {
 	gate      *Gate
 	procedure string
 	start     time.Time
-	meter     *meter
-	intake    *intake // nil: the request is small
-	reply     *reply  // nil: unbounded, in tests
+	request   *request // nil: unbounded, in tests
+	intake    *intake  // of the request; nil: it is small, or a stream
 	identity  access.Identity
 	header    http.Header // of the request, with its API key
 	requestID string
@@ -154,11 +153,11 @@ func readKey(h http.Header) (key string, life time.Duration, err error) {
 	if err != nil || !sent {
 		return "", 0, err
 	}
-	key, life, err = parseKeyHeader(value)
-	if f := fault.Of(err); f != nil {
-		err = f.WithField(KeyHeader, f.Message)
+	if key, life, err = parseKeyHeader(value); err != nil {
+		f := fault.Of(err)
+		return "", 0, f.WithField(KeyHeader, f.Message)
 	}
-	return key, life, err
+	return key, life, nil
 }
 
 // ParseKey parses an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as a structured field
@@ -168,7 +167,8 @@ func ParseKey(s string) (string, error) {
 	if err == nil && life != 0 {
 		err = commit.KeyInvalid.New("idempotency_key takes no life parameter: only the header Idempotency-Key does")
 	}
-	if f := fault.Of(err); f != nil {
+	if err != nil {
+		f := fault.Of(err)
 		return "", f.WithField("idempotency_key", f.Message)
 	}
 	return key, nil
@@ -177,31 +177,36 @@ func ParseKey(s string) (string, error) {
 // parseKeyHeader parses the header: a key as in ParseKey. A quoted key may have its life in seconds as a parameter of
 // the structured field: "abc";life=172800.
 func parseKeyHeader(s string) (key string, life time.Duration, err error) {
-	key = s
-	if strings.HasPrefix(s, `"`) {
-		f, err := parseField(s)
-		if err != nil {
-			return "", 0, commit.KeyInvalid.New("the Idempotency-Key begins with a quote and %v", err)
+	switch key = s; {
+	case strings.HasPrefix(s, `"`):
+		if key, life, err = parseQuotedKey(s); err != nil {
+			return "", 0, err
 		}
-		key, _ = f.text()
-		for name, value := range f.parameters() {
-			seconds, whole := value.(int64)
-			if life, _ = secondsOf(value); name != "life" || !whole || life < access.MinKeyLife ||
-				life > access.MaxKeyLife || seconds == 0 {
-				return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, where N is %.0f to %.0f seconds",
-					access.MinKeyLife.Seconds(), access.MaxKeyLife.Seconds())
-			}
-		}
-	}
-	if key == s && strings.Contains(key, ";life=") {
+	case strings.Contains(s, ";life="):
 		return "", 0, commit.KeyInvalid.New(`an Idempotency-Key with a life must be quoted: "KEY";life=172800`)
-	}
-	if key == s && strings.TrimSpace(key) != key { // of an item: HTTP trims headers
+	case strings.TrimSpace(s) != s: // of an item: HTTP trims headers
 		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must not begin or end with a space, unless it is quoted")
 	}
 	if len(key) < 1 || len(key) > 255 || !printableASCII(key) {
 		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
 	}
+	return key, life, nil
+}
+
+func parseQuotedKey(s string) (key string, life time.Duration, err error) {
+	f, err := parseField(s)
+	if err != nil {
+		return "", 0, commit.KeyInvalid.New("the Idempotency-Key begins with a quote and %v", err)
+	}
+	for name, value := range f.parameters() {
+		seconds, whole := value.(int64)
+		if life, _ = secondsOf(value); name != "life" || !whole || life < access.MinKeyLife ||
+			life > access.MaxKeyLife || seconds == 0 {
+			return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, where N is %.0f to %.0f seconds",
+				access.MinKeyLife.Seconds(), access.MaxKeyLife.Seconds())
+		}
+	}
+	key, _ = f.text()
 	return key, life, nil
 }
 

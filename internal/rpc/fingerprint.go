@@ -25,28 +25,18 @@ const (
 )
 
 // fingerprint is SHA-256, cut to 128 bits, over the canonical form of a request. Requests with the same content have
-// the same fingerprint, whatever their encoding.
-func fingerprint(m proto.Message) []byte {
-	buf := canonicalBuffers.Get().(*[]byte)
-	defer canonicalBuffers.Put(buf)
-	b := appendCanonical((*buf)[:0], m.ProtoReflect())
-	*buf = b
-	sum := sha256.Sum256(b)
-	f := make([]byte, commit.FingerprintSize)
-	f[0] = fingerprintVersion
-	copy(f[1:], sum[:])
-	return f
-}
-
-// fingerprint returns the fingerprint of a request. It is keyed (HMAC) for requests with personal data: a reader of
+// the same fingerprint, whatever their encoding. It is keyed (HMAC) for requests with personal data: a reader of
 // recorded keys could find a phone number or a short text behind a plain hash by trying all of them.
 func (s *Mutations) fingerprint(m proto.Message) []byte {
-	if s.Pepper == nil || !personal(m) {
-		return fingerprint(m)
+	h, version := sha256.New(), byte(fingerprintVersion)
+	if s.Pepper != nil && personal(m) {
+		h, version = hmac.New(sha256.New, s.Pepper), pepperedVersion
 	}
-	mac := hmac.New(sha256.New, s.Pepper)
-	mac.Write(appendCanonical(nil, m.ProtoReflect()))
-	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
+	buf := canonicalBuffers.Get().(*[]byte)
+	defer canonicalBuffers.Put(buf)
+	*buf = appendCanonical((*buf)[:0], m.ProtoReflect())
+	h.Write(*buf)
+	return h.Sum([]byte{version})[:commit.FingerprintSize]
 }
 
 // personal reports whether a request may hold personal data: any but those about accounts, stock, machines, keys and

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -27,7 +26,7 @@ import (
 )
 
 // Gate is the interceptor of every service. It authenticates the caller, admits large requests before they are read,
-// validates the message, encodes errors, and counts calls. Named sets the request's id, Admission.Bounded its body.
+// validates the message, encodes errors, and counts calls. Admission.Incoming sets the request's id and its body.
 type Gate struct {
 	// Authenticate returns the identity behind an API key or a token. Nil: every caller is Anyone.
 	Authenticate func(ctx context.Context, key string) (access.Identity, error)
@@ -59,12 +58,11 @@ func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 
 // admit authenticates a caller, reads the request's header, and admits the request's body.
 func (g *Gate) admit(ctx context.Context, spec connect.Spec, p connect.Peer, h http.Header) (context.Context, error) {
-	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure),
+	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(),
 		identity: g.Anyone, header: h, requestID: h.Get(requestIDKey),
 		json: strings.Contains(h.Get("Content-Type"), "json") || p.Query.Get("encoding") == "json"}
-	c.reply, _ = ctx.Value(replyKey{}).(*reply)
-	if spec.StreamType&connect.StreamTypeClient == 0 { // the request is one message
-		c.intake, _ = ctx.Value(intakeKey{}).(*intake)
+	if c.request = requestOf(ctx); c.request != nil && spec.StreamType&connect.StreamTypeClient == 0 {
+		c.intake = c.request.intake // of one message
 	}
 	err := c.read(ctx, spec)
 	if err == nil {
@@ -86,8 +84,8 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 	if err = c.identity.Calls.Enter(); err != nil {
 		return err
 	}
-	if c.reply != nil {
-		c.reply.calls = c.identity.Calls
+	if c.request != nil {
+		c.request.calls = c.identity.Calls
 	}
 	if err = c.needs(permissionOf(spec.Procedure)); err != nil {
 		return err
@@ -112,8 +110,10 @@ func (g *Gate) identifies(h http.Header) bool {
 func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, error) {
 	const scheme = "Bearer "
 	values := h["Authorization"]
-	if chain := certificateOf(ctx); len(values) == 0 && chain != nil && g.Certificate != nil {
-		return g.Certificate(ctx, chain)
+	if len(values) == 0 && g.Certificate != nil {
+		if r := requestOf(ctx); r != nil && r.chain != nil {
+			return g.Certificate(ctx, r.chain)
+		}
 	}
 	if len(values) != 1 || len(values[0]) < len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
 		return access.Identity{}, access.Unauthenticated.New("send Authorization: Bearer KEY, once")
@@ -181,7 +181,7 @@ type checkedConn struct {
 }
 
 func (c checkedConn) Send(m any) error {
-	c.call.reply.deadline()
+	c.call.request.deadline()
 	return c.StreamingHandlerConn.Send(m)
 }
 
@@ -204,15 +204,16 @@ func (c checkedConn) Receive(m any) error {
 
 // finish counts the call and converts its error to a Connect error. The response is written next.
 func (c *call) finish(ctx context.Context, err error) error {
-	c.reply.deadline()
-	c.meter.duration.Observe(time.Since(c.start).Seconds())
+	c.request.deadline()
+	m := c.gate.Metrics
+	m.duration.WithLabelValues(c.procedure).Observe(time.Since(c.start).Seconds())
 	c.trace(ctx, "request_id", c.requestID)
 	if err == nil {
-		c.meter.ok.Inc()
+		m.calls.WithLabelValues(c.procedure, "ok", "").Inc()
 		return nil
 	}
 	f := faultOf(ctx, err)
-	c.meter.failed(f)
+	m.calls.WithLabelValues(c.procedure, string(f.Reason.Code), f.Reason.Name).Inc()
 	c.logFault(ctx, f, err)
 	c.trace(ctx, "reason", f.Reason.Name)
 	return connectError(c.withFieldNames(f), c.requestID)
@@ -283,14 +284,6 @@ func (g *Gate) RequireAdmin(next http.Handler) http.Handler {
 type Metrics struct {
 	calls    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
-	meters   sync.Map // procedure to *meter
-}
-
-// meter caches the metrics of one procedure, so that a call does not look up labels.
-type meter struct {
-	ok       prometheus.Counter
-	duration prometheus.Observer
-	calls    *prometheus.CounterVec // without code and reason
 }
 
 // NewMetrics registers the metrics if reg is not nil.
@@ -305,18 +298,4 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(m.calls, m.duration)
 	}
 	return m
-}
-
-func (m *Metrics) of(procedure string) *meter {
-	if found, ok := m.meters.Load(procedure); ok {
-		return found.(*meter)
-	}
-	calls := m.calls.MustCurryWith(prometheus.Labels{"procedure": procedure})
-	made, _ := m.meters.LoadOrStore(procedure,
-		&meter{ok: calls.WithLabelValues("ok", ""), duration: m.duration.WithLabelValues(procedure), calls: calls})
-	return made.(*meter)
-}
-
-func (m *meter) failed(f *fault.Fault) {
-	m.calls.WithLabelValues(string(f.Reason.Code), f.Reason.Name).Inc()
 }

@@ -8,9 +8,12 @@ import (
 	"crypto/x509"
 	"encoding/base32"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -26,17 +29,78 @@ const RequestIDHeader = "X-Request-ID"
 
 const requestIDKey = "X-Request-Id" // as net/http spells it
 
-// Named gives every request an id, unless it has a valid one, and sets the same id on the response.
-func Named(next http.Handler) http.Handler {
+// request is an HTTP request in flight, and its response.
+type request struct {
+	chain    []*x509.Certificate // verified client certificate of the connection, and its chain; nil: none
+	intake   *intake             // nil: the request is small
+	calls    *access.Calls       // of the API key: nil, or one that admitted this call
+	conn     *connection         // nil: not over HTTP/1
+	timeout  time.Duration       // of a write of the response
+	response share               // of the memory of large responses
+}
+
+type requestKey struct{}
+
+// requestOf returns the HTTP request of a call; nil: there is none, in tests.
+func requestOf(ctx context.Context) *request {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	return r
+}
+
+// Incoming takes in every request: it gives the request an id, logs a panic, limits the body, leaves a large one unread
+// until the gate admits it, and gives back what request and response took when the response is written.
+func (a *Admission) Incoming(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := r.Header.Get(requestIDKey)
-		if !goodRequestID(id) {
-			id = newRequestID()
+		defer logPanic(log, r)
+		nameRequest(w, r)
+		in := &request{timeout: a.writeTimeout}
+		defer func() { in.response.release(); in.calls.Leave() }()
+		if r.ProtoMajor == 1 {
+			in.conn, _ = r.Context().Value(connectionKey{}).(*connection)
+			in.deadline()
 		}
-		value := []string{id}
-		r.Header[requestIDKey], w.Header()[requestIDKey] = value, value
+		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			in.chain = r.TLS.PeerCertificates
+		}
+		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse
+		// the connection and parse the rest of the body as a request.
+		r = r.WithContext(context.WithValue(r.Context(), requestKey{}, in))
+		length, zipped := int(r.ContentLength), isZipped(r)
+		if r.Method == http.MethodGet {
+			length = max(length, len(r.URL.RawQuery)) // holds the message
+		}
+		if r.Body = newBody(r); length < 0 || length > smallRequest || zipped {
+			in.intake = &intake{raw: r.Body, length: length, zipped: zipped, admission: a}
+			defer a.release(&in.intake.ticket)
+			r.Body = in.intake
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// nameRequest gives a request an id, unless it has a valid one, and sets the same id on the response.
+func nameRequest(w http.ResponseWriter, r *http.Request) {
+	id := r.Header.Get(requestIDKey)
+	if !goodRequestID(id) {
+		id = newRequestID()
+	}
+	value := []string{id}
+	r.Header[requestIDKey], w.Header()[requestIDKey] = value, value
+}
+
+// logPanic, deferred, logs a panic outside of Connect handlers, such as in a codec or while the caller is
+// authenticated: net/http would do so at debug level, and without the request's id. The connection is closed, as
+// net/http does.
+func logPanic(log *slog.Logger, r *http.Request) {
+	switch p := recover(); p {
+	case nil:
+	case http.ErrAbortHandler:
+		panic(p)
+	default:
+		log.ErrorContext(r.Context(), "request panicked", "path", r.URL.Path,
+			"request_id", r.Header.Get(RequestIDHeader), "error", fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
+		panic(http.ErrAbortHandler)
+	}
 }
 
 func goodRequestID(s string) bool {
@@ -171,39 +235,6 @@ type intake struct {
 	err       error // of reading ahead; io.EOF at the end
 }
 
-type intakeKey struct{}
-
-// Bounded limits the size of request bodies, and leaves large ones unread until the gate admits them. It gives back the
-// memory of a response when that is written.
-func (a *Admission) Bounded(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		out := &reply{timeout: a.writeTimeout}
-		if r.ProtoMajor == 1 {
-			out.conn, _ = r.Context().Value(connectionKey{}).(*connection)
-			out.deadline()
-		}
-		defer func() { out.held.release(); out.calls.Leave() }()
-		// On a copy: net/http checks whether the body of its own request was read to the end. Otherwise it would reuse
-		// the connection and parse the rest of the body as a request.
-		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
-		length, zipped := int(r.ContentLength), isZipped(r)
-		if r.Method == http.MethodGet {
-			length = max(length, len(r.URL.RawQuery)) // holds the message
-		}
-		raw := newBody(r)
-		if 0 <= length && length <= smallRequest && !zipped {
-			r.Body = raw
-			next.ServeHTTP(w, r)
-			return
-		}
-		in := &intake{raw: raw, length: length, zipped: zipped, admission: a}
-		defer a.release(&in.ticket)
-		r = r.WithContext(context.WithValue(r.Context(), intakeKey{}, in))
-		r.Body = in
-		next.ServeHTTP(w, r)
-	})
-}
-
 // isZipped reports whether a request may be compressed, and so larger than its length.
 func isZipped(r *http.Request) bool {
 	for _, name := range []string{"Content-Encoding", "Grpc-Encoding", "Connect-Content-Encoding"} {
@@ -275,35 +306,6 @@ func (in *intake) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
 
-type certificateKey struct{}
-
-// Certified puts the verified client certificate of a request's connection into its context, with its chain: the gate
-// sees only the header.
-func Certified(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-			r = r.WithContext(context.WithValue(r.Context(), certificateKey{}, r.TLS.PeerCertificates))
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// certificateOf returns the client certificate and its chain; nil if there is none.
-func certificateOf(ctx context.Context) []*x509.Certificate {
-	chain, _ := ctx.Value(certificateKey{}).([]*x509.Certificate)
-	return chain
-}
-
-// reply is the response to a request.
-type reply struct {
-	calls   *access.Calls // of the API key: nil, or one that admitted this call
-	conn    *connection   // nil: not over HTTP/1
-	timeout time.Duration // of a write
-	held    share         // of the memory of large responses
-}
-
-type replyKey struct{}
-
 // connection is one of HTTP/1, which serves one request at a time.
 type connection struct {
 	net.Conn
@@ -319,7 +321,7 @@ func WithConnection(ctx context.Context, c net.Conn) context.Context {
 
 // deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find
 // the deadline of an earlier one late enough.
-func (r *reply) deadline() {
+func (r *request) deadline() {
 	if r == nil || r.conn == nil {
 		return
 	}

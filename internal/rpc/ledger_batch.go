@@ -49,7 +49,7 @@ func (s *Ledger) transferEach(ctx context.Context, c *call,
 	caller := c.caller()
 	var batchFingerprint []byte // set if item keys are derived from the call's key
 	if c.key != "" {
-		batchFingerprint = fingerprint(r)
+		batchFingerprint = s.fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
 		key, p, err := s.readItem(c, item, i, batchFingerprint)
@@ -104,7 +104,7 @@ func (s *Ledger) itemKey(c *call, item *pb.TransferBatchItem, i int, batchFinger
 			return nil, err
 		}
 		return &commit.Key{Principal: c.identity.Principal, Operation: transferName, Key: key,
-			Fingerprint: fingerprint(item.GetTransfer()), Life: s.life(c, policy)}, nil
+			Fingerprint: s.fingerprint(item.GetTransfer()), Life: s.life(c, policy)}, nil
 	}
 	switch {
 	case c.key == "" && policy.KeyRequired:

@@ -101,9 +101,8 @@ func (r *Reads) run(ctx context.Context, id access.Identity,
 	if r == nil {
 		return res, nil
 	}
-	out, _ := ctx.Value(replyKey{}).(*reply)
-	if size := proto.Size(res.Any().(proto.Message)); out != nil && size > largeResponse {
-		return res, r.bytes.enter(ctx, &out.held, id, size)
+	if in, size := requestOf(ctx), proto.Size(res.Any().(proto.Message)); in != nil && size > largeResponse {
+		return res, r.bytes.enter(ctx, &in.response, id, size)
 	}
 	return res, nil
 }

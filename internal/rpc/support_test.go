@@ -55,7 +55,7 @@ func newEdge(t *testing.T) *edge {
 	mux := http.NewServeMux()
 	mux.Handle(Supported(ledgerv1connect.NewLedgerServiceHandler(e, gate.Options()...)))
 	mux.HandleFunc("/", NotFound)
-	e.Server = httptest.NewUnstartedServer(Named(NewAdmission(nil).Bounded(mux)))
+	e.Server = httptest.NewUnstartedServer(NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), mux))
 	e.Config.Protocols = new(http.Protocols)
 	e.Config.Protocols.SetHTTP1(true)
 	e.Config.Protocols.SetUnencryptedHTTP2(true)
@@ -337,7 +337,7 @@ func TestCallersThatGoAwayAreNotTroubleOfTheDatabase(t *testing.T) {
 		{context.Background(), connect.NewError(connect.CodeCanceled, io.ErrClosedPipe), fault.NotRun, "WARN"},
 	} {
 		out.Reset()
-		c := &call{gate: g, meter: g.Metrics.of("p")}
+		c := &call{gate: g, procedure: "p"}
 		_ = c.finish(x.ctx, x.err)
 		if f := faultOf(x.ctx, x.err); f.Reason != x.want || !strings.Contains(out.String(), "level="+x.level) {
 			t.Errorf("%v: %s, want %s at %s: %s", x.err, f.Reason.Name, x.want.Name, x.level, out.String())

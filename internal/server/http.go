@@ -3,16 +3,12 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
@@ -20,7 +16,7 @@ import (
 // Serve serves a handler of services as a Server serves its own, until the context ends. Benchmarks serve other systems
 // with it, to compare them over the same HTTP.
 func Serve(ctx context.Context, listen string, h http.Handler) error {
-	s := newHTTP(wrap(h, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)), readTimeout)
+	s := newHTTP(rpc.NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), h), readTimeout)
 	s.Addr = listen
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
@@ -28,11 +24,6 @@ func Serve(ctx context.Context, listen string, h http.Handler) error {
 		return err
 	}
 	return nil
-}
-
-// wrap gives every request an id, logs panics, and bounds requests.
-func wrap(h http.Handler, reg prometheus.Registerer, log *slog.Logger) http.Handler {
-	return rpc.Named(logPanics(log, rpc.Certified(rpc.NewAdmission(reg).Bounded(h))))
 }
 
 // newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
@@ -46,26 +37,6 @@ func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	return s
-}
-
-// logPanics logs panics outside of Connect handlers, such as in a codec or while the caller is authenticated: net/http
-// would do so at debug level, and without the request's id. The connection is closed, as net/http does.
-func logPanics(log *slog.Logger, next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			switch p := recover(); p {
-			case nil:
-			case http.ErrAbortHandler:
-				panic(p)
-			default:
-				log.ErrorContext(r.Context(), "request panicked", "path", r.URL.Path,
-					"request_id", r.Header.Get(rpc.RequestIDHeader),
-					"error", fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
-				panic(http.ErrAbortHandler)
-			}
-		}()
-		next.ServeHTTP(w, r)
-	})
 }
 
 // onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
