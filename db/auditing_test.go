@@ -83,7 +83,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at, what) from audit.requests
 			where request_id in ('req-item', 'req-restock', 'req-reserve-2', 'req-confirm', 'req-unsell', 'req-deduct')`: "" +
 			"req-item item sku-1  tester; req-restock stock change sku-1 delivery-1 restock tester; req-reserve-2 reservation sku-1 order-2/1 sold tester; " +
-			"req-confirm reservation ended sku-1 order-2/1 sold ; req-unsell stock change sku-1 return-1 unsell tester; req-deduct reservation sku-1 order-4/1 sold tester",
+			"req-confirm reservation ended sku-1 order-2/1 sold tester; req-unsell stock change sku-1 return-1 unsell tester; req-deduct reservation sku-1 order-4/1 sold tester",
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, id is not null), '; ' order by at, what) from audit.requests where request_id like 'req-message%'`: "" +
 			"req-message message orders-1 points t; req-message-2 message orders-2 points t; req-message-dies message changed orders-2 points: dead t",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ') from audit.requests where request_id = 'req-lock'`: "lock reports worker-1 tester",
@@ -111,13 +111,13 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"grab-1 user:9 pending creation 1 9.90 simple_order; grab-2 user:8 cancelled buyer 2 9.90 simple_order; order-7 user:1 paid payment-1 2 9.90 order; " +
 			"order-8 user:1 cancelled buyer 2 9.90 order; order-9 user:1 awaiting_payment creation 1 9.90 order",
 		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'demo' and order_no = 'order-8'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-8/1 2 reserved; purchase [\"user:1\", \"sku-2\"] claimed for 01:00:00; " +
+			"move awaiting_payment creation: 9.90 CNY; reservation sku-2 order-8/1 2 reserved; purchase [\"user:1\", \"sku-2\"] claimed for 01:00:00; " +
 			"move cancelled buyer: too late; reservation ended sku-2 order-8/1 2 cancelled; " +
-			"message ID webhook order.cancelled shop",
+			"purchase ended [\"user:1\", \"sku-2\"] given back; message ID webhook order.cancelled shop",
 		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'other' and order_no = 'order-1'`: "" +
-			"move awaiting_payment creation; hold order-1/hold 0.40 CNY held; move cancelled buyer; hold ended order-1/hold 0.40 CNY released",
+			"move awaiting_payment creation: 9.90 CNY; hold order-1/hold 0.40 CNY held; move cancelled buyer; hold ended order-1/hold 0.40 CNY released",
 		`select string_agg(format('%s %s %s', what, regexp_replace(name, '^\d{6,}$', 'ID'), detail), '; ' order by at, n, name) from audit.order_story where tenant = 'demo' and order_no = 'order-7'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-7/1 2 reserved; coupon SPRING-1 locked; " +
+			"move awaiting_payment creation: 9.90 CNY; reservation sku-2 order-7/1 2 reserved; coupon SPRING-1 locked; " +
 			"move paid payment-1; reservation ended sku-2 order-7/1 2 sold; coupon SPRING-1 used; message ID webhook order.paid shop",
 		`select string_agg(format('%s %s %s %s %s', code, campaign, state, owner, cause), '; ' order by code) from audit.coupons`: "" +
 			"SPRING-1 spring used user:1 order-7; SPRING-2 spring unclaimed  creation",
@@ -127,7 +127,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"coupon SPRING-1 spring tester; coupon SPRING-2 spring tester; order order-9 user:1 tester; sale autumn sku-2 tester",
 		`select string_agg(concat_ws(' ', what, name, detail), '; ' order by at, n, name, detail)
 			from audit.order_story where tenant = 'demo' and order_no = 'order-9'`: "" +
-			"move awaiting_payment creation; reservation sku-2 order-9/1 2 reserved; payment card-1 created creation; " +
+			"move awaiting_payment creation: 9.90 CNY; reservation sku-2 order-9/1 2 reserved; payment card-1 created creation; " +
 			"notice card-1 paid flagged: 9.00 was paid, and 9.90 is due; payment card-1 suspended tx-1; flag card-1 wrong_amount 9.00 CNY; flag resolved card-1 refund: too little; " +
 			"refund refund-1 9.00 CNY asked creation; payment card-2 created creation",
 		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; ' order by payment_id) from audit.payments`: "" +

@@ -91,6 +91,7 @@ create table stock_reservations (
     closed_at        timestamptz,
     principal        text collate "C" not null,
     request_id       text collate "C" not null,
+    closed_principal text collate "C",
     closed_request_id text collate "C",
     constraint stock_reservations_pkey primary key (tenant_id, item, reservation_no),
     constraint stock_reservations_reservation_no_check check (octet_length(reservation_no) between 1 and 128),
@@ -127,8 +128,14 @@ comment on column stock_reservations.expires_at is 'When it expires, unless it h
 comment on column stock_reservations.closed_at is 'When it was sold or cancelled; expires_at if it expired.';
 comment on column stock_reservations.principal is 'Principal that made it.';
 comment on column stock_reservations.request_id is 'X-Request-ID of the call that made it.';
+comment on column stock_reservations.closed_principal is
+    'Principal that sold or cancelled it by another call than the one that made it; null also if it expired.';
 comment on column stock_reservations.closed_request_id is
     'X-Request-ID of the call that ended it, if that was another one; null also if it expired.';
+create trigger stock_reservations_kept before delete or truncate
+    or update of tenant_id, item, reservation_no, reservation_id, quantity, segment, draws, ref, life_ms, created_at,
+        expires_at, principal, request_id on stock_reservations
+    for each statement execute function commit_append_only();
 
 create table stock_change_names (
     tenant_id integer not null,
@@ -189,7 +196,7 @@ grant select, insert on stock_items, stock_item_details, stock_reservations, sto
 grant update (segments, strategy, available, reserved, sold, stocked, version, next_expiry_at)
     on stock_items to ledgerd_app;
 grant update (label, metadata, changed_at, principal, request_id) on stock_item_details to ledgerd_app;
-grant update (unsold, state, closed_at, closed_request_id) on stock_reservations to ledgerd_app;
+grant update (unsold, state, closed_at, closed_principal, closed_request_id) on stock_reservations to ledgerd_app;
 grant select on stock_items, stock_item_details, stock_reservations, stock_change_names, stock_changes
     to ledgerd_audit;
 
@@ -222,8 +229,8 @@ comment on column audit.stock.metadata is 'Metadata of the caller: names and val
 
 create view audit.reservations as
 select t.name as tenant, r.item, r.reservation_no, r.quantity, r.unsold, r.state, r.ref, r.created_at, r.expires_at,
-    r.state = 'reserved' and r.expires_at <= now() as due, r.closed_at, r.principal, r.request_id, r.closed_request_id,
-    r.reservation_id
+    r.state = 'reserved' and r.expires_at <= now() as due, r.closed_at, r.principal, r.request_id, r.closed_principal,
+    r.closed_request_id, r.reservation_id
 from stock_reservations r
 left join access_tenants t on t.tenant_id = r.tenant_id;
 comment on view audit.reservations is 'Reservations and direct sales.';
@@ -241,6 +248,8 @@ comment on column audit.reservations.due is
 comment on column audit.reservations.closed_at is 'When it was sold or cancelled, or expired.';
 comment on column audit.reservations.principal is 'Principal that made it.';
 comment on column audit.reservations.request_id is 'X-Request-ID of the call that made it.';
+comment on column audit.reservations.closed_principal is
+    'Principal that sold or cancelled it, by another call than the one that made it.';
 comment on column audit.reservations.closed_request_id is 'X-Request-ID of the call that ended it, if another one did.';
 comment on column audit.reservations.reservation_id is 'Id in stock_reservations.';
 

@@ -85,8 +85,8 @@ from (
         reservation_id
     from stock_reservations
     union all
-    select tenant_id, closed_request_id, closed_at, 'reservation ended', item || ' ' || reservation_no, state, null,
-        reservation_id
+    select tenant_id, closed_request_id, closed_at, 'reservation ended', item || ' ' || reservation_no, state,
+        closed_principal, reservation_id
     from stock_reservations where closed_request_id is not null
     union all
     select tenant_id, request_id, changed_at, 'stock change', item || ' ' || change_no, kind, principal, change_id
@@ -158,7 +158,7 @@ comment on column audit.requests.detail is
     'refund; kind and verdict of the notice; resolution of the flag; clearing account of the gateway. For settled, '
     'decided or changed rows followed by a colon and the state.';
 comment on column audit.requests.principal is
-    'Principal of the caller; null for accounts, changes of messages, ends of reservations, moves by timers, notices, '
+    'Principal of the caller; null for accounts, changes of messages, moves by timers, notices, '
     'flags that are raised, and first attempts at work that was begun again, which do not record it.';
 comment on column audit.requests.id is
     'Id of the row, where id >> 14 is its batch; null for keys, tokens, works, locks, templates, machines, items, '
@@ -167,12 +167,15 @@ grant select on audit.requests to ledgerd_audit;
 
 -- Each part is found by an index, for one order at a time: "offset 0" keeps the planner from joining whole tables.
 create view audit.order_story as
-select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal, s.request_id
+select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name,
+    s.detail || coalesce(': ' || e.postings, '') as detail, s.principal, s.request_id
 from order_orders o
 cross join lateral (
     select h.recorded_at as at, case when h.revision = 1 then 1 else 1000 + least(h.revision, 1000) end as n,
-        'move'::text as what, h.to_state as name, h.cause || coalesce(': ' || h.reason, '') as detail, h.principal,
-        h.request_id
+        'move'::text as what, h.to_state as name,
+        h.cause || case when h.revision = 1 then ': ' || audit.decimal(o.amount, o.scale) || ' ' || o.asset else '' end
+            || coalesce(': ' || h.reason, '') || coalesce(' ' || h.inputs::text, '') as detail,
+        h.principal, h.request_id
     from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
     union all
     select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose, o.principal,
@@ -192,6 +195,18 @@ cross join lateral (
         o.request_id
     from (select where o.sale is not null) f
     union all
+    -- A state that cancels gives the claim back, unless its window has ended, or a buyer may only have one order.
+    select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"), 'given back',
+        h.principal, h.request_id
+    from machine_history h
+    join machine_definitions d on d.tenant_id = h.tenant_id and d.machine = h.machine and d.version = h.version
+    where (o.purchase_parts is not null or o.sale is not null and not o.once)
+        and h.tenant_id = o.tenant_id and h.instance_id = o.order_id
+        and d.definition -> 'states' @> jsonb_build_array(
+            jsonb_build_object('name', h.to_state, 'order_parts', 'cancel'))
+        and (o.purchase_parts is null
+            or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0))
+    union all
     select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
     from jsonb_array_elements(o.lines) with ordinality as l (line, n)
     cross join lateral (
@@ -203,7 +218,7 @@ cross join lateral (
     cross join lateral (
         values (r.created_at, 2, 'reservation', r.quantity || ' reserved', r.principal, r.request_id),
             (r.closed_at, 2001, 'reservation ended', r.quantity || ' ' || r.state,
-                case when r.closed_request_id is null and r.state <> 'expired' then r.principal end,
+                case when r.state <> 'expired' then coalesce(r.closed_principal, r.principal) end,
                 case when r.state <> 'expired' then coalesce(r.closed_request_id, r.request_id) end)
         union all
         select c.changed_at, 2010, 'unsell',
@@ -348,9 +363,18 @@ cross join lateral (
         where not m.repeated and e.tenant_id = o.tenant_id and e.message_id = m.message_id and e.month = m.month
     ) x (at, n, what, detail, principal, request_id)
 ) s
+left join lateral (
+    select string_agg(a.code || ' ' || audit.decimal(v.amount, a.scale) || ' ' || v.asset, ', '
+        order by v.posting, v.amount) as postings
+    from ledger_transfers f
+    join ledger_entries v on v.tenant_id = f.tenant_id and v.transfer_id = f.transfer_id
+    join ledger_accounts a on a.tenant_id = v.tenant_id and a.account_id = v.account_id
+    where s.what = 'transfer' and f.tenant_id = o.tenant_id and f.biz_no = s.name
+) e on true
 left join access_tenants t on t.tenant_id = o.tenant_id
 union all
-select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal, s.request_id
+select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name,
+    s.detail || coalesce(': ' || e.postings, '') as detail, s.principal, s.request_id
 from order_orders o
 cross join lateral (
     select v.payment_id, v.out_trade_no from payment_payments v
@@ -422,6 +446,14 @@ cross join lateral (
     ) x (at, n, what, name, detail, principal, request_id)
     where x.at is not null
 ) s
+left join lateral (
+    select string_agg(a.code || ' ' || audit.decimal(v.amount, a.scale) || ' ' || v.asset, ', '
+        order by v.posting, v.amount) as postings
+    from ledger_transfers f
+    join ledger_entries v on v.tenant_id = f.tenant_id and v.transfer_id = f.transfer_id
+    join ledger_accounts a on a.tenant_id = v.tenant_id and a.account_id = v.account_id
+    where s.what = 'transfer' and f.tenant_id = o.tenant_id and f.biz_no = s.name
+) e on true
 left join access_tenants t on t.tenant_id = o.tenant_id;
 comment on view audit.order_story is
     'Everything that happened to an order: its submit token, its moves, its reservations and what came back of them, '
@@ -429,9 +461,10 @@ comment on view audit.order_story is
     'payments. Ask for one order, by tenant and order_no, in the order of at, n. Messages are those under the '
     'order''s numbers, and all others of the calls that created and moved it: a call that moved several orders has its '
     'messages in the story of each. Transfers are the order''s own, those of its payments, refunds and flags, and all '
-    'others of the calls that created and moved it. Not here, because no index finds them: messages with a number of '
-    'their own that were suppressed as repeats, and messages and transfers of those calls that were recorded while the '
-    'database''s clock was behind recorded times.';
+    'others of the calls that created and moved it. Not here: calls that changed nothing, such as repeats and '
+    'refusals; '
+    'and, because no index finds them, messages with a number of their own that were suppressed as repeats, and '
+    'messages and transfers of those calls that were recorded while the database''s clock was behind recorded times.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
@@ -440,25 +473,28 @@ comment on column audit.order_story.n is
     'them, messages, flags, refunds.';
 comment on column audit.order_story.what is
     'token spent: the submit token of the call that created it; move: of the order, or its creation; purchase: '
-    'claimed by its creation, or a unit of a sale; reservation; reservation ended; unsell: sold units came back; '
+    'claimed by its creation, or a unit of a sale; purchase ended: its claim was given back; reservation; reservation '
+    'ended; unsell: sold units came back; '
     'coupon: locked, given back or used; hold, also that of a refund; hold ended; transfer, also its reversal; '
     'message: accepted; message repeated: a message of the order''s creation that was suppressed, because it repeats '
     'an earlier one; message event: of a message; payment, refund: a move of it, or its creation; notice: of a '
     'gateway; flag; flag resolved.';
 comment on column audit.order_story.name is
-    'SHA-256 of the token; state that the order entered; parts of the purchase, or sale; item and number of the '
+    'SHA-256 of the token; state that the order entered; parts of the purchase, or the sale; item and number of the '
     'reservation; code of the coupon; biz_no of the hold or transfer; biz_no of the message, or its number if it has '
     'none; out_trade_no of the payment, notice or flag; refund_no of the refund.';
 comment on column audit.order_story.detail is
-    'Purpose of the token, if it has one and is not forgotten; cause and reason of the move; window of the purchase, '
+    'Purpose of the token, if it has one and is not forgotten; cause, reason and inputs of the move, and the amount of '
+    'the order at its creation; window of the purchase, '
     'or which unit of the buyer of a sale; quantity and state of the reservation; quantity, number and reason of the '
-    'unsell; state of the coupon; amount and state of the hold; type of the transfer; channel, business type and '
+    'unsell; state of the coupon; amount and state of the hold; type and entries of the transfer; channel, business '
+    'type and '
     'masked recipient of the message, and the message that it repeats; kind, provider and code of the event; state '
     'and cause of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the '
     'notice; kind, amount and currency of the flag, or its resolution and note.';
 comment on column audit.order_story.principal is
     'Principal of the caller; null where it is not recorded: of moves by timers, notices, attempts to send, flags that '
-    'are raised, reservations that a later call ended, and holds that were released or expired.';
+    'are raised, reservations that expired, and holds that were released or expired.';
 comment on column audit.order_story.request_id is
     'X-Request-ID of the call; null where it is not recorded: of reservations that expired, attempts to send, and '
     'holds that were released or expired. If the order was cancelled at the same time, its move has the call.';

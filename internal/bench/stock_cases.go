@@ -37,7 +37,7 @@ const (
 	reservationLife = 15 * time.Minute
 )
 
-// stockPool is a server's number of connections for batches and direct transactions.
+// stockPool is a server's number of connections for batches and direct commands.
 const stockPool = enginePool + commit.MaxDirect
 
 func (c *cluster) openStock(ctx context.Context) (*stockBench, error) {

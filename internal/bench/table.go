@@ -28,7 +28,7 @@ var layouts = map[Document]layout{
 	NotifyDocument:   {(*Report).messageSections, ""},
 	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
 	SaleDocument: {(*Report).saleSections,
-		"Counted in SQL after every sale: one order for each unit and each buyer, and every buyer was told of one. "},
+		"Counted in SQL after every sale: one order for each unit, and none twice for a buyer. Each winner was told one number, however often he asked. "},
 	CheckoutDocument: {(*Report).checkoutSections,
 		"Counted in SQL after every round: each order that a caller was told of is paid, sold and posted once. "},
 	StockDocument: {(*Report).stockSections,

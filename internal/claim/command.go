@@ -15,7 +15,7 @@ type Command struct {
 	use Use
 }
 
-// Need declares the key.
+// Need names the key.
 func (c *Command) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
 // Guard uses the key.
@@ -49,7 +49,7 @@ type Result struct {
 	Fault *fault.Fault
 }
 
-// Need declares the keys.
+// Need names the keys.
 func (c *EachCommand) Need(tx *Tx) {
 	c.rows = c.rows[:0]
 	for i := range c.Params {
@@ -103,7 +103,7 @@ type DropCommand struct {
 	row *Row
 }
 
-// Need declares the key.
+// Need names the key.
 func (c *DropCommand) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
 func (c *DropCommand) Apply(tx *Tx) (any, error) { return tx.Drop(c.row, &c.Params) }

@@ -13,8 +13,8 @@ import (
 // outcomes are those of batches. Each command costs a transaction and holds a connection: use it only where the
 // database itself should make calls wait, or refuse them.
 type Direct struct {
-	// Tries is the number of attempts at rows that other transactions change or hold, at least 1.
-	Tries int
+	// Attempts is the number of attempts at rows that other transactions change or hold, at least 1.
+	Attempts int
 	// Pause is the pause between attempts. A random part of up to the same length is added.
 	Pause time.Duration
 }
@@ -37,7 +37,7 @@ func (e *Engine[T]) startDirect(j *job[T]) {
 	}
 }
 
-// writeDirect runs a direct command, and then those that get its slot. A pause between tries needs no slot.
+// writeDirect runs a direct command, and then those that get its slot. A pause between attempts needs no slot.
 func (e *Engine[T]) writeDirect(j *job[T]) {
 	defer e.writers.Done()
 	for next := j; next != nil; {
@@ -71,7 +71,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			err = nil
 		case end == blocked, end == raced && e.aboutRows(err):
 			j.awaitsRows.Store(end == blocked)
-			if j.tries++; j.tries < j.Direct.Tries && !j.callerLeft.Load() && !e.queue.isClosed() {
+			if j.attempts++; j.attempts < j.Direct.Attempts && !j.callerLeft.Load() && !e.queue.isClosed() {
 				unclaim(jobs)
 				return true
 			}

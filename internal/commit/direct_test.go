@@ -24,7 +24,7 @@ func (w *world) roomy() func(*Config[*toyTx]) {
 }
 
 func directly(w Submission[*toyTx]) Submission[*toyTx] {
-	w.Direct = &Direct{Tries: 3, Pause: time.Millisecond}
+	w.Direct = &Direct{Attempts: 3, Pause: time.Millisecond}
 	return w
 }
 
@@ -74,7 +74,7 @@ func TestALockedRowLeavesTheServerReady(t *testing.T) {
 	e := w.engine(w.roomy())
 	end := w.holder("select from toy_counters where id = 'c0' for update")
 	direct := directly(submission(add("c0", 1)))
-	direct.Direct.Tries = 5
+	direct.Direct.Attempts = 5
 	waiting := e.start(within(t, time.Minute), direct)
 	start := time.Now()
 	eventually(t, "a batch would be stuck", func() bool {
@@ -158,7 +158,7 @@ func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	end := w.holder("select from toy_counters where id = 'c0' for update")
 	defer end()
 	s = directly(submission(add("c0", 1)))
-	s.Direct.Tries = 2
+	s.Direct.Attempts = 2
 	start := time.Now()
 	if _, err = e.Do(within(t, time.Minute), s); !fault.Is(err, fault.RowsLocked) {
 		t.Errorf("behind a lock: %v", err)
@@ -181,7 +181,7 @@ func TestDirectCommandOfACallerThatLeftIsNotTriedAgain(t *testing.T) {
 	ctx, leave := context.WithCancel(within(t, time.Minute))
 	defer leave()
 	s := directly(submission(add("c0", 1)))
-	s.Direct.Tries = 100
+	s.Direct.Attempts = 100
 	left := e.start(ctx, s)
 	w.waiting(1)
 	leave()
@@ -262,7 +262,7 @@ func TestTriesOfADirectCommandAreSpread(t *testing.T) {
 	command := add("c0", 1)
 	command.onApply = func(*toyTx) error { tries = append(tries, time.Now()); return nil }
 	s := submission(command)
-	s.Direct = &Direct{Tries: 9, Pause: pause}
+	s.Direct = &Direct{Attempts: 9, Pause: pause}
 	if _, err := e.Do(within(t, time.Minute), s); reason(err) != "ROWS_LOCKED" || len(tries) != 9 {
 		t.Fatalf("%d attempts, %v", len(tries), err)
 	}

@@ -43,7 +43,7 @@ func TestFirstCommitRecordsTheEpoch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e, direct := w.engine(), submission(add("c1", 1))
-	direct.Direct = &Direct{Tries: 1}
+	direct.Direct = &Direct{Attempts: 1}
 	for name, s := range map[string]Submission[*toyTx]{"batch": submission(add("c0", 1)), "direct command": direct} {
 		mustDo(t, e, s) // takes a block of numbers
 		last := w.unrecorded()

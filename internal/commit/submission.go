@@ -139,7 +139,7 @@ type job[T any] struct {
 
 	// Kept across attempts.
 	incomplete int   // number of ErrMoreRows
-	tries      int   // number of tries of a direct command that failed
+	attempts   int   // failed ones of a direct command
 	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
 	deferred   bool  // by ErrLater: runs after its batch has committed
 

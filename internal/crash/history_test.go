@@ -246,7 +246,8 @@ func (h *history) round(n int) {
 	if result := porcupine.CheckOperationsTimeout(shelves, h.calls, time.Minute); result != porcupine.Ok {
 		h.t.Errorf("round %d: %v of %d calls", n, result, len(h.calls))
 		for _, c := range h.calls {
-			h.t.Logf("%d %v to %v: %v: %v", c.ClientId, time.Duration(c.Call), time.Duration(c.Return), c.Input, c.Output)
+			h.t.Logf("%d %v to %v: %v: %v", c.ClientId, time.Duration(c.Call), time.Duration(c.Return), c.Input,
+				c.Output)
 		}
 	}
 }
@@ -258,13 +259,15 @@ func (h *history) put(n int) {
 			call: func(ctx context.Context, c *client.Client) (existing, error) { return answered{}, call(ctx, c) }})
 	}
 	sale := fmt.Sprint("sale-", n)
-	for thing, segments := range map[string]int32{fmt.Sprint("plain-", n): 1, fmt.Sprint("spread-", n): 5, sale: 1} {
+	things := map[string]int32{fmt.Sprint("plain-", n): 1, fmt.Sprint("spread-", n): 5, sale: 1}
+	for thing, segments := range things {
 		setup(thing, func(ctx context.Context, c *client.Client) error {
 			_, err := c.Stock.PutItem(ctx, &stockv1.PutItemRequest{Item: thing, Segments: segments})
 			return err
 		})
 		setup(thing+"/units", func(ctx context.Context, c *client.Client) error {
-			_, err := c.Stock.Restock(ctx, &stockv1.RestockRequest{Item: thing, ChangeNo: "first", Quantity: shelfUnits})
+			_, err := c.Stock.Restock(ctx, &stockv1.RestockRequest{Item: thing, ChangeNo: "first",
+				Quantity: shelfUnits})
 			return err
 		})
 	}
@@ -275,8 +278,9 @@ func (h *history) put(n int) {
 	})
 }
 
-// TestAnswersOfTwoServersFitOneOrderDespiteKills has callers grab, and reserve and sell by all strategies, on two server
-// processes, which are killed meanwhile, as Postgres is. There is one order of all calls that explains every answer.
+// TestAnswersOfTwoServersFitOneOrderDespiteKills has callers grab, and reserve and sell by all strategies, on two
+// server processes, which are killed meanwhile, as Postgres is. There is one order of all calls that explains every
+// answer.
 func TestAnswersOfTwoServersFitOneOrderDespiteKills(t *testing.T) {
 	t.Parallel()
 	h := &history{world: &world{t: t, db: pgtest.NewDurable(t)}, ends: map[string]int{}}

@@ -106,7 +106,7 @@ func gatewayCaller(k payment.GatewayKey, requestID string) commit.Caller {
 	return commit.Caller{Tenant: k.Tenant, Principal: "gateway:" + k.Gateway, RequestID: requestID}
 }
 
-// storable returns the notice without its time if no response could contain that time.
+// storable returns the notice without its time if that time is outside the range of a Timestamp.
 func storable(n payment.Received) payment.Received {
 	if y := n.At.UTC().Year(); y < 1 || y > 9999 {
 		n.At = time.Time{}

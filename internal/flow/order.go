@@ -100,7 +100,7 @@ func (c *CreateOrder) Need(tx *Tx) {
 		c.lock.need(tx)
 	}
 	c.sends = needMessages(tx, c.Messages, k, 0)
-	// Also if it is paid at once: with references, the amounts of another attempt may differ.
+	// Named even if the order is paid at once: references of an Execute may give other amounts in the next attempt.
 	c.expiry = needMessages(tx, c.ExpiryMessages, k, len(c.Messages))
 	if c.PaidAtOnce() && !tx.loaded { // its parts end at once. If loaded, an Execute has named them before
 		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
@@ -221,7 +221,7 @@ func (c *CreateOrder) messageTaken(no string) error {
 	return order.PartTaken(c.row.Key, "message", no)
 }
 
-// repeat answers with the order that there is.
+// repeat returns the existing order, or makes another number.
 func (c *CreateOrder) repeat(tx *Tx) (any, error) {
 	if c.Renumber != nil {
 		var err error
@@ -262,7 +262,7 @@ func instanceOf(o *order.Order) machine.Key {
 }
 
 // instanceRead reports whether the batch has read the instance of an order. It reads instances before orders: an order
-// that is committed in between is there without its instance, and another attempt finds both.
+// that is committed in between is found without its instance; the next attempt finds both.
 func (tx *Tx) instanceRead(o *order.Order) bool {
 	if !machines.opened(tx) {
 		return false // a Grab of a sold-out sale names orders whose parts may end, but no instance
@@ -356,7 +356,7 @@ func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) e
 	return c.checkExpires(tx, i, cancels)
 }
 
-// checkExpires checks that an order that was said to have expired can never be paid, nor expire again.
+// checkExpires checks that an order whose buyer was told that it expired can never be paid, nor expire twice.
 func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) error {
 	m, actors := tx.Machines(), []machine.Actor{machine.ByCaller, machine.ByTimer, machine.ByFlow}
 	if !cancels {

@@ -60,11 +60,11 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 	m.equal("after the end", m.queued(),
 		"cancelled/message/1 cancelled, late/message/1 queued, moved/message/1 cancelled, paid/message/1 cancelled")
 	m.wantStory("late", `
-move|awaiting_payment|creation|test|r
+move|awaiting_payment|creation: 10.00 CNY|test|r
 message|late/message/1|email late a***@example.com|test|r
 move|cancelled|timer: timeout|-|r`)
 	m.equal("story", m.text(`select string_agg(what || ' ' || detail, ', ' order by at, n) from audit.order_story where order_no = 'paid'`),
-		"move creation, message email paid a***@example.com, move pay, message event cancelled")
+		"move creation: 10.00 CNY, message email paid a***@example.com, move pay, message event cancelled")
 }
 
 // An order that is paid by the commit that creates it has no time to pay, and one that the same Execute or batch pays

@@ -70,7 +70,7 @@ func (c *MoveOrder) Apply(tx *Tx) (any, error) {
 	return viewOf(o, answer.(machine.Instance)), nil
 }
 
-// findCancelled sets the state to which a cancelled order moves, or in which it is already.
+// findCancelled sets the target of a cancellation: the order's state if that cancels already.
 func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	answer, err := c.consequences.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, c.Caller) })
 	if err != nil {

@@ -218,7 +218,7 @@ func (e *ends) cancel(tx *Tx, m *machine.Moved, o *order.Order) error {
 // hasClaim reports whether an order claims its purchase, or a unit of a sale.
 func hasClaim(o *order.Order) bool { return o.Purchase != nil || o.Sale != nil }
 
-// purchase is the claim of an order on its purchase, which no other order may make meanwhile, or on a unit of a sale.
+// purchase is the claim of an order on its purchase, so that no other order makes the same one, or on a unit of a sale.
 // Its result and its owner are the order_no.
 func purchase(o *order.Order) claim.Params {
 	if s := o.Sale; s != nil {

@@ -63,6 +63,7 @@ func TestTheStoryOfAnOrderIsComplete(t *testing.T) {
 	m.equal("created", strings.Join(ends, ", "), "a awaiting_payment, b awaiting_payment")
 	m.wants(moveOrder("a", "paid", "pay-1", func(c *flow.MoveOrder) {
 		c.Caller, c.Messages = asked("q2"), []notify.SendCommand{letter(asked("q2"), "thanks", "")}
+		c.Params.Inputs = map[string]string{"tracking": "T1"}
 	}), "a paid")
 	m.wants(item(&stock.ChangeCommand{Caller: asked("q3"), Item: "tea", ChangeNo: "return-1", Kind: stock.Unsell,
 		Quantity:      2,
@@ -74,28 +75,28 @@ func TestTheStoryOfAnOrderIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.wantStory("a", `
-move|awaiting_payment|creation|test|q1
+move|awaiting_payment|creation: 10.00 CNY|test|q1
 reservation|tea a/1|3 reserved|test|q1
 coupon|ten|locked|test|q1
 hold|a/hold|4.00 CNY held|test|q1
 message repeated|a/message/1|email welcome a***@example.com: repeat of early/message/1|test|q1
 message|own-1|email made a***@example.com|test|q1
-move|paid|pay-1|test|q2
-reservation ended|tea a/1|3 sold|-|q2
+move|paid|pay-1 {"tracking": "T1"}|test|q2
+reservation ended|tea a/1|3 sold|test|q2
 coupon|ten|used|test|q2
 hold ended|a/hold|4.00 CNY captured|test|q2
-transfer|a/pay|order|test|q2
+transfer|a/pay|order: user:0 -4.00 CNY, world 4.00 CNY|test|q2
 message|ID|webhook order.paid shop|test|q2
 message|ID|email thanks a***@example.com|test|q2
 unsell|tea a/1|2 return-1: broken|test|q3
-transfer|back-1|reversal|test|q4
+transfer|back-1|reversal: world -4.00 CNY, user:0 4.00 CNY|test|q4
 message event|own-1|sent file|-|-`)
 	m.wantStory("early", `
-move|awaiting_payment|creation|test|q0
+move|awaiting_payment|creation: 10.00 CNY|test|q0
 message|early/message/1|email welcome a***@example.com|test|q0
 message event|early/message/1|sent file|-|-`)
 	m.wantStory("b", `
-move|awaiting_payment|creation|test|q1
+move|awaiting_payment|creation: 10.00 CNY|test|q1
 message|b/message/1|email other a***@example.com|test|q1
 message|own-1|email made a***@example.com|test|q1
 message event|own-1|sent file|-|-`)
@@ -118,7 +119,7 @@ func TestTheStoryOfAnOrderThatExpired(t *testing.T) {
 		c.Messages = []notify.SendCommand{letter(c.Caller, "made", "own-1")}
 	}), "b paid")
 	m.wantStory("a", `
-move|awaiting_payment|creation|test|q1
+move|awaiting_payment|creation: 10.00 CNY|test|q1
 reservation|tea a/1|3 reserved|test|q1
 coupon|ten|locked|test|q1
 hold|a/hold|4.00 CNY held|test|q1
@@ -127,11 +128,12 @@ reservation ended|tea a/1|3 expired|-|-
 move|cancelled|timer: timeout|-|q2
 coupon|ten|claimed|test|q2
 hold ended|a/hold|4.00 CNY expired|-|-
+purchase ended|["a"]|given back|-|q2
 message|ID|webhook order.cancelled shop|test|q2`)
 	m.wantStory("b", `
-move|awaiting_payment|creation|test|q2
+move|awaiting_payment|creation: 10.00 CNY|test|q2
 reservation|tea b/1|3 reserved|test|q2
-transfer|b/pay|order|test|q2
+transfer|b/pay|order: user:0 -10.00 CNY, world 10.00 CNY|test|q2
 purchase|["a"]|claimed for 01:00:00|test|q2
 move|paid|balance|test|q2
 reservation ended|tea b/1|3 sold|test|q2
@@ -162,20 +164,21 @@ func TestTheStoryOfAnOrderHasItsMoney(t *testing.T) {
 			order by at, n, name, detail) from audit.order_story
 			where order_no = $1 and what in ('transfer', 'hold', 'hold ended')`, no)
 	}
-	if got := money("late"); got != "transfer|pay/g/t3|payment\ntransfer|flag/ID|payment" {
+	if got := money("late"); got != "transfer|pay/g/t3|payment: gw -9.00 CNY, sus 9.00 CNY\n"+
+		"transfer|flag/ID|payment: sus -9.00 CNY, user:3 9.00 CNY" {
 		t.Errorf("late: %s", got)
 	}
 	got := money("o")
 	if want := strings.TrimSpace(`
-transfer|pay/g/t1|payment
-transfer|pay/g/t2|payment
+transfer|pay/g/t1|payment: gw -10.00 CNY, user:3 10.00 CNY
+transfer|pay/g/t2|payment: gw -10.00 CNY, sus 10.00 CNY
 hold|refund/r1|4.00 CNY held
 hold ended|refund/r1|4.00 CNY captured
-transfer|refund/r1/paid|refund
+transfer|refund/r1/paid|refund: user:3 -4.00 CNY, gw 4.00 CNY
 hold|refund/r2|6.00 CNY held
 hold ended|refund/r2|6.00 CNY captured
-transfer|refund/r2/paid|refund
-transfer|flag/ID|payment`); got != want {
+transfer|refund/r2/paid|refund: user:3 -6.00 CNY, gw 6.00 CNY
+transfer|flag/ID|payment: sus -10.00 CNY, loss 10.00 CNY`); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

@@ -122,7 +122,7 @@ type Grab struct {
 
 	consequences
 	row  *sale.Row
-	sale sale.Sale // as Need presumed it
+	sale sale.Sale // as Need expected it
 	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
 	found *sale.Sale
 	known bool // some sale was known to Need
@@ -251,8 +251,8 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	return grabbed(sale.Won, answer.(order.View)), nil
 }
 
-// inSale reports a fault of an order, in a field that its buyer does not have, as one of the sale: its machine has
-// changed since.
+// inSale reports a fault of an order, about a field that Grab does not have, as a fault of the sale, whose machine has
+// changed since PutSale.
 func inSale(err error) error {
 	f := fault.Of(err)
 	if f == nil || len(f.Fields) == 0 || !slices.Contains([]string{"machine", "pay_within"}, f.Fields[0].Path) {
@@ -281,7 +281,7 @@ func (c *Grab) already(tx *Tx) (any, error) {
 	}
 	v, err := c.same.view(tx, &c.consequences, k, c.Caller)
 	if errors.Is(err, commit.ErrMoreRows) {
-		return nil, commit.ErrLater // the others of the batch need not run again for it
+		return nil, commit.ErrLater // ErrMoreRows would rerun the whole batch
 	}
 	if err != nil || !tx.Claims().Live(c.owned) { // its time was over: the unit is free again
 		return nil, err

@@ -43,7 +43,7 @@ type BeginCommand struct {
 	row *row
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *BeginCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply begins an attempt if the message is available. A message whose leases expired too often becomes dead.
@@ -113,7 +113,7 @@ type CompleteCommand struct {
 	row *row
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *CompleteCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply completes the message. Completing an attempt twice is a repeat.
@@ -139,7 +139,7 @@ type ExtendCommand struct {
 	row *row
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *ExtendCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 func (c *ExtendCommand) Apply(tx *Tx) (any, error) {

@@ -18,7 +18,7 @@ type FailCommand struct {
 	row *row
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *FailCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply schedules the next attempt, or makes the message dead. Failing an attempt twice is a repeat.

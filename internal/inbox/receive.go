@@ -19,7 +19,7 @@ type ReceiveCommand struct {
 	row *row
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *ReceiveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply receives the message. If a holder's lease expired, the number of attempts is ignored: no attempt

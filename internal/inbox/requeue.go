@@ -18,7 +18,7 @@ type Requeued struct {
 	More  bool // more dead messages may follow
 }
 
-// Need declares the message.
+// Need names the message.
 func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply returns fault MESSAGE_NOT_FOUND or MESSAGE_NOT_DEAD.

@@ -23,7 +23,7 @@ type CreateAssetsCommand struct {
 	handles []*Asset
 }
 
-// Need declares the assets.
+// Need names the assets.
 func (c *CreateAssetsCommand) Need(tx *Tx) {
 	c.handles = c.handles[:0]
 	for _, a := range c.Assets {
@@ -74,7 +74,7 @@ type CreatedAccounts struct {
 	Existed  int
 }
 
-// Need declares the accounts and their assets.
+// Need names the accounts and their assets.
 func (c *CreateAccountsCommand) Need(tx *Tx) {
 	c.handles, c.assets = c.handles[:0], c.assets[:0]
 	for _, a := range c.Accounts {
@@ -224,7 +224,7 @@ type UpdateAccountCommand struct {
 	change      audit.Change
 }
 
-// Need declares the account.
+// Need names the account.
 func (c *UpdateAccountCommand) Need(tx *Tx) {
 	c.account = tx.accountWithDetails(c.Tenant, c.Code, c.Asset)
 }

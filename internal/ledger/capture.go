@@ -40,7 +40,7 @@ type CaptureCommand struct {
 	asset string // the hold's asset, learned in Apply: a hold of the same batch cannot be discovered
 }
 
-// Need declares the biz_no, the hold, and the destination.
+// Need names the biz_no, the hold, and the destination.
 func (c *CaptureCommand) Need(tx *Tx) {
 	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.want(1 + 1)

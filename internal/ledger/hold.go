@@ -28,7 +28,7 @@ type HoldCommand struct {
 	from, to *Account
 }
 
-// Need declares the biz_no and the accounts.
+// Need names the biz_no and the accounts.
 func (c *HoldCommand) Need(tx *Tx) {
 	c.name = tx.holdName(c.Tenant, c.BizNo)
 	c.from = tx.account(c.Tenant, c.From, c.Asset)
@@ -201,7 +201,7 @@ func ReleaseOf(c commit.Caller, holdID int64, holdBizNo string) *ReleaseCommand 
 	return &ReleaseCommand{Caller: c, holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
 }
 
-// Need declares the hold.
+// Need names the hold.
 func (c *ReleaseCommand) Need(tx *Tx) { c.need(tx, c.Tenant) }
 
 // Apply releases the hold. Releasing a released hold is a repeat.
@@ -235,12 +235,12 @@ type ExpireCommand struct {
 	account *Account
 }
 
-// Need declares the account.
+// Need names the account.
 func (c *ExpireCommand) Need(tx *Tx) {
 	c.account = tx.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
 }
 
-// Apply only asks for another run while due holds remain.
+// Apply returns ErrLater while due holds remain; loading did the work.
 func (c *ExpireCommand) Apply(*Tx) (any, error) {
 	if c.account.overdue {
 		return nil, commit.ErrLater

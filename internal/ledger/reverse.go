@@ -33,7 +33,7 @@ type ReverseCommand struct {
 	byID   *transferRef
 }
 
-// Need declares the biz_no of the reversal and the transfer to reverse.
+// Need names the biz_no of the reversal and the transfer to reverse.
 func (c *ReverseCommand) Need(tx *Tx) {
 	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.all = true

@@ -55,7 +55,7 @@ type TransferCommand struct {
 	on       []*Account // accounts of the conditions
 }
 
-// Need declares the biz_no and the accounts.
+// Need names the biz_no and the accounts.
 func (c *TransferCommand) Need(tx *Tx) {
 	n := len(c.Postings)
 	c.name = tx.transferName(c.Tenant, c.BizNo)

@@ -16,7 +16,7 @@ type TransferResult struct {
 	Existed  bool // its biz_no existed before
 }
 
-// Need declares the needs of all transfers.
+// Need names the needs of all transfers.
 func (c *TransferAllCommand) Need(tx *Tx) {
 	for i := range c.Transfers {
 		c.Transfers[i].Need(tx)

@@ -92,7 +92,7 @@ func (c *CreateCommand) repeat(tx *Tx) (any, error) {
 	}
 	f := v.fault(InstanceExistsDifferent, "machine %s already has an instance %s", c.Machine, c.Key).
 		Differing(differs, "key")
-	if !tx.made(c.row) { // else this call made it, and its error unmakes it
+	if !tx.made(c.row) { // if this call made it, Undo removes it, so its id must not be returned
 		f = f.With("first_id", v.ID)
 	}
 	return nil, f

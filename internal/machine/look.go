@@ -10,7 +10,7 @@ import (
 // Look reads the newest version of a machine, without an instance.
 type Look struct{ row *commit.Row[Name, newest] }
 
-// First is the first state of a machine, as far as orders depend on it.
+// First is the first state of a machine, reduced to the properties that orders need.
 type First struct {
 	Timer    time.Duration // of the state; 0: it has none
 	TimerTo  Parts         // what becomes of the parts of an order when the timer fires
@@ -43,7 +43,7 @@ func (l *Look) First(tx *Tx) (f First, err error) {
 }
 
 // targets returns the states with such parts to which an instance can move from a state, by the given actors, sorted.
-// Moves back are left out: the state that they return to has no effect again.
+// Moves back are left out: entering a state again that way ends no parts.
 func (c *compiled) targets(from string, parts Parts, by ...Actor) (states []string) {
 	for p, m := range c.moves {
 		if p.from == from && !m.back && slices.ContainsFunc(by, m.by) && c.states[p.to].Parts == parts {

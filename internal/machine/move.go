@@ -19,7 +19,7 @@ type MoveParams struct {
 	Reason       string
 	Inputs       map[string]string
 	Flow         bool      // a flow of ledgerd makes the move, for its caller
-	TimerAt      time.Time // when the timer of the state fires that it enters, if that has one; zero: after its length
+	TimerAt      time.Time // overrides the timer of the entered state; zero: now plus the timer's length
 	Owner        string    // the instance's owner from now on; empty: stays
 }
 
@@ -52,6 +52,9 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 		}
 		return commit.Repeat{First: v.Instance}, nil
 	}
+	if c.From != "" && v.def.states[c.From] == nil {
+		return nil, v.notAState("from", c.From)
+	}
 	if c.From != "" && c.From != v.State || c.Revision != 0 && c.Revision != v.Revision {
 		return nil, v.fault(StateChanged, "instance %s is %s at revision %d now", c.Key, v.def.label(v.State),
 			v.Revision)
@@ -75,8 +78,7 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 // allowed returns the move, or a fault if the machine does not have it.
 func (c *MoveCommand) allowed(v *stored) (move, error) {
 	if v.def.states[c.To] == nil {
-		return move{}, fault.FieldInvalid.New("to: version %d of machine %s has no state %s", v.Version, c.Machine, c.To).
-			WithField("to", "is not a state of the machine")
+		return move{}, v.notAState("to", c.To)
 	}
 	m, ok := v.def.moves[pair{v.State, c.To}]
 	if ok && (!m.back || c.To == v.CameFrom) {
@@ -84,13 +86,18 @@ func (c *MoveCommand) allowed(v *stored) (move, error) {
 	}
 	var targets []string
 	for p, m := range v.def.moves {
-		if p.from == v.State && (!m.back || p.to == v.CameFrom) {
+		if p.from == v.State && (!m.back || p.to == v.CameFrom) && (m.by(ByCaller) || c.Flow && m.by(ByFlow)) {
 			targets = append(targets, p.to)
 		}
 	}
 	slices.Sort(targets)
 	return move{}, v.fault(NotAllowed, "instance %s cannot move from %s to %s", c.Key, v.def.label(v.State),
 		v.def.label(c.To)).With("allowed", strings.Join(targets, ","))
+}
+
+func (v *stored) notAState(field, state string) error {
+	return fault.FieldInvalid.New("%s: version %d of machine %s has no state %s", field, v.Version, v.Machine, state).
+		WithField(field, "is not a state of the machine")
 }
 
 // checkConditions checks the conditions of a move on its caller.

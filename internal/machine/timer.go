@@ -53,8 +53,8 @@ func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
 	return v.Instance, nil
 }
 
-// Targets returns the states with such parts to which the batch's definition lets an instance move, by the given
-// actors, sorted. Moves back are left out: the state that they return to has no effect again.
+// Targets returns the states with this effect on order parts to which the batch's definition lets an instance move, by
+// the given actors, sorted. Moves back are left out: entering a state again that way ends no parts.
 func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
 	v := &tx.Wanted(k).Value
 	return v.def.targets(v.State, parts, by...)

@@ -23,8 +23,8 @@ func registerTimes(m *pgtype.Map) {
 		Codec: &pgtype.ArrayCodec{ElementType: t}})
 }
 
-// registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time, [][]byte and []amount.Int
-// directly.
+// registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time, [][]byte and
+// []amount.Int directly.
 func registerArrays(m *pgtype.Map) {
 	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID,
 		pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID, pgtype.NumericArrayOID} {

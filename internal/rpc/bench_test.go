@@ -33,7 +33,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 		var d decoder
 		p := d.transfer(r, "")
 		g := transfer(c.caller(), r, p)
-		(&Mutations{}).fingerprint(r)
+		plain(r)
 		if _, err := g.submission(c, nil, r).Command, d.err(); err != nil {
 			return nil, err
 		}
@@ -89,7 +89,7 @@ func BenchmarkParts(b *testing.B) {
 	}
 	run("check", func() { _ = check(r) })
 	run("findInvalid", func() { findInvalid(r.ProtoReflect()) })
-	run("fingerprint", func() { (&Mutations{}).fingerprint(r) })
+	run("fingerprint", func() { plain(r) })
 	run("decode", func() { var d decoder; d.transfer(r, "") })
 	t := sampleTransfer()
 	run("render", func() { renderTransfer(t, true) })

@@ -100,7 +100,7 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 	return err
 }
 
-// identifies reports whether a caller is asked who it is: not so in development, unless it says who it is.
+// identifies reports whether the call must be authenticated. In development only calls with Authorization are.
 func (g *Gate) identifies(h http.Header) bool {
 	return g.Authenticate != nil && (g.Anyone.Role == 0 || len(h["Authorization"]) > 0)
 }

@@ -350,6 +350,8 @@ func TestMachineErrorsNameTheField(t *testing.T) {
 	ok(c, "Machine.CreateInstance", openTicket("t1"), new(machinev1.CreateInstanceResponse))
 	without := moveTicket("t1", "closed", "c")
 	without.Reason = ""
+	mistyped := moveTicket("t1", "closed", "c")
+	mistyped.From = "opne"
 	reserved, wide := moveTicket("t1", "closed", "timer"), openTicket(strings.Repeat("長", 43))
 	for what, x := range map[string]struct {
 		call          string
@@ -366,6 +368,7 @@ func TestMachineErrorsNameTheField(t *testing.T) {
 		"a reserved cause":                  {"Machine.Move", reserved, "FIELD_INVALID", "cause"},
 		"a key of 129 bytes":                {"Machine.CreateInstance", wide, "FIELD_INVALID", "key"},
 		"a key with a control character":    {"Machine.CreateInstance", openTicket("a\n"), "FIELD_INVALID", "key"},
+		"a mistyped state":                  {"Machine.Move", mistyped, "FIELD_INVALID", "from"},
 		"a state that is not the machine's": {"Machine.Move", moveTicket("t1", "lost", "c"), "FIELD_INVALID", "to"},
 	} {
 		a := c.call(connectProto, x.call, x.request)

@@ -105,6 +105,10 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 				f.Purchase.Parts = append(f.Purchase.Parts, f.Lines[i].Item)
 			}
 			slices.Sort(f.Purchase.Parts[1:])
+			f.Purchase.Parts = slices.Compact(f.Purchase.Parts)
+			if len(f.Lines) == 0 {
+				d.bad("purchase.parts", "must be set on an order without lines")
+			}
 		}
 	}
 	return f

@@ -297,8 +297,18 @@ func TestSamePurchaseIsOneOrder(t *testing.T) {
 		strings.Join(o.GetOrder().GetPurchase().GetParts(), " ") != "u a b" {
 		t.Errorf("%v", o)
 	}
-	if o := c.createOrder(buy("o-2")); !o.GetExisted() || o.GetOrder().GetOrderNo() != "o-1" {
-		t.Errorf("%v", o)
+	twice := buy("o-2") // in two lines: the same items
+	twice.Lines = append(twice.Lines, twice.Lines[0])
+	for _, r := range []*orderv1.CreateOrderRequest{buy("o-2"), twice} {
+		if o := c.createOrder(r); !o.GetExisted() || o.GetOrder().GetOrderNo() != "o-1" {
+			t.Errorf("%v", o)
+		}
+	}
+	vague := buy("o-2")
+	vague.Lines = nil // else all orders of the user were one purchase
+	if a := c.call(connectJSON, "Order.CreateOrder", vague); a.Reason(t) != "FIELD_INVALID" ||
+		!strings.Contains(a.Message, "purchase.parts") {
+		t.Errorf("%s", a.Raw)
 	}
 	refused := buy("o-3")
 	refused.Purchase.Refuse = true
@@ -529,16 +539,16 @@ func TestTheStoryOfAnOrderHasItsWholeCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "token spent|" + hex.EncodeToString(sum[:]) + `|checkout
-move|awaiting_payment|creation
+move|awaiting_payment|creation: 10.00 COIN
 reservation|tea o-1/1|3 reserved
 hold|o-1/hold|4.00 COIN held
 purchase|["o-1"]|claimed for 00:05:00
-transfer|o-1/points|points
-move|paid|p
+transfer|o-1/points|points: world -1.00 COIN, u:a 1.00 COIN
+move|paid|p {"one": "1", "two": "2", "five": "5", "four": "4", "three": "3"}
 reservation ended|tea o-1/1|3 sold
 hold ended|o-1/hold|4.00 COIN captured
-transfer|o-1/pay|order
-transfer|o-1/bonus|transfer`
+transfer|o-1/pay|order: u:a -4.00 COIN, world 4.00 COIN
+transfer|o-1/bonus|transfer: world -1.00 COIN, u:a 1.00 COIN`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

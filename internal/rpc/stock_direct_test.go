@@ -21,7 +21,7 @@ func TestMaxAttemptsOfACall(t *testing.T) {
 				if direct != nil {
 					t.Errorf("%s: %+v", name, direct)
 				}
-			} else if direct == nil || *direct != (commit.Direct{Tries: want, Pause: 50 * time.Millisecond}) {
+			} else if direct == nil || *direct != (commit.Direct{Attempts: want, Pause: 50 * time.Millisecond}) {
 				t.Errorf("%s: max_attempts %d: %+v", name, said, direct)
 			}
 		}

@@ -38,7 +38,7 @@ func Supported(path string, next http.Handler) (string, http.Handler) {
 		m, ok := methods[strings.TrimPrefix(r.URL.Path, path)]
 		if !ok {
 			NotFound(w, r)
-		} else if status, f := refusal(w.Header(), r, m); f != nil {
+		} else if status, f := protocolFault(w.Header(), r, m); f != nil {
 			refuse(w, r, status, f)
 		} else {
 			next.ServeHTTP(w, r)
@@ -124,9 +124,9 @@ func wireOf(r *http.Request, m method) *wire {
 	return &connectUnary
 }
 
-// refusal returns the fault of a request, if any, and its HTTP status. It sets headers of the response that name what
-// is supported.
-func refusal(answer http.Header, r *http.Request, m method) (status int, f *fault.Fault) {
+// protocolFault returns the fault of a request, if any, and its HTTP status. It sets headers of the response that name
+// what is supported.
+func protocolFault(header http.Header, r *http.Request, m method) (status int, f *fault.Fault) {
 	p, encoding := wireOf(r, m), ""
 	switch {
 	case r.Method == http.MethodGet && m.readable:
@@ -143,16 +143,16 @@ func refusal(answer http.Header, r *http.Request, m method) (status int, f *faul
 		if m.readable {
 			allow = "GET, POST"
 		}
-		answer.Set("Allow", allow)
+		header.Set("Allow", allow)
 		return http.StatusMethodNotAllowed, unsupported.New("the call does not support this HTTP method: send %s", allow)
 	case !p.supports(r.Header.Get("Content-Type")):
-		answer.Set("Accept-Post", "application/json, application/proto")
+		header.Set("Accept-Post", "application/json, application/proto")
 		return http.StatusUnsupportedMediaType, unsupported.New("Content-Type: send %s", p.contentTypes)
 	default:
 		encoding = r.Header.Get(p.encoding)
 	}
 	if encoding != "" && encoding != "identity" && encoding != "gzip" {
-		answer.Set(p.accept, "gzip")
+		header.Set(p.accept, "gzip")
 		return http.StatusUnsupportedMediaType, unsupported.New("the compression is unknown: send gzip or identity")
 	}
 	return http.StatusBadRequest, p.headerFault(r)

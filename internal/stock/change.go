@@ -21,7 +21,7 @@ type ChangeCommand struct {
 	sold  *commit.Row[numbered, Reservation]
 }
 
-// Need declares the item, the number, and the reservation of an unsell.
+// Need names the item, the number, and the reservation of an unsell.
 func (c *ChangeCommand) Need(tx *Tx) {
 	c.item = c.await.of(tx.item(c.Tenant, c.Item, 1))
 	c.name = tx.changes.Want(numbered{c.item.ItemKey, c.ChangeNo})

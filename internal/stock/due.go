@@ -17,10 +17,10 @@ type DueItem struct {
 	NextExpiryAt time.Time
 }
 
-// DueItems finds items with reservations that may have expired a delay ago, the oldest first, after the given one.
-// An ExpireCommand makes them expire. An item is found once for each segment, and also if the reservation that would
-// have been the first to expire has ended otherwise while others are open. Correctness does not depend on promptness:
-// loading an item makes its due reservations expire too.
+// DueItems finds items with reservations that may have expired a delay ago, the oldest first, after the given one. An
+// ExpireCommand makes them expire. An item is found once for each segment, and also if its first reservation to expire
+// was sold or cancelled and others are open. Correctness does not depend on promptness: loading an item makes its due
+// reservations expire too.
 func DueItems(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueItem, limit int32) ([]DueItem,
 	error) {
 	rows, err := q.DuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool}, db.DuePageParams{DelayS: delay.Seconds(),
@@ -48,8 +48,8 @@ type ExpireCommand struct {
 	item *item
 }
 
-// Need declares the item.
+// Need names the item.
 func (c *ExpireCommand) Need(tx *Tx) { c.item = tx.item(c.Item.Tenant, c.Item.Item, 1) }
 
-// Apply only asks for another run while due reservations remain.
+// Apply returns ErrLater while due reservations remain; loading did the work.
 func (c *ExpireCommand) Apply(*Tx) (any, error) { return nil, c.item.ready() }

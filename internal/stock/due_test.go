@@ -12,6 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
 // Calls of all strategies, on two servers at once, are the first after the end of reservations: the units are there for
@@ -97,6 +98,39 @@ func TestHeldDueReservationsAreReportedAsLocked(t *testing.T) {
 	}
 	s.wants(deduct("tea", "n1", 9), "n1: 9 sold")
 	s.wants(adjust("tea", "c1", -1, "lost"), "c1: adjust -1 of 9 lost")
+}
+
+// Reads count due reservations as expired, before that is recorded.
+func TestReadsCountDueReservationsAsExpired(t *testing.T) {
+	t.Parallel()
+	s, clock := timed(t)
+	later := reserve("tea", "later", 2)
+	later.Life = 2 * time.Hour
+	s.all(put("tea", 2), restock("tea", "r", 10), reserve("tea", "due", 3), later)
+	clock.Set(t, time.Hour)
+	r, k := stock.NewReader(s.super), stock.ItemKey{Tenant: 1, Item: "tea"}
+	one, err := r.Reservation(t.Context(), k, "due")
+	if err != nil || one.State != stock.Expired || !one.ClosedAt.Equal(one.ExpiresAt) {
+		t.Errorf("%+v, %v", one, err)
+	}
+	item, err := r.Item(t.Context(), k)
+	items, _, err2 := r.Items(t.Context(), 1, "", stock.Page{})
+	if err != nil || err2 != nil || line(item.Counts) != "8/2/0/10" || len(items) != 1 ||
+		line(items[0].Counts) != "8/2/0/10" {
+		t.Errorf("%+v, %+v, %v, %v", item, items, err, err2)
+	}
+	for state, want := range map[string]string{"": "due expired, later reserved", stock.Reserved: "later reserved",
+		stock.Expired: "due expired", stock.Sold: ""} {
+		list, _, err := r.Reservations(t.Context(), k, state, stock.Page{})
+		var got []string
+		for _, x := range list {
+			got = append(got, x.ReservationNo+" "+x.State)
+		}
+		if strings.Join(got, ", ") != want || err != nil {
+			t.Errorf("%s: %v, %v", state, got, err)
+		}
+	}
+	s.wantCounts("tea", "5/5/0/10")
 }
 
 // hold runs a statement in a transaction that stays open.

@@ -16,7 +16,7 @@ type ConfirmCommand struct {
 	row  *commit.Row[numbered, Reservation]
 }
 
-// Need declares the item and the number.
+// Need names the item and the number.
 func (c *ConfirmCommand) Need(tx *Tx) {
 	c.item = tx.item(c.Tenant, c.Item, 1)
 	c.row = tx.reservation(c.item, c.ReservationNo)
@@ -35,7 +35,7 @@ func (c *ConfirmCommand) Apply(tx *Tx) (any, error) {
 	case Sold:
 		return commit.Repeat{First: r}, nil
 	case Reserved:
-		return tx.end(c.item, c.row, Sold, c.RequestID), nil
+		return tx.end(c.item, c.row, Sold, &c.Caller), nil
 	default:
 		return nil, r.ended()
 	}
@@ -51,7 +51,7 @@ type CancelCommand struct {
 	row  *commit.Row[numbered, Reservation]
 }
 
-// Need declares the item and the number.
+// Need names the item and the number.
 func (c *CancelCommand) Need(tx *Tx) {
 	c.item = tx.item(c.Tenant, c.Item, 1)
 	c.row = tx.reservation(c.item, c.ReservationNo)
@@ -71,7 +71,7 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	}
 	switch r := c.row.Value.at(tx.Now); r.State {
 	case Reserved:
-		return tx.end(c.item, c.row, Cancelled, c.RequestID), nil
+		return tx.end(c.item, c.row, Cancelled, &c.Caller), nil
 	case Sold:
 		return nil, r.ended()
 	default:
@@ -80,11 +80,11 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 }
 
 // end ends an open reservation: its units are sold, or available again.
-func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state, requestID string) Reservation {
+func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state string, by *commit.Caller) Reservation {
 	r := tx.reservations.Change(row)
 	r.State, r.ClosedAt = state, tx.Now
-	if requestID != r.RequestID {
-		r.ClosedRequestID = requestID
+	if by.RequestID != r.RequestID {
+		r.closedPrincipal, r.closedRequestID = by.Principal, by.RequestID
 	}
 	r.spread(0, r.Quantity, func(n int16, units int64) {
 		s := tx.change(i.segment(n))

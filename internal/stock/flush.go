@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
 )
 
-// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct transaction
+// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct command
 // over one segment: it may not have locked it yet, and rows come before names.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	switch tx.strategy {
@@ -84,6 +84,7 @@ func (tx *Tx) insertReservations(p *commit.Pipe) {
 	arg := db.ReservationInsertParams{Now: tx.Now}
 	pg.Grow(n, &arg.Tenants)
 	pg.Grow(n, &arg.Items, &arg.ReservationNos, &arg.Draws, &arg.States, &arg.Refs, &arg.Principals, &arg.RequestIds,
+		&arg.ClosedPrincipals,
 		&arg.ClosedRequestIds)
 	pg.Grow(n, &arg.ReservationIds, &arg.Quantities, &arg.Unsold, &arg.LifeMs)
 	pg.Grow(n, &arg.Segments)
@@ -105,12 +106,14 @@ func (tx *Tx) insertReservations(p *commit.Pipe) {
 		arg.ClosedAt = append(arg.ClosedAt, r.ClosedAt)
 		arg.Principals = append(arg.Principals, r.Principal)
 		arg.RequestIds = append(arg.RequestIds, r.RequestID)
-		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.ClosedRequestID)
+		arg.ClosedPrincipals = append(arg.ClosedPrincipals, r.closedPrincipal)
+		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.closedRequestID)
 	}
 	arg.Unsold, arg.Segments, arg.Draws, arg.Refs = pg.OrNull(arg.Unsold), pg.OrNull(arg.Segments),
 		pg.OrNull(arg.Draws), pg.OrNull(arg.Refs)
 	arg.LifeMs, arg.ExpiresAt, arg.ClosedAt, arg.ClosedRequestIds = pg.OrNull(arg.LifeMs), pg.OrNull(arg.ExpiresAt),
 		pg.OrNull(arg.ClosedAt), pg.OrNull(arg.ClosedRequestIds)
+	arg.ClosedPrincipals = pg.OrNull(arg.ClosedPrincipals)
 	p.Queue(func(d commit.DB) error { return q.ReservationInsert(p.Context(), d, arg) })
 }
 
@@ -146,7 +149,8 @@ func (tx *Tx) updateReservations(p *commit.Pipe) {
 		arg.States = append(arg.States, r.State)
 		arg.Unsold = append(arg.Unsold, r.Unsold)
 		arg.ClosedAt = append(arg.ClosedAt, r.ClosedAt)
-		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.ClosedRequestID)
+		arg.ClosedPrincipals = append(arg.ClosedPrincipals, r.closedPrincipal)
+		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.closedRequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.ReservationUpdate(p.Context(), d, arg) })
 }

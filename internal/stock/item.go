@@ -21,7 +21,7 @@ type PutItemCommand struct {
 	row  *commit.Row[ItemKey, Details]
 }
 
-// Need declares the item and its details.
+// Need names the item and its details.
 func (c *PutItemCommand) Need(tx *Tx) {
 	c.item = tx.item(c.Tenant, c.Item, c.Segments)
 	c.row = tx.details.Want(c.item.ItemKey)

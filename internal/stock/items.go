@@ -23,7 +23,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 }
 
 // CanOverlap is true unless an item is created or updated by PutItem: everything else depends on items and numbers.
-// Items that direct transactions change are locked at once: rows taken over would probably fail their confirmation.
+// Items that direct commands change are locked at once: rows taken over would probably fail their confirmation.
 func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 
 // TakeOver copies the segments of the preceding batch.
@@ -52,7 +52,7 @@ func (s *segment) takeOver(r *segment, writer *commit.Writer) {
 	}
 }
 
-// Lock locks and loads the segments, sorted by tenant, item and number. In a direct transaction the strategy decides.
+// Lock locks and loads the segments, sorted by tenant, item and number. In a direct command the strategy decides.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	switch tx.strategy {
 	case Advisory:
@@ -140,7 +140,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.ItemConfirm(p.Context(), d, arg) })
 }
 
-// Write updates the changed segments. A direct transaction over one segment has done so in Flush.
+// Write updates the changed segments. A direct command over one segment has done so in Flush.
 func (tx *Tx) Write(p *commit.Pipe) {
 	if tx.strategy == Batched {
 		tx.updateSegments(p)

@@ -170,7 +170,7 @@ func (h *history) end(ctx context.Context, client int, c historyCall) string {
 	if r, ok := c.command.(*stock.ReserveCommand); ok {
 		w = by(h.strategies[rand.IntN(len(h.strategies))], r)
 		if w.Direct != nil {
-			w.Direct.Tries = 10
+			w.Direct.Attempts = 10
 		}
 	}
 	out, err := h.engines[client%2].Do(ctx, w)

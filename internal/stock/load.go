@@ -46,7 +46,7 @@ func pageRow(no string, r db.ReservationLookupRow) db.ReservationPageRow {
 	return db.ReservationPageRow{ReservationNo: no, ReservationID: r.ReservationID, Quantity: r.Quantity,
 		Unsold: r.Unsold, Segment: r.Segment, Draws: r.Draws, State: r.State, Ref: r.Ref, LifeMs: r.LifeMs,
 		CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt, Principal: r.Principal,
-		RequestID: r.RequestID, ClosedRequestID: r.ClosedRequestID}
+		RequestID: r.RequestID, ClosedPrincipal: r.ClosedPrincipal, ClosedRequestID: r.ClosedRequestID}
 }
 
 func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
@@ -54,8 +54,9 @@ func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
 		Unsold: r.Unsold, State: r.State, Ref: pg.OrZero(r.Ref),
 		Life:      time.Duration(pg.OrZero(r.LifeMs)) * time.Millisecond,
 		CreatedAt: r.CreatedAt, ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
-		Principal: r.Principal, RequestID: r.RequestID, ClosedRequestID: pg.OrZero(r.ClosedRequestID),
-		segment: r.Segment, draws: r.Draws, seen: seen{state: r.State, unsold: r.Unsold}}
+		Principal: r.Principal, RequestID: r.RequestID, closedPrincipal: pg.OrZero(r.ClosedPrincipal),
+		closedRequestID: pg.OrZero(r.ClosedRequestID),
+		segment:         r.Segment, draws: r.Draws, seen: seen{state: r.State, unsold: r.Unsold}}
 }
 
 func (tx *Tx) lookupChanges(p *commit.Pipe) {

@@ -6,7 +6,7 @@ type Look struct {
 	item  *item
 }
 
-// Need declares the item, with all of its segments.
+// Need names the item, with all of its segments.
 func (l *Look) Need(tx *Tx, tenant int32, name string) { l.item = l.await.of(tx.item(tenant, name, 1)) }
 
 // Exists returns fault ITEM_NOT_FOUND if there is no such item.

@@ -53,7 +53,7 @@ func (p *plans) do(commands ...command) {
 	for i, c := range commands {
 		works[i] = submission(c)
 		if r, ok := c.(*stock.ReserveCommand); ok && r.Strategy != "" {
-			works[i].Direct = &commit.Direct{Tries: 1}
+			works[i].Direct = &commit.Direct{Attempts: 1}
 		}
 	}
 	for i, r := range p.engine.DoAll(context.Background(), works) {

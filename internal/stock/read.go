@@ -55,18 +55,14 @@ func (r *Reader) Items(ctx context.Context, tenant int32, prefix string, page Pa
 		func(row *db.ItemPageRow) (Item, error) { return itemOf(tenant, *row), nil })
 }
 
-// Reservation returns a reservation as recorded: one past its expiry stays reserved until the next commit on its item
-// or the scheduler makes it expire. Returns fault RESERVATION_NOT_FOUND.
+// Reservation returns a reservation as it counts now. Returns fault RESERVATION_NOT_FOUND.
 func (r *Reader) Reservation(ctx context.Context, k ItemKey, no string) (Reservation, error) {
-	rows, err := q.ReservationLookup(ctx, pg.Planned{DB: r.pool}, db.ReservationLookupParams{
-		Tenants: []int32{k.Tenant}, Items: []string{k.Item}, ReservationNos: []string{no}})
-	if err != nil {
-		return Reservation{}, err
-	}
-	if len(rows) == 0 {
+	row, err := q.ReservationGet(ctx, pg.Planned{DB: r.pool}, db.ReservationGetParams{TenantID: k.Tenant, Item: k.Item,
+		ReservationNo: no})
+	if errors.Is(err, pgx.ErrNoRows) {
 		return Reservation{}, reservationNotFound(k.Item, no)
 	}
-	return reservationOf(k, pageRow(no, rows[0])), nil
+	return reservationOf(k, db.ReservationPageRow(row)).at(row.Now), err
 }
 
 // Reservations lists the reservations of an item: all of them, or those in a state, by number; or the open ones, in the
@@ -108,7 +104,7 @@ func (r *Reader) Reservations(ctx context.Context, k ItemKey, state string, page
 	return reservationsOf(k, rows), next, err
 }
 
-// open lists open reservations.
+// open lists open reservations, by the time of the snapshot.
 func (r *Reader) open(ctx context.Context, k ItemKey, page Page) ([]Reservation, string, error) {
 	l := paging.Of("open reservations", k.Tenant, k.Item)
 	place, err := l.After(page.Token, 2)
@@ -145,7 +141,7 @@ func (r *Reader) open(ctx context.Context, k ItemKey, page Page) ([]Reservation,
 func reservationsOf(k ItemKey, rows []db.ReservationPageRow) []Reservation {
 	all := make([]Reservation, len(rows))
 	for n, row := range rows {
-		all[n] = reservationOf(k, row)
+		all[n] = reservationOf(k, row).at(row.Now)
 	}
 	return all
 }

@@ -16,15 +16,15 @@ type ReserveCommand struct {
 	Quantity      int64
 	Life          time.Duration
 	Ref           string
-	Strategy      string // of a direct transaction; any other is batched
+	Strategy      string // of a direct command; any other is batched
 
 	item     *item
 	row      *commit.Row[numbered, Reservation]
-	segments int // of a direct transaction: how many to lock, if one did not suffice
+	segments int // of a direct command: how many to lock, if one did not suffice
 	await    await
 }
 
-// Need declares the item and the number.
+// Need names the item and the number.
 func (c *ReserveCommand) Need(tx *Tx) {
 	c.item = c.await.of(c.need(tx))
 	c.row = tx.reservation(c.item, c.ReservationNo)

@@ -68,20 +68,22 @@ type Details struct {
 
 // Reservation is a number of units that are reserved, or were until it ended.
 type Reservation struct {
-	ID              int64
-	Item            string
-	ReservationNo   string
-	Quantity        int64 // 0: cancelled before it was made
-	Unsold          int64
-	State           string
-	Ref             string
-	Life            time.Duration // 0: sold directly, or cancelled before it was made
-	CreatedAt       time.Time
-	ExpiresAt       time.Time // zero: Life is 0
-	ClosedAt        time.Time // zero: it has not ended
-	Principal       string
-	RequestID       string
-	ClosedRequestID string // empty: it has not ended, it expired, or the call that made it ended it
+	ID            int64
+	Item          string
+	ReservationNo string
+	Quantity      int64 // 0: cancelled before it was made
+	Unsold        int64
+	State         string
+	Ref           string
+	Life          time.Duration // 0: sold directly, or cancelled before it was made
+	CreatedAt     time.Time
+	ExpiresAt     time.Time // zero: Life is 0
+	ClosedAt      time.Time // zero: it has not ended
+	Principal     string
+	RequestID     string
+
+	// The call that ended it. Empty: it has not ended, it expired, or the call that made it ended it.
+	closedPrincipal, closedRequestID string
 
 	segment int16
 	draws   []int64 // by segment; nil: segment gave all. Never changed in place.

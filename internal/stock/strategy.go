@@ -11,7 +11,7 @@ import (
 )
 
 // Strategies of deducting and reserving: how concurrent calls for one item are kept from selling a unit twice. A batch
-// decides in memory over rows that it has locked or taken over. The others are direct transactions (see
+// decides in memory over rows that it has locked or taken over. The others are direct commands (see
 // commit.Direct) of one call each, which use a single segment of the item, chosen by the number of the reservation. If
 // that one has too few units, or reservations that are due, the transaction runs again with all segments locked, so
 // that no item is falsely sold out. All strategies write the same rows, and any of them can run beside any other.
@@ -24,20 +24,20 @@ const (
 )
 
 const (
-	defaultTries = 3
-	triesPause   = 50 * time.Millisecond
+	defaultAttempts = 3
+	attemptsPause   = 50 * time.Millisecond
 )
 
-// Direct returns how a command of the strategy runs, with a number of tries or, if that is 0, the default. Nil: in a
+// Direct returns how a command of the strategy runs, with a number of attempts or, if that is 0, the default. Nil: in a
 // batch.
-func Direct(strategy string, tries int) *commit.Direct {
+func Direct(strategy string, attempts int) *commit.Direct {
 	if strategy == Batched {
 		return nil
 	}
-	return &commit.Direct{Tries: cmp.Or(tries, defaultTries), Pause: triesPause}
+	return &commit.Direct{Attempts: cmp.Or(attempts, defaultAttempts), Pause: attemptsPause}
 }
 
-// need declares the item: all of its segments, or, in a direct transaction, first one of them alone.
+// need declares the item: all of its segments, or, in a direct command, first one of them alone.
 func (c *ReserveCommand) need(tx *Tx) *item {
 	if !tx.direct || c.segments > 0 {
 		return tx.item(c.Tenant, c.Item, max(1, c.segments))
@@ -83,7 +83,7 @@ func (tx *Tx) level(i *item) {
 	}
 }
 
-// Layouts remembers how items are laid out, as far as that is not the default.
+// Layouts remembers segments and strategies of the items that do not have the defaults.
 type Layouts struct {
 	items *hint.Memory[ItemKey, layout]
 }

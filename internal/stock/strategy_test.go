@@ -26,7 +26,7 @@ func direct(strategy string, c *stock.ReserveCommand) *stock.ReserveCommand {
 func by(strategy string, c *stock.ReserveCommand) flow.Submission {
 	w := submission(direct(strategy, c))
 	if strategy != stock.Batched {
-		w.Direct = &commit.Direct{Tries: 500, Pause: time.Millisecond}
+		w.Direct = &commit.Direct{Attempts: 500, Pause: time.Millisecond}
 	}
 	return w
 }
@@ -240,7 +240,7 @@ func keyed(w flow.Submission, key string) flow.Submission {
 // onLocked sells a unit of a locked item under a key, with one try.
 func onLocked(strategy string) flow.Submission {
 	w := keyed(by(strategy, deduct("locked", strategy, 1)), "locked-"+strategy)
-	w.Direct.Tries = 1
+	w.Direct.Attempts = 1
 	return w
 }
 
@@ -268,7 +268,7 @@ func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := submission(direct(strategy, deduct(t.Name(), "n", 1)))
-			w.Direct = &commit.Direct{Tries: 1, Pause: time.Millisecond}
+			w.Direct = &commit.Direct{Attempts: 1, Pause: time.Millisecond}
 			done := make(chan string, 1)
 			go func() { done <- s.do(w) }()
 			got, before := "", "-" // the view reads the query before the wait: two readings must agree

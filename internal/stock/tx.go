@@ -14,7 +14,7 @@ type Tx struct {
 	sets
 	direct   bool
 	layouts  *Layouts
-	strategy string // of a direct transaction over one segment; else Batched
+	strategy string // of a direct command over one segment; else Batched
 
 	items     map[ItemKey]*item
 	segments  []*segment // of all items; in lock order from Lock or Read on
@@ -56,7 +56,7 @@ var (
 
 var _ commit.Optimistic = (*Tx)(nil)
 
-// NewTx returns the stock of an empty batch, or of a direct transaction. It uses and corrects what the server remembers
+// NewTx returns the stock of an empty batch, or of a direct command. It uses and corrects what the server remembers
 // of layouts.
 func NewTx(direct bool, layouts *Layouts) *Tx {
 	tx := &Tx{direct: direct, layouts: layouts, strategy: Batched, items: make(map[ItemKey]*item),

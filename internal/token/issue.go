@@ -18,7 +18,7 @@ type IssueCommand struct {
 // Issued is the answer to an IssueCommand.
 type Issued struct{ ExpiresAt time.Time }
 
-// Need declares nothing: new tokens have no rows yet.
+// Need names nothing: new tokens have no rows yet.
 func (c *IssueCommand) Need(*Tx) {}
 
 func (c *IssueCommand) Apply(tx *Tx) (any, error) {

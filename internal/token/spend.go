@@ -22,7 +22,7 @@ type Spend struct {
 	row *commit.Row[key, row]
 }
 
-// Need declares the token.
+// Need names the token.
 func (s *Spend) Need(tx *Tx) {
 	if s.row = nil; s.Token != "" {
 		s.row = tx.Want(key{s.Tenant, hashOf(s.Token)})

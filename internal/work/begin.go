@@ -42,7 +42,7 @@ type BeginCommand struct {
 	row *row
 }
 
-// Need declares the row, and draws a fence.
+// Need names the row, and draws a fence.
 func (c *BeginCommand) Need(tx *Tx) {
 	c.row = tx.Want(Key{c.Tenant, c.Scope, c.Key})
 	tx.begins++

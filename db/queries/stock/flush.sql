@@ -94,11 +94,13 @@ select commit_expect(count(*), cardinality(@items::text[])) from updated;
 
 -- name: ReservationInsert :exec
 insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, draws,
-    state, ref, life_ms, created_at, expires_at, closed_at, principal, request_id, closed_request_id)
+    state, ref, life_ms, created_at, expires_at, closed_at, principal, request_id, closed_principal,
+    closed_request_id)
 select u.tenant_id, u.item, u.reservation_no, u.reservation_id, u.quantity, coalesce(u.unsold, 0),
     coalesce(u.segment, 0), nullif(u.draws, '')::bigint[], u.state, nullif(u.ref, ''), nullif(u.life_ms, 0),
     @now::timestamptz, nullif(u.expires_at, '0001-01-01 00:00:00+00'),
-    nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id, nullif(u.closed_request_id, '')
+    nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id,
+    nullif(u.closed_principal, ''), nullif(u.closed_request_id, '')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
         unnest(@reservation_nos::text[]) as reservation_no, unnest(@reservation_ids::bigint[]) as reservation_id,
@@ -107,6 +109,7 @@ from (
         unnest(@refs::text[]) as ref, unnest(@life_ms::bigint[]) as life_ms,
         unnest(@expires_at::timestamptz[]) as expires_at, unnest(@closed_at::timestamptz[]) as closed_at,
         unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id,
+        unnest(@closed_principals::text[]) as closed_principal,
         unnest(@closed_request_ids::text[]) as closed_request_id
 ) u
 order by u.tenant_id, u.item collate "C", u.reservation_no collate "C";
@@ -117,12 +120,13 @@ order by u.tenant_id, u.item collate "C", u.reservation_no collate "C";
 with updated as (
     update stock_reservations r
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,
-        closed_request_id = nullif(y.closed_request_id, '')
+        closed_principal = nullif(y.closed_principal, ''), closed_request_id = nullif(y.closed_request_id, '')
     from (
         select unnest(@tids::tid[]) as tid, unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item,
             unnest(@reservation_nos::text[]) as reservation_no, unnest(@seen_unsold::bigint[]) as seen_unsold,
             unnest(@seen_states::text[]) as seen_state, unnest(@unsold::bigint[]) as unsold,
             unnest(@states::text[]) as state, unnest(@closed_at::timestamptz[]) as closed_at,
+            unnest(@closed_principals::text[]) as closed_principal,
             unnest(@closed_request_ids::text[]) as closed_request_id
         offset 0
     ) y

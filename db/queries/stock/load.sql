@@ -69,14 +69,15 @@ cross join lateral (
 
 -- name: ReservationLookup :many
 select u.n::integer as n, r.ctid, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref,
-    r.life_ms, r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+    r.life_ms, r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_principal,
+    r.closed_request_id
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@items::text[]) as item, unnest(@reservation_nos::text[]) as reservation_no
 ) u
 cross join lateral (
     select l.ctid, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
-        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id
     from stock_reservations l
     where l.tenant_id = u.tenant_id and l.item = u.item and l.reservation_no = u.reservation_no offset 0
 ) r;

@@ -1,9 +1,10 @@
--- Reads of stock beside the engine, each on one snapshot, planned with their actual values.
+-- Reads of stock beside the engine, each on one snapshot, planned with their actual values. A reservation whose time is
+-- over counts as expired, whether or not that is recorded.
 
 -- name: ItemRead :one
 -- An item with its counts over all segments.
-select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
-    i.sold, i.stocked
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy,
+    (i.available + r.due)::bigint as available, (i.reserved - r.due)::bigint as reserved, i.sold, i.stocked
 from stock_item_details d
 cross join lateral (
     select max(l.segments)::smallint as segments, max(l.strategy)::text as strategy,
@@ -11,12 +12,16 @@ cross join lateral (
         sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
     from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
 ) i
+cross join lateral (
+    select coalesce(sum(l.quantity), 0) as due from stock_reservations l
+    where l.tenant_id = d.tenant_id and l.item = d.item and l.state = 'reserved' and l.expires_at <= now() offset 0
+) r
 where d.tenant_id = @tenant_id::integer and d.item = @item::text;
 
 -- name: ItemPage :many
 -- Items after a given one whose names begin with a prefix. No item sorts after 32 times the last character, 128 bytes.
-select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
-    i.sold, i.stocked
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy,
+    (i.available + r.due)::bigint as available, (i.reserved - r.due)::bigint as reserved, i.sold, i.stocked
 from (
     select l.tenant_id, l.item, l.label, l.metadata, l.created_at, l.changed_at from stock_item_details l
     where l.tenant_id = @tenant_id::integer and l.item > @after::text and l.item >= @prefix::text
@@ -30,21 +35,35 @@ cross join lateral (
         sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
     from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
 ) i
+cross join lateral (
+    select coalesce(sum(l.quantity), 0) as due from stock_reservations l
+    where l.tenant_id = d.tenant_id and l.item = d.item and l.state = 'reserved' and l.expires_at <= now() offset 0
+) r
 order by d.item;
+
+-- name: ReservationGet :one
+select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id,
+    clock_timestamp()::timestamptz as now
+from stock_reservations l
+where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.reservation_no = @reservation_no::text;
 
 -- name: ReservationPage :many
 -- Reservations of an item after a given number, in the order of numbers. It reads at most a number of them.
 select r.reservation_no, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
-    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_principal, r.closed_request_id,
+    now()::timestamptz as now
 from (
     select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
-        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id
     from stock_reservations l
     where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.reservation_no > @after::text
     order by l.reservation_no
     limit @scan::integer
 ) r
-where @only_state::text = '' or r.state = @only_state::text
+where @only_state::text = '' or @only_state::text = case
+    when r.state = 'reserved' and r.expires_at <= now() then 'expired' else r.state
+end
 order by r.reservation_no
 limit @count::integer;
 
@@ -61,9 +80,10 @@ from (
 -- name: ReservationPageOpen :many
 -- Reservations of an item that have not ended, after a given one, in the order in which they expire.
 select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
-    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id,
+    now()::timestamptz as now
 from stock_reservations l
 where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.state = 'reserved'
-    and (l.expires_at, l.reservation_no) > (@after::timestamptz, @after_no::text)
+    and l.expires_at > now() and (l.expires_at, l.reservation_no) > (@after::timestamptz, @after_no::text)
 order by l.expires_at, l.reservation_no
 limit @count::integer;

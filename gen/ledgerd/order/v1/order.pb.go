@@ -410,7 +410,8 @@ func (x *BalancePart) GetAmount() string {
 // PurchaseKey names what makes two orders the same purchase.
 type PurchaseKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Parts, such as a user and a product. Empty: the order's subject, and the items of its lines.
+	// Parts, such as a user and a product. Empty: the order's subject, and the items of its lines, each once. An order
+	// without lines must have parts.
 	Parts []string `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
 	// For how long after the first order another one is the same purchase: 1 s to 10 years. Not set: 5 minutes. Repeats
 	// do not extend it. An order that is cancelled, also by time, ends it.

@@ -591,8 +591,7 @@ func (x *GetItemRequest) GetItem() string {
 
 type GetItemResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As recorded: units of a reservation count as reserved for some seconds after its expire_time, unless the item is
-	// used.
+	// As it counts now: units of a reservation are available from its expire_time on.
 	Item          *Item `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -96,8 +96,7 @@ type Reservation struct {
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Units that came back after the sale.
 	Unsold int64 `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
-	// State. GetReservation and ListReservations show it as recorded: after its expire_time a reservation stays RESERVED
-	// for some seconds, unless its item is used.
+	// State, as it counts now: EXPIRED from its expire_time on, if it has not ended before.
 	State ReservationState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
 	// Purpose, such as an order number, as the caller gave it. Empty: none.
 	Ref string `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -796,7 +795,7 @@ func (x *GetReservationRequest) GetReservationNo() string {
 
 type GetReservationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As recorded: after its expire_time it stays RESERVED for some seconds, unless its item is used.
+	// As it counts now.
 	Reservation   *Reservation `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -320,11 +320,13 @@ func (q *Queries) ItemUpdate(ctx context.Context, db DBTX, arg ItemUpdateParams)
 
 const reservationInsert = `-- name: ReservationInsert :exec
 insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, draws,
-    state, ref, life_ms, created_at, expires_at, closed_at, principal, request_id, closed_request_id)
+    state, ref, life_ms, created_at, expires_at, closed_at, principal, request_id, closed_principal,
+    closed_request_id)
 select u.tenant_id, u.item, u.reservation_no, u.reservation_id, u.quantity, coalesce(u.unsold, 0),
     coalesce(u.segment, 0), nullif(u.draws, '')::bigint[], u.state, nullif(u.ref, ''), nullif(u.life_ms, 0),
     $1::timestamptz, nullif(u.expires_at, '0001-01-01 00:00:00+00'),
-    nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id, nullif(u.closed_request_id, '')
+    nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id,
+    nullif(u.closed_principal, ''), nullif(u.closed_request_id, '')
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as item,
         unnest($4::text[]) as reservation_no, unnest($5::bigint[]) as reservation_id,
@@ -333,7 +335,8 @@ from (
         unnest($11::text[]) as ref, unnest($12::bigint[]) as life_ms,
         unnest($13::timestamptz[]) as expires_at, unnest($14::timestamptz[]) as closed_at,
         unnest($15::text[]) as principal, unnest($16::text[]) as request_id,
-        unnest($17::text[]) as closed_request_id
+        unnest($17::text[]) as closed_principal,
+        unnest($18::text[]) as closed_request_id
 ) u
 order by u.tenant_id, u.item collate "C", u.reservation_no collate "C"
 `
@@ -355,6 +358,7 @@ type ReservationInsertParams struct {
 	ClosedAt         []time.Time
 	Principals       []string
 	RequestIds       []string
+	ClosedPrincipals []string
 	ClosedRequestIds []string
 }
 
@@ -376,6 +380,7 @@ func (q *Queries) ReservationInsert(ctx context.Context, db DBTX, arg Reservatio
 		arg.ClosedAt,
 		arg.Principals,
 		arg.RequestIds,
+		arg.ClosedPrincipals,
 		arg.ClosedRequestIds,
 	)
 	return err
@@ -385,13 +390,14 @@ const reservationUpdate = `-- name: ReservationUpdate :exec
 with updated as (
     update stock_reservations r
     set unsold = y.unsold, state = y.state, closed_at = y.closed_at,
-        closed_request_id = nullif(y.closed_request_id, '')
+        closed_principal = nullif(y.closed_principal, ''), closed_request_id = nullif(y.closed_request_id, '')
     from (
         select unnest($2::tid[]) as tid, unnest($3::integer[]) as tenant_id, unnest($1::text[]) as item,
             unnest($4::text[]) as reservation_no, unnest($5::bigint[]) as seen_unsold,
             unnest($6::text[]) as seen_state, unnest($7::bigint[]) as unsold,
             unnest($8::text[]) as state, unnest($9::timestamptz[]) as closed_at,
-            unnest($10::text[]) as closed_request_id
+            unnest($10::text[]) as closed_principal,
+            unnest($11::text[]) as closed_request_id
         offset 0
     ) y
     where r.ctid = y.tid and r.tenant_id = y.tenant_id and r.item = y.item and r.reservation_no = y.reservation_no
@@ -411,6 +417,7 @@ type ReservationUpdateParams struct {
 	Unsold           []int64
 	States           []string
 	ClosedAt         []time.Time
+	ClosedPrincipals []string
 	ClosedRequestIds []string
 }
 
@@ -427,6 +434,7 @@ func (q *Queries) ReservationUpdate(ctx context.Context, db DBTX, arg Reservatio
 		arg.Unsold,
 		arg.States,
 		arg.ClosedAt,
+		arg.ClosedPrincipals,
 		arg.ClosedRequestIds,
 	)
 	return err

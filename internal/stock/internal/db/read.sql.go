@@ -11,8 +11,8 @@ import (
 )
 
 const itemPage = `-- name: ItemPage :many
-select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
-    i.sold, i.stocked
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy,
+    (i.available + r.due)::bigint as available, (i.reserved - r.due)::bigint as reserved, i.sold, i.stocked
 from (
     select l.tenant_id, l.item, l.label, l.metadata, l.created_at, l.changed_at from stock_item_details l
     where l.tenant_id = $1::integer and l.item > $2::text and l.item >= $3::text
@@ -26,6 +26,10 @@ cross join lateral (
         sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
     from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
 ) i
+cross join lateral (
+    select coalesce(sum(l.quantity), 0) as due from stock_reservations l
+    where l.tenant_id = d.tenant_id and l.item = d.item and l.state = 'reserved' and l.expires_at <= now() offset 0
+) r
 order by d.item
 `
 
@@ -90,8 +94,8 @@ func (q *Queries) ItemPage(ctx context.Context, db DBTX, arg ItemPageParams) ([]
 
 const itemRead = `-- name: ItemRead :one
 
-select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
-    i.sold, i.stocked
+select d.item, d.label, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy,
+    (i.available + r.due)::bigint as available, (i.reserved - r.due)::bigint as reserved, i.sold, i.stocked
 from stock_item_details d
 cross join lateral (
     select max(l.segments)::smallint as segments, max(l.strategy)::text as strategy,
@@ -99,6 +103,10 @@ cross join lateral (
         sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
     from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
 ) i
+cross join lateral (
+    select coalesce(sum(l.quantity), 0) as due from stock_reservations l
+    where l.tenant_id = d.tenant_id and l.item = d.item and l.state = 'reserved' and l.expires_at <= now() offset 0
+) r
 where d.tenant_id = $1::integer and d.item = $2::text
 `
 
@@ -121,7 +129,8 @@ type ItemReadRow struct {
 	Stocked   int64
 }
 
-// Reads of stock beside the engine, each on one snapshot, planned with their actual values.
+// Reads of stock beside the engine, each on one snapshot, planned with their actual values. A reservation whose time is
+// over counts as expired, whether or not that is recorded.
 // An item with its counts over all segments.
 func (q *Queries) ItemRead(ctx context.Context, db DBTX, arg ItemReadParams) (ItemReadRow, error) {
 	row := db.QueryRow(ctx, itemRead, arg.TenantID, arg.Item)
@@ -142,18 +151,80 @@ func (q *Queries) ItemRead(ctx context.Context, db DBTX, arg ItemReadParams) (It
 	return i, err
 }
 
+const reservationGet = `-- name: ReservationGet :one
+select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id,
+    clock_timestamp()::timestamptz as now
+from stock_reservations l
+where l.tenant_id = $1::integer and l.item = $2::text and l.reservation_no = $3::text
+`
+
+type ReservationGetParams struct {
+	TenantID      int32
+	Item          string
+	ReservationNo string
+}
+
+type ReservationGetRow struct {
+	ReservationNo   string
+	ReservationID   int64
+	Quantity        int64
+	Unsold          int64
+	Segment         int16
+	Draws           []int64
+	State           string
+	Ref             *string
+	LifeMs          *int64
+	CreatedAt       time.Time
+	ExpiresAt       *time.Time
+	ClosedAt        *time.Time
+	Principal       string
+	RequestID       string
+	ClosedPrincipal *string
+	ClosedRequestID *string
+	Now             time.Time
+}
+
+func (q *Queries) ReservationGet(ctx context.Context, db DBTX, arg ReservationGetParams) (ReservationGetRow, error) {
+	row := db.QueryRow(ctx, reservationGet, arg.TenantID, arg.Item, arg.ReservationNo)
+	var i ReservationGetRow
+	err := row.Scan(
+		&i.ReservationNo,
+		&i.ReservationID,
+		&i.Quantity,
+		&i.Unsold,
+		&i.Segment,
+		&i.Draws,
+		&i.State,
+		&i.Ref,
+		&i.LifeMs,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.ClosedAt,
+		&i.Principal,
+		&i.RequestID,
+		&i.ClosedPrincipal,
+		&i.ClosedRequestID,
+		&i.Now,
+	)
+	return i, err
+}
+
 const reservationPage = `-- name: ReservationPage :many
 select r.reservation_no, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
-    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_principal, r.closed_request_id,
+    now()::timestamptz as now
 from (
     select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
-        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id
     from stock_reservations l
     where l.tenant_id = $1::integer and l.item = $2::text and l.reservation_no > $3::text
     order by l.reservation_no
     limit $4::integer
 ) r
-where $5::text = '' or r.state = $5::text
+where $5::text = '' or $5::text = case
+    when r.state = 'reserved' and r.expires_at <= now() then 'expired' else r.state
+end
 order by r.reservation_no
 limit $6::integer
 `
@@ -182,7 +253,9 @@ type ReservationPageRow struct {
 	ClosedAt        *time.Time
 	Principal       string
 	RequestID       string
+	ClosedPrincipal *string
 	ClosedRequestID *string
+	Now             time.Time
 }
 
 // Reservations of an item after a given number, in the order of numbers. It reads at most a number of them.
@@ -217,7 +290,9 @@ func (q *Queries) ReservationPage(ctx context.Context, db DBTX, arg ReservationP
 			&i.ClosedAt,
 			&i.Principal,
 			&i.RequestID,
+			&i.ClosedPrincipal,
 			&i.ClosedRequestID,
+			&i.Now,
 		); err != nil {
 			return nil, err
 		}
@@ -266,10 +341,11 @@ func (q *Queries) ReservationPageEnd(ctx context.Context, db DBTX, arg Reservati
 
 const reservationPageOpen = `-- name: ReservationPageOpen :many
 select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
-    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_principal, l.closed_request_id,
+    now()::timestamptz as now
 from stock_reservations l
 where l.tenant_id = $1::integer and l.item = $2::text and l.state = 'reserved'
-    and (l.expires_at, l.reservation_no) > ($3::timestamptz, $4::text)
+    and l.expires_at > now() and (l.expires_at, l.reservation_no) > ($3::timestamptz, $4::text)
 order by l.expires_at, l.reservation_no
 limit $5::integer
 `
@@ -297,7 +373,9 @@ type ReservationPageOpenRow struct {
 	ClosedAt        *time.Time
 	Principal       string
 	RequestID       string
+	ClosedPrincipal *string
 	ClosedRequestID *string
+	Now             time.Time
 }
 
 // Reservations of an item that have not ended, after a given one, in the order in which they expire.
@@ -331,7 +409,9 @@ func (q *Queries) ReservationPageOpen(ctx context.Context, db DBTX, arg Reservat
 			&i.ClosedAt,
 			&i.Principal,
 			&i.RequestID,
+			&i.ClosedPrincipal,
 			&i.ClosedRequestID,
+			&i.Now,
 		); err != nil {
 			return nil, err
 		}
