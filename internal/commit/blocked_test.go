@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -154,13 +152,13 @@ func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
 	done := make(chan []Result, 1)
 	go func() { done <- e.DoAll(within(t, time.Minute), submissions) }()
 	eventually(t, "the others are committed", func() bool { return w.int("select count(*) from toy_log") == n-1 })
-	blocked := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("blocked"))
+	blocked := e.attempts(blocked)
 	// Three of the whole batch, then one a level, and a few of the retries; 127 if each of the 65 is searched.
 	if blocked > 40 {
 		t.Errorf("%v attempts were blocked", blocked)
 	}
 	// While the row is held, further commands that need it go to the blocked ones at once, and no batch waits for them.
-	before := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("conflicted"))
+	before := e.attempts(conflicted)
 	var late []<-chan answer
 	for range n {
 		late = append(late, e.start(within(t, time.Minute), submission(add("c0", 1))))
@@ -168,7 +166,7 @@ func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("conflicted")) - before; n > 8 {
+	if n := e.attempts(conflicted) - before; n > 8 {
 		t.Errorf("%v batches met the held row", n)
 	}
 	end()
@@ -202,7 +200,7 @@ func TestAWriterDoesNotSearchForManyHeldRows(t *testing.T) {
 	if _, err := e.Do(within(t, time.Minute), submission(add(fmt.Sprint("c", n), 1))); err != nil {
 		t.Error(err)
 	}
-	if blocked := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("blocked")); blocked > n {
+	if blocked := e.attempts(blocked); blocked > n {
 		t.Errorf("a call waited for %v attempts", blocked)
 	}
 	end()

@@ -177,7 +177,7 @@ type Metrics struct {
 	keys      *prometheus.CounterVec
 	replayAge prometheus.Histogram
 	overlaps  prometheus.Counter
-	attempts  *prometheus.CounterVec
+	attempts  [endings]prometheus.Counter
 	culprits  prometheus.Counter
 	lockWaits prometheus.Counter
 	deadlocks prometheus.Counter
@@ -208,10 +208,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name:    "replay_age_seconds",
 			Help:    "Time from the call that ran to a repeat that got the recorded answer. The life of keys must be longer than nearly all of these.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
-		overlaps: counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
-			Name: "attempts_total",
-			Help: "Attempts to commit a batch, by ending: done; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
+		overlaps:  counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
 		culprits:  counter("culprits_total", "Commands that the database rejected."),
 		lockWaits: counter("lock_waits_total", "Commands postponed because another transaction had locked their rows."),
 		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
@@ -220,10 +217,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		panics:  counter("panics_total", "Recovered panics, in commands, participants or observers: each is a defect."),
 		refused: counter("busy_total", "Commands refused because the queue was full."),
 	}
+	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
+		Name: "attempts_total",
+		Help: "Attempts to commit a batch, by ending: done; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"})
+	for end := range endings {
+		m.attempts[end] = attempts.WithLabelValues(end.String())
+	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"),
 		m.stages.WithLabelValues("flush")
 	if reg != nil {
-		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.attempts, m.culprits, m.lockWaits,
+		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, attempts, m.culprits, m.lockWaits,
 			m.deadlocks, m.unknown, m.panics, m.refused)
 	}
 	return m
@@ -243,7 +246,7 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 }
 
 func (m *Metrics) countAttempt(end ending, err error) {
-	m.attempts.WithLabelValues(end.String()).Inc()
+	m.attempts[end].Inc()
 	if err != nil && isDeadlock(err) {
 		m.deadlocks.Inc()
 	}

@@ -18,8 +18,8 @@ func (e *toyEngine) submitUntil(s Submission[*toyTx], deadline time.Time) (*job[
 	return j, wait
 }
 
-func (e *toyEngine) attempts(ending string) float64 {
-	return testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues(ending))
+func (e *toyEngine) attempts(end ending) float64 {
+	return testutil.ToFloat64(e.Engine.metrics.attempts[end])
 }
 
 func (b *blockedJobs[T]) waiting() int {
@@ -47,16 +47,16 @@ func TestEveryBlockedCommandIsAnsweredAtItsDeadline(t *testing.T) {
 	for _, c := range left {
 		<-c
 	}
-	answered, rounds := func() bool { return late.state.Load() == finished }, e.attempts("blocked")
+	answered, rounds := func() bool { return late.state.Load() == finished }, e.attempts(blocked)
 	eventually(t, "the late one is answered", func() bool {
 		e.submitUntil(submission(add("c0", 1)), time.Now().Add(time.Minute))
-		return answered() || e.attempts("blocked") > rounds+100
+		return answered() || e.attempts(blocked) > rounds+100
 	})
 	if !answered() {
 		t.Error("no answer, after 100 attempts")
 	}
 	eventually(t, "those that left are forgotten", func() bool {
-		return e.queue.depth() >= 3*e.blocked.waiting() || e.attempts("blocked") > rounds+200
+		return e.queue.depth() >= 3*e.blocked.waiting() || e.attempts(blocked) > rounds+200
 	})
 	if n := e.blocked.waiting(); 3*n > e.queue.depth() {
 		t.Errorf("%d commands are kept, for callers of %d", n, e.queue.depth()/3)
@@ -84,14 +84,14 @@ func TestARowIsHeldAgain(t *testing.T) {
 	again = w.holder("select from toy_counters where id = 'c1' for update")
 	met := 0.0
 	for round := range 8 {
-		before := e.attempts("conflicted")
+		before := e.attempts(conflicted)
 		for i := range n {
 			calls = append(calls, e.start(ctx, submission(add("c1", 1).named(fmt.Sprint(round, i)))))
 			if _, err := e.Do(ctx, submission(add(fmt.Sprint("c", 2+i%(n-2)), 1))); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if met = e.attempts("conflicted") - before; met <= 2 {
+		if met = e.attempts(conflicted) - before; met <= 2 {
 			break
 		}
 	}
@@ -128,7 +128,7 @@ func TestCallersWithLittleTimeDoNotDelayOthers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := e.attempts("conflicted"); n > 10 {
+	if n := e.attempts(conflicted); n > 10 {
 		t.Errorf("%v batches met the held row", n)
 	}
 	stop.Store(true)
@@ -189,7 +189,7 @@ func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
 	if a := <-blocked; reason(a.err) != "ROWS_LOCKED" && reason(a.err) != "OUTCOME_UNKNOWN" {
 		t.Errorf("answered %v", a.err) // on a slow machine the deadline may pass during an attempt
 	}
-	if n := e.attempts("lost"); n > 0 {
+	if n := e.attempts(lost); n > 0 {
 		t.Errorf("%v connections were lost", n)
 	}
 	end()

@@ -262,6 +262,39 @@ func (o onDomain[P]) Need(tx *Tx) { o.command.Need(o.domain.of(tx)) }
 
 func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
 
+// audited returns the command on Tx that a domain's command became. If that changes settings, the returned command adds
+// the changes to the audit log.
+func audited(c Command, domain any) Command {
+	if changes, ok := domain.(audit.Audited); ok {
+		return auditedCommand{c, changes}
+	}
+	return c
+}
+
+type auditedCommand struct {
+	Command
+	changes audit.Audited
+}
+
+func (c auditedCommand) Need(tx *Tx) {
+	c.Command.Need(tx)
+	audits.of(tx)
+}
+
+func (c auditedCommand) Apply(tx *Tx) (any, error) {
+	answer, err := c.Command.Apply(tx)
+	if _, repeat := answer.(commit.Repeat); repeat || err != nil {
+		return answer, err
+	}
+	caller, changes := c.changes.Changes()
+	for _, x := range changes {
+		if err := audits.of(tx).Add(caller, x); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
+}
+
 // Guard runs the command's Guard, if it has one.
 func (o onDomain[P]) Guard(tx *Tx) error {
 	if g, ok := o.command.(commit.Guarded[P]); ok {

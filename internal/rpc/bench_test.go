@@ -43,7 +43,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
 		ByName("Transfer")
-	h := NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), connect.NewUnaryHandlerSimple(
+	h := NewAdmission(nil).Handler(slog.New(slog.DiscardHandler), connect.NewUnaryHandlerSimple(
 		ledgerv1connect.LedgerServiceTransferProcedure, work, append(gate.Options(), connect.WithSchema(method))...))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())

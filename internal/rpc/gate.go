@@ -26,7 +26,7 @@ import (
 )
 
 // Gate is the interceptor of every service. It authenticates the caller, admits large requests before they are read,
-// validates the message, encodes errors, and counts calls. Admission.Incoming sets the request's id and its body.
+// validates the message, encodes errors, and counts calls. Admission.Handler sets the request's id and its body.
 type Gate struct {
 	// Authenticate returns the identity behind an API key or a token. Nil: every caller is Anyone.
 	Authenticate func(ctx context.Context, key string) (access.Identity, error)

@@ -36,7 +36,7 @@ type request struct {
 	calls    *access.Calls       // of the API key: nil, or one that admitted this call
 	conn     *connection         // nil: not over HTTP/1
 	timeout  time.Duration       // of a write of the response
-	response share               // of the memory of large responses
+	response *share              // of the memory of large responses; nil: it is small
 }
 
 type requestKey struct{}
@@ -47,14 +47,14 @@ func requestOf(ctx context.Context) *request {
 	return r
 }
 
-// Incoming takes in every request: it gives the request an id, logs a panic, limits the body, leaves a large one unread
+// Handler takes in every request: it gives the request an id, logs a panic, limits the body, leaves a large one unread
 // until the gate admits it, and gives back what request and response took when the response is written.
-func (a *Admission) Incoming(log *slog.Logger, next http.Handler) http.Handler {
+func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer logPanic(log, r)
 		nameRequest(w, r)
 		in := &request{timeout: a.writeTimeout}
-		defer func() { in.response.release(); in.calls.Leave() }()
+		defer in.close()
 		if r.ProtoMajor == 1 {
 			in.conn, _ = r.Context().Value(connectionKey{}).(*connection)
 			in.deadline()
@@ -69,13 +69,25 @@ func (a *Admission) Incoming(log *slog.Logger, next http.Handler) http.Handler {
 		if r.Method == http.MethodGet {
 			length = max(length, len(r.URL.RawQuery)) // holds the message
 		}
-		if r.Body = newBody(r); length < 0 || length > smallRequest || zipped {
-			in.intake = &intake{raw: r.Body, length: length, zipped: zipped, admission: a}
-			defer a.release(&in.intake.ticket)
+		if 0 <= length && length <= smallRequest && !zipped {
+			r.Body = newBody(r, smallRequest)
+		} else {
+			in.intake = &intake{raw: newBody(r, bodyLimit(r.URL.Path)), length: length, zipped: zipped, admission: a}
 			r.Body = in.intake
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// close gives back what the request and its response have taken.
+func (r *request) close() {
+	if r.intake != nil {
+		r.intake.admission.release(&r.intake.ticket)
+	}
+	if r.response != nil {
+		r.response.release()
+	}
+	r.calls.Leave()
 }
 
 // nameRequest gives a request an id, unless it has a valid one, and sets the same id on the response.
@@ -124,12 +136,8 @@ type body struct {
 	left  int
 }
 
-// newBody limits the body of a request. Reflection is a stream of requests, each of which has the limit.
-func newBody(r *http.Request) *body {
-	limit := requestLimit(r.URL.Path)
-	if strings.HasPrefix(r.URL.Path, "/grpc.reflection.") {
-		limit = maxRequestBytes
-	}
+// newBody limits the body of a request.
+func newBody(r *http.Request, limit int) *body {
 	return &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), limit: limit, left: limit + frameBytes}
 }
 

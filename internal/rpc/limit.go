@@ -41,6 +41,15 @@ func requestLimit(procedure string) int {
 	return limit
 }
 
+// bodyLimit returns the largest size of the body of a request. Reflection is a stream of requests, each of which has
+// the limit.
+func bodyLimit(path string) int {
+	if strings.HasPrefix(path, "/grpc.reflection.") {
+		return maxRequestBytes
+	}
+	return requestLimit(path)
+}
+
 // unbounded is the size of what has no bound. Sizes saturate there.
 const unbounded = maxRequestBytes
 

@@ -102,7 +102,8 @@ func (r *Reads) run(ctx context.Context, id access.Identity,
 		return res, nil
 	}
 	if in, size := requestOf(ctx), proto.Size(res.Any().(proto.Message)); in != nil && size > largeResponse {
-		return res, r.bytes.enter(ctx, &in.response, id, size)
+		in.response = &share{}
+		return res, r.bytes.enter(ctx, in.response, id, size)
 	}
 	return res, nil
 }

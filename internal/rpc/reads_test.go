@@ -113,7 +113,7 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
-	s := httptest.NewUnstartedServer(requests.Incoming(slog.New(slog.DiscardHandler), h))
+	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
 	s.Config.ConnContext = WithConnection
 	s.Start()
 	t.Cleanup(s.Close)
@@ -203,7 +203,7 @@ func TestErrorOfASilentStreamArrives(t *testing.T) {
 		}, append(gate.Options(), connect.WithSchema(method))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = 50 * time.Millisecond
-	s := httptest.NewUnstartedServer(requests.Incoming(slog.New(slog.DiscardHandler), h))
+	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
 	s.Config.ConnContext = WithConnection
 	s.Start()
 	t.Cleanup(s.Close)

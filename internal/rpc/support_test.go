@@ -55,7 +55,7 @@ func newEdge(t *testing.T) *edge {
 	mux := http.NewServeMux()
 	mux.Handle(Supported(ledgerv1connect.NewLedgerServiceHandler(e, gate.Options()...)))
 	mux.HandleFunc("/", NotFound)
-	e.Server = httptest.NewUnstartedServer(NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), mux))
+	e.Server = httptest.NewUnstartedServer(NewAdmission(nil).Handler(slog.New(slog.DiscardHandler), mux))
 	e.Config.Protocols = new(http.Protocols)
 	e.Config.Protocols.SetHTTP1(true)
 	e.Config.Protocols.SetUnencryptedHTTP2(true)

@@ -16,7 +16,7 @@ import (
 // Serve serves a handler of services as a Server serves its own, until the context ends. Benchmarks serve other systems
 // with it, to compare them over the same HTTP.
 func Serve(ctx context.Context, listen string, h http.Handler) error {
-	s := newHTTP(rpc.NewAdmission(nil).Incoming(slog.New(slog.DiscardHandler), h), readTimeout)
+	s := newHTTP(rpc.NewAdmission(nil).Handler(slog.New(slog.DiscardHandler), h), readTimeout)
 	s.Addr = listen
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()

@@ -88,7 +88,7 @@ func serving(h http.Handler, within time.Duration) *httptest.Server {
 func TestPanicIsLoggedWithTheRequestID(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
-	s := serving(rpc.NewAdmission(nil).Incoming(slog.New(slog.NewJSONHandler(&log, nil)), http.HandlerFunc(
+	s := serving(rpc.NewAdmission(nil).Handler(slog.New(slog.NewJSONHandler(&log, nil)), http.HandlerFunc(
 		func(http.ResponseWriter, *http.Request) { panic("unexpected") })), time.Minute)
 	req, err := http.NewRequest("GET", s.URL+"/path", nil)
 	if err != nil {

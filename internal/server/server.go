@@ -303,7 +303,7 @@ func (s *Server) routes() http.Handler {
 	s.reports(mux)
 	s.callbacks(mux)
 	mux.Handle("GET /metrics", gate.RequireAdmin(metricsHandler(s.registry)))
-	handler := crossOrigin(s.options.Origins, rpc.NewAdmission(s.registry).Incoming(s.log, mux))
+	handler := crossOrigin(s.options.Origins, rpc.NewAdmission(s.registry).Handler(s.log, mux))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler, s.options.Origins...)
 	}
