@@ -31,7 +31,9 @@ func restartWithLocks(s *servertest.Site) (lock pgx.Tx) {
 	s.T.Helper()
 	s.Server.Stop()
 	ctx := context.Background()
-	_, err1 := s.Pool.Exec(ctx, "update stock_reservations set life_ms = 1, expires_at = created_at + interval '1 ms'")
+	_, err1 := s.Pool.Exec(ctx, `set session_replication_role = replica;
+		update stock_reservations set life_ms = 1, expires_at = created_at + interval '1 ms';
+		reset session_replication_role`)
 	_, err2 := s.Pool.Exec(ctx, "update stock_items set next_expiry_at = (select min(expires_at) from stock_reservations)")
 	lock, err3 := s.Pool.Begin(ctx)
 	if err := errors.Join(err1, err2, err3); err != nil {
