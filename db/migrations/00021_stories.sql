@@ -195,17 +195,22 @@ cross join lateral (
         o.request_id
     from (select where o.sale is not null) f
     union all
-    -- A state that cancels gives the claim back, unless its window has ended, or a buyer may only have one order.
+    -- The first state that cancels gives the claim back, unless its window is over, or a buyer may have one order only.
     select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"), 'given back',
         h.principal, h.request_id
-    from machine_history h
-    join machine_definitions d on d.tenant_id = h.tenant_id and d.machine = h.machine and d.version = h.version
-    where (o.purchase_parts is not null or o.sale is not null and not o.once)
-        and h.tenant_id = o.tenant_id and h.instance_id = o.order_id
-        and d.definition -> 'states' @> jsonb_build_array(
-            jsonb_build_object('name', h.to_state, 'order_parts', 'cancel'))
-        and (o.purchase_parts is null
-            or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0))
+    from (
+        select v.recorded_at, v.principal, v.request_id
+        from machine_history v
+        join machine_definitions d on d.tenant_id = v.tenant_id and d.machine = v.machine and d.version = v.version
+        where (o.purchase_parts is not null or o.sale is not null and not o.once)
+            and v.tenant_id = o.tenant_id and v.instance_id = o.order_id
+            and d.definition -> 'states' @> jsonb_build_array(
+                jsonb_build_object('name', v.to_state, 'order_parts', 'cancel'))
+        order by v.revision
+        limit 1
+    ) h
+    where o.purchase_parts is null
+        or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0)
     union all
     select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
     from jsonb_array_elements(o.lines) with ordinality as l (line, n)

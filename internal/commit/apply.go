@@ -55,6 +55,7 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 		}
 		j.err = rowsLocked(j.err)
 	case errors.Is(j.err, ErrLater):
+		j.held = errors.Is(j.err, ErrHeld)
 		j.err, j.deferred = nil, true
 		return
 	}

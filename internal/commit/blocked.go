@@ -96,6 +96,18 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 	})
 }
 
+// blockHeld blocks jobs of ErrHeld, without marking their rows: other jobs need not wait.
+func (e *Engine[T]) blockHeld(jobs []*job[T]) {
+	unclaim(jobs)
+	for _, j := range jobs {
+		j.held = false
+		j.awaitsRows.Store(true)
+	}
+	for _, j := range e.failLate(jobs, ErrHeld) {
+		e.block(j)
+	}
+}
+
 // block moves a job without effect to the blocked jobs.
 func (e *Engine[T]) block(j *job[T]) {
 	e.blocked.mu.Lock()

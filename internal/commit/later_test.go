@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -83,5 +84,52 @@ func TestCancelledDeferredCallMayBeRetried(t *testing.T) {
 	}
 	if _, err := e.Do(within(t, 10*time.Second), keyed("k", add("c0", 1))); err != nil || w.value("c0") != 1_000_001 {
 		t.Errorf("%v; the counter is %d", err, w.value("c0"))
+	}
+}
+
+// A command that depends on a row that another transaction holds is tried again, now and then, while others commit. It
+// ends with ROWS_LOCKED when its caller's time is over, and in a dry run at once.
+func TestHeldCommandsAreTriedAgainUntilTheirDeadline(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	e := w.engine()
+	var tries atomic.Int64
+	held := add("c0", 1)
+	held.onApply = func(*toyTx) error {
+		if tries.Add(1) < 4 {
+			return ErrHeld
+		}
+		return nil
+	}
+	for _, direct := range []*Direct{nil, {Attempts: 1}} {
+		tries.Store(0)
+		first := submission(held)
+		first.Direct = direct
+		answered := make(chan answer, 1)
+		go func() {
+			out, err := e.Do(within(t, time.Minute), first)
+			answered <- answer{out, err}
+		}()
+		if _, err := e.Do(within(t, time.Minute), submission(add("c1", 1))); err != nil {
+			t.Error(err)
+		}
+		if a := <-answered; a.err != nil || tries.Load() != 4 {
+			t.Errorf("after %d attempts: %v", tries.Load(), a.err)
+		}
+	}
+	if w.value("c0") != 1_000_002 || w.value("c1") != 1_000_002 {
+		t.Errorf("the counters are %d and %d", w.value("c0"), w.value("c1"))
+	}
+	tries.Store(0)
+	never := add("c2", 1)
+	never.onApply = func(*toyTx) error { tries.Add(1); return ErrHeld }
+	if _, err := e.Do(within(t, time.Second), submission(never)); reason(err) != "ROWS_LOCKED" || tries.Load() < 2 ||
+		tries.Load() > 60 {
+		t.Errorf("after %d attempts: %v", tries.Load(), err)
+	}
+	dry := submission(never)
+	dry.DryRun = true
+	if _, err := e.Do(within(t, time.Minute), dry); reason(err) != "ROWS_LOCKED" {
+		t.Errorf("dry run: %v", err)
 	}
 }

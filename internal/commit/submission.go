@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +68,11 @@ var ErrMoreRows = errors.New("commit: the command needs more rows")
 // makes, such as holds that have expired, or it has to see what this batch or another process commits. The batch
 // commits without it. A dry run is rerun instead, as after ErrMoreRows.
 var ErrLater = errors.New("commit: the command has to run in a later batch")
+
+// ErrHeld is an ErrLater of a command that depends on a row that another transaction holds, and for which the attempt
+// did not wait. The command is tried again every 20 to 40 ms, until its time is over: then it fails with ROWS_LOCKED.
+// A dry run does so at once.
+var ErrHeld = fmt.Errorf("%w: another transaction holds a row of it", ErrLater)
 
 // Key is a request key.
 type Key struct {
@@ -142,6 +148,7 @@ type job[T any] struct {
 	attempts   int   // failed ones of a direct command
 	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
 	deferred   bool  // by ErrLater: runs after its batch has committed
+	held       bool  // by ErrHeld
 
 	// State of one attempt; valid once it has committed.
 	out   Outcome

@@ -239,13 +239,18 @@ func (w *writer[T]) failedAttempt(a *attempt[T], live []*job[T], err error) ([]*
 	return live, end, err
 }
 
-// answer answers every job with its committed outcome, and returns the jobs deferred by ErrLater.
+// answer answers every job with its committed outcome, and returns the jobs deferred by ErrLater. It blocks those of
+// ErrHeld.
 func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
+	var held []*job[T]
 	for _, j := range jobs {
 		switch {
 		case j.deferred && j.err == nil:
-			j.deferred = false
-			later = append(later, j)
+			if j.deferred = false; j.held {
+				held = append(held, j)
+			} else {
+				later = append(later, j)
+			}
 			continue
 		case j.kept == nil:
 		case j.kept == j.found:
@@ -260,6 +265,9 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 		e.finish(j, j.out, j.err)
 	}
 	unclaim(later)
+	if len(held) > 0 {
+		e.blockHeld(held)
+	}
 	return later
 }
 

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
@@ -43,8 +45,19 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	if err := sell("s1"); err != nil {
 		t.Errorf("the unit of the other reservation: %v", err)
 	}
-	if err := sell("s2"); err == nil {
-		t.Error("the unit of the held reservation is sold")
+	if err := sell("s2"); !fault.Is(err, fault.RowsLocked) {
+		t.Errorf("the unit of the held reservation: %v", err)
+	}
+	made := make(chan string, 1)
+	go func() {
+		made <- m.batch(0, newOrder("o", plain, func(c *flow.CreateOrder) {
+			c.Reserve, c.Lines = true, []order.Line{{Item: "cup", Quantity: 1}}
+		}))[0]
+	}()
+	select {
+	case got := <-made:
+		t.Errorf("before the reservation was released: %s", got)
+	case <-time.After(200 * time.Millisecond):
 	}
 	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) from stock_reservations"); got != "r1 reserved, r2 expired, s1 sold" {
 		t.Error(got)
@@ -52,8 +65,10 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	if err := held.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	m.wants(reserve("s3", 0), "ok")
-	if got := m.text("select format('%s %s %s', available, reserved, sold) from stock_items where item = 'cup'"); got != "0 0 2" {
+	if got := <-made; got != "o awaiting_payment" {
+		t.Error(got)
+	}
+	if got := m.text("select format('%s %s %s', available, reserved, sold) from stock_items where item = 'cup'"); got != "0 1 1" {
 		t.Error(got)
 	}
 }

@@ -24,7 +24,7 @@ type PutSale struct {
 	sale.Named
 
 	row     *sale.Row
-	item    stock.Look
+	item    *stock.Look
 	machine *machine.Look
 }
 
@@ -32,7 +32,7 @@ type PutSale struct {
 func (c *PutSale) Need(tx *Tx) {
 	audits.of(tx)
 	c.row = tx.Sales().WantPut(c.Key)
-	c.item.Need(tx.Stock(), c.Key.Tenant, c.Item)
+	c.item = tx.Stock().Look(c.Key.Tenant, c.Item)
 	if c.Order != nil {
 		tx.Ledger().SeeAsset(c.Key.Tenant, c.Order.Asset)
 		if c.Order.Payee != "" {
@@ -125,8 +125,7 @@ type Grab struct {
 	sale sale.Sale // as Need expected it
 	// found is the sale as an earlier attempt found it: perhaps changed by another command of the batch.
 	found *sale.Sale
-	known bool // some sale was known to Need
-	item  stock.Look
+	item  *stock.Look
 	// mayWin: the rows that a winner needs are named. Grabs of an item that was last seen without units skip them.
 	mayWin   bool
 	order    *CreateOrder
@@ -155,11 +154,11 @@ func (c *Grab) Need(tx *Tx) {
 	if c.found != nil {
 		known, ok = *c.found, true
 	}
-	if c.known = ok; !ok {
+	if !ok {
+		c.item = nil
 		return
 	}
-	c.sale = known
-	c.item.Need(tx.Stock(), c.Tenant, known.Item)
+	c.sale, c.item = known, tx.Stock().Look(c.Tenant, known.Item)
 	c.mayWin = c.mayWin || !empty
 	facts := c.facts()
 	if known.Order != nil {
@@ -216,7 +215,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.known || !s.Equal(&c.sale) {
+	if c.item == nil || !s.Equal(&c.sale) {
 		found := *s
 		c.found = &found
 		return nil, commit.ErrMoreRows

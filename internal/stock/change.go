@@ -15,15 +15,14 @@ type ChangeCommand struct {
 	ReservationNo string // of an Unsell
 	Reason        string
 
-	await await
-	item  *item
-	name  *commit.Row[numbered, Change]
-	sold  *commit.Row[numbered, Reservation]
+	item *item
+	name *commit.Row[numbered, Change]
+	sold *commit.Row[numbered, Reservation]
 }
 
 // Need names the item, the number, and the reservation of an unsell.
 func (c *ChangeCommand) Need(tx *Tx) {
-	c.item = c.await.of(tx.item(c.Tenant, c.Item, 1))
+	c.item = tx.item(c.Tenant, c.Item, 1)
 	c.name = tx.changes.Want(numbered{c.item.ItemKey, c.ChangeNo})
 	if c.Kind == Unsell {
 		c.sold = tx.reservation(c.item, c.ReservationNo)
@@ -87,7 +86,7 @@ func (s *segment) addStock(units int64) {
 // remove takes available units away.
 func (c *ChangeCommand) remove(tx *Tx) error {
 	left := -c.Quantity
-	if short, err := c.item.lacks(left, &c.await); err != nil {
+	if short, err := c.item.lacks(left); err != nil {
 		return err
 	} else if short {
 		available := c.item.counts().Available

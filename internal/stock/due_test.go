@@ -65,6 +65,10 @@ func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 				t.Errorf("answered before the reservation was released: %s", got)
 			case <-time.After(300 * time.Millisecond):
 			}
+			s.wants(restock("tea", "r2", 1), "r2: restock 1 of 11")
+			if got := s.do(by(strategy, deduct("tea", "small", 1))); got != "small: 1 sold" {
+				t.Error(got)
+			}
 			if err := held.Rollback(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -75,6 +79,25 @@ func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 			s.wants(deduct("tea", "n4", 1), "OUT_OF_STOCK available=0")
 		})
 	}
+}
+
+// An item has more due reservations than expire in one batch, of which another session holds one: the others expire.
+func TestOneHeldReservationOfThousands(t *testing.T) {
+	t.Parallel()
+	const n = 2500
+	s, clock := timed(t)
+	commands := []command{put("tea", 2), restock("tea", "r", n)}
+	for i := range n {
+		commands = append(commands, reserve("tea", fmt.Sprint("due", i), 1))
+	}
+	s.all(commands...)
+	clock.Set(t, time.Hour)
+	held := s.hold("select from stock_reservations where reservation_no = 'due0' for update")
+	s.wants(deduct("tea", "all", n-1), fmt.Sprintf("all: %d sold", n-1))
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wants(deduct("tea", "last", 1), "last: 1 sold")
 }
 
 // If the other session does not release it, the call ends with ROWS_LOCKED, which is not recorded.

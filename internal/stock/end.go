@@ -83,7 +83,7 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 func (tx *Tx) end(i *item, row *commit.Row[numbered, Reservation], state string, by *commit.Caller) Reservation {
 	r := tx.reservations.Change(row)
 	r.State, r.ClosedAt = state, tx.Now
-	if by.RequestID != r.RequestID {
+	if by.RequestID != r.RequestID || by.Principal != r.Principal {
 		r.closedPrincipal, r.closedRequestID = by.Principal, by.RequestID
 	}
 	r.spread(0, r.Quantity, func(n int16, units int64) {

@@ -63,7 +63,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		return
 	}
 	arg := segmentNames(tx.sorted())
-	if tx.locked = true; len(arg.Items) == 0 {
+	if len(arg.Items) == 0 {
 		return
 	}
 	p.Queue(func(d commit.DB) error {

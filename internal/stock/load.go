@@ -117,9 +117,8 @@ const maxExpiries = 2000
 // otherwise units whose time is over would not be available until the scheduler runs. An item with very many due
 // reservations expires some of them in this batch, and its commands run after it.
 //
-// An optimistic batch does not do that: it would lock reservations before their items, and those of rows that it has
-// taken over may not be written yet. Nor does it use rows that were taken over if the clock has gone back since: the
-// batch before may have expired reservations that are not due now.
+// In an optimistic batch, rows taken over do not suffice for that: their reservations may not be written yet. Nor do
+// they if the clock has gone back since: the batch before may have expired reservations that are not due now.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	if tx.resolved {
 		return
@@ -130,7 +129,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 		// Without all segments the batch runs again.
 		isDue := i.due(tx.Now) && !i.oneSegment && int(i.rows[0].segments) <= len(i.rows)
 		for _, s := range i.rows {
-			if s.asOf.After(tx.Now) || isDue && !tx.locked {
+			if s.asOf.After(tx.Now) || isDue && s.writer != nil {
 				p.Refuse(commit.ErrConflict)
 				return
 			}
@@ -147,17 +146,9 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 	most := max(1, maxExpiries/len(due))
 	arg := db.ReservationDueParams{Now: tx.Now, Most: int64(most) + 1}
-	awaited := db.DueAwaitParams{Now: tx.Now, Most: arg.Most}
 	for _, i := range due {
 		arg.Tenants = append(arg.Tenants, i.Tenant)
 		arg.Items = append(arg.Items, i.Item)
-		if i.await {
-			awaited.Tenants = append(awaited.Tenants, i.Tenant)
-			awaited.Items = append(awaited.Items, i.Item)
-		}
-	}
-	if len(awaited.Items) > 0 {
-		p.Queue(func(d commit.DB) error { return q.DueAwait(p.Context(), d, awaited) })
 	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.ReservationDue(p.Context(), d, arg)
@@ -171,18 +162,20 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 				}
 			}
 		}
-		met := make([]int, len(due))
+		met, expired := make([]int, len(due)), make([]bool, len(due))
 		for _, r := range rows {
 			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
-			if !r.Free {
-				i.skipped = true
+			met[r.N-1]++
+			switch last := met[r.N-1] > most && !expiresAt.After(tx.Now); {
+			case last && expired[r.N-1]:
+				tx.change(i.rows[0]).nextExpiryAt, i.overdue = expiresAt, true
+				continue
+			case !r.Free, last: // or all are held: there is nothing that a later batch could do
+				i.held += r.Quantity
 				tx.expectExpiry(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
 				continue
 			}
-			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.Now) {
-				tx.change(i.rows[0]).nextExpiryAt, i.overdue = expiresAt, true
-				continue
-			}
+			expired[r.N-1] = expired[r.N-1] || !expiresAt.After(tx.Now)
 			tx.expireIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,
 				segment: r.Segment, draws: r.Draws, seen: seen{tid: r.Tid, state: Reserved}})
 		}

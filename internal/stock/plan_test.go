@@ -88,27 +88,6 @@ func (p *plans) empty() {
 			p.do(next(0))
 		}
 	}
-	p.do(put("due held", 0), restock("due held", "first", 95), &stock.ReserveCommand{Caller: caller, Item: "due held",
-		ReservationNo: "open", Quantity: 5, Life: time.Second})
-	p.clock.Set(p, time.Minute)
-	p.await("due held")
-}
-
-// await sells all 95 units of an item that are not sold. Another session holds a due reservation of 5.
-func (p *plans) await(item string) {
-	p.Helper()
-	held := p.hold("select from stock_reservations where tenant_id = 1 and reservation_no = 'open' and item = '" + item + "' for update")
-	released := make(chan error, 1)
-	go func() {
-		p.until("waiting", func() bool {
-			return p.text("select (count(*) > 0)::text from pg_stat_activity where wait_event_type = 'Lock'") == "true"
-		})
-		released <- held.Rollback(context.Background())
-	}()
-	p.do(deduct(item, "all", 95))
-	if err := <-released; err != nil {
-		p.Fatal(err)
-	}
 }
 
 // find is the scheduler's query.
@@ -218,7 +197,6 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 			got[kind] = p.blocks(func() { p.do(commands...) }) / n
 			from += 100
 		}
-		got["await"] = p.blocks(func() { p.await(fmt.Sprint("due k", from)) })
 		return got
 	}
 	first := measure(1)

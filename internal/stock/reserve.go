@@ -21,12 +21,11 @@ type ReserveCommand struct {
 	item     *item
 	row      *commit.Row[numbered, Reservation]
 	segments int // of a direct command: how many to lock, if one did not suffice
-	await    await
 }
 
 // Need names the item and the number.
 func (c *ReserveCommand) Need(tx *Tx) {
-	c.item = c.await.of(c.need(tx))
+	c.item = c.need(tx)
 	c.row = tx.reservation(c.item, c.ReservationNo)
 }
 
@@ -56,7 +55,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 		c.segments = int(c.item.rows[0].segments)
 		return nil, commit.ErrMoreRows
 	}
-	if short, err := c.item.lacks(c.Quantity, &c.await); err != nil {
+	if short, err := c.item.lacks(c.Quantity); err != nil {
 		return nil, err
 	} else if short {
 		return nil, OutOfStock.New("item %s has %d available", c.Item, available).With("item", c.Item).

@@ -150,32 +150,19 @@ type item struct {
 	ItemKey
 	layouts    *Layouts
 	rows       []*segment
-	oneSegment bool // rows has only one, which may be unlocked (see need)
-	overdue    bool // due reservations remain
-	skipped    bool // other transactions hold due reservations, so that these have not expired
-	await      bool // the batch waits for these transactions
+	oneSegment bool  // rows has only one, which may be unlocked (see need)
+	overdue    bool  // due reservations remain
+	held       int64 // units of due reservations that other transactions hold, so that these have not expired
 }
 
-// await is kept by a command between its attempts: the next one waits for transactions that hold due reservations.
-type await bool
-
-// of has the batch wait for the item's due reservations, if the command needs their units.
-func (a await) of(i *item) *item {
-	i.await = i.await || bool(a)
-	return i
-}
-
-// lacks reports whether fewer than n units of the item are available. Units of due reservations that another
-// transaction holds may be free: it sets the command's await, and returns ErrMoreRows.
-func (i *item) lacks(n int64, a *await) (bool, error) {
-	if i.counts().Available >= n {
-		return false, nil
+// lacks reports whether fewer than n units of the item are available. If due reservations that other transactions hold
+// may have the rest, it returns ErrHeld.
+func (i *item) lacks(n int64) (bool, error) {
+	available := i.counts().Available
+	if available < n && available+i.held >= n {
+		return true, commit.ErrHeld
 	}
-	if i.skipped {
-		*a = true
-		return true, commit.ErrMoreRows
-	}
-	return true, nil
+	return available < n, nil
 }
 
 // segment returns the row of a segment.

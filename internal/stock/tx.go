@@ -18,7 +18,6 @@ type Tx struct {
 
 	items     map[ItemKey]*item
 	segments  []*segment // of all items; in lock order from Lock or Read on
-	locked    bool       // the segments are
 	contested bool       // some item has, as last known, a direct strategy
 
 	details      commit.Rows[ItemKey, Details]

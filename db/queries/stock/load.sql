@@ -131,21 +131,6 @@ cross join lateral (
     limit 1)
 ) r;
 
--- name: DueAwait :exec
--- Locks the reservations of items whose time is over, up to a limit for each, once other sessions release them.
-select
-from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@items::text[]) as item
-) u
-cross join lateral (
-    select l.ctid from stock_reservations l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
-        and (l.item, l.expires_at) <= (u.item, @now::timestamptz)
-    order by l.expires_at
-    limit @most::bigint
-    for no key update
-) r;
-
 -- name: DuePage :many
 -- Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
 -- one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be

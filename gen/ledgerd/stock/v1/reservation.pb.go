@@ -96,7 +96,8 @@ type Reservation struct {
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Units that came back after the sale.
 	Unsold int64 `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
-	// State, as it counts now: EXPIRED from its expire_time on, if it has not ended before.
+	// State, as it counts now: EXPIRED from its expire_time on, if it has not ended before. A Confirm made before that
+	// time, and still being committed, makes it SOLD.
 	State ReservationState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
 	// Purpose, such as an order number, as the caller gave it. Empty: none.
 	Ref string `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`

@@ -132,39 +132,6 @@ func (q *Queries) DetailLookup(ctx context.Context, db DBTX, arg DetailLookupPar
 	return items, nil
 }
 
-const dueAwait = `-- name: DueAwait :exec
-select
-from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as item
-) u
-cross join lateral (
-    select l.ctid from stock_reservations l
-    where l.tenant_id = u.tenant_id and l.item = u.item and l.state = 'reserved'
-        and (l.item, l.expires_at) <= (u.item, $3::timestamptz)
-    order by l.expires_at
-    limit $4::bigint
-    for no key update
-) r
-`
-
-type DueAwaitParams struct {
-	Tenants []int32
-	Items   []string
-	Now     time.Time
-	Most    int64
-}
-
-// Locks the reservations of items whose time is over, up to a limit for each, once other sessions release them.
-func (q *Queries) DueAwait(ctx context.Context, db DBTX, arg DueAwaitParams) error {
-	_, err := db.Exec(ctx, dueAwait,
-		arg.Tenants,
-		arg.Items,
-		arg.Now,
-		arg.Most,
-	)
-	return err
-}
-
 const duePage = `-- name: DuePage :many
 select l.tenant_id, l.item, l.next_expiry_at from stock_items l
 where l.next_expiry_at <= now() - make_interval(secs => $1::double precision)
