@@ -44,9 +44,6 @@ func (c *Calls) idle() bool { return c == nil || c.running.Load() == 0 }
 
 // Enter admits a call, which must leave at its end. Returns fault BUSY.
 func (c *Calls) Enter() error {
-	if c == nil {
-		return nil
-	}
 	if n := c.running.Add(1); c.limit > 0 && n > c.limit {
 		c.running.Add(-1)
 		return fault.Busy.New("the API key has %d calls in flight, its limit on this server: retry later", c.limit).
@@ -66,8 +63,4 @@ func (c *Calls) Enter() error {
 }
 
 // Leave ends a call that Enter admitted.
-func (c *Calls) Leave() {
-	if c != nil {
-		c.running.Add(-1)
-	}
-}
+func (c *Calls) Leave() { c.running.Add(-1) }

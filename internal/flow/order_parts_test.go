@@ -297,9 +297,10 @@ func TestOrdersSendOnce(t *testing.T) {
 	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // its messages are not those of a
 	story := m.text(`select string_agg(what || ' ' || regexp_replace(name, '^\d{6,}$', 'ID') || ' ' || detail, ', ' order by at, n, name, detail)
 		from audit.order_story where order_no = 'a'`)
-	m.equal("story", story, "move awaiting_payment creation, reservation tea a/1 3 reserved, hold a/hold 4.00 CNY held, "+
+	m.equal("story", story, "move awaiting_payment creation: 10.00 CNY, reservation tea a/1 3 reserved, hold a/hold 4.00 CNY held, "+
 		"message a/message/1 email made a***@example.com, move paid pay, reservation ended tea a/1 3 sold, hold ended a/hold 4.00 CNY captured, "+
-		"transfer a/pay order, message ID webhook order.paid all, message ID webhook order.paid paid, message ID email thanks a***@example.com")
+		"transfer a/pay order: user:0 -4.00 CNY, world 4.00 CNY, message ID webhook order.paid all, "+
+		"message ID webhook order.paid paid, message ID email thanks a***@example.com")
 }
 
 // A dry run checks everything, and writes nothing: not even the move of a timer that has fired.

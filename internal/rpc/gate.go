@@ -81,11 +81,13 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 			return err
 		}
 	}
-	if err = c.identity.Calls.Enter(); err != nil {
-		return err
-	}
-	if c.request != nil {
-		c.request.calls = c.identity.Calls
+	if calls := c.identity.Calls; calls != nil {
+		if err = calls.Enter(); err != nil {
+			return err
+		}
+		if c.request != nil {
+			c.request.calls = calls
+		}
 	}
 	if err = c.needs(permissionOf(spec.Procedure)); err != nil {
 		return err

@@ -33,7 +33,7 @@ const requestIDKey = "X-Request-Id" // as net/http spells it
 type request struct {
 	chain    []*x509.Certificate // verified client certificate of the connection, and its chain; nil: none
 	intake   *intake             // nil: the request is small
-	calls    *access.Calls       // of the API key: nil, or one that admitted this call
+	calls    *access.Calls       // of the API key, which admitted this call; nil: the key has no limits
 	conn     *connection         // nil: not over HTTP/1
 	timeout  time.Duration       // of a write of the response
 	response *share              // of the memory of large responses; nil: it is small
@@ -87,7 +87,9 @@ func (r *request) close() {
 	if r.response != nil {
 		r.response.release()
 	}
-	r.calls.Leave()
+	if r.calls != nil {
+		r.calls.Leave()
+	}
 }
 
 // nameRequest gives a request an id, unless it has a valid one, and sets the same id on the response.
