@@ -260,6 +260,8 @@ func (b *books) move(no, to, from, cause string) string {
 		return fmt.Sprint(no, " ", to, " existed")
 	case o.state == to:
 		return "STATE_TAKEN"
+	case from == "refunding" && o.machine != "order":
+		return "FIELD_INVALID"
 	case from != "" && o.state != from:
 		return "STATE_CHANGED"
 	case to == "refunding" && o.machine != "order":
