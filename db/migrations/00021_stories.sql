@@ -167,299 +167,303 @@ grant select on audit.requests to ledgerd_audit;
 
 -- Each part is found by an index, for one order at a time: "offset 0" keeps the planner from joining whole tables.
 create view audit.order_story as
-select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name,
-    s.detail || coalesce(': ' || e.postings, '') as detail, s.principal, s.request_id
-from order_orders o
-cross join lateral (
-    select h.recorded_at as at, case when h.revision = 1 then 1 else 1000 + least(h.revision, 1000) end as n,
-        'move'::text as what, h.to_state as name,
-        h.cause || case when h.revision = 1 then ': ' || audit.decimal(o.amount, o.scale) || ' ' || o.asset else '' end
-            || coalesce(': ' || h.reason, '') || coalesce(' ' || h.inputs::text, '') as detail,
-        h.principal, h.request_id
-    from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
-    union all
-    select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose, o.principal,
-        o.request_id
-    from (select where o.submit_token is not null) f
-    left join lateral (
-        select v.purpose from token_submit_tokens v
-        where v.tenant_id = o.tenant_id and v.token_hash = o.submit_token
-        offset 0
-    ) k on true
-    union all
-    select o.created_at, 6, 'purchase', o.purchase_parts::text collate "C",
-        'claimed for ' || make_interval(secs => o.purchase_window_ms / 1000.0), o.principal, o.request_id
-    from (select where o.purchase_parts is not null) f
-    union all
-    select o.created_at, 6, 'purchase', o.sale, 'unit ' || o.sale_unit || ' of ' || o.subject, o.principal,
-        o.request_id
-    from (select where o.sale is not null) f
-    union all
-    -- The first state that cancels gives the claim back, unless its window is over, or a buyer may have one order only.
-    select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"), 'given back',
-        h.principal, h.request_id
-    from (
-        select v.recorded_at, v.principal, v.request_id
-        from machine_history v
-        join machine_definitions d on d.tenant_id = v.tenant_id and d.machine = v.machine and d.version = v.version
-        where (o.purchase_parts is not null or o.sale is not null and not o.once)
-            and v.tenant_id = o.tenant_id and v.instance_id = o.order_id
-            and d.definition -> 'states' @> jsonb_build_array(
-                jsonb_build_object('name', v.to_state, 'order_parts', 'cancel'))
-        order by v.revision
-        limit 1
-    ) h
-    where o.purchase_parts is null
-        or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0)
-    union all
-    select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
-    from jsonb_array_elements(o.lines) with ordinality as l (line, n)
+with story as (
+    select o.tenant_id, t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal,
+        s.request_id
+    from order_orders o
     cross join lateral (
-        select * from stock_reservations v
-        where o.reserve and v.tenant_id = o.tenant_id and v.item = l.line ->> 'item'
-            and v.reservation_no = o.order_no || '/' || l.n
-        offset 0
-    ) r
-    cross join lateral (
-        values (r.created_at, 2, 'reservation', r.quantity || ' reserved', r.principal, r.request_id),
-            (r.closed_at, 2001, 'reservation ended', r.quantity || ' ' || r.state,
-                case when r.state <> 'expired' then coalesce(r.closed_principal, r.principal) end,
-                case when r.state <> 'expired' then coalesce(r.closed_request_id, r.request_id) end)
+        select h.recorded_at as at, case when h.revision = 1 then 1 else 1000 + least(h.revision, 1000) end as n,
+            'move'::text as what, h.to_state as name,
+            h.cause
+                || case when h.revision = 1 then ': ' || audit.decimal(o.amount, o.scale) || ' ' || o.asset else '' end
+                || coalesce(': ' || h.reason, '') || coalesce(' ' || h.inputs::text, '') as detail,
+            h.principal, h.request_id
+        from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
         union all
-        select c.changed_at, 2010, 'unsell',
-            c.quantity || ' ' || c.change_no || coalesce(': ' || nullif(c.reason, ''), ''), c.principal, c.request_id
-        from stock_changes c
-        where c.kind = 'unsell' and c.tenant_id = o.tenant_id and c.item = r.item
-            and c.reservation_no = r.reservation_no
-    ) x (at, n, what, detail, principal, request_id)
-    where x.at is not null
-    union all
-    select h.recorded_at, case h.to_state when 'locked' then 3 else 2002 end, 'coupon', o.coupon, h.to_state,
-        h.principal, h.request_id
-    from (
-        select v.coupon_id from coupon_coupons v
-        where v.tenant_id = o.tenant_id and v.code = o.coupon
-        offset 0
-    ) c
-    cross join lateral (
-        select * from machine_history v
-        where v.tenant_id = o.tenant_id and v.instance_id = c.coupon_id and v.cause = o.order_no
-        offset 0
-    ) h
-    union all
-    select x.at, x.n, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
-        x.principal, x.request_id
-    from (
-        select * from ledger_holds v
-        where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/hold'
-        offset 0
-    ) h
-    left join lateral (
-        select v.principal, v.request_id from ledger_transfers v
-        where h.state = 'captured' and v.tenant_id = o.tenant_id and v.hold_id = h.hold_id
-            and v.recorded_at >= h.closed_at
-        order by v.transfer_id desc limit 1
-    ) c on true
-    cross join lateral (
-        values (h.created_at, 4, 'hold', 'held', h.principal, h.request_id),
-            (h.closed_at, 2003, 'hold ended', h.state, c.principal, c.request_id)
-    ) x (at, n, what, state, principal, request_id)
-    where x.at is not null
-    union all
-    select x.at, x.n, 'transfer', x.name, x.type, x.principal, x.request_id
-    from (
-        select * from ledger_transfers v
-        where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/pay'
-        offset 0
-    ) f
-    cross join lateral (
-        select f.recorded_at, case when f.hold_id is null then 5 else 2004 end, f.biz_no, f.type, f.principal,
-            f.request_id
-        union all
-        select v.recorded_at, 2011, v.biz_no, v.type, v.principal, v.request_id
-        from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
-    ) x (at, n, name, type, principal, request_id)
-    union all
-    -- Others of the calls that created and moved it, such as those of points and refunds in an Execute. Those of
-    -- payments are below.
-    select v.recorded_at, case when c.created then 7 else 2012 end, 'transfer', v.biz_no, v.type, v.principal,
-        v.request_id
-    from (
-        select h.request_id, h.recorded_at, bool_or(h.revision = 1) as created
-        from machine_history h
-        where h.tenant_id = o.tenant_id and h.instance_id = o.order_id and h.actor <> 'timer'
-        group by h.request_id, h.recorded_at
-        offset 0
-    ) c
-    cross join lateral (
-        select * from ledger_transfers w
-        where w.request_id = c.request_id and w.recorded_at = c.recorded_at
-        offset 0 -- without the tenant: with it, another index looks as good as the one on request ids
-    ) v
-    where v.tenant_id = o.tenant_id and not exists (
-        select from order_orders p
-        where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/pay$')
-            and p.balance_account is not null)
-        and (v.reverses_id is null or o.balance_account is null or not exists (
-            select from ledger_transfers f
-            where f.tenant_id = o.tenant_id and f.transfer_id = v.reverses_id and f.biz_no = o.order_no || '/pay'))
-        and not exists (
-            select from payment_transactions x
-            where x.tenant_id = o.tenant_id and x.gateway = substring(v.biz_no from '^pay/([^/]+)/')
-                and x.transaction_id = substring(v.biz_no from '^pay/[^/]+/(.*)$'))
-        and not exists (
-            select from payment_refunds x
-            where x.tenant_id = o.tenant_id and x.refund_no = substring(v.biz_no from '^refund/(.*)/paid$'))
-        and not exists (
-            select from payment_flags x
-            where x.tenant_id = o.tenant_id
-                and x.flag_id = substring(v.biz_no from '^flag/([0-9]{1,18})$')::bigint)
-    union all
-    select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
-    from (
-        -- Under the order's numbers.
-        select n.biz_no as name, n.biz_no is distinct from v.biz_no or v.accepted_at < o.created_at as repeated, v.*
-        from (
-            select k.biz_no, k.message_id from notify_names k
-            where k.tenant_id = o.tenant_id and k.biz_no >= o.order_no || '/message/'
-                and k.biz_no < o.order_no || '/message0'
-                and substr(k.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
+        select o.created_at, 0, 'token spent', encode(o.submit_token, 'hex') collate "C", k.purpose, o.principal,
+            o.request_id
+        from (select where o.submit_token is not null) f
+        left join lateral (
+            select v.purpose from token_submit_tokens v
+            where v.tenant_id = o.tenant_id and v.token_hash = o.submit_token
             offset 0
-        ) n
-        join notify_messages v on v.tenant_id = o.tenant_id and v.message_id = n.message_id
+        ) k on true
         union all
-        -- Of the calls that created and moved it. The move of a timer may be recorded by a call about another order:
-        -- only its event counts.
-        select coalesce(v.biz_no, v.message_id::text collate "C"), false, v.*
+        select o.created_at, 6, 'purchase', o.purchase_parts::text collate "C",
+            'claimed for ' || make_interval(secs => o.purchase_window_ms / 1000.0), o.principal, o.request_id
+        from (select where o.purchase_parts is not null) f
+        union all
+        select o.created_at, 6, 'purchase', o.sale, 'unit ' || o.sale_unit || ' of ' || o.subject, o.principal,
+            o.request_id
+        from (select where o.sale is not null) f
+        union all
+        -- The first state that cancels gives the claim back, unless its window is over, or a buyer may only have one.
+        select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"),
+            'given back', h.principal, h.request_id
         from (
-            select h.request_id, h.recorded_at, bool_and(h.actor = 'timer') as by_timer, min(h.machine) as machine,
-                min(h.version) as version, max(h.to_state) as to_state
-            from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
+            select v.recorded_at, v.principal, v.request_id
+            from machine_history v
+            join machine_definitions d on d.tenant_id = v.tenant_id and d.machine = v.machine and d.version = v.version
+            where (o.purchase_parts is not null or o.sale is not null and not o.once)
+                and v.tenant_id = o.tenant_id and v.instance_id = o.order_id
+                and d.definition -> 'states' @> jsonb_build_array(
+                    jsonb_build_object('name', v.to_state, 'order_parts', 'cancel'))
+            order by v.revision
+            limit 1
+        ) h
+        where o.purchase_parts is null
+            or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0)
+        union all
+        select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
+        from jsonb_array_elements(o.lines) with ordinality as l (line, n)
+        cross join lateral (
+            select * from stock_reservations v
+            where o.reserve and v.tenant_id = o.tenant_id and v.item = l.line ->> 'item'
+                and v.reservation_no = o.order_no || '/' || l.n
+            offset 0
+        ) r
+        cross join lateral (
+            values (r.created_at, 2, 'reservation', r.quantity || ' reserved', r.principal, r.request_id),
+                (r.closed_at, 2001, 'reservation ended', r.quantity || ' ' || r.state,
+                    case when r.state <> 'expired' then coalesce(r.closed_principal, r.principal) end,
+                    case when r.state <> 'expired' then coalesce(r.closed_request_id, r.request_id) end)
+            union all
+            select c.changed_at, 2010, 'unsell',
+                c.quantity || ' ' || c.change_no || coalesce(': ' || nullif(c.reason, ''), ''), c.principal,
+                c.request_id
+            from stock_changes c
+            where c.kind = 'unsell' and c.tenant_id = o.tenant_id and c.item = r.item
+                and c.reservation_no = r.reservation_no
+        ) x (at, n, what, detail, principal, request_id)
+        where x.at is not null
+        union all
+        select h.recorded_at, case h.to_state when 'locked' then 3 else 2002 end, 'coupon', o.coupon, h.to_state,
+            h.principal, h.request_id
+        from (
+            select v.coupon_id from coupon_coupons v
+            where v.tenant_id = o.tenant_id and v.code = o.coupon
+            offset 0
+        ) c
+        cross join lateral (
+            select * from machine_history v
+            where v.tenant_id = o.tenant_id and v.instance_id = c.coupon_id and v.cause = o.order_no
+            offset 0
+        ) h
+        union all
+        select x.at, x.n, x.what, h.biz_no, audit.decimal(h.amount, o.scale) || ' ' || o.asset || ' ' || x.state,
+            x.principal, x.request_id
+        from (
+            select * from ledger_holds v
+            where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/hold'
+            offset 0
+        ) h
+        left join lateral (
+            select v.principal, v.request_id from ledger_transfers v
+            where h.state = 'captured' and v.tenant_id = o.tenant_id and v.hold_id = h.hold_id
+                and v.recorded_at >= h.closed_at
+            order by v.transfer_id desc limit 1
+        ) c on true
+        cross join lateral (
+            values (h.created_at, 4, 'hold', 'held', h.principal, h.request_id),
+                (h.closed_at, 2003, 'hold ended', h.state, c.principal, c.request_id)
+        ) x (at, n, what, state, principal, request_id)
+        where x.at is not null
+        union all
+        select x.at, x.n, 'transfer', x.name, x.type, x.principal, x.request_id
+        from (
+            select * from ledger_transfers v
+            where o.balance_account is not null and v.tenant_id = o.tenant_id and v.biz_no = o.order_no || '/pay'
+            offset 0
+        ) f
+        cross join lateral (
+            select f.recorded_at, case when f.hold_id is null then 5 else 2004 end, f.biz_no, f.type, f.principal,
+                f.request_id
+            union all
+            select v.recorded_at, 2011, v.biz_no, v.type, v.principal, v.request_id
+            from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
+        ) x (at, n, name, type, principal, request_id)
+        union all
+        -- Others of the calls that created and moved it, such as those of points and refunds in an Execute. Those of
+        -- payments are below.
+        select v.recorded_at, case when c.created then 7 else 2012 end, 'transfer', v.biz_no, v.type, v.principal,
+            v.request_id
+        from (
+            select h.request_id, h.recorded_at, bool_or(h.revision = 1) as created
+            from machine_history h
+            where h.tenant_id = o.tenant_id and h.instance_id = o.order_id and h.actor <> 'timer'
             group by h.request_id, h.recorded_at
             offset 0
         ) c
         cross join lateral (
-            select * from notify_messages w
-            where w.request_id = c.request_id and w.accepted_at = c.recorded_at
-                and w.month = date_trunc('month', c.recorded_at at time zone 'UTC')::date
-            offset 0 -- without the tenant: with it, the primary key looks as good as the index on request ids
+            select * from ledger_transfers w
+            where w.request_id = c.request_id and w.recorded_at = c.recorded_at
+            offset 0 -- without the tenant: with it, another index looks as good as the one on request ids
         ) v
-        where v.tenant_id = o.tenant_id
+        where v.tenant_id = o.tenant_id and not exists (
+            select from order_orders p
+            where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/pay$')
+                and p.balance_account is not null)
+            and (v.reverses_id is null or o.balance_account is null or not exists (
+                select from ledger_transfers f
+                where f.tenant_id = o.tenant_id and f.transfer_id = v.reverses_id and f.biz_no = o.order_no || '/pay'))
             and not exists (
-                select from order_orders p
-                where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/message/[0-9]+$'))
-            and (not c.by_timer or v.channel = 'webhook' and exists (
-                select from machine_definitions d
-                where d.tenant_id = o.tenant_id and d.machine = c.machine and d.version = c.version
-                    and d.definition -> 'moves' @> jsonb_build_array(
-                        jsonb_build_object('to', c.to_state, 'publish', v.business_type))))
-    ) m
-    cross join lateral (
-        select case when m.repeated then greatest(o.created_at, m.accepted_at) else m.accepted_at end, 3000,
-            case when m.repeated then 'message repeated' else 'message' end,
-            concat_ws(' ', m.channel, nullif(m.business_type, ''), m.recipient_hint) || case when m.repeated
-                then ': repeat of ' || coalesce(m.biz_no, m.message_id::text) else '' end,
-            case when m.repeated then o.principal else m.principal end,
-            case when m.repeated then o.request_id else m.request_id end
+                select from payment_transactions x
+                where x.tenant_id = o.tenant_id and x.gateway = substring(v.biz_no from '^pay/([^/]+)/')
+                    and x.transaction_id = substring(v.biz_no from '^pay/[^/]+/(.*)$'))
+            and not exists (
+                select from payment_refunds x
+                where x.tenant_id = o.tenant_id and x.refund_no = substring(v.biz_no from '^refund/(.*)/paid$'))
+            and not exists (
+                select from payment_flags x
+                where x.tenant_id = o.tenant_id
+                    and x.flag_id = substring(v.biz_no from '^flag/([0-9]{1,18})$')::bigint)
         union all
-        select e.at, 3001, 'message event', concat_ws(' ', e.kind, e.provider, e.failure_code), e.principal,
-            e.request_id
-        from notify_events e
-        where not m.repeated and e.tenant_id = o.tenant_id and e.message_id = m.message_id and e.month = m.month
-    ) x (at, n, what, detail, principal, request_id)
-) s
-left join lateral (
-    select string_agg(a.code || ' ' || audit.decimal(v.amount, a.scale) || ' ' || v.asset, ', '
-        order by v.posting, v.amount) as postings
-    from ledger_transfers f
-    join ledger_entries v on v.tenant_id = f.tenant_id and v.transfer_id = f.transfer_id
-    join ledger_accounts a on a.tenant_id = v.tenant_id and a.account_id = v.account_id
-    where s.what = 'transfer' and f.tenant_id = o.tenant_id and f.biz_no = s.name
-) e on true
-left join access_tenants t on t.tenant_id = o.tenant_id
-union all
-select t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name,
-    s.detail || coalesce(': ' || e.postings, '') as detail, s.principal, s.request_id
-from order_orders o
-cross join lateral (
-    select v.payment_id, v.out_trade_no from payment_payments v
-    where v.tenant_id = o.tenant_id and v.order_no = o.order_no and v.order_no <> ''
-    offset 0
-) p
-cross join lateral (
-    select h.recorded_at as at, 100 + least(h.revision, 800) as n, 'payment'::text as what, p.out_trade_no as name,
-        h.to_state || ' ' || h.cause as detail, h.principal, h.request_id
-    from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = p.payment_id
-    union all
-    select n.recorded_at, 50, 'notice', n.out_trade_no, n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''),
-        null, n.request_id
-    from payment_notices n
-    where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
-    union all
-    select f.recorded_at, 60, 'transfer', f.biz_no, f.type, f.principal, f.request_id
-    from (
-        select v.gateway, v.transaction_id from payment_transactions v
-        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
-        offset 0
-    ) x
-    cross join lateral (
-        select * from ledger_transfers v
-        where v.tenant_id = o.tenant_id and v.biz_no = 'pay/' || x.gateway || '/' || x.transaction_id
-        offset 0
-    ) f
-    union all
-    select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
-    from (
-        select * from payment_refunds v
-        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
-        offset 0
-    ) r
-    cross join lateral (
-        select h.recorded_at, 4000 + least(h.revision, 1000), 'refund', r.refund_no,
-            audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause, h.principal,
-            h.request_id
-        from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
-        union all
-        select y.at, y.n, y.what, h.biz_no, audit.decimal(h.amount, r.scale) || ' ' || r.asset || ' ' || y.state,
-            y.principal, y.request_id
-        from ledger_holds h
+        select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
+        from (
+            -- Under the order's numbers.
+            select n.biz_no as name, n.biz_no is distinct from v.biz_no or v.accepted_at < o.created_at as repeated, v.*
+            from (
+                select k.biz_no, k.message_id from notify_names k
+                where k.tenant_id = o.tenant_id and k.biz_no >= o.order_no || '/message/'
+                    and k.biz_no < o.order_no || '/message0'
+                    and substr(k.biz_no, length(o.order_no || '/message/') + 1) ~ '^[0-9]+$' -- not of another order
+                offset 0
+            ) n
+            join notify_messages v on v.tenant_id = o.tenant_id and v.message_id = n.message_id
+            union all
+            -- Of the calls that created and moved it. A call about another order may record the move of a timer:
+            -- only its event counts.
+            select coalesce(v.biz_no, v.message_id::text collate "C"), false, v.*
+            from (
+                select h.request_id, h.recorded_at, bool_and(h.actor = 'timer') as by_timer, min(h.machine) as machine,
+                    min(h.version) as version, max(h.to_state) as to_state
+                from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = o.order_id
+                group by h.request_id, h.recorded_at
+                offset 0
+            ) c
+            cross join lateral (
+                select * from notify_messages w
+                where w.request_id = c.request_id and w.accepted_at = c.recorded_at
+                    and w.month = date_trunc('month', c.recorded_at at time zone 'UTC')::date
+                offset 0 -- without the tenant: with it, the primary key looks as good as the index on request ids
+            ) v
+            where v.tenant_id = o.tenant_id
+                and not exists (
+                    select from order_orders p
+                    where p.tenant_id = o.tenant_id and p.order_no = substring(v.biz_no from '^(.*)/message/[0-9]+$'))
+                and (not c.by_timer or v.channel = 'webhook' and exists (
+                    select from machine_definitions d
+                    where d.tenant_id = o.tenant_id and d.machine = c.machine and d.version = c.version
+                        and d.definition -> 'moves' @> jsonb_build_array(
+                            jsonb_build_object('to', c.to_state, 'publish', v.business_type))))
+        ) m
         cross join lateral (
-            values (h.created_at, 3999, 'hold', 'held', h.principal, h.request_id),
-                (h.closed_at, 5001, 'hold ended', h.state, null, null)
-        ) y (at, n, what, state, principal, request_id)
-        where h.tenant_id = o.tenant_id and h.biz_no = 'refund/' || r.refund_no and y.at is not null
-        union all
-        select v.recorded_at, 5002, 'transfer', v.biz_no, v.type, v.principal, v.request_id
-        from ledger_transfers v
-        where v.tenant_id = o.tenant_id and v.biz_no = 'refund/' || r.refund_no || '/paid'
-    ) x (at, n, what, name, detail, principal, request_id)
+            select case when m.repeated then greatest(o.created_at, m.accepted_at) else m.accepted_at end, 3000,
+                case when m.repeated then 'message repeated' else 'message' end,
+                concat_ws(' ', m.channel, nullif(m.business_type, ''), m.recipient_hint) || case when m.repeated
+                    then ': repeat of ' || coalesce(m.biz_no, m.message_id::text) else '' end,
+                case when m.repeated then o.principal else m.principal end,
+                case when m.repeated then o.request_id else m.request_id end
+            union all
+            select e.at, 3001, 'message event', concat_ws(' ', e.kind, e.provider, e.failure_code), e.principal,
+                e.request_id
+            from notify_events e
+            where not m.repeated and e.tenant_id = o.tenant_id and e.message_id = m.message_id and e.month = m.month
+        ) x (at, n, what, detail, principal, request_id)
+    ) s
+    left join access_tenants t on t.tenant_id = o.tenant_id
     union all
-    select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
-    from (
-        select * from payment_flags v
-        where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
-        offset 0
-    ) f
+    select o.tenant_id, t.name as tenant, o.order_no, s.at, s.n::smallint as n, s.what, s.name, s.detail, s.principal,
+        s.request_id
+    from order_orders o
     cross join lateral (
-        values (f.created_at, 3500, 'flag', f.out_trade_no,
-                f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency, null, f.request_id),
-            (f.resolved_at, 3501, 'flag resolved', f.out_trade_no, f.resolution || coalesce(': ' || f.note, ''),
-                f.resolved_by, f.resolved_request_id)
+        select v.payment_id, v.out_trade_no from payment_payments v
+        where v.tenant_id = o.tenant_id and v.order_no = o.order_no and v.order_no <> ''
+        offset 0
+    ) p
+    cross join lateral (
+        select h.recorded_at as at, 100 + least(h.revision, 800) as n, 'payment'::text as what, p.out_trade_no as name,
+            h.to_state || ' ' || h.cause as detail, h.principal, h.request_id
+        from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = p.payment_id
         union all
-        select v.recorded_at, 3502, 'transfer', v.biz_no, v.type, v.principal, v.request_id
-        from ledger_transfers v where v.tenant_id = o.tenant_id and v.biz_no = 'flag/' || f.flag_id
-    ) x (at, n, what, name, detail, principal, request_id)
-    where x.at is not null
-) s
+        select n.recorded_at, 50, 'notice', n.out_trade_no,
+            n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''),
+            null, n.request_id
+        from payment_notices n
+        where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
+        union all
+        select f.recorded_at, 60, 'transfer', f.biz_no, f.type, f.principal, f.request_id
+        from (
+            select v.gateway, v.transaction_id from payment_transactions v
+            where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+            offset 0
+        ) x
+        cross join lateral (
+            select * from ledger_transfers v
+            where v.tenant_id = o.tenant_id and v.biz_no = 'pay/' || x.gateway || '/' || x.transaction_id
+            offset 0
+        ) f
+        union all
+        select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
+        from (
+            select * from payment_refunds v
+            where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+            offset 0
+        ) r
+        cross join lateral (
+            select h.recorded_at, 4000 + least(h.revision, 1000), 'refund', r.refund_no,
+                audit.decimal(r.amount, r.scale) || ' ' || r.currency || ' ' || h.to_state || ' ' || h.cause,
+                h.principal,
+                h.request_id
+            from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = r.refund_id
+            union all
+            select y.at, y.n, y.what, h.biz_no, audit.decimal(h.amount, r.scale) || ' ' || r.asset || ' ' || y.state,
+                y.principal, y.request_id
+            from ledger_holds h
+            cross join lateral (
+                values (h.created_at, 3999, 'hold', 'held', h.principal, h.request_id),
+                    (h.closed_at, 5001, 'hold ended', h.state, null, null)
+            ) y (at, n, what, state, principal, request_id)
+            where h.tenant_id = o.tenant_id and h.biz_no = 'refund/' || r.refund_no and y.at is not null
+            union all
+            select v.recorded_at, 5002, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+            from ledger_transfers v
+            where v.tenant_id = o.tenant_id and v.biz_no = 'refund/' || r.refund_no || '/paid'
+        ) x (at, n, what, name, detail, principal, request_id)
+        union all
+        select x.at, x.n, x.what, x.name, x.detail, x.principal, x.request_id
+        from (
+            select * from payment_flags v
+            where v.tenant_id = o.tenant_id and v.out_trade_no = p.out_trade_no and v.out_trade_no <> ''
+            offset 0
+        ) f
+        cross join lateral (
+            values (f.created_at, 3500, 'flag', f.out_trade_no,
+                    f.kind || ' ' || audit.decimal(f.amount, f.scale) || ' ' || f.currency, null, f.request_id),
+                (f.resolved_at, 3501, 'flag resolved', f.out_trade_no, f.resolution || coalesce(': ' || f.note, ''),
+                    f.resolved_by, f.resolved_request_id)
+            union all
+            select v.recorded_at, 3502, 'transfer', v.biz_no, v.type, v.principal, v.request_id
+            from ledger_transfers v where v.tenant_id = o.tenant_id and v.biz_no = 'flag/' || f.flag_id
+        ) x (at, n, what, name, detail, principal, request_id)
+        where x.at is not null
+    ) s
+    left join access_tenants t on t.tenant_id = o.tenant_id
+)
+select s.tenant, s.order_no, s.at, s.n, s.what, s.name, s.detail || coalesce(': ' || p.postings, '') as detail,
+    s.principal, s.request_id
+from story s
 left join lateral (
-    select string_agg(a.code || ' ' || audit.decimal(v.amount, a.scale) || ' ' || v.asset, ', '
-        order by v.posting, v.amount) as postings
-    from ledger_transfers f
-    join ledger_entries v on v.tenant_id = f.tenant_id and v.transfer_id = f.transfer_id
-    join ledger_accounts a on a.tenant_id = v.tenant_id and a.account_id = v.account_id
-    where s.what = 'transfer' and f.tenant_id = o.tenant_id and f.biz_no = s.name
-) e on true
-left join access_tenants t on t.tenant_id = o.tenant_id;
+    select string_agg(format('%s to %s %s %s', f.code, k.code, audit.decimal(c.amount, k.scale), c.asset), ', '
+        order by c.posting) as postings
+    from ledger_transfers x
+    join ledger_entries c on c.tenant_id = x.tenant_id and c.transfer_id = x.transfer_id and c.amount > 0
+    join ledger_accounts k on k.tenant_id = c.tenant_id and k.account_id = c.account_id
+    join ledger_entries d
+        on d.tenant_id = x.tenant_id and d.transfer_id = x.transfer_id and d.posting = c.posting and d.amount < 0
+    join ledger_accounts f on f.tenant_id = d.tenant_id and f.account_id = d.account_id
+    where s.what = 'transfer' and x.tenant_id = s.tenant_id and x.biz_no = s.name
+) p on true;
 comment on view audit.order_story is
     'Everything that happened to an order: its submit token, its moves, its reservations and what came back of them, '
     'its coupon, its hold, its transfer, the claim on its purchase, its messages and what became of them, and its '
@@ -492,7 +496,7 @@ comment on column audit.order_story.detail is
     'Purpose of the token, if it has one and is not forgotten; cause, reason and inputs of the move, and the amount of '
     'the order at its creation; window of the purchase, '
     'or which unit of the buyer of a sale; quantity and state of the reservation; quantity, number and reason of the '
-    'unsell; state of the coupon; amount and state of the hold; type and entries of the transfer; channel, business '
+    'unsell; state of the coupon; amount and state of the hold; type and postings of the transfer; channel, business '
     'type and '
     'masked recipient of the message, and the message that it repeats; kind, provider and code of the event; state '
     'and cause of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the '

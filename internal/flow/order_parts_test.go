@@ -299,7 +299,7 @@ func TestOrdersSendOnce(t *testing.T) {
 		from audit.order_story where order_no = 'a'`)
 	m.equal("story", story, "move awaiting_payment creation: 10.00 CNY, reservation tea a/1 3 reserved, hold a/hold 4.00 CNY held, "+
 		"message a/message/1 email made a***@example.com, move paid pay, reservation ended tea a/1 3 sold, hold ended a/hold 4.00 CNY captured, "+
-		"transfer a/pay order: user:0 -4.00 CNY, world 4.00 CNY, message ID webhook order.paid all, "+
+		"transfer a/pay order: user:0 to world 4.00 CNY, message ID webhook order.paid all, "+
 		"message ID webhook order.paid paid, message ID email thanks a***@example.com")
 }
 

@@ -85,11 +85,11 @@ move|paid|pay-1 {"tracking": "T1"}|test|q2
 reservation ended|tea a/1|3 sold|test|q2
 coupon|ten|used|test|q2
 hold ended|a/hold|4.00 CNY captured|test|q2
-transfer|a/pay|order: user:0 -4.00 CNY, world 4.00 CNY|test|q2
+transfer|a/pay|order: user:0 to world 4.00 CNY|test|q2
 message|ID|webhook order.paid shop|test|q2
 message|ID|email thanks a***@example.com|test|q2
 unsell|tea a/1|2 return-1: broken|test|q3
-transfer|back-1|reversal: world -4.00 CNY, user:0 4.00 CNY|test|q4
+transfer|back-1|reversal: world to user:0 4.00 CNY|test|q4
 message event|own-1|sent file|-|-`)
 	m.wantStory("early", `
 move|awaiting_payment|creation: 10.00 CNY|test|q0
@@ -133,7 +133,7 @@ message|ID|webhook order.cancelled shop|test|q2`)
 	m.wantStory("b", `
 move|awaiting_payment|creation: 10.00 CNY|test|q2
 reservation|tea b/1|3 reserved|test|q2
-transfer|b/pay|order: user:0 -10.00 CNY, world 10.00 CNY|test|q2
+transfer|b/pay|order: user:0 to world 10.00 CNY|test|q2
 purchase|["a"]|claimed for 01:00:00|test|q2
 move|paid|balance|test|q2
 reservation ended|tea b/1|3 sold|test|q2
@@ -164,21 +164,21 @@ func TestTheStoryOfAnOrderHasItsMoney(t *testing.T) {
 			order by at, n, name, detail) from audit.order_story
 			where order_no = $1 and what in ('transfer', 'hold', 'hold ended')`, no)
 	}
-	if got := money("late"); got != "transfer|pay/g/t3|payment: gw -9.00 CNY, sus 9.00 CNY\n"+
-		"transfer|flag/ID|payment: sus -9.00 CNY, user:3 9.00 CNY" {
+	if got := money("late"); got != "transfer|pay/g/t3|payment: gw to sus 9.00 CNY\n"+
+		"transfer|flag/ID|payment: sus to user:3 9.00 CNY" {
 		t.Errorf("late: %s", got)
 	}
 	got := money("o")
 	if want := strings.TrimSpace(`
-transfer|pay/g/t1|payment: gw -10.00 CNY, user:3 10.00 CNY
-transfer|pay/g/t2|payment: gw -10.00 CNY, sus 10.00 CNY
+transfer|pay/g/t1|payment: gw to user:3 10.00 CNY
+transfer|pay/g/t2|payment: gw to sus 10.00 CNY
 hold|refund/r1|4.00 CNY held
 hold ended|refund/r1|4.00 CNY captured
-transfer|refund/r1/paid|refund: user:3 -4.00 CNY, gw 4.00 CNY
+transfer|refund/r1/paid|refund: user:3 to gw 4.00 CNY
 hold|refund/r2|6.00 CNY held
 hold ended|refund/r2|6.00 CNY captured
-transfer|refund/r2/paid|refund: user:3 -6.00 CNY, gw 6.00 CNY
-transfer|flag/ID|payment: sus -10.00 CNY, loss 10.00 CNY`); got != want {
+transfer|refund/r2/paid|refund: user:3 to gw 6.00 CNY
+transfer|flag/ID|payment: sus to loss 10.00 CNY`); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

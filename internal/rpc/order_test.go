@@ -543,12 +543,12 @@ move|awaiting_payment|creation: 10.00 COIN
 reservation|tea o-1/1|3 reserved
 hold|o-1/hold|4.00 COIN held
 purchase|["o-1"]|claimed for 00:05:00
-transfer|o-1/points|points: world -1.00 COIN, u:a 1.00 COIN
+transfer|o-1/points|points: world to u:a 1.00 COIN
 move|paid|p {"one": "1", "two": "2", "five": "5", "four": "4", "three": "3"}
 reservation ended|tea o-1/1|3 sold
 hold ended|o-1/hold|4.00 COIN captured
-transfer|o-1/pay|order: u:a -4.00 COIN, world 4.00 COIN
-transfer|o-1/bonus|transfer: world -1.00 COIN, u:a 1.00 COIN`
+transfer|o-1/pay|order: u:a to world 4.00 COIN
+transfer|o-1/bonus|transfer: world to u:a 1.00 COIN`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
