@@ -9,7 +9,7 @@
 // queues the other jobs.
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
-// tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
+// tenants) and passes it to run. That calls try until every job has an answer. Its switch handles each
 // ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which
 // runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //

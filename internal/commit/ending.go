@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// ending is how an attempt ended. The switch in Engine.run handles each of them; runDirect leaves to it all that are
+// ending is how an attempt ended. The switch in writer.run handles each of them; runDirect leaves to it all that are
 // not about the rows of its command.
 type ending int
 

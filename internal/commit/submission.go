@@ -71,7 +71,7 @@ var ErrLater = errors.New("commit: the command has to run in a later batch")
 
 // ErrHeld is an ErrLater of a command that depends on a row that another transaction holds, and for which the attempt
 // did not wait. The command is tried again every 20 to 40 ms, until its time is over: then it fails with ROWS_LOCKED.
-// A dry run does so at once.
+// A dry run makes its attempts without a pause.
 var ErrHeld = fmt.Errorf("%w: another transaction holds a row of it", ErrLater)
 
 // Key is a request key.

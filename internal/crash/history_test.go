@@ -22,38 +22,38 @@ import (
 )
 
 const (
-	shelfUnits   = 8 // of each item of a round, and of its sale
-	shelfNumbers = 6 // of reservations of an item: few, so that callers use the same
-	roundSteps   = 12
-	roundCallers = 8
+	objectUnits   = 8 // of each item of a round, and of its sale
+	objectNumbers = 6 // of reservations of an item: few, so that callers use the same
+	roundSteps    = 12
+	roundCallers  = 8
 )
 
-// deed is a call on one thing: an item, or a sale with its orders.
-type deed struct {
-	thing, do, name string // name: of a reservation, a buyer or an order
-	units           int64
-	by              stockv1.Strategy
+// operation is a call on one object: an item, or a sale with its orders.
+type operation struct {
+	object, do, name string // name: of a reservation, a buyer or an order
+	units            int64
+	by               stockv1.Strategy
 }
 
-// shelf is what a thing should be in, as one call comes after the other.
-type shelf struct {
+// objectState is what an object should be in, as one call comes after the other.
+type objectState struct {
 	left, held, sold int64
 	states           map[string]string // of reservations; of buyers: their orders
 }
 
-// shelves is the model of all things.
-var shelves = porcupine.Model{
+// objectModel is the model of all objects.
+var objectModel = porcupine.Model{
 	Partition: func(calls []porcupine.Operation) [][]porcupine.Operation {
-		things := map[string][]porcupine.Operation{}
+		objects := map[string][]porcupine.Operation{}
 		for _, c := range calls {
-			thing := c.Input.(deed).thing
-			things[thing] = append(things[thing], c)
+			object := c.Input.(operation).object
+			objects[object] = append(objects[object], c)
 		}
-		return slices.Collect(maps.Values(things))
+		return slices.Collect(maps.Values(objects))
 	},
-	Init: func() any { return shelf{left: shelfUnits, states: map[string]string{}} },
+	Init: func() any { return objectState{left: objectUnits, states: map[string]string{}} },
 	Step: func(state, input, output any) (bool, any) {
-		s, d := state.(shelf), input.(deed)
+		s, d := state.(objectState), input.(operation)
 		s.states = maps.Clone(s.states)
 		if d.do == "grab" { // the server makes the number of the order
 			return s.grab(d, output.(string))
@@ -61,12 +61,12 @@ var shelves = porcupine.Model{
 		return s.end(d) == output, s
 	},
 	Equal: func(a, b any) bool {
-		x, y := a.(shelf), b.(shelf)
+		x, y := a.(objectState), b.(objectState)
 		return x.left == y.left && x.held == y.held && x.sold == y.sold && maps.Equal(x.states, y.states)
 	},
 }
 
-func (s *shelf) end(d deed) string {
+func (s *objectState) end(d operation) string {
 	now := s.states[d.name]
 	switch d.do {
 	case "read":
@@ -119,7 +119,7 @@ func (s *shelf) end(d deed) string {
 }
 
 // grab has a buyer ask for a unit of the sale.
-func (s *shelf) grab(d deed, output string) (ok bool, after any) {
+func (s *objectState) grab(d operation, output string) (ok bool, after any) {
 	no, won := strings.CutPrefix(output, "won ")
 	switch held := s.states[d.name]; {
 	case held != "":
@@ -131,42 +131,42 @@ func (s *shelf) grab(d deed, output string) (ok bool, after any) {
 	return won && no != "", *s
 }
 
-// random returns a deed on one of the things of a round. The first numbers are for reservations, the others for units
-// that are sold at once.
-func (w *world) random(round int) deed {
+// random returns an operation on one of the objects of a round. The first numbers are for reservations, the others for
+// units that are sold at once.
+func (w *world) random(round int) operation {
 	if rand.IntN(3) == 0 {
-		return deed{thing: fmt.Sprint("sale-", round), do: []string{"grab", "grab", "grab", "read"}[rand.IntN(4)],
-			name: fmt.Sprint("buyer-", rand.IntN(shelfUnits+3))}
+		return operation{object: fmt.Sprint("sale-", round), do: []string{"grab", "grab", "grab", "read"}[rand.IntN(4)],
+			name: fmt.Sprint("buyer-", rand.IntN(objectUnits+3))}
 	}
-	n := rand.IntN(shelfNumbers)
-	d := deed{thing: fmt.Sprint([]string{"plain-", "spread-"}[rand.IntN(2)], round), name: fmt.Sprint("n", n),
+	n := rand.IntN(objectNumbers)
+	d := operation{object: fmt.Sprint([]string{"plain-", "spread-"}[rand.IntN(2)], round), name: fmt.Sprint("n", n),
 		units: 1 + int64(n)%3, by: stockv1.Strategy(rand.IntN(6))}
 	d.do = []string{"reserve", "reserve", "confirm", "cancel", "read"}[rand.IntN(5)]
-	if n >= shelfNumbers/2 && d.do != "read" {
+	if n >= objectNumbers/2 && d.do != "read" {
 		d.do = "deduct"
 	}
 	return d
 }
 
 // response calls a server.
-func (d deed) response(ctx context.Context, c *client.Client) (output string, err error) {
+func (d operation) response(ctx context.Context, c *client.Client) (output string, err error) {
 	var r interface{ GetReservation() *stockv1.Reservation }
 	switch d.do {
 	case "reserve":
-		r, err = c.Stock.Reserve(ctx, &stockv1.ReserveRequest{Item: d.thing, ReservationNo: d.name, Quantity: d.units,
+		r, err = c.Stock.Reserve(ctx, &stockv1.ReserveRequest{Item: d.object, ReservationNo: d.name, Quantity: d.units,
 			Strategy: d.by, Life: durationpb.New(time.Hour)})
 	case "deduct":
-		r, err = c.Stock.Deduct(ctx, &stockv1.DeductRequest{Item: d.thing, ReservationNo: d.name, Quantity: d.units,
+		r, err = c.Stock.Deduct(ctx, &stockv1.DeductRequest{Item: d.object, ReservationNo: d.name, Quantity: d.units,
 			Strategy: d.by})
 	case "confirm":
-		r, err = c.Stock.Confirm(ctx, &stockv1.ConfirmRequest{Item: d.thing, ReservationNo: d.name})
+		r, err = c.Stock.Confirm(ctx, &stockv1.ConfirmRequest{Item: d.object, ReservationNo: d.name})
 	case "cancel":
-		r, err = c.Stock.Cancel(ctx, &stockv1.CancelRequest{Item: d.thing, ReservationNo: d.name})
+		r, err = c.Stock.Cancel(ctx, &stockv1.CancelRequest{Item: d.object, ReservationNo: d.name})
 	case "read":
-		i, err := c.Stock.GetItem(ctx, &stockv1.GetItemRequest{Item: d.thing})
+		i, err := c.Stock.GetItem(ctx, &stockv1.GetItemRequest{Item: d.object})
 		return fmt.Sprint(i.GetItem().GetAvailable(), i.GetItem().GetReserved(), i.GetItem().GetSold()), err
 	case "grab":
-		g, err := c.Sales.Grab(ctx, &salev1.GrabRequest{Sale: d.thing, Grab: &salev1.Grab{Buyer: d.name}})
+		g, err := c.Sales.Grab(ctx, &salev1.GrabRequest{Sale: d.object, Grab: &salev1.Grab{Buyer: d.name}})
 		return strings.ToLower(strings.TrimPrefix(g.GetOutcome().String(), "OUTCOME_")) + " " + g.GetOrderNo(), err
 	case "cancel order":
 		o, err := c.Orders.CancelOrder(ctx, &orderv1.CancelOrderRequest{OrderNo: d.name, Cause: "cancel"})
@@ -196,7 +196,7 @@ type history struct {
 }
 
 // do repeats a call under its key, on any server, until its outcome is known.
-func (h *history) do(caller int, key string, d deed) (output string) {
+func (h *history) do(caller int, key string, d operation) (output string) {
 	s := &step{key: key}
 	s.call = func(ctx context.Context, c *client.Client) (existing, error) {
 		var err error
@@ -234,16 +234,16 @@ func (h *history) round(n int) {
 				key, d := fmt.Sprint("round-", n, "/", caller, "/", i), h.random(n)
 				no, won := strings.CutPrefix(h.do(caller, key, d), "won ")
 				if won && rand.IntN(2) == 0 {
-					h.do(caller, key+"/cancel", deed{thing: d.thing, do: "cancel order", name: no})
+					h.do(caller, key+"/cancel", operation{object: d.object, do: "cancel order", name: no})
 				}
 			}
 		})
 	}
 	load.Wait()
-	for _, thing := range []string{"plain-", "spread-", "sale-"} {
-		h.do(0, fmt.Sprint("read-", thing, n), deed{thing: fmt.Sprint(thing, n), do: "read"})
+	for _, object := range []string{"plain-", "spread-", "sale-"} {
+		h.do(0, fmt.Sprint("read-", object, n), operation{object: fmt.Sprint(object, n), do: "read"})
 	}
-	if result := porcupine.CheckOperationsTimeout(shelves, h.calls, time.Minute); result != porcupine.Ok {
+	if result := porcupine.CheckOperationsTimeout(objectModel, h.calls, time.Minute); result != porcupine.Ok {
 		h.t.Errorf("round %d: %v of %d calls", n, result, len(h.calls))
 		for _, c := range h.calls {
 			h.t.Logf("%d %v to %v: %v: %v", c.ClientId, time.Duration(c.Call), time.Duration(c.Return), c.Input,
@@ -252,22 +252,22 @@ func (h *history) round(n int) {
 	}
 }
 
-// put creates the things of a round.
+// put creates the objects of a round.
 func (h *history) put(n int) {
 	setup := func(what string, call func(context.Context, *client.Client) error) {
 		h.finish(&step{key: fmt.Sprint(what, "/put"),
 			call: func(ctx context.Context, c *client.Client) (existing, error) { return answered{}, call(ctx, c) }})
 	}
 	sale := fmt.Sprint("sale-", n)
-	things := map[string]int32{fmt.Sprint("plain-", n): 1, fmt.Sprint("spread-", n): 5, sale: 1}
-	for thing, segments := range things {
-		setup(thing, func(ctx context.Context, c *client.Client) error {
-			_, err := c.Stock.PutItem(ctx, &stockv1.PutItemRequest{Item: thing, Segments: segments})
+	objects := map[string]int32{fmt.Sprint("plain-", n): 1, fmt.Sprint("spread-", n): 5, sale: 1}
+	for object, segments := range objects {
+		setup(object, func(ctx context.Context, c *client.Client) error {
+			_, err := c.Stock.PutItem(ctx, &stockv1.PutItemRequest{Item: object, Segments: segments})
 			return err
 		})
-		setup(thing+"/units", func(ctx context.Context, c *client.Client) error {
-			_, err := c.Stock.Restock(ctx, &stockv1.RestockRequest{Item: thing, ChangeNo: "first",
-				Quantity: shelfUnits})
+		setup(object+"/units", func(ctx context.Context, c *client.Client) error {
+			_, err := c.Stock.Restock(ctx, &stockv1.RestockRequest{Item: object, ChangeNo: "first",
+				Quantity: objectUnits})
 			return err
 		})
 	}

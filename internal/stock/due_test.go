@@ -100,6 +100,35 @@ func TestOneHeldReservationOfThousands(t *testing.T) {
 	s.wants(deduct("tea", "last", 1), "last: 1 sold")
 }
 
+// The same, and another session holds more than expire in one batch, all before one that is free.
+func TestThousandsOfHeldReservations(t *testing.T) {
+	t.Parallel()
+	const n = 2100
+	s, clock := timed(t)
+	commands := []command{put("tea", 0), restock("tea", "r", n+1)}
+	for i := range n {
+		commands = append(commands, reserve("tea", fmt.Sprint("held", i), 1))
+	}
+	s.all(commands...)
+	clock.Set(t, time.Second)
+	s.wants(reserve("tea", "free", 1), "free: 1 reserved")
+	clock.Set(t, time.Hour)
+	held := s.hold("select from stock_reservations where reservation_no <> 'free' for update")
+	ended := make(chan string, 1)
+	go func() { ended <- s.do(submission(deduct("tea", "all", n+1))) }()
+	select {
+	case got := <-ended:
+		t.Errorf("answered before the reservations were released: %s", got)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := held.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ended; got != fmt.Sprintf("all: %d sold", n+1) {
+		t.Error(got)
+	}
+}
+
 // If the other session does not release it, the call ends with ROWS_LOCKED, which is not recorded.
 func TestHeldDueReservationsAreReportedAsLocked(t *testing.T) {
 	t.Parallel()

@@ -170,7 +170,11 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 			case last && expired[r.N-1]:
 				tx.change(i.rows[0]).nextExpiryAt, i.overdue = expiresAt, true
 				continue
-			case !r.Free, last: // or all are held: there is nothing that a later batch could do
+			case last: // all before it are held, and there may be more
+				i.held = i.counts().Reserved
+				tx.expectExpiry(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
+				continue
+			case !r.Free:
 				i.held += r.Quantity
 				tx.expectExpiry(i, Reservation{ExpiresAt: expiresAt, segment: r.Segment, draws: r.Draws})
 				continue
