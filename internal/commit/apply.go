@@ -17,7 +17,7 @@ const maxMore = 8
 func (a *attempt[T]) apply() {
 	for _, j := range a.jobs {
 		switch {
-		case j.err != nil, j.deferred:
+		case j.err != nil, j.deferred != nil:
 			continue // Need failed, or the job is deferred
 		case j.found != nil && j.found.expiresAt.After(a.at.Now):
 			j.kept = j.found
@@ -55,8 +55,7 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 		}
 		j.err = rowsLocked(j.err)
 	case errors.Is(j.err, ErrLater):
-		j.held = errors.Is(j.err, ErrHeld)
-		j.err, j.deferred = nil, true
+		j.err, j.deferred = nil, j.err
 		return
 	}
 	a.keepSurvivors(j, passed && keepsGuard(j.err), counted)

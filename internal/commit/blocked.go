@@ -100,7 +100,6 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 func (e *Engine[T]) blockHeld(jobs []*job[T]) {
 	unclaim(jobs)
 	for _, j := range jobs {
-		j.held = false
 		j.awaitsRows.Store(true)
 	}
 	for _, j := range e.failLate(jobs, ErrHeld) {

@@ -25,7 +25,7 @@ func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
 		for _, j := range a.jobs {
-			if j.deferred {
+			if j.deferred != nil {
 				continue // undone and deferred
 			}
 			j.reset()

@@ -147,8 +147,7 @@ type job[T any] struct {
 	incomplete int   // number of ErrMoreRows
 	attempts   int   // failed ones of a direct command
 	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
-	deferred   bool  // by ErrLater: runs after its batch has committed
-	held       bool  // by ErrHeld
+	deferred   error // ErrLater or ErrHeld: it runs after its batch has committed; nil
 
 	// State of one attempt; valid once it has committed.
 	out   Outcome

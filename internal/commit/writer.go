@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -245,12 +246,13 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	var held []*job[T]
 	for _, j := range jobs {
 		switch {
-		case j.deferred && j.err == nil:
-			if j.deferred = false; j.held {
+		case j.deferred != nil && j.err == nil:
+			if errors.Is(j.deferred, ErrHeld) {
 				held = append(held, j)
 			} else {
 				later = append(later, j)
 			}
+			j.deferred = nil
 			continue
 		case j.kept == nil:
 		case j.kept == j.found:
@@ -265,9 +267,7 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 		e.finish(j, j.out, j.err)
 	}
 	unclaim(later)
-	if len(held) > 0 {
-		e.blockHeld(held)
-	}
+	e.blockHeld(held)
 	return later
 }
 

@@ -156,7 +156,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 		return res, fault.InvalidField("dry_run", "must not be set in a call with a submit token: spending a token cannot be a dry run")
 	}
 	policy := access.Policy{}
-	if c.identity.Policies != nil && !m.dry {
+	if !m.dry {
 		policy = c.policy(append([]string{o.name}, m.inner...)...)
 		policy.KeyRequired = policy.KeyRequired && !o.unrecorded
 	}
@@ -197,10 +197,8 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 // submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
 // command also renders its answer, and records the response under the request key.
 func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when ...flow.Condition) flow.Submission {
-	if c.identity.Policies != nil && !m.dry {
-		if err := c.needsApproval(q); err != nil {
-			when = append(when, flow.Denial{Err: err})
-		}
+	if err := c.needsApproval(q); err != nil && !m.dry {
+		when = append(when, flow.Denial{Err: err})
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
@@ -19,9 +18,7 @@ import (
 // all of them.
 func TestUnitsOfDueReservationsAreNotSoldOut(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	clock := pgtest.ShiftClock(t, db)
-	s := shopOn(t, db)
+	s, clock := timed(t)
 	for round := range 30 {
 		item := fmt.Sprint("tea ", round)
 		s.all(put(item, 1+round%3), restock(item, "r", 12))
@@ -47,9 +44,7 @@ func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 	for _, strategy := range allStrategies {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.New(t)
-			clock := pgtest.ShiftClock(t, db)
-			s := shopOn(t, db)
+			s, clock := timed(t)
 			s.all(put("tea", 3), restock("tea", "r", 10), reserve("tea", "due", 6), reserve("tea", "free", 3))
 			clock.Set(t, time.Hour)
 			held := s.hold("select from stock_reservations where reservation_no = 'due' for update")
@@ -132,9 +127,7 @@ func TestThousandsOfHeldReservations(t *testing.T) {
 // If the other session does not release it, the call ends with ROWS_LOCKED, which is not recorded.
 func TestHeldDueReservationsAreReportedAsLocked(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	clock := pgtest.ShiftClock(t, db)
-	s := shopOn(t, db)
+	s, clock := timed(t)
 	s.all(put("tea", 0), restock("tea", "r", 10), reserve("tea", "due", 10))
 	clock.Set(t, time.Hour)
 	held := s.hold("select from stock_reservations where reservation_no = 'due' for update")
