@@ -183,7 +183,8 @@ type checkedConn struct {
 }
 
 func (c checkedConn) Send(m any) error {
-	c.call.request.deadline()
+	c.call.request.bound()
+	defer c.call.request.unbound()
 	return c.StreamingHandlerConn.Send(m)
 }
 
@@ -206,7 +207,7 @@ func (c checkedConn) Receive(m any) error {
 
 // finish counts the call and converts its error to a Connect error. The response is written next.
 func (c *call) finish(ctx context.Context, err error) error {
-	c.request.deadline()
+	c.request.bound()
 	m := c.gate.Metrics
 	m.duration.WithLabelValues(c.procedure).Observe(time.Since(c.start).Seconds())
 	c.trace(ctx, "request_id", c.requestID)

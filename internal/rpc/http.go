@@ -34,9 +34,9 @@ type request struct {
 	chain    []*x509.Certificate // verified client certificate of the connection, and its chain; nil: none
 	intake   *intake             // nil: the request is small
 	calls    *access.Calls       // of the API key, which admitted this call; nil: the key has no limits
-	conn     *connection         // nil: not over HTTP/1
-	timeout  time.Duration       // of a write of the response
-	response *share              // of the memory of large responses; nil: it is small
+	writes   *http.ResponseController
+	timeout  time.Duration // of a write of the response
+	response *share        // of the memory of large responses; nil: it is small
 }
 
 type requestKey struct{}
@@ -53,11 +53,10 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer logPanic(log, r)
 		nameRequest(w, r)
-		in := &request{timeout: a.writeTimeout}
+		in := &request{writes: http.NewResponseController(w), timeout: a.writeTimeout}
 		defer in.close()
-		if r.ProtoMajor == 1 {
-			in.conn, _ = r.Context().Value(connectionKey{}).(*connection)
-			in.deadline()
+		if r.ProtoMajor == 1 { // in HTTP/2 it would end the call, not only its writes
+			in.bound()
 		}
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			in.chain = r.TLS.PeerCertificates
@@ -316,27 +315,16 @@ func (in *intake) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
 
-// connection is one of HTTP/1, which serves one request at a time.
-type connection struct {
-	net.Conn
-	deadline time.Time // of writes
-}
-
-type connectionKey struct{}
-
-// WithConnection is the ConnContext of an http.Server: it lets responses bound their writes.
-func WithConnection(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &connection{Conn: c})
-}
-
-// deadline bounds the next write, so that a caller who does not read occupies no memory for ever. Most requests find
-// the deadline of an earlier one late enough.
-func (r *request) deadline() {
-	if r == nil || r.conn == nil {
-		return
+// bound bounds the writes from now on, so that a caller who does not read occupies no memory for ever.
+func (r *request) bound() {
+	if r != nil {
+		_ = r.writes.SetWriteDeadline(time.Now().Add(r.timeout))
 	}
-	if now := time.Now(); r.conn.deadline.Sub(now) < r.timeout {
-		r.conn.deadline = now.Add(2 * r.timeout)
-		_ = r.conn.SetWriteDeadline(r.conn.deadline)
+}
+
+// unbound ends the bound of a write, because HTTP/2 also resets a stream that is silent.
+func (r *request) unbound() {
+	if r != nil {
+		_ = r.writes.SetWriteDeadline(time.Time{})
 	}
 }

@@ -26,8 +26,7 @@ const (
 	// Watches share one query, but each occupies a connection of its caller and memory.
 	watches       = 800
 	watchesTenant = watches / 4
-	// writeTimeout bounds one write of a response over HTTP/1: it may take at least as long, and at most twice as long.
-	// HTTP/2 has a timeout of its own.
+	// writeTimeout bounds the time in which a caller receives a response, or one message of a stream.
 	writeTimeout = 30 * time.Second
 )
 

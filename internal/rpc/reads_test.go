@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -114,10 +116,21 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
 	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
-	s.Config.ConnContext = WithConnection
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	t.Cleanup(s.Close)
 	return s.Listener.Addr().String(), gate.Reads
+}
+
+// http2 is a client without HTTP/1.
+func http2(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{Protocols: new(http.Protocols), DisableCompression: true}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
 
 // ask sends a request, and returns the connection, on which nothing of the response was read.
@@ -128,13 +141,21 @@ func ask(t *testing.T, address, key string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	const body = `{"account":{"code":"a","asset":"COIN"}}`
-	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		ledgerv1connect.LedgerServiceGetAccountProcedure, key, len(body), body)
+	sendOn(t, c, key)
+	return c
+}
+
+var askedBody, _ = proto.Marshal(&ledgerv1.GetAccountRequest{
+	Account: &ledgerv1.AccountRef{Code: "a", Asset: "COIN"}})
+
+// sendOn sends a request on a connection.
+func sendOn(t *testing.T, c net.Conn, key string) {
+	t.Helper()
+	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s",
+		ledgerv1connect.LedgerServiceGetAccountProcedure, key, len(askedBody), askedBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
 }
 
 func status(t *testing.T, c net.Conn) int {
@@ -188,6 +209,40 @@ func TestResponseThatIsNotReadTimesOut(t *testing.T) {
 	limits.await(t, false)
 }
 
+// net/http forgets the deadline of writes after each request of a connection.
+func TestLaterResponseThatIsNotReadTimesOut(t *testing.T) {
+	t.Parallel()
+	address, limits := reads(t, time.Second)
+	c := ask(t, address, "1")
+	if got := status(t, c); got != http.StatusOK {
+		t.Fatalf("the first response: %d", got)
+	}
+	limits.await(t, false)
+	sendOn(t, c, "1")
+	limits.await(t, true)
+	limits.await(t, false)
+}
+
+// The caller holds back the window of the stream, and the connection stays alive.
+func TestHTTP2ResponseThatIsNotReadTimesOut(t *testing.T) {
+	t.Parallel()
+	address, limits := reads(t, time.Second)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		"http://"+address+ledgerv1connect.LedgerServiceGetAccountProcedure, bytes.NewReader(askedBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer 1")
+	r.Header.Set("Content-Type", "application/proto")
+	res, err := http2(t).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	limits.await(t, true)
+	limits.await(t, false)
+}
+
 // A stream may be silent for longer than a write may take.
 func TestErrorOfASilentStreamArrives(t *testing.T) {
 	t.Parallel()
@@ -196,23 +251,30 @@ func TestErrorOfASilentStreamArrives(t *testing.T) {
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
 		ByName("WatchEntries")
 	h := connect.NewServerStreamHandlerSimple(ledgerv1connect.LedgerServiceWatchEntriesProcedure,
-		func(context.Context, *ledgerv1.WatchEntriesRequest,
-			*connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
+		func(_ context.Context, _ *ledgerv1.WatchEntriesRequest,
+			s *connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
+			if err := s.Send(&ledgerv1.WatchEntriesResponse{}); err != nil {
+				return err
+			}
 			<-time.After(300 * time.Millisecond)
 			return fault.ShuttingDown.New("the server is shutting down")
 		}, append(gate.Options(), connect.WithSchema(method))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = 50 * time.Millisecond
 	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
-	s.Config.ConnContext = WithConnection
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	t.Cleanup(s.Close)
-	stream, err := ledgerv1connect.NewLedgerServiceClient(s.Client(), s.URL).WatchEntries(t.Context(),
-		&ledgerv1.WatchEntriesRequest{Cursor: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if stream.Receive() || !strings.Contains(fmt.Sprint(stream.Err()), "shutting down") {
-		t.Error(stream.Err())
+	for _, caller := range []*http.Client{s.Client(), http2(t)} {
+		stream, err := ledgerv1connect.NewLedgerServiceClient(caller, s.URL).WatchEntries(t.Context(),
+			&ledgerv1.WatchEntriesRequest{Cursor: "0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !stream.Receive() || stream.Receive() || !strings.Contains(fmt.Sprint(stream.Err()), "shutting down") {
+			t.Error(stream.Err())
+		}
 	}
 }

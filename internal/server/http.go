@@ -31,7 +31,7 @@ func Serve(ctx context.Context, listen string, h http.Handler) error {
 // client sends its first call fails that call.
 func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
 	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ConnContext: rpc.WithConnection, Protocols: new(http.Protocols),
+		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols),
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second,
 			PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
 	s.Protocols.SetHTTP1(true)

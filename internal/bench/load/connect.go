@@ -82,9 +82,11 @@ func frame(spec *Spec, procedure, header string, length int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if spec.APIKey != "" {
+		header = "Authorization: Bearer " + spec.APIKey + "\r\n" + header
+	}
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\n"+
-		"Connect-Protocol-Version: 1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n%s\r\n", procedure, to.Host,
-		spec.APIKey, length, header), nil
+		"Connect-Protocol-Version: 1\r\nContent-Length: %d\r\n%s\r\n", procedure, to.Host, length, header), nil
 }
 
 // find panics if the mark is missing: the request was built with it.

@@ -40,7 +40,7 @@ func BenchmarkPair(b *testing.B) {
 	urls := strings.SplitN(os.Getenv(pairEnv), ",", 2)
 	run := fmt.Sprintf("%04x", time.Now().Unix()%0x10000)
 	for _, url := range urls {
-		prepare(b, &Spec{URL: url, APIKey: "none", Patience: 20 * time.Second}, createPairAccounts)
+		prepare(b, &Spec{URL: url, Patience: 20 * time.Second}, createPairAccounts)
 	}
 	for _, x := range []struct {
 		name           string
@@ -68,7 +68,7 @@ func BenchmarkPair(b *testing.B) {
 		b.Run(x.name, func(b *testing.B) {
 			var calls [2][]func() Outcome
 			for i, url := range urls {
-				spec := &Spec{URL: url, APIKey: "none", Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1,
+				spec := &Spec{URL: url, Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1,
 					Items:    x.items,
 					Patience: 20 * time.Second}
 				if x.sale {
