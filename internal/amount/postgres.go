@@ -264,11 +264,3 @@ func parseNumericText(src []byte) (Int, error) {
 	}
 	return x, err
 }
-
-// AppendElement appends x with its length in bytes: an element of a binary numeric[].
-func AppendElement(buf []byte, x Int) []byte {
-	at := len(buf)
-	buf = appendNumeric(append(buf, 0, 0, 0, 0), x)
-	binary.BigEndian.PutUint32(buf[at:], uint32(len(buf)-at-4))
-	return buf
-}

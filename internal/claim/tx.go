@@ -138,9 +138,9 @@ func partsText(parts []string) []byte {
 func (tx *Tx) Flush(p *commit.Pipe) {
 	c := changes{}
 	c.insert.Now, c.renew.Now = tx.Now, tx.Now
-	for i, r := range tx.sorted {
+	for _, r := range tx.sorted {
 		if r.Value.change != nothing && (r.Found || r.Exists) {
-			c.add(r, len(tx.sorted)-i)
+			c.add(r)
 		}
 	}
 	c.flush(p)
@@ -154,8 +154,8 @@ type changes struct {
 	insert db.ClaimInsertParams
 }
 
-// add adds a row; at most left more rows will follow.
-func (c *changes) add(r *Row, left int) {
+// add adds a row.
+func (c *changes) add(r *Row) {
 	v := &r.Value
 	switch {
 	case v.change == dropped:
@@ -171,13 +171,6 @@ func (c *changes) add(r *Row, left int) {
 		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
 	default:
 		n := &c.insert
-		if n.Tenants == nil {
-			pg.Grow(left, &n.Tenants)
-			pg.Grow(left, &n.ClaimIds, &n.Uses)
-			pg.Grow(left, &n.Scopes, &n.Keys, &n.Owners, &n.Results, &n.Principals, &n.RequestIds)
-			pg.Grow(left, &n.Parts)
-			pg.Grow(left, &n.ExpiresAt)
-		}
 		n.Tenants, n.Scopes, n.Keys = append(n.Tenants, r.Key.Tenant), append(n.Scopes, r.Key.Scope),
 			append(n.Keys, r.Key.Key)
 		n.ClaimIds, n.Uses = append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)

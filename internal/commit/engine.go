@@ -106,18 +106,7 @@ type Result struct {
 // Do runs one submission and waits for its outcome. If ctx ends first, Do returns OUTCOME_UNKNOWN if the command had
 // begun, otherwise NOT_RUN or a more specific reason.
 func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
-	if err := ctx.Err(); err != nil {
-		return Outcome{}, callEnded(err)
-	}
-	var call struct { // one allocation: the hot path
-		job  job[T]
-		wait waiter
-	}
-	call.wait.expect(1)
-	call.job.start(w, &call.wait, deadline(ctx))
-	e.submit([]*job[T]{&call.job})
-	call.wait.until(ctx)
-	r := e.resultOf(ctx, &call.job)
+	r := e.DoAll(ctx, []Submission[T]{w})[0]
 	return r.Outcome, r.Err
 }
 

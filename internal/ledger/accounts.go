@@ -123,9 +123,6 @@ func (k *AccountKey) compare(l *AccountKey) int {
 }
 
 func accountNames(accounts []*Account) (arg db.AccountLockParams) {
-	n := len(accounts)
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.Codes, &arg.Assets)
 	for _, a := range accounts {
 		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code),
 			append(arg.Assets, a.Asset)
@@ -169,23 +166,8 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 
 // Write updates the changed accounts.
 func (tx *Tx) Write(p *commit.Pipe) {
-	n, changed := 0, false
-	for _, a := range tx.locks {
-		if a.dirty && !a.fresh {
-			n++
-			changed = changed || a.changed
-		}
-	}
-	if n == 0 {
-		return
-	}
 	var arg db.AccountUpdateParams
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.Writers)
-	pg.Grow(n, &arg.Tids)
-	pg.Grow(n, &arg.AccountIds, &arg.Versions)
-	pg.Grow(n, &arg.Balances, &arg.Held)
-	pg.Grow(n, &arg.LastEntryAt, &arg.NextExpiryAt)
+	changed := slices.ContainsFunc(tx.locks, func(a *Account) bool { return a.changed && !a.fresh })
 	for _, a := range tx.locks {
 		if !a.dirty || a.fresh {
 			continue
@@ -205,8 +187,9 @@ func (tx *Tx) Write(p *commit.Pipe) {
 			arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
 		}
 	}
-	arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
-	p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
+	if len(arg.AccountIds) > 0 {
+		p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
+	}
 }
 
 // Available is the amount that may be debited: balance - held - least balance. ok is false if there is no least

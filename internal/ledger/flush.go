@@ -98,13 +98,7 @@ func (tx *Tx) updateDetails(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertTransfers(p *commit.Pipe) {
-	n := len(tx.made)
 	arg := db.TransferInsertParams{Now: tx.at.Recorded}
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
-	pg.Grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
-	pg.Grow(n, &arg.EffectiveAt)
-	pg.Grow(n, &arg.Metadata)
 	for _, t := range tx.made {
 		arg.Tenants = append(arg.Tenants, t.Tenant)
 		arg.TransferIds = append(arg.TransferIds, t.ID)
@@ -118,26 +112,11 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
-	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.ReversesIds),
-		pg.OrNull(arg.HoldIds), pg.OrNull(arg.Forms)
-	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {
-		arg.Metadata = nil
-	}
 	p.Queue(func(d commit.DB) error { return q.TransferInsert(p.Context(), d, arg) })
 }
 
 func (tx *Tx) insertEntries(p *commit.Pipe) {
-	n := 0
-	for _, t := range tx.made {
-		n += len(t.Entries)
-	}
 	arg := db.EntryInsertParams{Now: tx.at.Recorded}
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
-	pg.Grow(n, &arg.EffectiveAt)
-	pg.Grow(n, &arg.Postings)
-	pg.Grow(n, &arg.Assets)
-	pg.Grow(n, &arg.Amounts, &arg.BalancesBefore, &arg.BalancesAfter)
 	for _, t := range tx.made {
 		for i := range t.Entries {
 			e := &t.Entries[i]
@@ -153,7 +132,6 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 			arg.BalancesAfter = append(arg.BalancesAfter, e.After)
 		}
 	}
-	arg.EffectiveAt = pg.OrNull(arg.EffectiveAt)
 	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
 }
 

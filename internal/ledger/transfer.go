@@ -92,8 +92,7 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 			}
 		}
 	}
-	var few [4]amount.Int
-	amounts := few[:0]
+	amounts := make([]amount.Int, 0, len(c.Postings))
 	for i := range c.Postings {
 		n, err := minor(c.Postings[i].Amount, c.from[i])
 		if err != nil {

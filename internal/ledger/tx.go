@@ -37,21 +37,6 @@ type Tx struct {
 	resolved bool
 	mark     mark
 	gen      uint64
-
-	accountSlab slab[Account]
-	nameSlab    slab[transferName]
-}
-
-// slab allocates zero values in bulk: a batch has thousands of accounts and names.
-type slab[T any] struct{ unused []T }
-
-func (s *slab[T]) new() *T {
-	if len(s.unused) == 0 {
-		s.unused = make([]T, 64)
-	}
-	t := &s.unused[0]
-	s.unused = s.unused[1:]
-	return t
 }
 
 type assetKey struct {
@@ -155,8 +140,7 @@ func (tx *Tx) account(tenant int32, code, asset string) *Account {
 	k := AccountKey{tenant, code, asset}
 	a := tx.accounts[k]
 	if a == nil {
-		a = tx.accountSlab.new()
-		a.AccountKey = k
+		a = &Account{AccountKey: k}
 		tx.accounts[k] = a
 		tx.locks = append(tx.locks, a)
 	}
@@ -239,8 +223,7 @@ func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 	k := nameKey{tenant, bizNo}
 	n := tx.transferNames[k]
 	if n == nil {
-		n = tx.nameSlab.new()
-		n.nameKey = k
+		n = &transferName{nameKey: k}
 		tx.transferNames[k] = n
 		tx.nameList = append(tx.nameList, n)
 	}

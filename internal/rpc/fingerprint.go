@@ -32,10 +32,7 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	if s.Pepper != nil && personal(m) {
 		h, version = hmac.New(sha256.New, s.Pepper), pepperedVersion
 	}
-	buf := canonicalBuffers.Get().(*[]byte)
-	defer canonicalBuffers.Put(buf)
-	*buf = appendCanonical((*buf)[:0], m.ProtoReflect())
-	h.Write(*buf)
+	h.Write(appendCanonical(nil, m.ProtoReflect()))
 	return h.Sum([]byte{version})[:commit.FingerprintSize]
 }
 
@@ -60,8 +57,6 @@ func personal(m proto.Message) bool {
 	}
 	return about(m.ProtoReflect().Descriptor().FullName())
 }
-
-var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 
 // appendCanonical writes a message field by field, in the order of their numbers, each with its number and its length,
 // so that different requests never give the same bytes. Decimals are normalised: "12.30" becomes "12.3". The form is

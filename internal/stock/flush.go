@@ -77,18 +77,10 @@ func (tx *Tx) flushDetails(p *commit.Pipe) {
 
 func (tx *Tx) insertReservations(p *commit.Pipe) {
 	rows := tx.reservations.Fresh()
-	n := len(rows)
-	if n == 0 {
+	if len(rows) == 0 {
 		return
 	}
 	arg := db.ReservationInsertParams{Now: tx.Now}
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.Items, &arg.ReservationNos, &arg.Draws, &arg.States, &arg.Refs, &arg.Principals, &arg.RequestIds,
-		&arg.ClosedPrincipals,
-		&arg.ClosedRequestIds)
-	pg.Grow(n, &arg.ReservationIds, &arg.Quantities, &arg.Unsold, &arg.LifeMs)
-	pg.Grow(n, &arg.Segments)
-	pg.Grow(n, &arg.ExpiresAt, &arg.ClosedAt)
 	for _, row := range rows {
 		r := &row.Value
 		arg.Tenants = append(arg.Tenants, row.Key.Tenant)
@@ -109,11 +101,6 @@ func (tx *Tx) insertReservations(p *commit.Pipe) {
 		arg.ClosedPrincipals = append(arg.ClosedPrincipals, r.closedPrincipal)
 		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.closedRequestID)
 	}
-	arg.Unsold, arg.Segments, arg.Draws, arg.Refs = pg.OrNull(arg.Unsold), pg.OrNull(arg.Segments),
-		pg.OrNull(arg.Draws), pg.OrNull(arg.Refs)
-	arg.LifeMs, arg.ExpiresAt, arg.ClosedAt, arg.ClosedRequestIds = pg.OrNull(arg.LifeMs), pg.OrNull(arg.ExpiresAt),
-		pg.OrNull(arg.ClosedAt), pg.OrNull(arg.ClosedRequestIds)
-	arg.ClosedPrincipals = pg.OrNull(arg.ClosedPrincipals)
 	p.Queue(func(d commit.DB) error { return q.ReservationInsert(p.Context(), d, arg) })
 }
 

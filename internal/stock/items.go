@@ -172,6 +172,5 @@ func (tx *Tx) updateSegments(p *commit.Pipe) {
 	if len(arg.Items) == 0 {
 		return
 	}
-	arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
 	p.Queue(func(d commit.DB) error { return q.ItemUpdate(p.Context(), d, arg) })
 }

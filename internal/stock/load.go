@@ -22,9 +22,6 @@ func (tx *Tx) lookupReservations(p *commit.Pipe) {
 		return
 	}
 	var arg db.ReservationLookupParams
-	n := len(wanted)
-	pg.Grow(n, &arg.Tenants)
-	pg.Grow(n, &arg.Items, &arg.ReservationNos)
 	for _, r := range wanted {
 		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
 		arg.Items = append(arg.Items, r.Key.Item)

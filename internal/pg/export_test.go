@@ -1,3 +1,0 @@
-package pg
-
-func (encodeArray[T]) direct() {}

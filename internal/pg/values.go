@@ -1,0 +1,56 @@
+package pg
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// registerTimes makes a connection's type map return times in UTC, not in the time zone of the process.
+func registerTimes(m *pgtype.Map) {
+	t := &pgtype.Type{Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC}}
+	m.RegisterType(t)
+	m.RegisterType(&pgtype.Type{Name: "_timestamptz", OID: pgtype.TimestamptzArrayOID,
+		Codec: &pgtype.ArrayCodec{ElementType: t}})
+}
+
+// OrZero converts a nullable column: null becomes the zero value.
+func OrZero[T any](p *T) (v T) {
+	if p == nil {
+		return v
+	}
+	return *p
+}
+
+// Milliseconds converts a nullable column of milliseconds: null becomes 0.
+func Milliseconds(n *int64) time.Duration { return time.Duration(OrZero(n)) * time.Millisecond }
+
+// JSON returns names and values as a statement stores them. None is null.
+func JSON(m map[string]string) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // texts always encode
+	}
+	return text
+}
+
+// JSONOrEmpty is JSON for a column that is not null: none is an empty object.
+func JSONOrEmpty(m map[string]string) []byte {
+	if len(m) == 0 {
+		return []byte("{}")
+	}
+	return JSON(m)
+}
+
+// NotNil returns bytes that a statement does not take for null.
+func NotNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}

@@ -1,0 +1,41 @@
+package pg
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+func TestTimesAreScannedInUTC(t *testing.T) {
+	t.Parallel()
+	m := pgtype.NewMap()
+	registerTimes(m)
+	at := time.Now()
+	for _, format := range []int16{pgtype.BinaryFormatCode, pgtype.TextFormatCode} {
+		var one time.Time
+		var null *time.Time
+		var all []time.Time
+		for oid, into := range map[uint32][]any{pgtype.TimestamptzOID: {&one, &null},
+			pgtype.TimestamptzArrayOID: {&all}} {
+			var value any = at
+			if oid == pgtype.TimestamptzArrayOID {
+				value = []time.Time{at}
+			}
+			data, err := m.Encode(oid, format, value, nil)
+			for _, v := range into {
+				if err == nil {
+					err = m.Scan(oid, format, data, v)
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, got := range []time.Time{one, *null, all[0]} {
+			if got.Location() != time.UTC || !got.Equal(at.Truncate(time.Microsecond)) {
+				t.Errorf("%v was scanned as %v", at, got)
+			}
+		}
+	}
+}
