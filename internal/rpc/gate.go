@@ -182,12 +182,6 @@ type checkedConn struct {
 	call *call
 }
 
-func (c checkedConn) Send(m any) error {
-	c.call.request.bound()
-	defer c.call.request.unbound()
-	return c.StreamingHandlerConn.Send(m)
-}
-
 func (c checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
 		if malformed, ok := errors.AsType[*connect.Error](err); ok && malformed.Code() == connect.CodeInternal {
@@ -205,9 +199,8 @@ func (c checkedConn) Receive(m any) error {
 	return c.call.permit(m.(proto.Message))
 }
 
-// finish counts the call and converts its error to a Connect error. The response is written next.
+// finish counts the call and converts its error to a Connect error.
 func (c *call) finish(ctx context.Context, err error) error {
-	c.request.bound()
 	m := c.gate.Metrics
 	m.duration.WithLabelValues(c.procedure).Observe(time.Since(c.start).Seconds())
 	c.trace(ctx, "request_id", c.requestID)

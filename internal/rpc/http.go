@@ -34,9 +34,7 @@ type request struct {
 	chain    []*x509.Certificate // verified client certificate of the connection, and its chain; nil: none
 	intake   *intake             // nil: the request is small
 	calls    *access.Calls       // of the API key, which admitted this call; nil: the key has no limits
-	writes   *http.ResponseController
-	timeout  time.Duration // of a write of the response
-	response *share        // of the memory of large responses; nil: it is small
+	response *share              // of the memory of large responses; nil: it is small
 }
 
 type requestKey struct{}
@@ -53,11 +51,8 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer logPanic(log, r)
 		nameRequest(w, r)
-		in := &request{writes: http.NewResponseController(w), timeout: a.writeTimeout}
+		in := &request{}
 		defer in.close()
-		if r.ProtoMajor == 1 { // in HTTP/2 it would end the call, not only its writes
-			in.bound()
-		}
 		if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 			in.chain = r.TLS.PeerCertificates
 		}
@@ -74,7 +69,9 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 			in.intake = &intake{raw: newBody(r, bodyLimit(r.URL.Path)), length: length, zipped: zipped, admission: a}
 			r.Body = in.intake
 		}
-		next.ServeHTTP(w, r)
+		out := boundedWriter{w, http.NewResponseController(w), a.writeTimeout}
+		next.ServeHTTP(out, r)
+		out.bound() // net/http writes what is left
 	})
 }
 
@@ -315,16 +312,27 @@ func (in *intake) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
 
-// bound bounds the writes from now on, so that a caller who does not read occupies no memory for ever.
-func (r *request) bound() {
-	if r != nil {
-		_ = r.writes.SetWriteDeadline(time.Now().Add(r.timeout))
-	}
+// boundedWriter bounds each write of a response, so that a caller who does not read occupies no memory for ever. There
+// is no bound between the writes of a stream: over HTTP/2 it would end the call, not only its writes.
+type boundedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
 }
 
-// unbound ends the bound of a write, because HTTP/2 also resets a stream that is silent.
-func (r *request) unbound() {
-	if r != nil {
-		_ = r.writes.SetWriteDeadline(time.Time{})
-	}
+func (w boundedWriter) bound() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+
+func (w boundedWriter) Write(p []byte) (int, error) {
+	w.bound()
+	return w.ResponseWriter.Write(p)
 }
+
+// Flush ends a message of a stream.
+func (w boundedWriter) Flush() {
+	w.bound()
+	_ = w.control.Flush()
+	_ = w.control.SetWriteDeadline(time.Time{})
+}
+
+// Unwrap is for http.ResponseController.
+func (w boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -243,6 +243,60 @@ func TestHTTP2ResponseThatIsNotReadTimesOut(t *testing.T) {
 	limits.await(t, false)
 }
 
+func TestResponseOutsideOfTheGateThatIsNotReadTimesOut(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error, 1)
+	requests := NewAdmission(nil)
+	requests.writeTimeout = 50 * time.Millisecond
+	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler),
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := w.Write(make([]byte, 16<<20))
+			ended <- err
+		})))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	for _, caller := range []*http.Client{s.Client(), http2(t)} {
+		res, err := caller.Get(s.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("HTTP/%d: the response was written", res.ProtoMajor)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("HTTP/%d: no end", res.ProtoMajor)
+		}
+	}
+}
+
+// connect-go itself answers a body that is no gzip. The body may take longer than a write of the response.
+func TestErrorAfterASlowUploadArrives(t *testing.T) {
+	t.Parallel()
+	address, _ := reads(t, 50*time.Millisecond)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nno",
+		ledgerv1connect.LedgerServiceGetAccountProcedure); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(300 * time.Millisecond)
+	if _, err = io.WriteString(c, "ne"); err != nil {
+		t.Fatal(err)
+	}
+	if got := status(t, c); got != http.StatusBadRequest {
+		t.Error(got)
+	}
+}
+
 // A stream may be silent for longer than a write may take.
 func TestErrorOfASilentStreamArrives(t *testing.T) {
 	t.Parallel()
