@@ -116,12 +116,18 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
 	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
+	start(t, s)
+	return s.Listener.Addr().String(), gate.Reads
+}
+
+// start starts a server for HTTP/1 and HTTP/2 without TLS.
+func start(t *testing.T, s *httptest.Server) {
+	t.Helper()
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetHTTP1(true)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	t.Cleanup(s.Close)
-	return s.Listener.Addr().String(), gate.Reads
 }
 
 // http2 is a client without HTTP/1.
@@ -253,11 +259,7 @@ func TestResponseOutsideOfTheGateThatIsNotReadTimesOut(t *testing.T) {
 			_, err := w.Write(make([]byte, 16<<20))
 			ended <- err
 		})))
-	s.Config.Protocols = new(http.Protocols)
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true)
-	s.Start()
-	t.Cleanup(s.Close)
+	start(t, s)
 	for _, caller := range []*http.Client{s.Client(), http2(t)} {
 		res, err := caller.Get(s.URL)
 		if err != nil {
@@ -316,11 +318,7 @@ func TestErrorOfASilentStreamArrives(t *testing.T) {
 	requests := NewAdmission(nil)
 	requests.writeTimeout = 50 * time.Millisecond
 	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
-	s.Config.Protocols = new(http.Protocols)
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true)
-	s.Start()
-	t.Cleanup(s.Close)
+	start(t, s)
 	for _, caller := range []*http.Client{s.Client(), http2(t)} {
 		stream, err := ledgerv1connect.NewLedgerServiceClient(caller, s.URL).WatchEntries(t.Context(),
 			&ledgerv1.WatchEntriesRequest{Cursor: "0"})
