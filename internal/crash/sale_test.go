@@ -170,7 +170,7 @@ func (v *visit) told(sale, buyer string, g *salev1.GrabResponse) {
 	}
 }
 
-// many grabs for four buyers in one call.
+// many grabs for four buyers in one call, and pays, cancels or leaves the orders of the winners.
 func (v *visit) many() {
 	r := &salev1.GrabManyRequest{Sale: "lasting"}
 	for range 4 {
@@ -188,6 +188,7 @@ func (v *visit) many() {
 	for n, x := range res.GetResults() {
 		if ok {
 			v.told("lasting", r.Grabs[n].GetBuyer(), x.GetGrab())
+			v.order(x.GetGrab())
 		}
 	}
 }
@@ -302,6 +303,11 @@ func TestGrabsAndCouponsHappenOnceDespiteKills(t *testing.T) {
 	})
 	kills := w.killAtRandom(5 * time.Second)
 	w.until("cuts", func() bool { return cuts.Load() > 5 })
+	defer func() {
+		if missing := w.unseen(); missing != "" {
+			t.Log("no visitor had this, or not often enough: ", missing)
+		}
+	}()
 	w.until("every outcome", func() bool { return w.unseen() == "" })
 	close(stop)
 	load.Wait()
