@@ -27,7 +27,7 @@ type limitCmd struct {
 type limitName struct {
 	tenantFlag
 	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes only; '*': all channels together."`
-	Scope   string        `arg:"" help:"Unit of counting: tenant (nothing), channel, recipient, ip (the client_ip of calls), prefix (phone numbers without their last four digits)."`
+	Scope   string        `arg:"" help:"Unit of counting: tenant (one count for the tenant), channel, recipient, ip (the client_ip of calls; IPv6 by its first 64 bits), prefix (phone numbers without their last four digits)."`
 	Window  time.Duration `arg:"" help:"Length of the sliding window, in whole seconds, 1s to 744h."`
 }
 
@@ -70,12 +70,12 @@ type limitDeleteCmd struct{ limitName }
 func (c *limitDeleteCmd) Run(e *env, all *cli) error {
 	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
 		admin := access.Administer(pool)
-		return admin.Change(e.ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
+		return asFlags(admin.Change(e.ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
 			x, err := notify.DeleteLimit(ctx, tx, tenant, c.limit(0))
 			if err == nil && x.Before == nil {
 				err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
 			}
 			return x, err
-		})
+		}))
 	})
 }

@@ -100,8 +100,13 @@ func PutLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.C
 	return x, nil
 }
 
-// DeleteLimit removes a limit, and returns the event of the audit log, which has no Before if there was no such limit.
+// DeleteLimit removes the limit with this channel, scope and window, and returns the event of the audit log, which has
+// no Before if there was no such limit. Returns fault FIELD_INVALID.
 func DeleteLimit(ctx context.Context, to db.DBTX, tenant int32, l Limit) (x audit.Change, err error) {
+	l.MaxMessages = 0
+	if err = l.Check(); err != nil {
+		return x, err
+	}
 	if x, err = l.lock(ctx, to, tenant); err != nil {
 		return x, err
 	}
@@ -188,8 +193,8 @@ func (c *limitCache) put(tenant int32, limits []Limit, asked time.Time) {
 	c.byTenant[tenant] = cachedLimits{limits, asked}
 }
 
-// limited is a message to be counted by limits.
-type limited struct {
+// counted is a message with the counters of all limits that match it.
+type counted struct {
 	tenant  int32
 	channel send.Channel
 	to      string // normalized recipient
@@ -201,7 +206,7 @@ type limited struct {
 }
 
 // apply finds the counters of all limits that match the message.
-func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counterRow) {
+func (l *counted) apply(o *Outbox, limits []Limit, find func(counterKey) *counterRow) {
 	l.counters, l.most = l.counters[:0], l.most[:0]
 	if l.code {
 		limits = withCodes(limits)
@@ -245,7 +250,7 @@ func withCodes(limits []Limit) []Limit {
 }
 
 // count counts the message in all its counters, or refuses it. Returns fault NOTIFY_LIMITED.
-func (l *limited) count(tx *Tx) error {
+func (l *counted) count(tx *Tx) error {
 	for i, r := range l.counters {
 		w := tx.counters.Change(r)
 		if !w.expiresAt.After(tx.Now) {

@@ -187,7 +187,7 @@ func (s *Admin) PutPolicy(ctx context.Context, r *pb.PutPolicyRequest) (*pb.PutP
 	if err = cmp.Or(d.err(), CheckPolicy(p)); err == nil {
 		err = a.PutPolicy(ctx, tenant, p)
 	}
-	return &pb.PutPolicyResponse{}, below("policy.", err)
+	return &pb.PutPolicyResponse{}, fault.In("policy.", err)
 }
 
 func (s *Admin) ListPolicies(ctx context.Context, r *pb.ListPoliciesRequest) (*pb.ListPoliciesResponse, error) {
@@ -249,18 +249,4 @@ func onePage[T any](all []T, name string, tenant int32, r pageRequest) (page []T
 		page, next = page[:size], list.TokenNumber(from+int64(size))
 	}
 	return page, next, nil
-}
-
-// below puts the fields of a fault below a path.
-func below(path string, err error) error {
-	f := fault.Of(err)
-	if f == nil || len(f.Fields) == 0 {
-		return err
-	}
-	own := *f
-	own.Message = path + f.Message
-	own.Fields = each(f.Fields, func(x fault.Field) fault.Field {
-		return fault.Field{Path: path + x.Path, Description: x.Description}
-	})
-	return &own
 }

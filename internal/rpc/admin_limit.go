@@ -32,11 +32,9 @@ func (s *Admin) PutLimit(ctx context.Context, r *pb.PutLimitRequest) (*pb.PutLim
 	if r.GetLimit().MaxMessages == nil {
 		return nil, fault.InvalidField("limit.max_messages", "must be set: 0 allows no message")
 	}
-	if err := l.Check(); err != nil {
-		return nil, below("limit.", err)
-	}
 	return &pb.PutLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
-		return notify.PutLimit(ctx, tx, tenant, l)
+		x, err := notify.PutLimit(ctx, tx, tenant, l)
+		return x, fault.In("limit.", err)
 	})
 }
 
@@ -63,6 +61,7 @@ func (s *Admin) DeleteLimit(ctx context.Context, r *pb.DeleteLimitRequest) (*pb.
 	}
 	return &pb.DeleteLimitResponse{}, a.Change(ctx, tenant, func(ctx context.Context, tx pgx.Tx) (audit.Change, error) {
 		x, err := notify.DeleteLimit(ctx, tx, tenant, messageLimit(r.GetLimit()))
+		err = fault.In("limit.", err)
 		if err == nil && x.Before == nil {
 			err = LimitNotFound.New("the tenant has no such limit")
 		}

@@ -262,11 +262,34 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 			&adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "ledger.nothing"}}},
 		"policy.key_life": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*",
 			KeyLife: durationpb.New(1)}}},
+		"limit": {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{}},
 	} {
 		a := boss.call(connectProto, x.name, x.m)
 		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {
 			t.Errorf("%s: %s %s %v", want, a.Code, a.Message, a.Fields(t))
 		}
+	}
+}
+
+func TestDeleteLimitRemovesNoOtherLimit(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
+	limit := func(window time.Duration) *adminv1.Limit {
+		return &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(window), MaxMessages: proto.Int32(5)}
+	}
+	for _, kept := range []time.Duration{time.Second, time.Minute} {
+		ok(boss, "Admin.PutLimit", &adminv1.PutLimitRequest{Limit: limit(kept)}, new(adminv1.PutLimitResponse))
+	}
+	for _, window := range []time.Duration{1500 * time.Millisecond, time.Minute + 1<<32*time.Second} {
+		a := boss.call(connectJSON, "Admin.DeleteLimit", &adminv1.DeleteLimitRequest{Limit: limit(window)})
+		if a.Reason(t) != "FIELD_INVALID" || !strings.HasPrefix(a.Message, "limit.window: ") {
+			t.Errorf("%v: %s", window, a.Message)
+		}
+	}
+	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{},
+		new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 2 {
+		t.Errorf("%v", l)
 	}
 }
 
