@@ -62,14 +62,14 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		p = append(p, m)
 	}
 	if len(p) > 0 {
-		return nil, invalid(fault.FieldInvalid, "the template cannot be stored", p)
+		return nil, invalid(fault.FieldInvalid, p)
 	}
 	text, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("write a template: %w", err)
 	}
 	if len(text) > maxDefinition {
-		return nil, invalid(fault.FieldInvalid, "the template cannot be stored",
+		return nil, invalid(fault.FieldInvalid,
 			[]Problem{{"definition", fmt.Sprintf("has %d bytes when stored, and at most %d are allowed", len(text),
 				maxDefinition)}})
 	}
@@ -96,7 +96,7 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r.last++
 	if at < 0 {
 		if len(r.locales) == maxLocales {
-			return nil, invalid(fault.FieldInvalid, "the template cannot be stored",
+			return nil, invalid(fault.FieldInvalid,
 				[]Problem{{"locale", fmt.Sprintf("is one too many: a template can have at most %d locales",
 					maxLocales)}})
 		}
@@ -187,7 +187,6 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: Deleted{r.changedAt}}, nil
 	case c.Locale == r.defaultLocale:
 		return nil, invalid(fault.FieldInvalid,
-			"the default locale cannot be deleted while the template has other locales",
 			[]Problem{{"locale", "is the default: make another locale the default first"}})
 	default:
 		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1),

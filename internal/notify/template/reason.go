@@ -12,13 +12,13 @@ var (
 		Doc: "The template cannot be rendered with these variables: the fields list the variables that are missing, unknown, or of another kind, and the parts of the message that would be invalid."})
 )
 
-// invalid returns a fault with one field violation per problem.
-func invalid(r *fault.Reason, message string, problems []Problem) *fault.Fault {
-	f := r.New("%s", message)
-	for i, p := range problems {
-		if i == 100 { // more would not help
-			break
-		}
+// maxProblems bounds the fields in an error: it has to fit into a trailer.
+const maxProblems = 20
+
+// invalid returns a fault with one field violation per problem, up to maxProblems.
+func invalid(r *fault.Reason, problems []Problem) *fault.Fault {
+	f := r.New("%s: %s", problems[0].Path, problems[0].Text)
+	for _, p := range problems[:min(len(problems), maxProblems)] {
 		f.WithField(p.Path, p.Text)
 	}
 	return f

@@ -224,7 +224,7 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 		for i := range problems { // paths of the request
 			problems[i].Path = "template." + problems[i].Path
 		}
-		return Rendered{}, invalid(VariablesInvalid, "the template cannot be rendered with these variables", problems).
+		return Rendered{}, invalid(VariablesInvalid, problems).
 			With("template", u.name.Name).With("version", version)
 	}
 	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(version)), Locale: locale,

@@ -314,4 +314,9 @@ func TestInvalidTemplateIsNotStored(t *testing.T) {
 	if !fault.Is(err, fault.FieldInvalid) || len(f.Fields) != 3 || f.Fields[2].Path != "definition.on_unknown" {
 		t.Error(err, f.Fields)
 	}
+	_, err = template.NewPut(caller, send.SMS, "a", "en",
+		&template.Definition{Text: strings.Repeat("{{.x}}", 30), Variables: make([]template.Variable, 30)})
+	if f = fault.Of(err); f == nil || len(f.Fields) != 20 || !strings.HasPrefix(f.Message, f.Fields[0].Path+": ") {
+		t.Error(err)
+	}
 }
