@@ -487,30 +487,6 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 }
 
-// A dry run rolls back, so no other command may be in its attempt.
-func TestDryRunHasItsOwnAttempt(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 2)
-	e := w.engine()
-	dry, plain := submission(add("c0", 1)), submission(add("c1", 1))
-	dry.DryRun = true
-	wait := new(waiter)
-	wait.expect(2)
-	jobs := []*job[*toyTx]{new(job[*toyTx]), new(job[*toyTx])}
-	for i, x := range []Submission[*toyTx]{dry, plain} {
-		jobs[i].start(x, wait, time.Now().Add(10*time.Second))
-	}
-	if e.queue.admit(jobs) != admitted {
-		t.Fatal("not admitted")
-	}
-	worker := writer[*toyTx]{Engine: e.Engine}
-	worker.run(jobs, mode{})
-	worker.putBack()
-	if jobs[0].err != nil || jobs[1].err != nil || w.value("c0") != 1_000_000 || w.value("c1") != 1_000_001 {
-		t.Errorf("%v, %v; the counters are %d and %d", jobs[0].err, jobs[1].err, w.value("c0"), w.value("c1"))
-	}
-}
-
 // The lock table is full. One command may be the cause, so other commands must not fail.
 func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,7 +121,7 @@ func (w *writer[T]) run(jobs []*job[T], m mode) {
 		}
 		switch end {
 		case done:
-			if contended { // the pessimistic rerun committed, so the conflict was due to optimism, of our batches
+			if contended { // the rerun with locks committed, so the optimistic attempt caused the conflict
 				e.backoff.start()
 				contended = false
 			}
@@ -190,9 +189,6 @@ func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err
 	}
 	if m.search != nil {
 		jobs = w.failLate(jobs, nil)
-	}
-	if len(jobs) > 1 && slices.ContainsFunc(jobs, func(j *job[T]) bool { return j.DryRun }) {
-		return claim(jobs), overfull, nil // a dry run rolls back, so it needs an attempt of its own
 	}
 	started := w.health.begin()
 	defer w.health.end(started)
