@@ -1,5 +1,5 @@
--- Every request for approval has the time of its batch, or an earlier one, if the batch's time was that of an account
--- ahead of the clock. Another principal approved an approved one, in time, by an Approve with its own key.
+-- Every request for approval has the time of its batch, or an earlier one, if an account ahead of the clock gave the
+-- batch its time. Another principal approved an approved one, in time, by an Approve with its own key.
 select a.tenant_id, a.approval_id,
     case when b.batch_id is null then 'no batch made it'
         when a.decided_by = a.principal then 'its requester approved it'

@@ -1,5 +1,4 @@
--- Every claim was made by a batch, at its time; or before it, if the batch's time was that of an account ahead of the
--- clock.
+-- Every claim was made by a batch, at its time; or before it, if an account ahead of the clock gave the batch its time.
 select c.tenant_id, c.scope, c.key, c.claim_id, case when b.batch_id is null then 'no batch made it' end as problem,
     c.claimed_at, b.committed_at as claimed_at_expected
 from claim_keys c

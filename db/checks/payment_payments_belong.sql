@@ -1,6 +1,6 @@
 -- Every payment has an instance of the machine of payments with its number and its id, and pays what its order leaves
--- to be paid. It has the time of its batch; or an earlier one, if the batch's time was that of an account ahead of the
--- clock; or a later one, if its gateway told of it before it was created.
+-- to be paid. It has the time of its batch; or an earlier one, if an account ahead of the clock gave the batch its
+-- time; or a later one, if its gateway told of it before it was created.
 select p.tenant_id, p.out_trade_no, p.payment_id, p.order_no,
     case when i.instance_id is null then 'it has no instance' when o.order_no is null then 'there is no such order'
         when b.batch_id is null then 'no batch made it' end as problem,

@@ -1,5 +1,5 @@
 -- Every reservation belongs to an item of its tenant, its units came from segments of that item, and it has the time of
--- its batch; or an earlier one, if the batch's time was that of an account ahead of the clock.
+-- its batch; or an earlier one, if an account ahead of the clock gave the batch its time.
 select r.tenant_id, r.item, r.reservation_no, r.reservation_id,
     case when i.item is null then 'there is no such item'
         when r.segment >= i.segments or cardinality(r.draws) > i.segments then 'there is no such segment'

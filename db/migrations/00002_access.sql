@@ -14,7 +14,7 @@ create table access_tenants (
 );
 comment on table access_tenants is 'Tenants. Nothing is shared between two of them.';
 comment on column access_tenants.tenant_id is
-    'Number of the tenant, first column of every key: one more than the greatest.';
+    'Number of the tenant, the first column of the primary keys. A new tenant gets the greatest number plus 1.';
 comment on column access_tenants.name is 'Name of the tenant, for people.';
 comment on column access_tenants.created_at is 'When it was created.';
 
@@ -87,7 +87,7 @@ begin
     end if;
     if old.revoked_at is not null
             and (new.revoked_at, new.revoked_by) is distinct from (old.revoked_at, old.revoked_by) then
-        raise exception 'API key % stays revoked', old.key_id using errcode = 'LD005';
+        raise exception 'API key % is revoked, and stays so', old.key_id using errcode = 'LD005';
     end if;
     if coalesce(new.expires_at, 'infinity') > coalesce(old.expires_at, 'infinity') then
         raise exception 'API key % cannot expire later than it does', old.key_id using errcode = 'LD005';

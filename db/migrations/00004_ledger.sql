@@ -116,8 +116,10 @@ comment on index ledger_transfers_request_idx is
 comment on table ledger_transfers is 'Journal: one row per transfer. Append-only.';
 comment on column ledger_transfers.tenant_id is 'Tenant.';
 comment on column ledger_transfers.transfer_id is 'Id; id >> 14 is the batch that committed it.';
-comment on column ledger_transfers.biz_no is 'The caller''s business number. Unique for ever.';
-comment on column ledger_transfers.type is 'transfer, capture, reversal, or a type of the caller''s.';
+comment on column ledger_transfers.biz_no is
+    'Business number: the caller''s, or that of the service, such as ORDER_NO/pay. Unique for ever.';
+comment on column ledger_transfers.type is
+    'transfer, capture, reversal; order, payment or refund for those of orders; or a type of the caller''s.';
 comment on column ledger_transfers.recorded_at is 'Time of the batch, by the database''s clock.';
 comment on column ledger_transfers.effective_at is
     'When it happened according to the caller; null: the same as recorded_at.';
@@ -330,8 +332,9 @@ comment on column audit.statement.entry is 'Position in the account: 1, 2, 3, ..
 comment on column audit.statement.recorded_at is
     'When it was recorded, by the database''s clock. Never decreases with entry.';
 comment on column audit.statement.effective_at is 'When it happened according to the caller, by default recorded_at.';
-comment on column audit.statement.biz_no is 'The caller''s business number of the transfer.';
-comment on column audit.statement.type is 'transfer, capture, reversal, or a type of the caller''s.';
+comment on column audit.statement.biz_no is 'Business number of the transfer.';
+comment on column audit.statement.type is
+    'transfer, capture, reversal; order, payment or refund for those of orders; or a type of the caller''s.';
 comment on column audit.statement.amount is 'Positive for a credit, negative for a debit.';
 comment on column audit.statement.balance is 'Balance after it.';
 comment on column audit.statement.principal is 'Principal of the caller.';
@@ -353,8 +356,9 @@ left join ledger_transfers r on r.tenant_id = j.tenant_id and r.transfer_id = j.
 left join ledger_holds h on h.tenant_id = j.tenant_id and h.hold_id = j.hold_id;
 comment on view audit.postings is 'Transfers, one row per posting.';
 comment on column audit.postings.tenant is 'Name of the tenant.';
-comment on column audit.postings.biz_no is 'The caller''s business number.';
-comment on column audit.postings.type is 'transfer, capture, reversal, or a type of the caller''s.';
+comment on column audit.postings.biz_no is 'Business number of the transfer.';
+comment on column audit.postings.type is
+    'transfer, capture, reversal; order, payment or refund for those of orders; or a type of the caller''s.';
 comment on column audit.postings.recorded_at is 'When it was recorded, by the database''s clock.';
 comment on column audit.postings.effective_at is 'When it happened according to the caller, by default recorded_at.';
 comment on column audit.postings.posting is 'Index of the posting in the transfer, from 0.';

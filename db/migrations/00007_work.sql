@@ -68,8 +68,8 @@ comment on column work_records.tenant_id is 'Tenant.';
 comment on column work_records.scope is 'Kind of work, as the caller names it: keys are unique in it.';
 comment on column work_records.key is 'The caller''s name for the work.';
 comment on column work_records.fingerprint is
-    'Fingerprint of the content, as the caller gave it; null: the work was given back, and may begin with any '
-    'content.';
+    'Fingerprint of the content, as the caller gave it; null: Abandon cleared it, and the next Begin may have '
+    'any.';
 comment on column work_records.state is
     'running: a caller holds it, or held it until lease_expires_at; done, refused: it ended with an answer; parked: '
     'its outcome is unknown; free: the next caller may run it.';

@@ -317,7 +317,8 @@ comment on column notify_counters.tenant_id is 'Tenant.';
 comment on column notify_counters.channel is 'The same as in notify_limits.';
 comment on column notify_counters.scope is 'The same as in notify_limits.';
 comment on column notify_counters.window_s is 'The same as in notify_limits.';
-comment on column notify_counters.subject is 'Keyed hash of what is counted separately; empty: nothing.';
+comment on column notify_counters.subject is
+    'Keyed hash of the recipient, IP address or prefix, or the channel; empty for the scope tenant.';
 comment on column notify_counters.slot is
     'Number of the newest slot. A slot is a sixtieth of the window, numbered from 1970.';
 comment on column notify_counters.counts is
@@ -442,7 +443,8 @@ declare
 begin
     dropped := 0; left_over := 0;
     if months < 4 then -- longer than any message can be open or parked
-        raise exception 'proofs stay for 4 full months at least' using errcode = 'invalid_parameter_value';
+        raise exception 'months must be at least 4, since messages can be open or parked for nearly as long'
+            using errcode = 'invalid_parameter_value';
     end if;
     for part in
         select c.relname::text as name, p.relname::text as parent from pg_inherits i

@@ -136,8 +136,8 @@ begin
             array_agg(o.revision + 1) as revisions
         into olds from gone o;
         if olds.ids <> news.ids or olds.states <> news.sources or olds.revisions <> news.revisions then
-            raise exception 'only moves change an instance of a machine: came_from becomes the state before, and the '
-                'revision rises by 1' using errcode = 'LD004';
+            raise exception 'only a move changes an instance of a machine: set came_from to its state before, and add '
+                '1 to its revision' using errcode = 'LD004';
         end if;
     end if;
     select u.* into bad

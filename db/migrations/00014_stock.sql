@@ -43,7 +43,7 @@ comment on column stock_items.available is 'Units that can be reserved or sold.'
 comment on column stock_items.reserved is 'Units of reservations that are reserved.';
 comment on column stock_items.sold is 'Units of reservations that are sold, without those that came back.';
 comment on column stock_items.stocked is
-    'Units that were ever put in, sold ones included: available + reserved + sold.';
+    'Units put in, less those removed again: available + reserved + sold.';
 comment on column stock_items.version is 'Number of changes.';
 comment on column stock_items.next_expiry_at is
     'No reservation of the item expires before the earliest of its rows, whichever segments gave the units. Null in '

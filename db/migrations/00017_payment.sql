@@ -550,7 +550,8 @@ comment on column payment_money.account is 'As in payment_transactions.';
 comment on column payment_money.refunding is 'As in payment_transactions.';
 comment on column payment_money.refunded is 'As in payment_transactions.';
 comment on column payment_money.recorded_at is 'As in payment_transactions.';
-comment on column payment_money.extra_refunded is 'That amount, in 10^-scale, without a limit.';
+comment on column payment_money.extra_refunded is
+    'Amount given back beyond the succeeded refunds, in 10^-scale, at most 10^38 - 1: it may exceed the amount.';
 grant select on payment_money to ledgerd_app;
 grant select on payment_money to ledgerd_audit;
 

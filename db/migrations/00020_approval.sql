@@ -75,7 +75,7 @@ create function approval_keep() returns trigger
     as $$
 begin
     if old.state <> 'open' then
-        raise exception 'request % is % and stays so', old.approval_id, old.state using errcode = 'LD005';
+        raise exception 'request % is %, and a decision is final', old.approval_id, old.state using errcode = 'LD005';
     end if;
     if (to_jsonb(new) - '{state,decided_by,decided_key_id,decided_request_id,decided_at,note,response}'::text[])
             is distinct from

@@ -90,7 +90,7 @@ from (
 order by u.tenant_id, u.name collate "C", u.ticket;
 
 -- name: WaiterUpdate :exec
--- Inserts waiters. The rows of their locks are locked.
+-- Extends the alive_until of waiters. The rows of their locks are locked.
 with updated as (
     update lock_waiters w set alive_until = u.alive_until
     from (select unnest(@tids::tid[]) as tid, unnest(@alive_until::timestamptz[]) as alive_until) u

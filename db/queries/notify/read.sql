@@ -74,8 +74,8 @@ from (
 ) s;
 
 -- name: DeadGroups :many
--- Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
--- newest. Skips from code to code by the index.
+-- Parked messages of a state, counted by code and channel: of up to 200 codes, and of each code the newest 10,000
+-- messages. Skips from code to code by the index.
 with recursive codes as (
     (select o.failure_code from notify_queue o
     where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null

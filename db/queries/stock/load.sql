@@ -37,7 +37,7 @@ cross join lateral (
 ) i;
 
 -- name: ItemAdvisoryLock :exec
--- Waits until no other transaction has the advisory lock of the segment.
+-- Acquires the advisory lock of the segment, until the end of the transaction.
 select pg_advisory_xact_lock(77017, hashtext(concat_ws('/', @tenant_id::integer, @segment::smallint, @item::text)));
 
 -- name: ItemConfirm :exec

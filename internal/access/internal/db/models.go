@@ -10,7 +10,7 @@ import (
 
 // Tenants. Nothing is shared between two of them.
 type AccessTenant struct {
-	// Number of the tenant, first column of every key: one more than the greatest.
+	// Number of the tenant, the first column of the primary keys. A new tenant gets the greatest number plus 1.
 	TenantID int32
 	// Name of the tenant, for people.
 	Name string

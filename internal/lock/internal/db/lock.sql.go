@@ -343,7 +343,7 @@ type WaiterUpdateParams struct {
 	AliveUntil []time.Time
 }
 
-// Inserts waiters. The rows of their locks are locked.
+// Extends the alive_until of waiters. The rows of their locks are locked.
 func (q *Queries) WaiterUpdate(ctx context.Context, db DBTX, arg WaiterUpdateParams) error {
 	_, err := db.Exec(ctx, waiterUpdate, arg.Tids, arg.AliveUntil)
 	return err

@@ -91,8 +91,8 @@ type DeadGroupsRow struct {
 	Newest      int64
 }
 
-// Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
-// newest. Skips from code to code by the index.
+// Parked messages of a state, counted by code and channel: of up to 200 codes, and of each code the newest 10,000
+// messages. Skips from code to code by the index.
 func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams) ([]DeadGroupsRow, error) {
 	rows, err := db.Query(ctx, deadGroups, arg.TenantID, arg.State)
 	if err != nil {

@@ -193,7 +193,7 @@ type ItemAdvisoryLockParams struct {
 	Item     string
 }
 
-// Waits until no other transaction has the advisory lock of the segment.
+// Acquires the advisory lock of the segment, until the end of the transaction.
 func (q *Queries) ItemAdvisoryLock(ctx context.Context, db DBTX, arg ItemAdvisoryLockParams) error {
 	_, err := db.Exec(ctx, itemAdvisoryLock, arg.TenantID, arg.Segment, arg.Item)
 	return err
