@@ -321,7 +321,8 @@ type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// sms, email, push, webhook; code: verification codes only; *: all channels together.
 	Channel string `protobuf:"bytes,1,opt,name=channel,proto3" json:"channel,omitempty"`
-	// Unit of counting: tenant (all together), channel, recipient, ip, prefix.
+	// Unit of counting: tenant (one count for the tenant), channel, recipient, ip (client_ip of calls; IPv6 by its first
+	// 64 bits), prefix (phone number without its last four digits).
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Length of the sliding window: whole seconds, 1 s to 31 days.
 	Window *durationpb.Duration `protobuf:"bytes,3,opt,name=window,proto3" json:"window,omitempty"`

@@ -37,7 +37,7 @@ const (
 	SettingKind_SETTING_KIND_ENDPOINT SettingKind = 2
 	// Accounts of a payment gateway.
 	SettingKind_SETTING_KIND_GATEWAY SettingKind = 3
-	// An API key. The name is its id.
+	// An API key. The name is its key_name.
 	SettingKind_SETTING_KIND_KEY SettingKind = 4
 	// A limit on messages. The name is channel, scope and window, with spaces between them.
 	SettingKind_SETTING_KIND_LIMIT SettingKind = 5

@@ -102,8 +102,8 @@ const (
 	NextStep_NEXT_STEP_READ_AGAIN NextStep = 4
 	// Send the same request again with the same key, after the delay of RetryInfo if there is one.
 	NextStep_NEXT_STEP_RETRY_SAME_KEY NextStep = 5
-	// Fetch a new submit token: this one is spent or invalid. A refusal after it is recorded under the key, as any
-	// other, so the next submit also needs a new key.
+	// Fetch a new submit token: the token is missing, spent or invalid. If the call with the new token is refused, that
+	// refusal is recorded under its Idempotency-Key, as any other: the next submit also needs a new key.
 	NextStep_NEXT_STEP_NEW_TOKEN NextStep = 6
 )
 

@@ -85,7 +85,7 @@ type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the ids. Not set: SNOWFLAKE.
 	Kind IdKind `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
-	// Number of ids; 0 is 1.
+	// Number of ids, at most 100,000; 0 is 1.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// Prefix of order numbers: at most 8 letters A-Z and digits. May be empty. Not allowed with another kind.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`

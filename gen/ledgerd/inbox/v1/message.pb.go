@@ -161,14 +161,15 @@ type Delivery struct {
 	ContentSha256 []byte `protobuf:"bytes,3,opt,name=content_sha256,json=contentSha256,proto3" json:"content_sha256,omitempty"`
 	// Time to keep the content, up to a year. Default 48 hours. 0: not kept.
 	ContentLife *durationpb.Duration `protobuf:"bytes,4,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// Time to keep the message after success: at least as long as the broker may redeliver it. Not set: for ever.
+	// Time to keep the message after success: at least as long as the broker may redeliver it. 1 min to 10 years.
+	// Not set: for ever.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
-	// Maximum number of attempts; then the message becomes DEAD. Default 10.
+	// Maximum number of attempts, at most 1,000; then the message becomes DEAD. 0: 10.
 	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Backoff after the first failed attempt. It doubles with each further one, less a random part of up to half.
-	// Default 1 s.
+	// 1 ms to 24 h. Default 1 s.
 	Backoff *durationpb.Duration `protobuf:"bytes,7,opt,name=backoff,proto3" json:"backoff,omitempty"`
-	// Longest backoff. Default 1 h.
+	// Longest backoff: 1 ms to 7 days, at least the first. Default 1 h.
 	MaxBackoff    *durationpb.Duration `protobuf:"bytes,8,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -601,7 +601,7 @@ type isGetBalanceRequest_At interface {
 }
 
 type GetBalanceRequest_RecordTime struct {
-	// Balance of the entries recorded up to this time. It never changes afterwards.
+	// Balance of the entries recorded up to this time, which must not be in the future. It never changes afterwards.
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=record_time,json=recordTime,proto3,oneof"`
 }
 

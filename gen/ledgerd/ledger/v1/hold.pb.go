@@ -250,8 +250,8 @@ func (x *Hold) GetRequestId() string {
 
 type HoldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Business number chosen by the caller: 1 to 128 printable ASCII characters, unique among the tenant's holds for
-	// ever.
+	// Business number chosen by the caller: 1 to 128 printable ASCII characters, no space at the ends, unique among the
+	// tenant's holds for ever.
 	BizNo string `protobuf:"bytes,1,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Code of the account whose money to hold.
 	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`

@@ -91,8 +91,7 @@ type Posting struct {
 	// Positive decimal string, such as "12.30": at most 38 digits in minor units, and at most as many decimals as the
 	// asset's scale. Never rounded.
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Meaning of the amount. Not set: exactly this amount, as always in a Transfer, which has the amounts that were
-	// moved.
+	// Meaning of the amount. Not set: exactly this amount. Never set in a Transfer, whose postings have the amounts moved.
 	Form          AmountForm `protobuf:"varint,5,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -661,7 +660,8 @@ type TransferBatchRequest struct {
 	// Applied in the order of the request. An item that is rerun may take effect after later items: if another
 	// transaction holds or has changed its rows, if very many holds expire on its accounts, or if the database hangs.
 	Items []*TransferBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// If true, all items commit in one transaction or none does. Default: each item succeeds or fails independently,
+	// If true, all items commit in one transaction or none does: the first error fails the call, and its metadata has the
+	// index of the item and its biz_no. Default: each item succeeds or fails independently,
 	// also if its fields are invalid. Then the call as a whole fails only if it is invalid itself or cannot be decoded.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Run and roll back: returns the results, writes nothing. Requires all_or_nothing.

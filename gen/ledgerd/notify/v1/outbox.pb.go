@@ -48,17 +48,17 @@ type SendRequest struct {
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Not sent before this time: at most 30 days ahead. Not set: at once.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
-	// Time for attempts, from now or not_before. Default 24 hours.
+	// Time for attempts, from now or not_before: 1 s to 7 days. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
 	// Least time to keep content and recipient; they are kept at least while the message is tried. Counted to the end
-	// of the day, UTC. Default 48 hours.
+	// of the day, UTC: 1 min to 30 days. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
 	// Policy after an attempt with unknown outcome. Not set: that of the template, or else that of the channel.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
-	// Maximum number of attempts; then the message becomes DEAD. Default 10.
+	// Maximum number of attempts, at most 100; then the message becomes DEAD. 0: 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Window, from the acceptance of a message, in which an equal one (recipient, content, business type) is answered
-	// with it. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for messages of orders
+	// with it: at most 31 days. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for messages of orders
 	// and payments, whose numbers find repeats.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
 	// IP address of the user that the caller acts for, such as the browser's, for limits per address.
@@ -282,10 +282,10 @@ func (x *SendResponse) GetExisted() bool {
 // SendBatchRequest has messages to send.
 type SendBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages, in order. With biz_no each can be repeated safely, also if only some were accepted. An item that breaks
-	// a rule of this file, such as one without a channel, fails the call; other invalid fields fail their item.
+	// Messages, in order. With biz_no each can be repeated safely, also if only some were accepted.
 	Items []*SendRequest `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// If true, all messages are accepted or none: the first error fails the call; its metadata has the item.
+	// If true, all messages are accepted or none: the first error fails the call; its metadata has the item. Default: each
+	// item succeeds or fails independently, also if its fields are invalid.
 	AllOrNothing  bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1128,11 +1128,11 @@ type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only messages of this channel. Not set: of all. Required with recipient.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Only messages to this recipient.
+	// Only messages to this recipient. Requires channel; not with state.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
 	// Only messages in this state: queued, sending, failed, unknown or dead. Not set: in all.
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
-	// With state dead or unknown: only messages with this error code. Empty: with any.
+	// Only messages with this error code. Requires state. Empty: with any.
 	FailureCode string `protobuf:"bytes,4,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -1318,7 +1318,7 @@ func (x *ListDeadLettersRequest) GetUnknown() bool {
 // ListDeadLettersResponse has groups.
 type ListDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By channel and code, up to 200.
+	// The largest groups first: those of up to 200 error codes.
 	Groups        []*DeadLetterGroup `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1368,7 +1368,7 @@ type DeadLetterGroup struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Error code of their last failure.
 	FailureCode string `protobuf:"bytes,2,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
-	// Number of messages, counted up to 10,000.
+	// Number of messages. Of an error code the newest 10,000 messages are counted, over all channels.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Newest message of the group.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`

@@ -510,7 +510,8 @@ type RotateSecretRequest struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Version to replace.
 	SecretVersion int32 `protobuf:"varint,2,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
-	// Time for which the replaced version still signs. Default 24 hours. 0: not at all, for a leaked secret.
+	// Time for which the replaced version still signs: at most 30 days. Default 24 hours. 0: not at all, for a leaked
+	// secret.
 	Overlap       *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1061,8 +1062,8 @@ type PublishRequest struct {
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Body of the requests. JSON.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Business number of the event, chosen by the caller: each endpoint gets one message for it, for ever. A repeat
-	// also sends it to endpoints that were created since.
+	// Business number of the event, chosen by the caller, at most 63 bytes: each endpoint gets one message for it, for
+	// ever. A repeat also sends it to endpoints that were created since.
 	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Priority of the messages. Not set: NORMAL.
 	Priority Priority `protobuf:"varint,4,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`

@@ -36,7 +36,7 @@ type Order struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// State machine that it follows.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
-	// State that it is in. If the time to pay is over, this is the state to which that moves it, recorded or not.
+	// State that it is in. After timer_time this is timer_to, even if the move is not recorded yet.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -416,7 +416,7 @@ type PurchaseKey struct {
 	// For how long after the first order another one is the same purchase: 1 s to 10 years. Not set: 5 minutes. Repeats
 	// do not extend it. An order that is cancelled, also by time, ends it.
 	Window *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
-	// Refuse the same purchase with PURCHASE_REPEATED, instead of an answer with the order that there is.
+	// Refuse the same purchase with PURCHASE_REPEATED, instead of returning the existing order.
 	Refuse        bool `protobuf:"varint,3,opt,name=refuse,proto3" json:"refuse,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -357,9 +357,10 @@ type CreatePaymentRequest struct {
 	PayType string `protobuf:"bytes,3,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
 	// Number for the gateway: 6 to 32 letters, digits, - and _, unique for ever. Empty: the service makes one.
 	OutTradeNo string `protobuf:"bytes,4,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
-	// Text that the payer reads at the gateway. Empty: the number of the order.
+	// Text that the payer reads at the gateway: at most 127 bytes. Empty: the number of the order.
 	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
-	// Payer, by the gateway's name, such as an openid of WeChat.
+	// Payer, as the gateway identifies it, such as an openid of WeChat: at most 128 bytes. Some pay types require it: see
+	// docs/gateways.md.
 	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
 	// IP address of the payer, for gateways that want it.
 	PayerIp string `protobuf:"bytes,7,opt,name=payer_ip,json=payerIp,proto3" json:"payer_ip,omitempty"`

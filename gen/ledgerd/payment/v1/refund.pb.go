@@ -287,7 +287,7 @@ type RefundPaymentRequest struct {
 	OutTradeNo string `protobuf:"bytes,2,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
 	// Amount of the refund. Not set: all that remains, console refunds subtracted.
 	Amount *string `protobuf:"bytes,3,opt,name=amount,proto3,oneof" json:"amount,omitempty"`
-	// Reason, for the payer. May be empty.
+	// Reason, for the payer: at most 80 bytes. May be empty.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -89,7 +89,7 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_sale_v1_sale_proto_rawDescGZIP(), []int{0}
 }
 
-// Sale gives the units of an item to those who come first, each buyer at most a number of them.
+// Sale sells the units of an item, first come, first served, a limited number to each buyer.
 type Sale struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: a-z, 0-9, dots, - and _.

@@ -157,7 +157,7 @@ type Item struct {
 	Reserved int64 `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"`
 	// Units sold, without those that came back.
 	Sold int64 `protobuf:"varint,5,opt,name=sold,proto3" json:"sold,omitempty"`
-	// Units that were ever put in, sold ones included.
+	// Units put in, less those removed by AdjustStock: available + reserved + sold.
 	Stocked int64 `protobuf:"varint,6,opt,name=stocked,proto3" json:"stocked,omitempty"`
 	// Number of rows that hold the counts.
 	Segments int32 `protobuf:"varint,7,opt,name=segments,proto3" json:"segments,omitempty"`

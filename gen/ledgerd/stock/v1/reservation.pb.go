@@ -94,7 +94,7 @@ type Reservation struct {
 	ReservationNo string `protobuf:"bytes,3,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units. 0 if it was cancelled before it was made.
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
-	// Units that came back after the sale.
+	// Units that Unsell returned after the sale: they are available again.
 	Unsold int64 `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
 	// State, as it counts now: EXPIRED from its expire_time on, if it has not ended before. A Confirm made before that
 	// time, and still being committed, makes it SOLD.

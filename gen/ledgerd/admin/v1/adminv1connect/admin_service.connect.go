@@ -73,25 +73,26 @@ type AdminServiceClient interface {
 	// Creates an API key. A call whose answer was lost may have created one: ListKeys shows it. Errors: TENANT_NOT_FOUND,
 	// PERMISSION_DENIED.
 	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
-	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: API_KEY_NOT_FOUND.
+	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: FIELD_INVALID,
+	// API_KEY_NOT_FOUND, PERMISSION_DENIED (the key may do more than the caller).
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
 	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
-	// API_KEY_NOT_FOUND.
+	// API_KEY_NOT_FOUND, PERMISSION_DENIED (it is the key of an operator).
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates or replaces the policy of an operation as a whole: what is absent is
-	// not required any more, nor what "*" requires. Servers apply it within 5 s.
+	// Creates the policy of an operation, or replaces all of it: what is not set is not required, even if the policy of
+	// "*" requires it. Servers apply it within 5 s. Errors: FIELD_INVALID.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
-	// Lists policies by operation.
+	// Lists policies by operation. Errors: PAGE_TOKEN_INVALID.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
 	// Removes the policy of an operation. Errors: POLICY_NOT_FOUND.
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
-	// Creates or replaces a limit on messages. Servers apply it within a second.
+	// Creates or replaces a limit on messages. Servers apply it within a second. Errors: FIELD_INVALID.
 	PutLimit(context.Context, *v1.PutLimitRequest) (*v1.PutLimitResponse, error)
-	// Lists the limits on messages.
+	// Lists the limits on messages. Errors: PAGE_TOKEN_INVALID.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
-	// Removes a limit on messages. Errors: LIMIT_NOT_FOUND.
+	// Removes a limit on messages. Errors: FIELD_INVALID, LIMIT_NOT_FOUND.
 	DeleteLimit(context.Context, *v1.DeleteLimitRequest) (*v1.DeleteLimitResponse, error)
 }
 
@@ -318,25 +319,26 @@ type AdminServiceHandler interface {
 	// Creates an API key. A call whose answer was lost may have created one: ListKeys shows it. Errors: TENANT_NOT_FOUND,
 	// PERMISSION_DENIED.
 	CreateKey(context.Context, *v1.CreateKeyRequest) (*v1.CreateKeyResponse, error)
-	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: API_KEY_NOT_FOUND.
+	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: FIELD_INVALID,
+	// API_KEY_NOT_FOUND, PERMISSION_DENIED (the key may do more than the caller).
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
 	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
-	// API_KEY_NOT_FOUND.
+	// API_KEY_NOT_FOUND, PERMISSION_DENIED (it is the key of an operator).
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates or replaces the policy of an operation as a whole: what is absent is
-	// not required any more, nor what "*" requires. Servers apply it within 5 s.
+	// Creates the policy of an operation, or replaces all of it: what is not set is not required, even if the policy of
+	// "*" requires it. Servers apply it within 5 s. Errors: FIELD_INVALID.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
-	// Lists policies by operation.
+	// Lists policies by operation. Errors: PAGE_TOKEN_INVALID.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
 	// Removes the policy of an operation. Errors: POLICY_NOT_FOUND.
 	DeletePolicy(context.Context, *v1.DeletePolicyRequest) (*v1.DeletePolicyResponse, error)
-	// Creates or replaces a limit on messages. Servers apply it within a second.
+	// Creates or replaces a limit on messages. Servers apply it within a second. Errors: FIELD_INVALID.
 	PutLimit(context.Context, *v1.PutLimitRequest) (*v1.PutLimitResponse, error)
-	// Lists the limits on messages.
+	// Lists the limits on messages. Errors: PAGE_TOKEN_INVALID.
 	ListLimits(context.Context, *v1.ListLimitsRequest) (*v1.ListLimitsResponse, error)
-	// Removes a limit on messages. Errors: LIMIT_NOT_FOUND.
+	// Removes a limit on messages. Errors: FIELD_INVALID, LIMIT_NOT_FOUND.
 	DeleteLimit(context.Context, *v1.DeleteLimitRequest) (*v1.DeleteLimitResponse, error)
 }
 

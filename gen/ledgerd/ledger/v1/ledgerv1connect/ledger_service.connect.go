@@ -126,8 +126,8 @@ type LedgerServiceClient interface {
 	// ACCOUNT_FROZEN, AVAILABLE_UNBOUNDED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED, AMOUNT_TOO_LARGE.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
-	// would have returned. After an error of the call as a whole, such as BUSY, no item was kept; a server returns BUSY
-	// before it decodes a large call.
+	// would have returned. After an error of the call as a whole, such as BUSY or COMMAND_TOO_LARGE, no item was kept; a
+	// server returns BUSY before it decodes a large call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
 	// and those of Transfer.
@@ -135,7 +135,8 @@ type LedgerServiceClient interface {
 	// Reserves an amount of an account for a time. Errors: those of Transfer.
 	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
 	// Makes a transfer from a hold: of all of it, or of a part, several times, to its default account or another one.
-	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, CAPTURE_EXCEEDS_HOLD, and those of Transfer.
+	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, DESTINATION_MISSING, CAPTURE_EXCEEDS_HOLD, and those of
+	// Transfer.
 	Capture(context.Context, *v1.CaptureRequest) (*v1.CaptureResponse, error)
 	// Frees the remaining amount of a hold. Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
@@ -147,7 +148,7 @@ type LedgerServiceClient interface {
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
 	// Lists transfers, roughly newest first. Errors: PAGE_TOKEN_INVALID.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
-	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
+	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND, PAGE_TOKEN_INVALID.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
 	// Returns the balance of an account, now or at a time. Errors: ACCOUNT_NOT_FOUND.
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)
@@ -596,8 +597,8 @@ type LedgerServiceHandler interface {
 	// ACCOUNT_FROZEN, AVAILABLE_UNBOUNDED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED, AMOUNT_TOO_LARGE.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
-	// would have returned. After an error of the call as a whole, such as BUSY, no item was kept; a server returns BUSY
-	// before it decodes a large call.
+	// would have returned. After an error of the call as a whole, such as BUSY or COMMAND_TOO_LARGE, no item was kept; a
+	// server returns BUSY before it decodes a large call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
 	// and those of Transfer.
@@ -605,7 +606,8 @@ type LedgerServiceHandler interface {
 	// Reserves an amount of an account for a time. Errors: those of Transfer.
 	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
 	// Makes a transfer from a hold: of all of it, or of a part, several times, to its default account or another one.
-	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, CAPTURE_EXCEEDS_HOLD, and those of Transfer.
+	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, DESTINATION_MISSING, CAPTURE_EXCEEDS_HOLD, and those of
+	// Transfer.
 	Capture(context.Context, *v1.CaptureRequest) (*v1.CaptureResponse, error)
 	// Frees the remaining amount of a hold. Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
@@ -617,7 +619,7 @@ type LedgerServiceHandler interface {
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
 	// Lists transfers, roughly newest first. Errors: PAGE_TOKEN_INVALID.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
-	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
+	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND, PAGE_TOKEN_INVALID.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
 	// Returns the balance of an account, now or at a time. Errors: ACCOUNT_NOT_FOUND.
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)

@@ -81,14 +81,15 @@ const (
 type NotifyServiceClient interface {
 	// Accepts a message. Any server sends it after the commit. As an operation of BatchService.Execute it commits with
 	// its cause: it is sent if and only if that commits. A repeat returns the first message: for ever by biz_no, and
-	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
-	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
+	// within a window by recipient, content and business type. Errors: FIELD_INVALID, NOTIFY_BIZ_NO_EXISTS_DIFFERENT,
+	// NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE (more than 1 MiB with attachments), SECRET_NOT_CONFIGURED,
+	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
 	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
-	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
-	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
+	// Cancels a message that is queued, failed or dead. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_BEING_SENT (an attempt is running), NOTIFY_NOT_CANCELLABLE (it was sent, or an attempt may have sent it).
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
 	// Requeues messages that are dead or unknown (possibly sent): an operator's decision. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
@@ -396,14 +397,15 @@ func (c *notifyServiceClient) VerifyCode(ctx context.Context, req *v1.VerifyCode
 type NotifyServiceHandler interface {
 	// Accepts a message. Any server sends it after the commit. As an operation of BatchService.Execute it commits with
 	// its cause: it is sent if and only if that commits. A repeat returns the first message: for ever by biz_no, and
-	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
-	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
+	// within a window by recipient, content and business type. Errors: FIELD_INVALID, NOTIFY_BIZ_NO_EXISTS_DIFFERENT,
+	// NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE (more than 1 MiB with attachments), SECRET_NOT_CONFIGURED,
+	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
 	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
-	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
-	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
+	// Cancels a message that is queued, failed or dead. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_BEING_SENT (an attempt is running), NOTIFY_NOT_CANCELLABLE (it was sent, or an attempt may have sent it).
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
 	// Requeues messages that are dead or unknown (possibly sent): an operator's decision. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
