@@ -113,7 +113,7 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 			return fmt.Errorf("%w; for example: create role ledgerd_boss login password '...' in role ledgerd_admin", err)
 		}
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
-			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
+			return fmt.Errorf("%w; for example: create role ledgerd_server login password '...' in role ledgerd_app", err)
 		}
 		return err
 	}
