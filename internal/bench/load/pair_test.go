@@ -14,6 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	salev1 "github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/sale/v1/salev1connect"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
@@ -59,6 +61,13 @@ func BenchmarkPair(b *testing.B) {
 		{name: "token-256", callers: 256, request: func(string) (string, proto.Message) {
 			return idempotencyv1connect.IdempotencyServiceIssueTokensProcedure,
 				&idempotencyv1.IssueTokensRequest{Purpose: "order", Count: 1}
+		}},
+		{name: "work-256", callers: 256, request: func(key string) (string, proto.Message) {
+			return idempotencyv1connect.IdempotencyServiceBeginProcedure,
+				&idempotencyv1.BeginRequest{Scope: "bench", Key: key, Fingerprint: []byte("0123456789abcdef")}
+		}},
+		{name: "lock-256", callers: 256, request: func(key string) (string, proto.Message) {
+			return lockv1connect.LockServiceAcquireProcedure, &lockv1.AcquireRequest{Name: key, Holder: "bench"}
 		}},
 		{name: "late-256", callers: 256, sale: true, request: func(key string) (string, proto.Message) {
 			return salev1connect.SaleServiceGrabProcedure,
