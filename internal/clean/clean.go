@@ -36,8 +36,8 @@ type Cleaner struct {
 	Tables  []Table
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Busy returns the work waiting for the database, in full batches; cleaning slows down for it. Nil: none.
-	Busy func() float64
+	// Load returns the work waiting for the database, in full batches; cleaning slows down for it. Nil: none.
+	Load func() float64
 	// Patience is how long another session may have a table's advisory lock. After it the table is cleaned without the
 	// lock, because every login of the database can take it. Two processes at once are slower, but correct. 0: 1 min.
 	Patience time.Duration
@@ -111,8 +111,8 @@ func size(limit int32, took time.Duration) int32 {
 // pause is the wait after a batch: proportional to its duration, and longer under load.
 func (c *Cleaner) pause(took time.Duration) time.Duration {
 	busy := 0.0
-	if c.Busy != nil {
-		busy = c.Busy()
+	if c.Load != nil {
+		busy = c.Load()
 	}
 	return min(time.Duration(float64(took)*rest*(1+4*busy)), greatestRest)
 }

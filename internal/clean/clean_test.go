@@ -122,7 +122,7 @@ func TestCleaningSlowsDownUnderLoad(t *testing.T) {
 		want time.Duration
 	}{{20 * time.Millisecond, 0, 40 * time.Millisecond}, {20 * time.Millisecond, 2,
 		360 * time.Millisecond}, {time.Second, 100, 2 * time.Second}} {
-		c := clean.Cleaner{Busy: func() float64 { return x.busy }}
+		c := clean.Cleaner{Load: func() float64 { return x.busy }}
 		if got := c.Pause(x.took); got != x.want {
 			t.Errorf("after %v with %f batches waiting it pauses %v", x.took, x.busy, got)
 		}

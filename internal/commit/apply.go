@@ -117,7 +117,7 @@ func (a *attempt[T]) applyCommand(j *job[T]) error {
 	}
 	record := j.keyed()
 	if r, ok := answer.(Repeat); ok {
-		j.out.Existed, answer, record = true, r.First, record && !r.Unrecorded
+		j.out.Existed, answer, record = true, r.First, record && !r.PresentState
 	}
 	j.out.Answer = answer
 	if !record {

@@ -40,8 +40,8 @@ type attempt[T Tx] struct {
 	waited time.Duration // total wait for other batches of this process
 }
 
-// evidence is the data that the commands of an attempt have read. All their answers and refusals depend on it, so a
-// caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
+// evidence says how the data that an attempt read is guarded until COMMIT. All answers and refusals depend on that
+// data, so callers get them only after confirm and COMMIT (a dry run: ROLLBACK).
 //
 //	rows    locked; or, in an optimistic batch, taken over from predecessors or read without locks; or, in a direct
 //	        command (ADR 14), read as its strategy requires: its writing statement fails if they have changed
@@ -75,8 +75,9 @@ const (
 	idleTimeout      = 5 * time.Second
 )
 
-// runAttempt runs the batch once. Without an error every job has its outcome, and the transaction has committed or had
-// nothing to write. After an error there is no effect, unless sent is set: then the outcome is unknown.
+// runAttempt runs the batch once. Without an error every job has its outcome or is deferred, and the transaction has
+// committed or, for a dry run, was rolled back. After an error there is no effect, unless sent is set: then the outcome
+// is unknown.
 func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
 	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
 		latch: latch{writer: new(Writer), ticket: m.ticket}}

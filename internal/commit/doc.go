@@ -13,7 +13,7 @@
 // ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which
 // runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
-// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
+// writer.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
 // makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and
 // Write are methods of participants (participant.go, worth reading first):
 //
@@ -39,8 +39,8 @@
 // # One direct command
 //
 // Engine.dispatch passes a job with Submission.Direct to a slot instead (direct.go). runDirect makes attempts of this
-// one job, without latches, until it has an answer or its tries are over. After a failure that is not about its rows
-// the job runs there as a batch of one.
+// one job, without latches, until it has an answer or its attempts are used up. After a failure that is not about its
+// rows the job runs there as a batch of one.
 //
 // # Promises
 //

@@ -15,7 +15,7 @@ import (
 // Config configures an engine. Zero values mean the defaults.
 type Config[T Tx] struct {
 	Pool *pgxpool.Pool // at least Writers+2 connections, and MaxDirect more if there are direct commands
-	// NewTx returns an empty transaction of a batch, or of one direct command, unless that runs in a batch after all.
+	// NewTx returns an empty transaction. direct: it is for one direct command; false if that falls back to a batch.
 	NewTx    func(direct bool) T
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2
@@ -233,8 +233,8 @@ func (e *Engine[T]) Drain(ctx context.Context) error {
 	}
 }
 
-// Busy returns the load of the engine, in full batches.
-func (e *Engine[T]) Busy() float64 {
+// Load returns the estimated rows in the engine, as a number of full batches.
+func (e *Engine[T]) Load() float64 {
 	return float64(e.queue.depth()) / float64(e.queue.limits.BatchRows)
 }
 

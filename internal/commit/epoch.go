@@ -52,8 +52,8 @@ func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
 const recordWait = 2 * time.Second
 
 // recordEpoch is a transaction of its own, because all commits wait for it. Its last statement and COMMIT are one
-// message, so that a process which stops does not hold up others. A warning at COMMIT does not matter: what commits
-// next waits for the standby too. Returns fault DATABASE_UNAVAILABLE.
+// message, so that a process which stops does not hold up others. A warning at COMMIT does not matter: the next commit
+// waits for the standby too. Returns fault DATABASE_UNAVAILABLE.
 func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, voidTimeout)
 	defer cancel()

@@ -219,7 +219,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 		Name: "attempts_total",
-		Help: "Attempts to commit a batch, by ending: done; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"})
+		Help: "Attempts to commit a batch, by ending: done; incomplete (a command needs more rows); overfull (more row ids than a batch has); conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced (another transaction took a name first); collided (the number of the batch was used before); blocked (a lock wait timed out); lost (the connection failed); rejected (the database refuses the data of a command); broken (schema, rights or disk)."}, []string{"ending"})
 	for end := range endings {
 		m.attempts[end] = attempts.WithLabelValues(end.String())
 	}
@@ -242,7 +242,7 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 			Help: "Estimated rows of the commands that are queued or running."}, depth),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "clock_lead_seconds",
-			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute; 0 up to one second."}, lead))
+			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute. One second or less is reported as 0."}, lead))
 }
 
 func (m *Metrics) countAttempt(end ending, err error) {

@@ -20,7 +20,7 @@ var errWarned = errors.New("commit: the database warned at COMMIT")
 // resolveOutcome determines the outcome of an attempt whose COMMIT was sent and not confirmed. It reports whether
 // every job has its answer, which may be OUTCOME_UNKNOWN; otherwise the attempt had no effect. No caller is answered
 // before.
-func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
+func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (answered bool) {
 	e.metrics.unknown.Inc()
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
@@ -33,17 +33,17 @@ func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 		}
 		return true
 	}
-	a.durable = e.settle(a.id, a.nonce)
+	a.durable = e.determineOutcome(a.id, a.nonce)
 	return a.durable
 }
 
-// settle determines whether an attempt has committed, and retries until it knows. It inserts a void row under the
-// batch's number, which waits for the transaction if that still runs. If the void row or another attempt's row exists,
-// the batch can never commit, because its own row would collide.
+// determineOutcome finds out whether an attempt has committed, and retries until it knows. It inserts a void row under
+// the batch's number, which waits for the transaction if that still runs. If the void row or another attempt's row
+// exists, the batch can never commit, because its own row would collide.
 //
 // A committed batch may have been interrupted while it waited for a synchronous standby. A second void row, under a
 // number of its own, waits for the standby.
-func (e *Engine[T]) settle(id, nonce int64) (committed bool) {
+func (e *Engine[T]) determineOutcome(id, nonce int64) (committed bool) {
 	for wait := 5 * time.Millisecond; ; wait = min(wait*2, time.Second) {
 		committed, err := e.void(id, nonce)
 		if err == nil && committed {

@@ -104,7 +104,7 @@ func (c *Coupon) HasExpired() error {
 
 // IsIssued is the fault for a code of a call of which only some were issued before.
 func (k Key) IsIssued(id int64) *fault.Fault {
-	return ExistsDifferent.New("coupon %s is issued already, and other codes of the request are not: remove it", k.Code).
+	return ExistsDifferent.New("coupon %s was issued before, and other codes of the request were not: remove it from codes, or repeat the first request unchanged", k.Code).
 		With("code", k.Code).With("first_id", id).With("differs", "codes")
 }
 

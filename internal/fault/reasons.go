@@ -20,5 +20,5 @@ var (
 	RowsLocked = Define(Reason{Name: "ROWS_LOCKED", Class: Conflict, Code: Aborted, Step: RetrySameKey,
 		Doc: "Another transaction held the rows for longer than the call could wait. Nothing was kept."})
 	FenceLost = Define(Reason{Name: "FENCE_LOST", Class: Conflict, Code: Aborted, Step: ReadAgain,
-		Doc: "The fence is not the newest, or its lease was given back: another caller may hold what it guards. Nothing was kept; stop the work under this fence."})
+		Doc: "The fence is not the newest, or its lease was released or abandoned: another caller may hold what it guards. Nothing was kept; stop the work under this fence."})
 )

@@ -7,7 +7,7 @@ import (
 )
 
 // Condition guards a command: a submit token to spend, for example, or a page id to claim. It commits with the command.
-// The effect of Guard survives a business refusal of the command.
+// The effect of Guard survives if the command fails with a fault of class Refusal or Duplicate.
 type Condition interface {
 	// Need names the rows of the condition.
 	Need(tx *Tx)

@@ -75,7 +75,7 @@ func (c *Conditional) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if a.Existed {
-		return commit.Repeat{First: a, Unrecorded: c.PresentState}, nil
+		return commit.Repeat{First: a, PresentState: c.PresentState}, nil
 	}
 	return a, nil
 }

@@ -360,7 +360,7 @@ func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) e
 func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) error {
 	m, actors := tx.Machines(), []machine.Actor{machine.ByCaller, machine.ByTimer, machine.ByFlow}
 	if !cancels {
-		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, because that has expiry_messages")
+		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, since the order has expiry_messages")
 	}
 	if keeping := m.Targets(i.Key, machine.KeepParts, actors...); len(keeping) > 0 {
 		return fault.InvalidField("machine", "must not let an order with expiry_messages leave its first state for %s, which neither confirms nor cancels it",
@@ -387,7 +387,7 @@ func reservable(life time.Duration, cancels bool) error {
 	case life == 0:
 		problem = "has no timer on its first state, so it would never give back what the order reserves, holds or locks"
 	case !cancels:
-		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would expire all the same, and its coupon stay locked"
+		problem = "has a timer on its first state that does not cancel the parts of orders: reservations and the hold would expire all the same, and the coupon would stay locked"
 	case life > order.MaxLife:
 		field, problem = "pay_within", "must be at most 400 days for an order that reserves, holds or locks a coupon"
 	default:

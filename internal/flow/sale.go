@@ -68,7 +68,7 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.row.Exists && (c.Order == nil) != (c.row.Value.Order == nil) {
-		return nil, fault.InvalidField("sale.sale", "must give what it gave before, orders or coupons: put another sale")
+		return nil, fault.InvalidField("sale.sale", "must give what it gave before, orders or coupons: create a sale with another name")
 	}
 	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
 	if c.row.Exists {

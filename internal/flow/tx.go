@@ -114,7 +114,7 @@ type Tx struct {
 	ends         map[order.Key][]*ends  // of parts of orders
 	hooks        map[int32]*webhook.All // endpoints of the tenants with events
 	loaded       bool                   // the engine has the participants: no other can be opened
-	direct       bool                   // of one direct command: the strategies of stock read and write by it
+	direct       bool                   // for one direct command: stock uses the strategy of the command
 }
 
 // NewTx returns an empty Tx, which refuses messages.
@@ -262,8 +262,8 @@ func (o onDomain[P]) Need(tx *Tx) { o.command.Need(o.domain.of(tx)) }
 
 func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
 
-// audited returns the command on Tx that a domain's command became. If that changes settings, the returned command adds
-// the changes to the audit log.
+// audited wraps c if the domain's command, from which c was adapted, changes settings: the wrapper adds the changes to
+// the audit log.
 func audited(c Command, domain any) Command {
 	if changes, ok := domain.(audit.Audited); ok {
 		return auditedCommand{c, changes}

@@ -21,7 +21,7 @@ var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.Mak
 
 // Latch shares the accounts, and owns the names of transfers, holds and assets.
 func (tx *Tx) Latch(l *commit.Latches) {
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		l.Share(maphash.Comparable(rowSeed, a.AccountKey))
 	}
 	for _, n := range tx.nameList {
@@ -56,7 +56,7 @@ func (tx *Tx) CanOverlap() bool {
 // TakeOver copies the accounts of the preceding batch.
 func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 	other := from.(*Tx)
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		o := other.accounts[a.AccountKey]
 		if o == nil || !o.found {
 			continue
@@ -80,7 +80,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.AccountLock(p.Context(), d, arg)
 		for i := range rows {
-			tx.locks[rows[i].N-1].load(&rows[i])
+			tx.accountList[rows[i].N-1].load(&rows[i])
 		}
 		return err
 	})
@@ -88,7 +88,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 // Read loads, without locks, the accounts that were not taken over.
 func (tx *Tx) Read(p *commit.Pipe) {
-	missing := make([]*Account, 0, len(tx.locks))
+	missing := make([]*Account, 0, len(tx.accountList))
 	for _, a := range tx.sorted() {
 		if !a.found {
 			missing = append(missing, a)
@@ -108,8 +108,8 @@ func (tx *Tx) Read(p *commit.Pipe) {
 }
 
 func (tx *Tx) sorted() []*Account {
-	slices.SortFunc(tx.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
-	return tx.locks
+	slices.SortFunc(tx.accountList, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
+	return tx.accountList
 }
 
 func (k *AccountKey) compare(l *AccountKey) int {
@@ -145,12 +145,12 @@ func (a *Account) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: a.xmin, Valid: true}
 }
 
-// Confirm locks all accounts that the batch read, in the global lock order, if Write does not update some of
-// them. Write alone would lock the updated accounts before the read-only ones and violate that order.
+// Confirm locks all accounts that the batch read, in the global lock order, unless Write updates every one of them.
+// Write alone would lock the updated accounts before the read-only ones and violate that order.
 func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.AccountConfirmParams
 	seen := false
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		if a.found {
 			arg.Tenants = append(arg.Tenants, a.Tenant)
 			arg.AccountIds = append(arg.AccountIds, a.ID)
@@ -167,8 +167,8 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 // Write updates the changed accounts.
 func (tx *Tx) Write(p *commit.Pipe) {
 	var arg db.AccountUpdateParams
-	changed := slices.ContainsFunc(tx.locks, func(a *Account) bool { return a.changed && !a.fresh })
-	for _, a := range tx.locks {
+	changed := slices.ContainsFunc(tx.accountList, func(a *Account) bool { return a.changed && !a.fresh })
+	for _, a := range tx.accountList {
 		if !a.dirty || a.fresh {
 			continue
 		}

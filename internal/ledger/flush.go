@@ -14,7 +14,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	if len(tx.newAssets) > 0 {
 		tx.insertAssets(p)
 	}
-	if slices.ContainsFunc(tx.locks, func(a *Account) bool { return a.fresh }) {
+	if slices.ContainsFunc(tx.accountList, func(a *Account) bool { return a.fresh }) {
 		tx.insertAccounts(p)
 	}
 	if len(tx.newDetails) > 0 {
@@ -52,7 +52,7 @@ func limitText(n *amount.Int) string {
 func (tx *Tx) insertAccounts(p *commit.Pipe) {
 	var arg db.AccountInsertParams
 	details := db.AccountDetailInsertParams{Now: tx.at.Now}
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		if !a.fresh {
 			continue
 		}

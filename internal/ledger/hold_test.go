@@ -270,7 +270,7 @@ func TestCaptureOfAHoldOfTheSameBatchFindsItsDestinationInTheNextRun(t *testing.
 		for _, c := range commands {
 			c.Need(b)
 		}
-		for _, a := range b.locks {
+		for _, a := range b.accountList {
 			a.found, a.State, a.Balance, a.Scale = true, Open, units("100"), 2
 		}
 		for i, c := range commands {

@@ -354,9 +354,9 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*Account) {
 	})
 }
 
-// dueAccounts are the locked accounts that may have due holds.
+// dueAccounts returns the accounts that may have due holds.
 func (tx *Tx) dueAccounts() (due []*Account) {
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		if a.found && !a.NextExpiryAt.IsZero() && !a.NextExpiryAt.After(tx.at.Now) {
 			due = append(due, a)
 		}

@@ -324,7 +324,7 @@ func (p *Paper) existed(c commit.Command[*Tx]) any {
 
 // FindAll replaces the load: every declared account exists and is unbounded.
 func (tx *Tx) FindAll() {
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		a.found, a.State, a.Scale = true, Open, 2
 	}
 }

@@ -90,5 +90,5 @@ func writeLiteral(b *strings.Builder, part string) {
 }
 
 func badPattern(why string) error {
-	return fault.FieldInvalid.New("the pattern %s", why).WithField("pattern", why)
+	return fault.InvalidField("pattern", "%s", why)
 }

@@ -14,13 +14,13 @@ type Tx struct {
 	at    commit.Times
 	newID func() int64
 
-	accounts  map[AccountKey]*Account
-	locks     []*Account // all accounts; in lock order from Lock or Read on
-	assets    map[assetKey]*Asset
-	assetList []*Asset
-	seen      map[assetKey]*Asset // assets that are only read: they never change, so they are not latched
-	exists    map[AccountKey]bool // accounts of which only this is read, without a latch: none is deleted
-	details   map[*Account]bool   // load their metadata too
+	accounts    map[AccountKey]*Account
+	accountList []*Account // all accounts; sorted in lock order by Lock or Read
+	assets      map[assetKey]*Asset
+	assetList   []*Asset
+	seen        map[assetKey]*Asset // assets that are only read: they never change, so they are not latched
+	exists      map[AccountKey]bool // accounts of which only this is read, without a latch: none is deleted
+	details     map[*Account]bool   // load their metadata too
 
 	transferNames map[nameKey]*transferName
 	nameList      []*transferName // all transferNames, in order of declaration
@@ -142,7 +142,7 @@ func (tx *Tx) account(tenant int32, code, asset string) *Account {
 	if a == nil {
 		a = &Account{AccountKey: k}
 		tx.accounts[k] = a
-		tx.locks = append(tx.locks, a)
+		tx.accountList = append(tx.accountList, a)
 	}
 	return a
 }
@@ -362,10 +362,10 @@ func (tx *Tx) Undo() {
 // Start sets the batch's times and id source.
 func (tx *Tx) Start(at commit.Times, newID func() int64) { tx.at, tx.newID = at, newID }
 
-// Latest is the newest recorded time in the locked accounts.
+// Latest returns the newest recorded time of the accounts.
 func (tx *Tx) Latest() time.Time {
 	var latest time.Time
-	for _, a := range tx.locks {
+	for _, a := range tx.accountList {
 		if a.LastEntryAt.After(latest) {
 			latest = a.LastEntryAt
 		}

@@ -144,7 +144,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	if f.Recipient != "" {
 		to, err := recipient.Parse(f.Channel, f.Recipient, r.outbox.Region)
 		if err != nil {
-			return nil, "", fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())
+			return nil, "", fault.InvalidField("recipient", "%v", err)
 		}
 		if l.hash, err = r.outbox.RecipientHash(tenant, f.Channel, to); err != nil {
 			return nil, "", err

@@ -88,7 +88,7 @@ type SendCommand struct {
 	to          string         // normalized recipient
 	request     []byte         // hash of the request, for biz_no
 	address     string         // see addressOf
-	limited     limited
+	counted     counted
 }
 
 // Check validates a message that is sent later. Returns faults SECRET_NOT_CONFIGURED and FIELD_INVALID.
@@ -97,7 +97,7 @@ func (c *SendCommand) Check(o *Outbox) error {
 	return m.prepare(o)
 }
 
-// Need requests the rows of the biz_no, the fingerprint and the counters.
+// Need requests the rows of the biz_no and the fingerprint. Discover requests the counters, once limits are known.
 func (c *SendCommand) Need(tx *Tx) {
 	c.name, c.fingerprint = nil, nil
 	if c.Template != nil {
@@ -107,7 +107,7 @@ func (c *SendCommand) Need(tx *Tx) {
 	if c.err = c.prepare(tx.outbox); c.err != nil {
 		return
 	}
-	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
+	c.counted = counted{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
 	if tx.started() {
 		c.needLate(tx)
 		return
@@ -118,7 +118,7 @@ func (c *SendCommand) Need(tx *Tx) {
 	if c.window() > 0 {
 		c.fingerprint = tx.fingerprints.Want(c.key)
 	}
-	tx.sends = append(tx.sends, &c.limited)
+	tx.sends = append(tx.sends, &c.counted)
 }
 
 // needLate is Need after the batch has started, when rows can no longer be requested: in an Execute whose references
@@ -126,7 +126,7 @@ func (c *SendCommand) Need(tx *Tx) {
 // change only the content. The fingerprint is inserted without a lookup. If that violates the unique constraint, the
 // batch runs again, and then requests the fingerprint of the resolved message first.
 func (c *SendCommand) needLate(tx *Tx) {
-	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Wanted)
+	c.counted.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Wanted)
 	c.name = tx.names.Wanted(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
@@ -144,7 +144,7 @@ func (c *SendCommand) prepare(o *Outbox) (err error) {
 		return err
 	}
 	if c.to, err = recipient.Parse(c.Channel, c.Recipient, o.Region); err != nil {
-		return fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())
+		return fault.InvalidField("recipient", "%v", err)
 	}
 	c.address = ""
 	if c.ClientIP != "" {
@@ -182,7 +182,7 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 		return nil, fault.InvalidField("not_before", "must be at most 30 days in the future")
 	}
 	// In an Execute the unresolved message has requested these rows.
-	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) {
+	if c.BizNo != "" && c.name == nil || slices.Contains(c.counted.counters, nil) {
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
@@ -200,7 +200,7 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 		tx.repeats = append(tx.repeats, tally{c.Channel, "fingerprint"})
 		return commit.Repeat{First: first}, nil
 	}
-	if err := c.limited.count(tx); err != nil {
+	if err := c.counted.count(tx); err != nil {
 		return nil, err
 	}
 	m, err := c.make(tx)
@@ -215,10 +215,10 @@ func (c *SendCommand) CountOnly(tx *Tx) error {
 	if c.err != nil {
 		return c.err
 	}
-	if slices.Contains(c.limited.counters, nil) {
+	if slices.Contains(c.counted.counters, nil) {
 		return commit.ErrMoreRows
 	}
-	return c.limited.count(tx)
+	return c.counted.count(tx)
 }
 
 // existing returns the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT if its request
@@ -256,13 +256,13 @@ func (c *SendCommand) differences(o *Outbox, m *Message) (fields []string) {
 		fields = append(fields, "business_type")
 	}
 	if len(fields) == 0 || c.Render == nil && !bytes.Equal(c.contentHash(o, &c.Content), m.ContentHash) {
-		fields = append(fields, c.says())
+		fields = append(fields, c.contentField())
 	}
 	return fields
 }
 
-// says returns the field of a request that says what to send.
-func (c *SendCommand) says() string {
+// contentField returns the name of the field of a request that has the content.
+func (c *SendCommand) contentField() string {
 	if c.Template != nil {
 		return "template"
 	}
@@ -316,9 +316,9 @@ func (c *SendCommand) check(content *send.Content) (err error) {
 		return nil
 	}
 	if field = "content." + field; c.Render != nil {
-		field = c.says()
+		field = c.contentField()
 	}
-	return fault.FieldInvalid.New("%s", err).WithField(field, err.Error())
+	return fault.InvalidField(field, "%v", err)
 }
 
 func (c *SendCommand) make(tx *Tx) (*created, error) {

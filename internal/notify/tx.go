@@ -34,7 +34,7 @@ type Tx struct {
 	queue        commit.Rows[Key, queued]
 	counters     commit.Rows[counterKey, counter]
 
-	sends   []*limited // whose counters are not known yet
+	sends   []*counted // whose counters are not known yet
 	limits  map[int32][]Limit
 	dead    []*deadSet // filters whose rows are not known yet
 	reports []*ReportCommand

@@ -82,7 +82,7 @@ func (e *exact) recent(length time.Duration) (n int) {
 
 func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
-// try is limited.count for a single counter.
+// try is counted.count for a single counter.
 func try(w *counter, now time.Time, most, seconds int32) (ok bool, at time.Time) {
 	if !w.expiresAt.After(now) {
 		*w = counter{}

@@ -37,11 +37,11 @@ var requestApprovalOperation = operation[*pb.RequestApprovalRequest, *pb.Request
 	name: "approval.request_approval",
 	read: func(c *call, d *decoder, r *pb.RequestApprovalRequest) mutation[*pb.RequestApprovalResponse] {
 		cmd := &approval.RequestCommand{Caller: c.caller(), Reason: d.name("reason", r.GetReason()),
-			Life: lifeOr(r.GetLife(), approval.DefaultLife)}
+			Life: durationOr(r.GetLife(), approval.DefaultLife)}
 		if cmd.Reason == "" {
 			d.bad("reason", "must say why")
 		}
-		w, err := c.excuse().readWanted(r.GetRequest())
+		w, err := c.withoutPolicies().readWanted(r.GetRequest())
 		if err == nil {
 			err = inRequest(w.permitAll(c))
 		}
@@ -193,11 +193,11 @@ func (w *wanted) permitAll(c *call) error {
 		if err != nil {
 			return fmt.Errorf("read an approval: %w", err)
 		}
-		if err := cmp.Or(c.permitRole(m), c.permit(unfilled(m, o.GetReferences()))); err != nil {
-			return below(fmt.Sprintf("operations[%d].request.", i), err)
+		if err := cmp.Or(c.requireRoleOf(m), c.permit(unfilled(m, o.GetReferences()))); err != nil {
+			return fault.In(fmt.Sprintf("operations[%d].request.", i), err)
 		}
 	}
-	return cmp.Or(c.permitRole(w.request), c.permit(w.request))
+	return cmp.Or(c.requireRoleOf(w.request), c.permit(w.request))
 }
 
 // unfilled fills the fields that references will fill with values that no scope with a pattern covers, and that only an

@@ -87,21 +87,20 @@ func (c *call) withoutKey() *call {
 	return later
 }
 
-// needsApproval refuses a request that the tenant's policies let pass only with the approval of another principal, or
-// one with such a request within it. The operations of an Execute are checked one by one, when they run. Returns fault
-// APPROVAL_REQUIRED.
-func (c *call) needsApproval(m proto.Message) error {
+// requireApproval returns fault APPROVAL_REQUIRED if a policy of the tenant requires another principal's approval for
+// the request, or for a request inside it. An Execute checks each of its operations when that runs.
+func (c *call) requireApproval(m proto.Message) error {
 	if !c.identity.Policies.RequireApprovals() {
 		return nil
 	}
 	return approvalOf(c.identity.Policies, m.ProtoReflect())
 }
 
-// excuse returns a copy to which the tenant's policies do not apply, so that it needs no approval.
-func (c *call) excuse() *call {
-	excused := *c
-	excused.identity.Policies = nil
-	return &excused
+// withoutPolicies returns a copy to which no policy of the tenant applies, so it requires no approval.
+func (c *call) withoutPolicies() *call {
+	free := *c
+	free.identity.Policies = nil
+	return &free
 }
 
 // rejectKeyAndConditions is for calls whose response is never recorded. It refuses a key, because a repeat would not

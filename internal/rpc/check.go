@@ -61,7 +61,7 @@ func violationFault(m proto.Message, err error) error {
 	return f
 }
 
-// repeatedAt returns the index of the first element that the list has before.
+// repeatedAt returns the index of the first element that equals an earlier one.
 func repeatedAt(l protoreflect.List) int {
 	seen := make(map[string]bool, l.Len())
 	for i := range l.Len() {
@@ -91,7 +91,7 @@ func target(in protoreflect.MessageDescriptor, path *validate.FieldPath) (f prot
 	return f, nil
 }
 
-// otherMembers lists the members of a oneof but the first.
+// otherMembers lists all members of a oneof except the first.
 func otherMembers(o protoreflect.OneofDescriptor) string {
 	var names []string
 	for i := 1; i < o.Fields().Len(); i++ {
@@ -100,8 +100,8 @@ func otherMembers(o protoreflect.OneofDescriptor) string {
 	return strings.Join(names, ", or ")
 }
 
-// simplePattern matches the patterns of names: characters, the first of which may be others, and how many there are. An
-// optional name has "(…)?" around it.
+// simplePattern matches the patterns of names: an optional class for the first character, a class for the rest, and
+// bounds of their number. The pattern of an optional name is wrapped in "(…)?".
 var simplePattern = regexp.MustCompile(`^\^\(?\[([^\]]+)\](?:\[([^\]]+)\])?(?:\{(\d+),(\d+)\}|\*)(?:\)\?)?\$$`)
 
 // describePattern says in words what a pattern requires. Empty: it is not a simple one.
@@ -114,7 +114,7 @@ func describePattern(pattern string) string {
 		return ""
 	}
 	first, rest, least, most := m[1], m[2], m[3], m[4]
-	text := "must have characters"
+	text := "must consist"
 	if most != "" {
 		from, _ := strconv.Atoi(least)
 		to, _ := strconv.Atoi(most)
@@ -132,7 +132,7 @@ func describePattern(pattern string) string {
 	return text + " of " + characters(rest) + ", the first of " + characters(first)
 }
 
-// characters lists those of a class of characters.
+// characters renders a character class of a regular expression as a list, such as "a-z, 0-9 and dots".
 func characters(class string) string {
 	var list []string
 	for i := 0; i < len(class); i++ {
@@ -213,18 +213,18 @@ func allowedNames(f protoreflect.FieldDescriptor) (names []string) {
 // checkCall validates the request of a call. It leaves the items of a batch that is not all or nothing to the handler,
 // because an invalid item does not fail the call.
 func checkCall(m proto.Message) error {
-	batch, ok := m.(*ledgerv1.TransferBatchRequest)
+	batch, ok := m.(interface{ GetAllOrNothing() bool })
 	if !ok || batch.GetAllOrNothing() {
 		return check(m)
 	}
-	r := batch.ProtoReflect()
+	r := m.ProtoReflect()
 	if err := decodeError(m); err != nil {
 		return err
 	}
 	if len(r.GetUnknown()) > 0 {
 		return check(m)
 	}
-	return violationFault(m, protovalidate.Validate(batch, protovalidate.WithFilter(protovalidate.FilterFunc(
+	return violationFault(m, protovalidate.Validate(m, protovalidate.WithFilter(protovalidate.FilterFunc(
 		func(part protoreflect.Message, _ protoreflect.Descriptor) bool {
 			return part.Descriptor() == r.Descriptor()
 		}))))
@@ -250,7 +250,7 @@ func findInvalid(m protoreflect.Message) (path, problem string) {
 	return strings.TrimPrefix(path, "."), problem
 }
 
-// findInvalidField is findInvalid, except that a name at the beginning of the path follows a point.
+// findInvalidField is findInvalid without trimming the dot in front of the path.
 func findInvalidField(m protoreflect.Message) (path, problem string) {
 	if b := m.GetUnknown(); len(b) > 0 {
 		number, _, _ := protowire.ConsumeTag(b)

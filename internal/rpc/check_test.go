@@ -88,7 +88,7 @@ func TestPatternsAreSaidInWords(t *testing.T) {
 	for pattern, want := range map[string]string{
 		"^[A-Za-z0-9_.:-]{0,64}$":       "must be at most 64 characters of A-Z, a-z, 0-9, _, dots, colons and -",
 		"^([0-9A-Za-z_-]{6,32})?$":      "must be 6 to 32 characters of 0-9, A-Z, a-z, _ and -",
-		"^[A-Za-z0-9][A-Za-z0-9._/-]*$": "must have characters of A-Z, a-z, 0-9, dots, _, slashes and -, the first of A-Z, a-z and 0-9",
+		"^[A-Za-z0-9][A-Za-z0-9._/-]*$": "must consist of A-Z, a-z, 0-9, dots, _, slashes and -, the first of A-Z, a-z and 0-9",
 	} {
 		if got := describePattern(pattern); got != want {
 			t.Errorf("%s: %s", pattern, got)

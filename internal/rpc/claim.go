@@ -74,7 +74,7 @@ func (d *decoder) claim(path string, r *pb.ClaimKeyRequest) claim.Params {
 		Result: d.printable(path+"result", r.GetResult())}
 	p.Scope, p.Key = d.claimed(path, r)
 	d.callersScope(path, p.Scope)
-	p.Life = lifeOr(r.GetLife(), claim.DefaultLife(p.Scope))
+	p.Life = durationOr(r.GetLife(), claim.DefaultLife(p.Scope))
 	return p
 }
 

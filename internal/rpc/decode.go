@@ -109,9 +109,9 @@ func (d *decoder) printable(path, s string) string {
 	return s
 }
 
-// name validates a text that identifies something. Two names that look alike are equal: so there are no invisible
-// characters, such as zero-width spaces and marks that change the direction of writing, no spaces at either end, and
-// Unicode text is in normalization form C.
+// name validates a text that identifies something. To keep distinct names from looking alike, it rejects invisible
+// characters, such as zero-width spaces and bidirectional marks, spaces at either end, and text that is not in Unicode
+// normalization form C.
 func (d *decoder) name(path, s string) string {
 	if invisible(s) {
 		d.bad(path, "must not contain control characters, invisible characters, line separators, or U+FFFD")
@@ -138,8 +138,8 @@ func invisible(s string) bool {
 const maxCodeBytes = 256
 
 // code validates the code of an account: a name of parts separated by colons, without "*" and U+10FFFF,
-// which is the exclusive upper bound of patterns. Spaces stand only inside of parts, and are those of ASCII: accounts
-// that look alike are one.
+// which is the exclusive upper bound of patterns. The only space is U+0020, inside a part: codes that look
+// alike are equal.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be non-empty parts separated by colons, such as user:1001:wallet")
@@ -241,7 +241,7 @@ func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
 }
 
 // lifeOr decodes a duration in whole milliseconds, or returns a default.
-func lifeOr(d *durationpb.Duration, byDefault time.Duration) time.Duration {
+func durationOr(d *durationpb.Duration, byDefault time.Duration) time.Duration {
 	if d == nil {
 		return byDefault
 	}

@@ -35,7 +35,7 @@ var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteRespon
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
 	if r.GetDryRun() {
-		c = c.excuse()
+		c = c.withoutPolicies()
 	}
 	c = c.spending(d, r)
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
@@ -164,7 +164,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.addProblems(at+"request.", err)
 		return
 	}
-	if err = c.permitRole(s.request); err == nil && len(s.references) == 0 {
+	if err = c.requireRoleOf(s.request); err == nil && len(s.references) == 0 {
 		err = c.permit(s.request) // with references: once they have filled it in
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 		}
 		request = s.filled
 	}
-	if err = e.call.needsApproval(request); err != nil {
+	if err = e.call.requireApproval(request); err != nil {
 		return false, err
 	}
 	answer, err := g.command.Apply(tx)

@@ -131,6 +131,9 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 		if f := a.Fields(t); a.Reason(t) != x.reason || !slices.Equal(f, []string{x.field}) {
 			t.Errorf("%s: %s %q, %v, want %s of %s", x.call, a.Reason(t), a.Message, f, x.reason, x.field)
 		}
+		if strings.HasSuffix(x.reason, "_INVALID") && !strings.HasPrefix(a.Message, x.field+": ") {
+			t.Errorf("%s: the message %q does not name the field", x.call, a.Message)
+		}
 	}
 	c.wantFieldsOfItems(t)
 }

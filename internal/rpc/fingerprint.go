@@ -36,10 +36,10 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	return h.Sum([]byte{version})[:commit.FingerprintSize]
 }
 
-// personal reports whether a request may hold personal data: any but those about accounts, stock, machines, keys and
-// consumed messages, or an Execute or a request for approval with one.
+// personal reports whether a request may hold personal data: all do except those of the ledger, stock, machines,
+// idempotency, locks and the inbox. An Execute or a RequestApproval does if a request inside it does.
 func personal(m proto.Message) bool {
-	about := func(name protoreflect.FullName) bool {
+	mayBePersonal := func(name protoreflect.FullName) bool {
 		switch name.Parent() {
 		case "ledgerd.ledger.v1", "ledgerd.stock.v1", "ledgerd.machine.v1", "ledgerd.idempotency.v1",
 			"ledgerd.lock.v1", "ledgerd.inbox.v1":
@@ -50,17 +50,17 @@ func personal(m proto.Message) bool {
 	switch r := m.(type) {
 	case *batchv1.ExecuteRequest:
 		return slices.ContainsFunc(r.GetOperations(),
-			func(o *batchv1.Operation) bool { return about(o.GetRequest().MessageName()) })
+			func(o *batchv1.Operation) bool { return mayBePersonal(o.GetRequest().MessageName()) })
 	case *approvalv1.RequestApprovalRequest:
 		inner, err := r.GetRequest().UnmarshalNew()
 		return err != nil || personal(inner)
 	}
-	return about(m.ProtoReflect().Descriptor().FullName())
+	return mayBePersonal(m.ProtoReflect().Descriptor().FullName())
 }
 
-// appendCanonical writes a message field by field, in the order of their numbers, each with its number and its length,
-// so that different requests never give the same bytes. Decimals are normalised: "12.30" becomes "12.3". The form is
-// our own, because protobuf does not promise that its deterministic form is stable across versions.
+// appendCanonical writes a message field by field, in the order of their numbers, each with its number and a value of
+// known length, so that different requests never give the same bytes. Decimals are normalised: "12.30" becomes "12.3".
+// The form is our own, because protobuf does not promise that its deterministic form is stable across versions.
 func appendCanonical(b []byte, m protoreflect.Message) []byte {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		if inner, err := packed.UnmarshalNew(); err == nil { // valid after check; otherwise hash its bytes

@@ -62,9 +62,9 @@ func (g *Gate) admit(ctx context.Context, spec connect.Spec, p connect.Peer, h h
 		identity: g.Anyone, header: h, requestID: h.Get(requestIDKey),
 		json: strings.Contains(h.Get("Content-Type"), "json") || p.Query.Get("encoding") == "json"}
 	if c.request = requestOf(ctx); c.request != nil && spec.StreamType&connect.StreamTypeClient == 0 {
-		c.intake = c.request.intake // of one message
+		c.intake = c.request.intake // client streams, those of reflection, are not admitted by size
 	}
-	err := c.read(ctx, spec)
+	err := c.authenticate(ctx, spec)
 	if err == nil {
 		err = c.intake.admit(ctx, c.identity.Tenant)
 	}
@@ -74,8 +74,8 @@ func (g *Gate) admit(ctx context.Context, spec connect.Spec, p connect.Peer, h h
 	return c.within(ctx), nil
 }
 
-// read authenticates the caller and reads the header.
-func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
+// authenticate identifies the caller, checks the limits of its API key and its role, and reads the header.
+func (c *call) authenticate(ctx context.Context, spec connect.Spec) (err error) {
 	if c.gate.identifies(c.header) {
 		if c.identity, err = c.gate.identify(ctx, c.header); err != nil {
 			return err
@@ -89,7 +89,7 @@ func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
 			c.request.calls = calls
 		}
 	}
-	if err = c.needs(permissionOf(spec.Procedure)); err != nil {
+	if err = c.requireRole(permissionOf(spec.Procedure)); err != nil {
 		return err
 	}
 	if c.key, c.keyLife, err = readKey(c.header); err != nil {
@@ -267,7 +267,7 @@ func (g *Gate) RequireAdmin(next http.Handler) http.Handler {
 		case fault.Is(err, access.Unauthenticated):
 			http.Error(w, fault.Of(err).Message, http.StatusUnauthorized)
 		case err != nil:
-			http.Error(w, fault.Of(err).Message, http.StatusServiceUnavailable)
+			http.Error(w, faultOf(r.Context(), err).Message, http.StatusServiceUnavailable)
 		case id.Role < access.Admin || id.Scopes != nil:
 			http.Error(w, "the API key must have the role admin or operator, and no scopes", http.StatusForbidden)
 		default:

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -49,4 +52,26 @@ func errorSays(e *connect.Error, text string) bool {
 		all += string(d.Bytes())
 	}
 	return strings.Contains(all, text)
+}
+
+func TestFailureOfTheKeyLookupIsNoPanic(t *testing.T) {
+	t.Parallel()
+	g := &Gate{Authenticate: func(context.Context, string) (access.Identity, error) {
+		return access.Identity{}, errors.New("a stored scope cannot be parsed")
+	}}
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+	r.Header.Set("Authorization", "Bearer key")
+	g.RequireAdmin(http.NotFoundHandler()).ServeHTTP(w, r)
+	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "scope") {
+		t.Error(w.Code, w.Body)
+	}
+}
+
+func TestEscapedParameterOfCompressionIsSeen(t *testing.T) {
+	t.Parallel()
+	for query, want := range map[string]bool{"compression=gzip": true, "compressio%6E=gzip": true, "encoding=json": false} {
+		if got := isZipped(httptest.NewRequest(http.MethodGet, "/?"+query, http.NoBody)); got != want {
+			t.Errorf("%s: %v", query, got)
+		}
+	}
 }

@@ -248,7 +248,7 @@ func isZipped(r *http.Request) bool {
 			return true
 		}
 	}
-	return r.Method == http.MethodGet && strings.Contains(r.URL.RawQuery, "compression=")
+	return r.Method == http.MethodGet && r.URL.Query().Get("compression") != ""
 }
 
 // admit waits until the request may be read, reads it, and waits until it may be decoded. A request that turns out to

@@ -89,7 +89,7 @@ var beginMessageOperation = register("inbox.begin",
 func beginMessage(c *call, d *decoder, r *pb.BeginRequest, held int64, orFail bool) mutation[*pb.BeginResponse] {
 	cmd := &inbox.BeginCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()),
 		Delivery: d.delivery(r.GetDelivery()), Holder: cmp.Or(d.name("holder", r.GetHolder()), c.identity.Principal),
-		Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
+		Lease: durationOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
 	return newMutation(flow.Inbox(cmd), 1, func(b inbox.Begun, _ bool) *pb.BeginResponse {
 		res := &pb.BeginResponse{Verdict: verdicts[b.Verdict], RetryTime: timestamp(b.Until),
 			Message: renderInboxMessage(&b.Message)}
@@ -137,7 +137,7 @@ func (s *Inbox) Extend(ctx context.Context, r *pb.ExtendRequest) (*pb.ExtendResp
 var extendMessageOperation = register("inbox.extend",
 	func(c *call, _ *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
 		cmd := &inbox.ExtendCommand{Caller: c.caller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(),
-			Lease: lifeOr(r.GetLease(), inbox.DefaultLease)}
+			Lease: durationOr(r.GetLease(), inbox.DefaultLease)}
 		return newMutation(flow.Inbox(cmd), 1,
 			func(m inbox.Message, _ bool) *pb.ExtendResponse {
 				return &pb.ExtendResponse{Message: renderInboxMessage(&m)}
@@ -195,10 +195,10 @@ func (d *decoder) messageKey(c *call, k *pb.MessageKey) inbox.Key {
 func (d *decoder) delivery(r *pb.Delivery) inbox.Delivery {
 	x := inbox.Delivery{Topic: d.name("delivery.topic", r.GetTopic()),
 		Content: r.GetContent(), Hash: r.GetContentSha256(),
-		ContentLife: lifeOr(r.GetContentLife(), inbox.DefaultContentLife), Life: lifeOr(r.GetLife(), 0),
+		ContentLife: durationOr(r.GetContentLife(), inbox.DefaultContentLife), Life: durationOr(r.GetLife(), 0),
 		MaxAttempts: cmp.Or(r.GetMaxAttempts(), inbox.DefaultMaxAttempts),
-		Backoff:     lifeOr(r.GetBackoff(), inbox.DefaultBackoff),
-		MaxBackoff:  lifeOr(r.GetMaxBackoff(), inbox.DefaultMaxBackoff)}
+		Backoff:     durationOr(r.GetBackoff(), inbox.DefaultBackoff),
+		MaxBackoff:  durationOr(r.GetMaxBackoff(), inbox.DefaultMaxBackoff)}
 	switch {
 	case len(x.Hash) == 0:
 		x.Hash = nil

@@ -22,7 +22,7 @@ var holdOperation = register(holdName, func(c *call, d *decoder, r *pb.HoldReque
 	form := forms[r.GetForm()]
 	p := ledger.HoldParams{BizNo: d.bizNo("biz_no", r.GetBizNo()), From: r.GetFrom(), To: r.GetTo(),
 		Asset: r.GetAsset(), Amount: d.positive("amount", r.GetAmount(), form), Form: form,
-		Life: lifeOr(r.GetLife(), defaultHoldLife), Metadata: d.metadata("metadata", r.GetMetadata())}
+		Life: durationOr(r.GetLife(), defaultHoldLife), Metadata: d.metadata("metadata", r.GetMetadata())}
 	if p.From == p.To {
 		d.bad("to", "must not be the same account as from")
 	}
@@ -41,7 +41,7 @@ var captureOperation = register("ledger.capture",
 		p := ledger.CaptureOf(r.GetHoldId(), r.GetHoldBizNo())
 		d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
 		p.BizNo, p.To, p.ReleaseRest = d.bizNo("biz_no", r.GetBizNo()), r.GetTo(), r.GetReleaseRest()
-		p.Type, p.Metadata = d.kind("type", r.GetType(), "capture"), d.metadata("metadata", r.GetMetadata())
+		p.Type, p.Metadata = d.transferType("type", r.GetType(), "capture"), d.metadata("metadata", r.GetMetadata())
 		if r.GetAmount() != "" {
 			n := d.positive("amount", r.GetAmount(), ledger.Exact)
 			p.Amount = &n

@@ -62,7 +62,7 @@ const defaultType = "transfer"
 
 func (d *decoder) transfer(r *pb.TransferRequest, path string) ledger.TransferParams {
 	p := ledger.TransferParams{BizNo: d.bizNo(path+"biz_no", r.GetBizNo()),
-		Type:        d.kind(path+"type", r.GetType(), defaultType),
+		Type:        d.transferType(path+"type", r.GetType(), defaultType),
 		Metadata:    d.metadata(path+"metadata", r.GetMetadata()),
 		EffectiveAt: d.effective(path+"effective_time", r.GetEffectiveTime()),
 		Postings:    make([]ledger.Posting, len(r.GetPostings()))}
@@ -93,7 +93,7 @@ func (d *decoder) transfer(r *pb.TransferRequest, path string) ledger.TransferPa
 }
 
 // kind decodes the type of a transfer. Only Reverse makes type "reversal".
-func (d *decoder) kind(path, s, byDefault string) string {
+func (d *decoder) transferType(path, s, byDefault string) string {
 	if s == "" {
 		return byDefault
 	}

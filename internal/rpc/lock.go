@@ -102,7 +102,7 @@ func (d *decoder) acquire(c *call, r *pb.AcquireRequest) lock.AcquireParams {
 	}
 	return lock.AcquireParams{Name: d.name("name", r.GetName()),
 		Holder: cmp.Or(d.name("holder", r.GetHolder()), c.requestID), Reentrant: r.GetReentrant(),
-		GuardsPage: r.GetGuardsPage(), Lease: lifeOr(r.GetLease(), defaultLockLease)}
+		GuardsPage: r.GetGuardsPage(), Lease: durationOr(r.GetLease(), defaultLockLease)}
 }
 
 func (d *decoder) noWait(r *pb.AcquireRequest) {
@@ -126,7 +126,7 @@ func (s *Lock) count(call string, err error) {
 
 var renewOperation = register("lock.renew", func(c *call, _ *decoder, r *pb.RenewRequest) mutation[*pb.RenewResponse] {
 	cmd := &lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(),
-		Lease: lifeOr(r.GetLease(), 0)}
+		Lease: durationOr(r.GetLease(), 0)}
 	return newMutation(flow.Lock(cmd), 1,
 		func(l lock.Lock, _ bool) *pb.RenewResponse { return &pb.RenewResponse{Lock: renderLock(l)} })
 })

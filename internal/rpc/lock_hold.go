@@ -20,7 +20,7 @@ func (s *Lock) Hold(ctx context.Context, r *pb.HoldRequest, stream *connect.Serv
 	c.key = "" // a stream cannot be replayed, and each renewal is a separate mutation
 	ctx = c.within(ctx)
 	o := acquireOperation
-	o.unrecorded = true
+	o.keyless = true
 	acquire := &pb.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(),
 		GuardsPage: r.GetGuardsPage()}
 	// Closing the stream must not cancel an attempt: a lock acquired at that moment would not be released.

@@ -47,7 +47,7 @@ var createInstanceOperation = register("machine.create_instance",
 		d.ownMachine("machine", r.GetMachine())
 		cmd := &machine.CreateCommand{Caller: c.caller(), CreateParams: machine.CreateParams{Machine: r.GetMachine(),
 			Key: d.name("key", r.GetKey()), Owner: d.name("owner", r.GetOwner()),
-			Timer: lifeOr(r.GetTimer(), 0)}}
+			Timer: durationOr(r.GetTimer(), 0)}}
 		return newMutation(flow.Machine(cmd), 2, func(i machine.Instance, existed bool) *pb.CreateInstanceResponse {
 			return &pb.CreateInstanceResponse{Instance: renderInstance(i), Existed: existed}
 		})

@@ -136,8 +136,8 @@ func reads(m protoreflect.MethodDescriptor) bool {
 		ByName("idempotency_level")).Enum() == 1
 }
 
-// unrecorded reports whether the response of a call is not recorded, so that it refuses a key.
-func unrecorded(m protoreflect.MethodDescriptor) bool {
+// keyless reports whether the response of a call is not recorded, so that it refuses a key.
+func keyless(m protoreflect.MethodDescriptor) bool {
 	return slices.Contains([]string{"Idempotency.IssueTokens", "Id.Generate"}, callName(m)) || relays(m)
 }
 

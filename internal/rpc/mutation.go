@@ -36,8 +36,8 @@ type Mutations struct {
 type operation[Q, R proto.Message] struct {
 	name string // recorded with keys: must never change
 	read func(*call, *decoder, Q) mutation[R]
-	// unrecorded: responses are not recorded, so policies require no request key.
-	unrecorded bool
+	// keyless: responses are not recorded, so policies require no request key.
+	keyless bool
 	// response is the type of the response. Only Execute needs it.
 	response protoreflect.MessageDescriptor
 }
@@ -158,7 +158,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	policy := access.Policy{}
 	if !m.dry {
 		policy = c.policy(append([]string{o.name}, m.inner...)...)
-		policy.KeyRequired = policy.KeyRequired && !o.unrecorded
+		policy.KeyRequired = policy.KeyRequired && !o.keyless
 	}
 	key, err := s.requestKey(c, o.name, policy, q)
 	if err != nil {
@@ -197,7 +197,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 // submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
 // command also renders its answer, and records the response under the request key.
 func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when ...flow.Condition) flow.Submission {
-	if err := c.needsApproval(q); err != nil && !m.dry {
+	if err := c.requireApproval(q); err != nil && !m.dry {
 		when = append(when, flow.Denial{Err: err})
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),

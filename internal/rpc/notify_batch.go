@@ -64,6 +64,10 @@ func (s *Notify) sendEach(ctx context.Context, c *call, policy access.Policy,
 		batchFingerprint = s.fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
+		if err := check(item); err != nil {
+			b.fail(i, err)
+			continue
+		}
 		m, err := sendOperation.decode(c, item)
 		if err != nil {
 			b.fail(i, err)

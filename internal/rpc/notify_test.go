@@ -311,14 +311,17 @@ func TestSendBatchItemsFailIndependently(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	bad, empty := sms("bad"), mail("empty")
 	bad.Recipient, empty.GetContent().Subject = "12", ""
-	r := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1"), bad, mail("2"), empty, sms("1")}}
+	unset := sms("no channel")
+	unset.Channel = notifyv1.Channel_CHANNEL_UNSPECIFIED
+	r := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1"), bad, mail("2"), empty, sms("1"), unset}}
 	var first *notifyv1.SendBatchResponse
 	for i := range 2 {
 		res := ok(c, "Notify.SendBatch", r, new(notifyv1.SendBatchResponse), "Idempotency-Key", "k")
 		x := res.GetResults()
 		if x[0].GetMessageId() == 0 || x[2].GetMessageId() == 0 || x[4].GetMessageId() != x[0].GetMessageId() ||
 			!x[4].GetExisted() || x[0].GetExisted() ||
-			x[1].GetError().GetReason() != "FIELD_INVALID" || x[3].GetError().GetReason() != "FIELD_INVALID" {
+			x[1].GetError().GetReason() != "FIELD_INVALID" || x[3].GetError().GetReason() != "FIELD_INVALID" ||
+			!strings.HasPrefix(x[5].GetError().GetMessage(), "channel: ") {
 			t.Errorf("run %d: %v", i, res)
 		}
 		if first == nil {

@@ -83,7 +83,7 @@ func (n *numbers) next(generate func() (string, error)) (string, error) {
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f := order.Facts{Machine: cmp.Or(d.ownMachine("machine", r.GetMachine()), machine.OrderMachine),
 		Subject: d.name("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
-		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
+		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: durationOr(r.GetPayWithin(), 0),
 		Reserve: r.GetReserve(), Coupon: d.bizNo("coupon", r.GetCoupon()),
 		Metadata: d.metadata("metadata", r.GetMetadata())}
 	if f.Payee != "" {
@@ -95,7 +95,7 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f.Balance = d.balance(r, &f)
 	if p := r.GetPurchase(); p != nil {
 		f.Purchase = &order.Purchase{Parts: p.GetParts(), Refuse: p.GetRefuse(),
-			Window: lifeOr(p.GetWindow(), claim.SamePurchase.Window)}
+			Window: durationOr(p.GetWindow(), claim.SamePurchase.Window)}
 		for i, part := range p.GetParts() {
 			d.name(fmt.Sprintf("purchase.parts[%d]", i), part)
 		}

@@ -229,7 +229,7 @@ func TestEveryMutationHasATestCase(t *testing.T) {
 		if m.IsStreamingServer() || callName(m) == "Sale.GrabMany" {
 			continue // a stream cannot be replayed; each grab is a mutation: TestManyGrabsAreAnsweredEach
 		}
-		if _, found := changes[callName(m)]; found == (reads(m) || unrecorded(m)) {
+		if _, found := changes[callName(m)]; found == (reads(m) || keyless(m)) {
 			t.Errorf("%s: found %v", m.Name(), found)
 		}
 	}
@@ -242,7 +242,7 @@ func TestUnrecordedCallsRefuseKeys(t *testing.T) {
 	c, mine := createResources(s, "mine")
 	n := 0
 	for _, m := range methods(t) {
-		if !unrecorded(m) {
+		if !keyless(m) {
 			continue
 		}
 		for _, r := range examples[callName(m)](mine) {

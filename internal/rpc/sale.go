@@ -47,14 +47,14 @@ func (d *decoder) sale(r *pb.Sale) sale.Sale {
 	}
 	if o := r.GetOrder(); o != nil {
 		s.Order = &sale.Order{Asset: o.GetAsset(), Amount: d.notNegative("sale.order.amount", o.GetAmount()).String(),
-			Payee: o.GetPayee(), PayWithin: lifeOr(o.GetPayWithin(), 0),
+			Payee: o.GetPayee(), PayWithin: durationOr(o.GetPayWithin(), 0),
 			Machine: cmp.Or(d.ownMachine("sale.order.machine", o.GetMachine()), machine.OrderMachine)}
 		if o.GetPayee() != "" {
 			d.code("sale.order.payee", o.GetPayee())
 		}
 	}
 	if x := r.GetCoupon(); x != nil {
-		s.Coupon = &sale.Coupon{Campaign: x.GetCampaign(), Life: lifeOr(x.GetLife(), 0),
+		s.Coupon = &sale.Coupon{Campaign: x.GetCampaign(), Life: durationOr(x.GetLife(), 0),
 			Metadata: d.metadata("sale.coupon.metadata", x.GetMetadata())}
 		if s.PerBuyer > 1 {
 			d.bad("sale.per_buyer", "must be 1 for a sale of coupons: each owner can have one of a campaign")
@@ -109,8 +109,11 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 	c := callOf(ctx)
 	policy := c.policy(grabManyName, grabName)
 	var d decoder
-	if c.conditional() || policy.TokenRequired {
-		d.bad("grabs", "must be calls of Grab in a call with a submit token or a claim, which guard one mutation")
+	switch {
+	case c.conditional():
+		d.bad("grabs", "must be calls of Grab: GrabMany accepts no submit token and no claim, which guard one mutation")
+	case policy.TokenRequired:
+		d.bad("grabs", "must be calls of Grab: a policy requires a submit token for each grab, which GrabMany does not accept")
 	}
 	if c.key == "" && policy.KeyRequired {
 		return nil, keyMissing(grabManyName)

@@ -23,7 +23,7 @@ import (
 // batch, need their own permission. The operations of an Execute are permitted when they are decoded. Returns fault
 // PERMISSION_DENIED.
 func (c *call) permit(m proto.Message) error {
-	if problem := needsAdmin(m); problem != "" && !c.identity.Role.Includes(access.Admin) {
+	if problem := adminField(m); problem != "" && !c.identity.Role.Includes(access.Admin) {
 		return access.PermissionDenied.New("%s: the API key's role is %s, this needs admin", problem, c.identity.Role).
 			WithField(problem, "needs the role admin")
 	}
@@ -41,7 +41,7 @@ func (c *call) permitScopes(m proto.Message, scopes *access.Scopes) error {
 		}
 	}
 	p, ok := byRequest[m.ProtoReflect().Descriptor().FullName()]
-	if !ok { // of reflection
+	if !ok { // a request of gRPC reflection, which scopes do not restrict
 		return nil
 	}
 	var found requestFields
@@ -135,22 +135,22 @@ func scopeField(f protoreflect.FieldDescriptor) string {
 // containers are operations that do nothing but those within them.
 var containers = []string{batchName, sendBatchName, "idempotency.claim_keys"}
 
-// permitRole refuses an operation of an Execute that needs a greater role.
-func (c *call) permitRole(m proto.Message) error {
-	return c.needs(byRequest[m.ProtoReflect().Descriptor().FullName()])
+// requireRoleOf is requireRole for the request of an operation of an Execute.
+func (c *call) requireRoleOf(m proto.Message) error {
+	return c.requireRole(byRequest[m.ProtoReflect().Descriptor().FullName()])
 }
 
-// needs refuses a role that is not enough.
-func (c *call) needs(p permission) error {
+// requireRole returns fault PERMISSION_DENIED if the caller's role is too low.
+func (c *call) requireRole(p permission) error {
 	if !p.allows(c.identity.Role) {
 		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, p.role)
 	}
 	return nil
 }
 
-// needsAdmin returns the field of a request that only an administrator may set, or empty: limits of accounts, and
-// accounts without one.
-func needsAdmin(m proto.Message) (field string) {
+// adminField returns the path of the first field of a request that only an administrator may set, or "": a limit of an
+// account, or no limit.
+func adminField(m proto.Message) (field string) {
 	switch r := m.(type) {
 	case *ledgerv1.CreateAccountsRequest:
 		for i, a := range r.GetAccounts() {
@@ -240,7 +240,7 @@ func (r *requestFields) add(f protoreflect.FieldDescriptor, v protoreflect.Value
 	case protoreflect.StringKind:
 		name, text := scopeField(f), v.String()
 		if f.Name() == "prefix" && text != "" {
-			text += "*" // stands for more than itself
+			text += "*" // a prefix matches all names that begin with it
 		}
 		if text != "" {
 			r.fields[name] = append(r.fields[name], access.Value{Path: at, Text: text})
@@ -274,7 +274,7 @@ type permission struct {
 }
 
 // The permissions of all calls, by procedure, and by the full name of the request: Execute and batches contain
-// requests. Some requests need access.Admin besides: see needsAdmin.
+// requests. Some requests need access.Admin besides: see adminField.
 var byProcedure, byRequest = permissions()
 
 func permissions() (byProcedure map[string]permission, byRequest map[protoreflect.FullName]permission) {

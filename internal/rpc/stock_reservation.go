@@ -18,7 +18,7 @@ func (s *Stock) Reserve(ctx context.Context, r *pb.ReserveRequest) (*pb.ReserveR
 var reserveOperation = register("stock.reserve",
 	func(c *call, d *decoder, r *pb.ReserveRequest) mutation[*pb.ReserveResponse] {
 		cmd := reserveCommand(c, d, r)
-		cmd.Life = lifeOr(r.GetLife(), defaultReservationLife)
+		cmd.Life = durationOr(r.GetLife(), defaultReservationLife)
 		m := newMutation(flow.Stock(cmd), stockRows,
 			func(x stock.Reservation, existed bool) *pb.ReserveResponse {
 				return &pb.ReserveResponse{Reservation: renderReservation(&x), Existed: existed}

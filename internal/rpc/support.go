@@ -25,7 +25,7 @@ func Supported(path string, next http.Handler) (string, http.Handler) {
 	name := protoreflect.FullName(strings.Trim(path, "/"))
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
 	if err != nil {
-		panic(err) // of a service that is not generated
+		panic(err) // path names no generated service
 	}
 	methods := map[string]method{} // by name
 	for list, i := d.(protoreflect.ServiceDescriptor).Methods(), 0; i < list.Len(); i++ {
@@ -46,7 +46,7 @@ func Supported(path string, next http.Handler) (string, http.Handler) {
 	})
 }
 
-// method is what refusal needs to know of a call.
+// method has the properties of a call that decide which protocol requests it supports.
 type method struct {
 	stream   bool // of responses
 	readable bool // by GET
@@ -78,8 +78,8 @@ func (w statusWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// wire is a protocol: its headers that connect-go reads, and its content types.
-type wire struct {
+// protocol describes one protocol: the names of its headers that connect-go reads, and its content types.
+type protocol struct {
 	encoding, accept     string
 	timeout, timeoutRule string
 	timeoutForm          *regexp.Regexp
@@ -89,13 +89,13 @@ type wire struct {
 
 var (
 	connectTimeout = regexp.MustCompile(`^\d{1,10}$`)
-	connectUnary   = wire{"Content-Encoding", "Accept-Encoding", "Connect-Timeout-Ms",
+	connectUnary   = protocol{"Content-Encoding", "Accept-Encoding", "Connect-Timeout-Ms",
 		"must be milliseconds, at most 10 digits", connectTimeout, contentTypes("application/"),
 		"application/json or application/proto"}
-	connectStream = wire{"Connect-Content-Encoding", "Connect-Accept-Encoding", "Connect-Timeout-Ms",
+	connectStream = protocol{"Connect-Content-Encoding", "Connect-Accept-Encoding", "Connect-Timeout-Ms",
 		"must be milliseconds, at most 10 digits", connectTimeout, contentTypes("application/connect+"),
 		"application/connect+json or application/connect+proto, with each message in an envelope"}
-	anyGRPC = wire{"Grpc-Encoding", "Grpc-Accept-Encoding", "Grpc-Timeout",
+	anyGRPC = protocol{"Grpc-Encoding", "Grpc-Accept-Encoding", "Grpc-Timeout",
 		"must be at most 8 digits and a unit, such as 500m", regexp.MustCompile(`^\d{1,8}[HMSmun]$`),
 		contentTypes("application/grpc+", "application/grpc-web+"), "application/grpc"}
 )
@@ -113,8 +113,8 @@ func contentTypes(prefixes ...string) map[string]bool {
 	return types
 }
 
-// wireOf returns the protocol of a request.
-func wireOf(r *http.Request, m method) *wire {
+// protocolOf returns the protocol of a request.
+func protocolOf(r *http.Request, m method) *protocol {
 	switch {
 	case strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"):
 		return &anyGRPC
@@ -127,7 +127,7 @@ func wireOf(r *http.Request, m method) *wire {
 // protocolFault returns the fault of a request, if any, and its HTTP status. It sets headers of the response that name
 // what is supported.
 func protocolFault(header http.Header, r *http.Request, m method) (status int, f *fault.Fault) {
-	p, encoding := wireOf(r, m), ""
+	p, encoding := protocolOf(r, m), ""
 	switch {
 	case r.Method == http.MethodGet && m.readable:
 		q := r.URL.Query()
@@ -159,7 +159,7 @@ func protocolFault(header http.Header, r *http.Request, m method) (status int, f
 }
 
 // supports compares content types as connect-go does.
-func (p *wire) supports(contentType string) bool {
+func (p *protocol) supports(contentType string) bool {
 	if p.types[contentType] {
 		return true
 	}
@@ -171,7 +171,7 @@ func (p *wire) supports(contentType string) bool {
 }
 
 // headerFault returns a fault if a header of the protocol is invalid.
-func (p *wire) headerFault(r *http.Request) *fault.Fault {
+func (p *protocol) headerFault(r *http.Request) *fault.Fault {
 	const version = "Connect-Protocol-Version"
 	name, problem := "", ""
 	if v := r.Header.Get(p.timeout); v != "" && !p.timeoutForm.MatchString(v) {

@@ -18,11 +18,11 @@ func (s *Idempotency) IssueTokens(ctx context.Context, r *pb.IssueTokensRequest)
 }
 
 var issueTokensOperation = operation[*pb.IssueTokensRequest,
-	*pb.IssueTokensResponse]{name: "idempotency.issue_tokens", unrecorded: true,
+	*pb.IssueTokensResponse]{name: "idempotency.issue_tokens", keyless: true,
 	read: func(c *call, d *decoder, r *pb.IssueTokensRequest) mutation[*pb.IssueTokensResponse] {
 		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())),
 			Subject: d.label("subject", r.GetSubject()), Purpose: d.label("purpose", r.GetPurpose()),
-			Life: lifeOr(r.GetLife(), token.DefaultLife), SurvivesRefusal: r.GetSurvivesRefusal()}
+			Life: durationOr(r.GetLife(), token.DefaultLife), SurvivesRefusal: r.GetSurvivesRefusal()}
 		for i := range cmd.Tokens {
 			cmd.Tokens[i] = token.New()
 		}

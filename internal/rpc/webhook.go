@@ -64,7 +64,7 @@ func (s *Webhooks) RotateSecret(ctx context.Context, r *pb.RotateSecretRequest) 
 var rotateSecretOperation = register("notify.rotate_secret",
 	func(c *call, _ *decoder, r *pb.RotateSecretRequest) mutation[*pb.RotateSecretResponse] {
 		cmd := &webhook.RotateCommand{Caller: c.caller(), Name: r.GetName(), Version: r.GetSecretVersion(),
-			Overlap: lifeOr(r.GetOverlap(), webhook.DefaultOverlap)}
+			Overlap: durationOr(r.GetOverlap(), webhook.DefaultOverlap)}
 		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.RotateSecretResponse {
 			return &pb.RotateSecretResponse{Endpoint: renderEndpoint(e)}
 		})

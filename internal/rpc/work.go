@@ -104,7 +104,7 @@ func beginCommand(c *call, d *decoder, r *beginRequest, held int64) *work.BeginC
 	return &work.BeginCommand{Caller: c.caller(), Held: held,
 		BeginParams: work.BeginParams{Scope: d.name("scope", r.GetScope()), Key: d.name("key", r.GetKey()),
 			Fingerprint: r.GetFingerprint(),
-			Lease:       lifeOr(r.GetLease(), defaultLease), Life: lifeOr(r.GetLife(), defaultWorkLife),
+			Lease:       durationOr(r.GetLease(), defaultLease), Life: durationOr(r.GetLife(), defaultWorkLife),
 			ParkLapsed: r.GetParkLapsed()}}
 }
 
@@ -197,7 +197,7 @@ func (s *Idempotency) Extend(ctx context.Context, r *pb.ExtendRequest) (*pb.Exte
 
 var extendOperation = register("idempotency.extend",
 	func(c *call, d *decoder, r *pb.ExtendRequest) mutation[*pb.ExtendResponse] {
-		cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: lifeOr(r.GetLease(), 0)}
+		cmd := &work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: durationOr(r.GetLease(), 0)}
 		return newMutation(flow.Work(cmd), 1, func(b work.Begun, _ bool) *pb.ExtendResponse {
 			return &pb.ExtendResponse{LeaseExpireTime: timestamp(b.LeaseExpiresAt)}
 		})

@@ -25,7 +25,7 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "observe readiness", s.observeReadiness)
 	s.every(ctx, 10*time.Second, "read the epoch of the database", s.observeEpoch)
 	s.runDomains(ctx)
-	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
+	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Load: s.engine.Load,
 		Tables: expiring()}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)

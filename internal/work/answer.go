@@ -19,7 +19,7 @@ type Answer struct {
 	Status  int32
 	Headers []Header
 	bytes   int    // uncompressed size of the body
-	body    []byte // compressed if encoding says so
+	body    []byte // compressed if packed
 	packed  bool
 	sum     [sha256.Size]byte
 }

@@ -42,7 +42,7 @@ type BeginCommand struct {
 	row *row
 }
 
-// Need names the row, and draws a fence.
+// Need names the row, and counts one fence for Lookup to draw once the row is locked.
 func (c *BeginCommand) Need(tx *Tx) {
 	c.row = tx.Want(Key{c.Tenant, c.Scope, c.Key})
 	tx.begins++

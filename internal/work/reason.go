@@ -11,7 +11,7 @@ var (
 		Step: fault.Fix, Doc: "There is no record of the work, or the record has expired."})
 	NotParked = fault.Define(fault.Reason{Name: "WORK_NOT_PARKED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The work is neither parked nor abandoned by its holder (its lease expired), so there is nothing to resolve: the metadata has the work's state."})
+		Doc: "The work is not parked, and no holder let its lease expire, so there is nothing to resolve: the metadata has the work's state."})
 	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The work has already ended, under the same fence, with another answer. The first answer stays."})

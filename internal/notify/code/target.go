@@ -34,7 +34,7 @@ func (tx *Tx) want(tenant int32, kind string, channel send.Channel, written stri
 	}
 	to, err := recipient.Parse(channel, written, tx.outbox.Region)
 	if err != nil {
-		return target{err: fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())}
+		return target{err: fault.InvalidField("recipient", "%v", err)}
 	}
 	sum := keyedHash(tx.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
 	hash := [16]byte(sum[:16])
