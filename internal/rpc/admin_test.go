@@ -276,7 +276,8 @@ func TestDeleteLimitRemovesNoOtherLimit(t *testing.T) {
 	s := newSite(t)
 	boss := &caller{s, s.Key("mine", "boss", access.Admin)}
 	limit := func(window time.Duration) *adminv1.Limit {
-		return &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(window), MaxMessages: proto.Int32(5)}
+		return &adminv1.Limit{Channel: "sms", Scope: "tenant", Window: durationpb.New(window),
+			MaxMessages: proto.Int32(5)}
 	}
 	for _, kept := range []time.Duration{time.Second, time.Minute} {
 		ok(boss, "Admin.PutLimit", &adminv1.PutLimitRequest{Limit: limit(kept)}, new(adminv1.PutLimitResponse))
