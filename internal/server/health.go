@@ -109,7 +109,8 @@ func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string
 	}
 	// The database or a pooler may have so few connections left that only some pools get one.
 	for name, pool := range map[string]*pgxpool.Pool{"api keys": s.keyring, "commits": s.batches} {
-		if pool.Stat().TotalConns() > 0 || problems[name] != "" {
+		// Not TotalConns, which has the attempts to connect: callers keep trying.
+		if st := pool.Stat(); st.AcquiredConns()+st.IdleConns() > 0 || problems[name] != "" {
 			continue
 		}
 		if err := pool.Ping(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -112,6 +113,23 @@ func TestServerWithoutAConnectionForKeysIsNotReady(t *testing.T) {
 		a := c.Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{})
 		return code == 503 && strings.Contains(body, `"api keys":"have no connection to the database"`) && a.Code != ""
 	})
+	ctx, stop := context.WithCancel(t.Context())
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				c.Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{})
+			}
+		})
+	}
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); <-time.After(200 * time.Millisecond) {
+		if code, body := servertest.Get(t, s.Base+"/readyz", ""); code != 503 {
+			t.Errorf("with callers: %d %s", code, body)
+			break
+		}
+	}
+	stop()
+	callers.Wait()
 	limit("-1")
 	servertest.Eventually(t, 20*time.Second, "ready again", func() bool {
 		code, _ := servertest.Get(t, s.Base+"/readyz", "")
