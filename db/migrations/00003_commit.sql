@@ -46,8 +46,8 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_history is
-    'The cluster''s system identifier, and the oids of the database and of commit_epochs: a copy that was made by SQL '
-    'differs in the last one, even in a cluster with the same identifier.';
+    'The cluster''s system identifier, and the oids of the database and of commit_epochs: a restored dump differs in '
+    'the last one, even in a cluster with the same identifier, and a copy made from a template in the one before.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer
@@ -193,6 +193,9 @@ create function commit_base() returns bigint
 declare
     last record;
 begin
+    if pg_is_in_recovery() then
+        raise exception 'a standby has no numbers to give out' using errcode = 'read_only_sql_transaction';
+    end if;
     select e.base, e.timeline, e.history, e.xmin = e.xid as written_here into last
     from commit_epochs e order by e.epoch desc limit 1;
     -- As commit_timeline, without the cost of a call.
