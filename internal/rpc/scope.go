@@ -118,10 +118,17 @@ func addFields(m protoreflect.MessageDescriptor, fields map[string]bool, met map
 		case f.IsMap():
 		case f.Kind() == protoreflect.StringKind:
 			fields[scopeField(f)] = true
-		case f.Kind() == protoreflect.MessageKind && strings.HasPrefix(string(f.Message().FullName()), "ledgerd."):
+		case f.Kind() == protoreflect.MessageKind && hasScopeFields(f.Message()):
 			addFields(f.Message(), fields, met)
 		}
 	}
+}
+
+// hasScopeFields reports whether scopes may name texts within a message. Those of a condition they may not: a scope on
+// `account` would seem to say whose money a transfer moves, which is `from` and `to`.
+func hasScopeFields(m protoreflect.MessageDescriptor) bool {
+	name := m.FullName()
+	return strings.HasPrefix(string(name), "ledgerd.") && name != "ledgerd.ledger.v1.Condition"
 }
 
 // scopeField is the name of a field in scopes.
@@ -185,6 +192,7 @@ type requestFields struct {
 type innerRequest struct {
 	permission
 	requestFields
+	path string // such as "items[2]."
 }
 
 func (r *requestFields) values(field string) []access.Value { return r.fields[field] }
@@ -193,6 +201,9 @@ func (r *requestFields) permitInner(scopes *access.Scopes) error {
 	for i := range r.inner {
 		x := &r.inner[i]
 		if err := scopes.Check(x.operation, x.values); err != nil {
+			if f := fault.Of(err); len(f.Fields) > 0 && !strings.HasPrefix(f.Fields[0].Path, x.path) { // it is missing
+				err = fault.In(x.path, err)
+			}
 			return err
 		}
 		if err := x.permitInner(scopes); err != nil {
@@ -247,10 +258,10 @@ func (r *requestFields) add(f protoreflect.FieldDescriptor, v protoreflect.Value
 		}
 	case protoreflect.MessageKind:
 		if p, ok := byRequest[f.Message().FullName()]; ok {
-			x := innerRequest{permission: p}
+			x := innerRequest{permission: p, path: at + "."}
 			x.collect(v.Message(), at+".")
 			r.inner = append(r.inner, x)
-		} else if strings.HasPrefix(string(f.Message().FullName()), "ledgerd.") {
+		} else if hasScopeFields(f.Message()) {
 			r.collect(v.Message(), at+".")
 		}
 	}

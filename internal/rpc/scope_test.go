@@ -109,6 +109,7 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 		{"Notify.SendBatch",
 			&notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS,
 				Recipient: "+4912345678", BizNo: "x", Says: hello}}}, "items[0].recipient"},
+		{"Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{{}}}, "items[0].recipient"},
 		{"Order.CreateOrder", &orderv1.CreateOrderRequest{OrderNo: "o1", Subject: "s1", Asset: "COIN", Amount: "1",
 			Payee: "spent:a",
 			Messages: []*notifyv1.SendRequest{{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+4912345678",
