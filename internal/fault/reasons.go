@@ -10,7 +10,7 @@ var (
 		Step: RetrySameKey,
 		Doc:  "The database cannot commit or be read now: unreachable, read-only, out of disk, or it cancels statements. Nothing was kept."})
 	OutcomeUnknown = Define(Reason{Name: "OUTCOME_UNKNOWN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
-		Doc: "The call timed out or was cancelled while its command ran, or a synchronous standby did not confirm the commit: it may have been done. Retry with the same key or biz_no."})
+		Doc: "The call timed out or was cancelled while its command ran, a synchronous standby did not confirm the commit, or there was no memory for its large response: it may have been done. Retry with the same key or biz_no."})
 	NotRun = Define(Reason{Name: "NOT_RUN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
 		Doc: "The call timed out or was cancelled before its command began: nothing was done."})
 	Busy = Define(Reason{Name: "BUSY", Class: Conflict, Code: ResourceExhausted, Step: RetrySameKey,

@@ -154,13 +154,26 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			res, err = g.Reads.run(within, c.identity,
 				func() (connect.AnyResponse, error) { return next(within, req) })
 		default:
-			res, err = next(ctx, req)
+			if res, err = next(ctx, req); err == nil && !c.intake.admitted() {
+				err = g.admitResponse(ctx, c.identity, res)
+			}
 		}
 		if err = c.finish(ctx, err); err != nil {
 			return nil, err
 		}
 		return res, nil
 	}
+}
+
+// admitResponse admits the large response of a small request that was not a read, such as an IdService.Generate. Large
+// requests are admitted until their responses are written.
+func (g *Gate) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
+	err := g.Reads.admitResponse(ctx, id, res)
+	if err == nil {
+		return nil
+	}
+	return fault.OutcomeUnknown.New("the call was made, but large responses that are not read take all of the memory for its response: repeat it with the same key").
+		Because(err)
 }
 
 // WrapStreamingClient does nothing: the gate is for servers only.

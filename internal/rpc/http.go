@@ -164,8 +164,11 @@ func unreadable(err error) *fault.Fault {
 
 // tooLarge returns a complete Connect error: no interceptor converts errors of reading a body.
 func tooLarge(requestID string, limit int) error {
-	return connectError(fault.FieldInvalid.New("the request is larger than %d KiB, the limit of this call", limit>>10),
-		requestID)
+	return connectError(tooLargeFault(limit), requestID)
+}
+
+func tooLargeFault(limit int) *fault.Fault {
+	return fault.FieldInvalid.New("the request is larger than %d KiB, the limit of this call", limit>>10)
 }
 
 // gunzip stops at the limit of the call. Connect's own decompressor reads to the end to report the full size. Errors of
@@ -232,7 +235,7 @@ const (
 
 // intake is the body of a request that may be large. Once admitted it is read ahead to its end.
 type intake struct {
-	raw       io.ReadCloser
+	raw       *body
 	length    int // Content-Length; below 0: none
 	zipped    bool
 	admission *Admission
@@ -252,10 +255,13 @@ func isZipped(r *http.Request) bool {
 }
 
 // admit waits until the request may be read, reads it, and waits until it may be decoded. A request that turns out to
-// be small needs no admission. Returns faults BUSY, NOT_RUN. The next Read returns errors of reading.
+// be small needs no admission. Returns faults FIELD_INVALID, BUSY, NOT_RUN. The next Read returns errors of reading.
 func (in *intake) admit(ctx context.Context, tenant int32) error {
 	if in == nil || in.length < 0 && !in.zipped && in.readAhead(smallRequest) {
 		return nil
+	}
+	if in.length > in.raw.left {
+		return tooLargeFault(in.raw.limit)
 	}
 	limit := in.length
 	if limit < 0 {
@@ -276,6 +282,9 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 	}
 	return in.admission.decode(ctx, &in.ticket)
 }
+
+// admitted reports whether the request holds memory of the admission, until its response is written.
+func (in *intake) admitted() bool { return in != nil && in.ticket.bytes > 0 }
 
 func (in *intake) estimate(size int) int {
 	if in.zipped {

@@ -80,13 +80,13 @@ func NewReads(connections int, reg prometheus.Registerer) *Reads {
 	total := connections - spareReads
 	r := &Reads{connections: newShares(total, total*3/4, "reads at the same time", readWait),
 		bytes:   newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
-		watches: newShares(watches, watchesTenant, "watches at the same time", admitWait)}
+		watches: newShares(watches, watchesTenant, "streams at the same time", admitWait)}
 	reads, streams, bytes := r.connections.tenants, r.watches.tenants, r.bytes.tenants
 	reads.gauge(reg, "reads", "Reads in progress.", func() int { return reads.bytes })
 	reads.gauge(reg, "waiting_reads", "Reads that wait for a connection.", reads.waiting)
 	r.connections.principals.gauge(reg, "waiting_principals",
 		"Reads that wait for others of their principal to end.", r.connections.principals.waiting)
-	streams.gauge(reg, "watches", "Streams of WatchEntries.", func() int { return streams.bytes })
+	streams.gauge(reg, "watches", "Streams: of WatchEntries, and of Hold.", func() int { return streams.bytes })
 	bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return bytes.bytes })
 	return r
 }
@@ -97,14 +97,21 @@ func (r *Reads) run(ctx context.Context, id access.Identity,
 	if err = r.query(ctx, id, func() error { res, err = read(); return err }); err != nil {
 		return nil, err
 	}
-	if r == nil {
-		return res, nil
+	return res, r.admitResponse(ctx, id, res)
+}
+
+// admitResponse waits for memory for a large response. Returns faults BUSY, NOT_RUN.
+func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
+	in := requestOf(ctx)
+	if r == nil || in == nil {
+		return nil
 	}
-	if in, size := requestOf(ctx), proto.Size(res.Any().(proto.Message)); in != nil && size > largeResponse {
-		in.response = &share{}
-		return res, r.bytes.enter(ctx, in.response, id, size)
+	size := proto.Size(res.Any().(proto.Message))
+	if size <= largeResponse {
+		return nil
 	}
-	return res, nil
+	in.response = &share{}
+	return r.bytes.enter(ctx, in.response, id, size)
 }
 
 // query runs a query of a read. Returns faults BUSY, NOT_RUN, and those of the query.

@@ -101,6 +101,11 @@ func TestReadsLeaveConnectionsToOtherPrincipalsAndTenants(t *testing.T) {
 // reads serves GetAccount with responses of 16 MiB, more than sockets buffer. The API key is the tenant's number.
 func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) {
 	t.Helper()
+	return respond(t, timeout, connect.IdempotencyNoSideEffects)
+}
+
+func respond(t *testing.T, timeout time.Duration, level connect.IdempotencyLevel) (address string, limits *Reads) {
+	t.Helper()
 	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Reads: NewReads(18, nil),
 		Authenticate: func(_ context.Context, key string) (access.Identity, error) {
 			return access.Identity{Tenant: int32(key[0] - '0'), Role: access.Read}, nil
@@ -112,7 +117,7 @@ func reads(t *testing.T, timeout time.Duration) (address string, limits *Reads) 
 		func(context.Context, *ledgerv1.GetAccountRequest) (*ledgerv1.GetAccountResponse, error) {
 			return &ledgerv1.GetAccountResponse{Account: &ledgerv1.Account{Code: strings.Repeat("x", 16<<20)}}, nil
 		}, append(gate.Options(), connect.WithSchema(method),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects))...)
+			connect.WithIdempotency(level))...)
 	requests := NewAdmission(nil)
 	requests.writeTimeout = timeout
 	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler), h))
@@ -204,6 +209,21 @@ func TestUnreadResponsesOccupyOnlyTheMemoryOfTheirTenant(t *testing.T) {
 	if got := status(t, unread); got != http.StatusOK {
 		t.Errorf("the first response: %d", got)
 	}
+	limits.await(t, false)
+}
+
+func TestUnreadResponsesOfMutationsOccupyOnlyTheMemoryOfTheirTenant(t *testing.T) {
+	t.Parallel()
+	address, limits := respond(t, time.Minute, connect.IdempotencyUnknown)
+	unread := ask(t, address, "1")
+	limits.await(t, true)
+	if got := status(t, ask(t, address, "1")); got != http.StatusGatewayTimeout {
+		t.Errorf("the same tenant: %d", got)
+	}
+	if got := status(t, ask(t, address, "2")); got != http.StatusOK {
+		t.Errorf("another tenant: %d", got)
+	}
+	_ = unread.Close()
 	limits.await(t, false)
 }
 
@@ -328,5 +348,25 @@ func TestErrorOfASilentStreamArrives(t *testing.T) {
 		if !stream.Receive() || stream.Receive() || !strings.Contains(fmt.Sprint(stream.Err()), "shutting down") {
 			t.Error(stream.Err())
 		}
+	}
+}
+
+func TestTooLongRequestIsRefusedUnread(t *testing.T) {
+	t.Parallel()
+	address, _ := reads(t, time.Minute)
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n{",
+		ledgerv1connect.LedgerServiceGetAccountProcedure); err != nil {
+		t.Fatal(err)
+	}
+	if err = c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if got := status(t, c); got != http.StatusBadRequest {
+		t.Error(got)
 	}
 }
