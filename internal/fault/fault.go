@@ -144,6 +144,25 @@ func InvalidField(path, format string, args ...any) *Fault {
 	return FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
 }
 
+// MaxFields bounds the fields in an error: it has to fit into a trailer of gRPC.
+const MaxFields = 20
+
+// About makes a fault about invalid fields, of which it lists at most MaxFields. The message says the problem of the
+// first one, and how many more there are.
+func (r *Reason) About(fields []Field) *Fault {
+	f := r.New("%s: %s%s", fields[0].Path, fields[0].Description, AndMore(len(fields)-1))
+	f.Fields = fields[:min(len(fields), MaxFields)]
+	return f
+}
+
+// AndMore ends a message that names one invalid field of several.
+func AndMore(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more)", n)
+}
+
 // In returns err with its fields below path, such as "items[2].": a part of a request does not know where it stands.
 func In(path string, err error) error {
 	return Rename(err, func(name string) string { return path + name })

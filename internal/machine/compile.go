@@ -22,9 +22,6 @@ type compiler struct {
 }
 
 func (c *compiler) bad(path, format string, args ...any) {
-	if len(c.problems) == maxProblems {
-		return
-	}
 	c.problems = append(c.problems, fault.Field{Path: path, Description: fmt.Sprintf(format, args...)})
 }
 

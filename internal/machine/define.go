@@ -43,7 +43,7 @@ func NewDefine(c commit.Caller, machine string, d *Definition) *DefineCommand {
 	cmd := &DefineCommand{Caller: c, name: Name{c.Tenant, machine}}
 	def, problems := compile(d, "definition.")
 	if len(problems) > 0 {
-		cmd.err = invalid(problems)
+		cmd.err = Invalid.About(problems)
 		return cmd
 	}
 	cmd.def, cmd.hash = def, sha256.Sum256(def.text)

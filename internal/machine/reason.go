@@ -57,15 +57,3 @@ func (s *stored) fault(r *fault.Reason, format string, args ...any) *fault.Fault
 	}
 	return f
 }
-
-// invalid returns the fault of a definition with problems.
-func invalid(problems []fault.Field) error {
-	f := Invalid.New("%s: %s", problems[0].Path, problems[0].Description)
-	for _, p := range problems {
-		f = f.WithField(p.Path, p.Description)
-	}
-	return f
-}
-
-// maxProblems bounds the fields in an error.
-const maxProblems = 20

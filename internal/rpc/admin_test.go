@@ -263,6 +263,8 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 		"policy.key_life": {"Admin.PutPolicy", &adminv1.PutPolicyRequest{Policy: &adminv1.Policy{Operation: "*",
 			KeyLife: durationpb.New(1)}}},
 		"limit": {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{}},
+		"scopes[0]": {"Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "till", Role: adminv1.Role_ROLE_WRITE,
+			Scopes: []string{"ledger.transfer(account=user:*)"}}}, // that of a condition says not whose money moves
 	} {
 		a := boss.call(connectProto, x.name, x.m)
 		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {
@@ -287,6 +289,12 @@ func TestDeleteLimitRemovesNoOtherLimit(t *testing.T) {
 		if a.Reason(t) != "FIELD_INVALID" || !strings.HasPrefix(a.Message, "limit.window: ") {
 			t.Errorf("%v: %s", window, a.Message)
 		}
+	}
+	mails := &adminv1.Limit{Channel: "email", Scope: "prefix", Window: durationpb.New(time.Minute),
+		MaxMessages: proto.Int32(5)}
+	a := boss.call(connectJSON, "Admin.PutLimit", &adminv1.PutLimitRequest{Limit: mails})
+	if !strings.HasPrefix(a.Message, "limit.scope: prefix counts phone numbers") {
+		t.Error(a.Message)
 	}
 	if l := ok(boss, "Admin.ListLimits", &adminv1.ListLimitsRequest{},
 		new(adminv1.ListLimitsResponse)).GetLimits(); len(l) != 2 {

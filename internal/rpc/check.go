@@ -18,9 +18,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxFields bounds the fields in an error: it has to fit into a trailer.
-const maxFields = 20
-
 // check validates a request: first rules common to all messages, then the rules of its proto.
 func check(m proto.Message) error {
 	if len(m.ProtoReflect().GetUnknown()) > 0 {
@@ -44,7 +41,7 @@ func violationFault(m proto.Message, err error) error {
 		return err
 	}
 	f := fault.FieldInvalid.New("the request breaks a rule")
-	for _, x := range v.Violations[:min(len(v.Violations), maxFields)] {
+	for _, x := range v.Violations[:min(len(v.Violations), fault.MaxFields)] {
 		path := protovalidate.FieldPathString(x.Proto.GetField())
 		field, oneof := target(m.ProtoReflect().Descriptor(), x.Proto.GetField())
 		if oneof != nil { // callers know its members, not its name
@@ -57,7 +54,7 @@ func violationFault(m proto.Message, err error) error {
 		}
 		f = f.WithField(path, describe(x, field))
 	}
-	f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description + andMore(len(v.Violations)-1)
+	f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description + fault.AndMore(len(v.Violations)-1)
 	return f
 }
 

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ import (
 // decoder reads the fields of a request and collects the invalid ones in a fault.
 type decoder struct {
 	f      *fault.Fault
+	more   int  // invalid fields beyond those in f
 	sample bool // fields that references fill in have placeholders, so fields do not fit each other
 }
 
@@ -28,9 +28,11 @@ func (d *decoder) bad(path, description string) {
 	if d.f == nil {
 		d.f = fault.FieldInvalid.New("%s: %s", path, description)
 	}
-	if len(d.f.Fields) < maxFields {
-		d.f.Fields = append(d.f.Fields, fault.Field{Path: path, Description: description})
+	if len(d.f.Fields) == fault.MaxFields {
+		d.more++
+		return
 	}
+	d.f.Fields = append(d.f.Fields, fault.Field{Path: path, Description: description})
 }
 
 // valid reports whether a field that was decoded has no problem.
@@ -63,16 +65,8 @@ func (d *decoder) err() error {
 		return nil
 	}
 	f := *d.f
-	f.Message += andMore(len(f.Fields) - 1)
+	f.Message += fault.AndMore(len(f.Fields) - 1 + d.more)
 	return &f
-}
-
-// andMore ends a message that names one invalid field of several.
-func andMore(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return fmt.Sprintf(" (and %d more)", n)
 }
 
 const outerSpace = "must not begin or end with a space"

@@ -12,14 +12,11 @@ var (
 		Doc: "The template cannot be rendered with these variables: the fields list the variables that are missing, unknown, or of another kind, and the parts of the message that would be invalid."})
 )
 
-// maxProblems bounds the fields in an error: it has to fit into a trailer.
-const maxProblems = 20
-
-// invalid returns a fault with one field violation per problem, up to maxProblems.
+// invalid returns a fault with the problems as invalid fields.
 func invalid(r *fault.Reason, problems []Problem) *fault.Fault {
-	f := r.New("%s: %s", problems[0].Path, problems[0].Text)
-	for _, p := range problems[:min(len(problems), maxProblems)] {
-		f.WithField(p.Path, p.Text)
+	fields := make([]fault.Field, len(problems))
+	for i, p := range problems {
+		fields[i] = fault.Field{Path: p.Path, Description: p.Text}
 	}
-	return f
+	return r.About(fields)
 }
