@@ -81,7 +81,7 @@ func (c *devCmd) Run(e *env) error {
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)
 		}
-		fmt.Fprintf(e.out, welcome, base, audit, sent)
+		fmt.Fprintf(e.out, welcome, base, audit, sent, admin)
 		return nil
 	})
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
@@ -253,6 +253,10 @@ See what is there (docs/auditing.md):
 
   curl %[1]s/ledgerd.ledger.v1.LedgerService/ListAccounts -H 'Content-Type: application/json' -d '{}'
   psql '%[2]s'
+
+Set limits, policies and keys of the tenant sample:
+
+  ledgerd limit list --tenant sample --database-url '%[4]s'
 
 %[3]s.
 Ctrl-C ends it; the data stays.

@@ -146,8 +146,8 @@ func (AccountState) EnumDescriptor() ([]byte, []int) {
 // Asset is the unit of amounts: a currency, a coin, points.
 type Asset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name, such as "CNY", "BTC", "POINT": 1 to 32 letters, digits and "._/-", the first a letter or digit. Upper and lower
-	// case differ. Unique in the tenant.
+	// Name, such as "CNY", "BTC", "POINT": 1 to 32 letters, digits and "._/-", the first a letter or digit. Upper and
+	// lower case differ. Unique in the tenant.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Decimals of the smallest unit: CNY 2, JPY 0, BTC 8, ETH 18. Never changes.
 	Scale         int32 `protobuf:"varint,2,opt,name=scale,proto3" json:"scale,omitempty"`
@@ -202,8 +202,8 @@ func (x *Asset) GetScale() int32 {
 // AccountRef names an account. One code may have several assets: each is an account of its own.
 type AccountRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path, such as "user:1001:wallet": parts separated by colons, at most 256 bytes of UTF-8. No part is empty or has "*",
-	// control or invisible characters, or a space at its ends. Unicode text is in normalization form C.
+	// Path, such as "user:1001:wallet": parts separated by colons, at most 256 bytes of UTF-8. No part is empty or has
+	// "*", control or invisible characters, or a space at its ends. Unicode text is in normalization form C.
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Code of the asset, such as "CNY".
 	Asset         string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`

@@ -91,7 +91,8 @@ type Posting struct {
 	// Positive decimal string, such as "12.30": at most 38 digits in minor units, and at most as many decimals as the
 	// asset's scale. Never rounded.
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Meaning of the amount. Not set: exactly this amount. Never set in a Transfer, whose postings have the amounts moved.
+	// Meaning of the amount. Not set: exactly this amount. Never set in a Transfer, whose postings have the amounts
+	// moved.
 	Form          AmountForm `protobuf:"varint,5,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

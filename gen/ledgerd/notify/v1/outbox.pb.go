@@ -58,8 +58,8 @@ type SendRequest struct {
 	// Maximum number of attempts, at most 100; then the message becomes DEAD. 0: 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Window, from the acceptance of a message, in which an equal one (recipient, content, business type) is answered
-	// with it: at most 31 days. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for messages of orders
-	// and payments, whose numbers find repeats.
+	// with it: at most 31 days. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for
+	// messages of orders and payments, whose numbers find repeats.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
 	// IP address of the user that the caller acts for, such as the browser's, for limits per address.
 	ClientIp      string `protobuf:"bytes,14,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
@@ -284,8 +284,8 @@ type SendBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages, in order. With biz_no each can be repeated safely, also if only some were accepted.
 	Items []*SendRequest `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// If true, all messages are accepted or none: the first error fails the call; its metadata has the item. Default: each
-	// item succeeds or fails independently, also if its fields are invalid.
+	// If true, all messages are accepted or none: the first error fails the call; its metadata has the item. Default:
+	// each item succeeds or fails independently, also if its fields are invalid.
 	AllOrNothing  bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -66,7 +66,7 @@ type LockServiceClient interface {
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
 	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
 	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
-	// unavailable until only a tenth of the lease was left.
+	// unavailable until only a tenth of the lease was left; BUSY beyond the streams that a principal may have.
 	Hold(context.Context, *v1.HoldRequest) (*connect.ServerStreamForClient[v1.HoldResponse], error)
 }
 
@@ -202,7 +202,7 @@ type LockServiceHandler interface {
 	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
 	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
 	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
-	// unavailable until only a tenth of the lease was left.
+	// unavailable until only a tenth of the lease was left; BUSY beyond the streams that a principal may have.
 	Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error
 }
 

@@ -104,7 +104,7 @@ type NotifyServiceClient interface {
 	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// Stores a template in one locale, as a new version, which is used from then on. An identical version is not stored
-	// again. Errors: FIELD_INVALID, which lists all problems.
+	// again. Errors: FIELD_INVALID, which lists up to 20 problems.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
 	// Deletes a template, or one locale of it. Its versions can still be read. Deleting it again succeeds. Errors:
 	// TEMPLATE_NOT_FOUND.
@@ -420,7 +420,7 @@ type NotifyServiceHandler interface {
 	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// Stores a template in one locale, as a new version, which is used from then on. An identical version is not stored
-	// again. Errors: FIELD_INVALID, which lists all problems.
+	// again. Errors: FIELD_INVALID, which lists up to 20 problems.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
 	// Deletes a template, or one locale of it. Its versions can still be read. Deleting it again succeeds. Errors:
 	// TEMPLATE_NOT_FOUND.
