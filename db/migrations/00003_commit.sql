@@ -47,7 +47,8 @@ $$;
 -- +goose StatementEnd
 comment on function commit_history is
     'The cluster''s system identifier, and the oids of the database and of commit_epochs: a restored dump differs in '
-    'the last one, even in a cluster with the same identifier, and a copy made from a template in the one before.';
+    'that of commit_epochs, even in a cluster with the same identifier; a copy made from a template in that of the '
+    'database.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer

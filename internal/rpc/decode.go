@@ -234,7 +234,7 @@ func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
 	return at
 }
 
-// lifeOr decodes a duration in whole milliseconds, or returns a default.
+// durationOr decodes a duration in whole milliseconds, or returns a default.
 func durationOr(d *durationpb.Duration, byDefault time.Duration) time.Duration {
 	if d == nil {
 		return byDefault

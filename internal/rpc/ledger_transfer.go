@@ -92,7 +92,7 @@ func (d *decoder) transfer(r *pb.TransferRequest, path string) ledger.TransferPa
 	return p
 }
 
-// kind decodes the type of a transfer. Only Reverse makes type "reversal".
+// transferType decodes the type of a transfer. Only Reverse makes type "reversal".
 func (d *decoder) transferType(path, s, byDefault string) string {
 	if s == "" {
 		return byDefault

@@ -297,21 +297,28 @@ func TestResponseOutsideOfTheGateThatIsNotReadTimesOut(t *testing.T) {
 	}
 }
 
-// connect-go itself answers a body that is no gzip. The body may take longer than a write of the response.
-func TestErrorAfterASlowUploadArrives(t *testing.T) {
-	t.Parallel()
-	address, _ := reads(t, 50*time.Millisecond)
+// upload sends the header of a request with a body, and the beginning of the body.
+func upload(t *testing.T, address, header, begin string) net.Conn {
+	t.Helper()
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nno",
-		ledgerv1connect.LedgerServiceGetAccountProcedure); err != nil {
+	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
+		ledgerv1connect.LedgerServiceGetAccountProcedure, header, begin); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// connect-go itself answers a body that is no gzip. The body may take longer than a write of the response.
+func TestErrorAfterASlowUploadArrives(t *testing.T) {
+	t.Parallel()
+	address, _ := reads(t, 50*time.Millisecond)
+	c := upload(t, address, "Content-Encoding: gzip\r\nContent-Length: 4", "no")
 	<-time.After(300 * time.Millisecond)
-	if _, err = io.WriteString(c, "ne"); err != nil {
+	if _, err := io.WriteString(c, "ne"); err != nil {
 		t.Fatal(err)
 	}
 	if got := status(t, c); got != http.StatusBadRequest {
@@ -354,16 +361,8 @@ func TestErrorOfASilentStreamArrives(t *testing.T) {
 func TestTooLongRequestIsRefusedUnread(t *testing.T) {
 	t.Parallel()
 	address, _ := reads(t, time.Minute)
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n{",
-		ledgerv1connect.LedgerServiceGetAccountProcedure); err != nil {
-		t.Fatal(err)
-	}
-	if err = c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	c := upload(t, address, "Content-Length: 3000000", "{")
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if got := status(t, c); got != http.StatusBadRequest {

@@ -35,7 +35,8 @@ type Instance struct {
 	Key string `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	// Version of the machine that it follows. Never changes.
 	Version int32 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// State that it is in. After timer_time this is timer_to, even if the move is not recorded yet.
+	// State that it is in. Once its timer is due, this is the state to which the timer moves it, even if the move is not
+	// recorded yet.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// State before the last move. Empty: it has not moved.
 	CameFrom string `protobuf:"bytes,6,opt,name=came_from,json=cameFrom,proto3" json:"came_from,omitempty"`

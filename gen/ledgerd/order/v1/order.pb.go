@@ -36,7 +36,8 @@ type Order struct {
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// State machine that it follows.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
-	// State that it is in. After timer_time this is timer_to, even if the move is not recorded yet.
+	// State that it is in. Once its timer is due, this is the state to which the timer moves it, even if the move is not
+	// recorded yet.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
