@@ -151,7 +151,7 @@ const MaxFields = 20
 // first one, and how many more there are.
 func (r *Reason) About(fields []Field) *Fault {
 	f := r.New("%s: %s%s", fields[0].Path, fields[0].Description, AndMore(len(fields)-1))
-	f.Fields = fields[:min(len(fields), MaxFields)]
+	f.Fields = slices.Clip(fields[:min(len(fields), MaxFields)])
 	return f
 }
 

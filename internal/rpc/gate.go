@@ -154,7 +154,7 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			res, err = g.Reads.run(within, c.identity,
 				func() (connect.AnyResponse, error) { return next(within, req) })
 		default:
-			if res, err = next(ctx, req); err == nil && !c.intake.admitted() {
+			if res, err = next(ctx, req); err == nil {
 				err = g.admitResponse(ctx, c.identity, res)
 			}
 		}
@@ -165,14 +165,14 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// admitResponse admits the large response of a small request that was not a read, such as an IdService.Generate. Large
-// requests are admitted until their responses are written.
+// admitResponse admits a large response of a call that was not a read, such as an IdService.Generate, unless it is
+// smaller than what the request holds until the response is written.
 func (g *Gate) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
 	err := g.Reads.admitResponse(ctx, id, res)
 	if err == nil {
 		return nil
 	}
-	return fault.OutcomeUnknown.New("the call was made, but large responses that are not read take all of the memory for its response: repeat it with the same key").
+	return fault.OutcomeUnknown.New("the call was made, but large responses that are not read take all of the memory for its response: repeat it, with its key if it had one").
 		Because(err)
 }
 

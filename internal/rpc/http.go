@@ -283,8 +283,13 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 	return in.admission.decode(ctx, &in.ticket)
 }
 
-// admitted reports whether the request holds memory of the admission, until its response is written.
-func (in *intake) admitted() bool { return in != nil && in.ticket.bytes > 0 }
+// held returns the bytes that the request holds until its response is written.
+func (in *intake) held() int {
+	if in == nil {
+		return 0
+	}
+	return in.ticket.bytes
+}
 
 func (in *intake) estimate(size int) int {
 	if in.zipped {

@@ -107,7 +107,7 @@ func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res conne
 		return nil
 	}
 	size := proto.Size(res.Any().(proto.Message))
-	if size <= largeResponse {
+	if size <= largeResponse || size <= in.intake.held() {
 		return nil
 	}
 	in.response = &share{}

@@ -220,6 +220,11 @@ func TestUnreadResponsesOfMutationsOccupyOnlyTheMemoryOfTheirTenant(t *testing.T
 	if got := status(t, ask(t, address, "1")); got != http.StatusGatewayTimeout {
 		t.Errorf("the same tenant: %d", got)
 	}
+	padded := `{"account":{"code":"a","asset":"COIN"}}` + strings.Repeat(" ", 5000)
+	large := upload(t, address, fmt.Sprint("Content-Length: ", len(padded)), padded)
+	if got := status(t, large); got != http.StatusGatewayTimeout {
+		t.Errorf("with a large request: %d", got)
+	}
 	if got := status(t, ask(t, address, "2")); got != http.StatusOK {
 		t.Errorf("another tenant: %d", got)
 	}
