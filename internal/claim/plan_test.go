@@ -167,10 +167,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	for _, table := range []string{"commit_batches", "claim_keys"} {
-		// autovacuum's ANALYZE would replan and hide the problem
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(t, p.super)
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())
 	p.empty()

@@ -32,7 +32,7 @@ func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 		return holds
 	}
 	touched := func() int64 { return pgtest.Touched(t, "^ledger_(holds|accounts)$", super, pool) }
-	exec("alter table ledger_holds set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
+	pgtest.StopAutovacuum(t, super)
 	exec("analyze")
 	for range 10 {
 		look()

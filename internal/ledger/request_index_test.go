@@ -31,8 +31,7 @@ func BenchmarkRequestIndex(b *testing.B) {
 	}
 	exec(0, "drop index ledger_transfers_request_idx")
 	for i := range journals {
-		exec(i, "alter table ledger_transfers set (autovacuum_enabled = off)")
-		exec(i, "alter table ledger_entries set (autovacuum_enabled = off)")
+		pgtest.StopAutovacuum(b, journals[i])
 	}
 	var q db.Queries
 	var took [2][]time.Duration // per insert of transfers

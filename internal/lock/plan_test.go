@@ -32,10 +32,7 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, table := range []string{"lock_locks", "lock_waiters"} {
-		// autovacuum's ANALYZE would replan and hide the problem
-		exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(t, super)
 	exec("analyze")
 	open := func() *pgxpool.Pool {
 		pool, err := pg.Open(context.Background(), db.AllDSN, 1)

@@ -35,11 +35,7 @@ func newPlans(t *testing.T) *plans {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.pool.Close)
-	for _, table := range []string{"commit_batches", "machine_definitions", "machine_moves", "machine_instances",
-		"machine_history"} {
-		// its ANALYZE would replan and hide the problem
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(p, p.super)
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	t.Cleanup(func() { _ = p.engine.Drain(context.Background()) })
 	p.reader = machine.NewReader(p.pool)

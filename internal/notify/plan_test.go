@@ -149,10 +149,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	// autovacuum's ANALYZE would hide bad plans
-	for _, table := range []string{"notify_queue", "notify_names", "notify_fingerprints", "notify_counters"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(t, p.super)
 	p.exec("analyze")
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: time.Hour,
 		MaxMessages: 100})

@@ -172,10 +172,7 @@ func newPlans(t *testing.T) *desk {
 	db.SkipChecks() // the rows that load inserts have no batches
 	d := newDesk(t, db)
 	d.exec("insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	for _, table := range tables {
-		// its ANALYZE would replan and hide the problem
-		d.exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(t, d.super)
 	return d
 }
 

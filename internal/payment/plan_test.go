@@ -55,10 +55,7 @@ func newPlans(t testing.TB) *plans {
 		pool.Close()
 	})
 	d.exec("insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	d.exec(`do $$ declare x text; begin
-		for x in select relname from pg_class where relkind = 'r' and relname ~ '^(payment|order|machine|ledger|commit)_' loop
-			execute 'alter table ' || x || ' set (autovacuum_enabled = false)'; -- its ANALYZE would replan and hide the problem
-		end loop; end $$`)
+	pgtest.StopAutovacuum(t, d.super)
 	d.do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
 	d.do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller,
 		Accounts: []ledger.NewAccount{{Code: "gw", Asset: "CNY", Kind: "asset"},

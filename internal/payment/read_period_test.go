@@ -15,6 +15,7 @@ func TestListsOfAPeriodReadTheirOwnRows(t *testing.T) {
 	db := pgtest.New(t)
 	db.SkipChecks() // the rows have no batches
 	super, pool := pgtest.Pool(t, db.SuperDSN), pgtest.Pool(t, db.AllDSN)
+	pgtest.StopAutovacuum(t, super)
 	const at = "timestamptz '2026-01-01Z' + interval '1 min' * i"
 	for _, sql := range []string{
 		`insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, scale, amount, recorded_at)

@@ -172,6 +172,18 @@ func (db *DB) finish(t testing.TB) {
 	}
 }
 
+// StopAutovacuum keeps autovacuum from the tables of a database: its ANALYZE would replan, which hides bad plans, and
+// Touched would count the blocks that it reads.
+func StopAutovacuum(t testing.TB, super *pgxpool.Pool) {
+	t.Helper()
+	if _, err := super.Exec(context.Background(), `do $$ declare r regclass; begin
+		for r in select oid from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace loop
+			execute format('alter table %s set (autovacuum_enabled = false)', r);
+		end loop; end $$`); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Touched counts the table and index blocks that were read, from cache or disk, of tables whose names match a
 // regular expression. It flushes the statistics of each pool first.
 func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool.Pool) (blocks int64) {

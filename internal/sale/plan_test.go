@@ -54,12 +54,7 @@ func newPlans(t testing.TB) *plans {
 		pool.Close()
 	})
 	p.exec("insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	for _, table := range []string{"commit_batches", "sale_sales", "coupon_coupons", "machine_instances",
-		"machine_history", "claim_keys", "order_orders",
-		"stock_reservations"} {
-		// its ANALYZE would replan and hide the problem
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
-	}
+	pgtest.StopAutovacuum(p, p.super)
 	p.do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
 	p.do(flow.Stock(&stock.PutItemCommand{Caller: caller, Item: "tea"}))
 	p.do(flow.Stock(&stock.ChangeCommand{Caller: caller, Item: "tea", ChangeNo: "first", Kind: stock.Restock,

@@ -128,7 +128,7 @@ func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	p.exec("alter table token_submit_tokens set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
+	pgtest.StopAutovacuum(t, p.super)
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())
 	p.exec("analyze")

@@ -143,8 +143,8 @@ func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	// autovacuum's ANALYZE would replan and hide the problem
-	p.exec("alter table work_records set (autovacuum_enabled = false); analyze")
+	pgtest.StopAutovacuum(t, p.super)
+	p.exec("analyze")
 	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), work.NewReader(p.pool)
 	defer p.engine.Drain(context.Background())
 	load := func(from, to int) {
