@@ -165,8 +165,8 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// admitResponse admits a large response of a call that was not a read, such as an IdService.Generate, unless it is
-// smaller than what the request holds until the response is written.
+// admitResponse admits a large response of a call that was not a read, such as the repeat of a large Begin, unless it
+// is smaller than what the request holds until the response is written.
 func (g *Gate) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
 	err := g.Reads.admitResponse(ctx, id, res)
 	if err == nil {

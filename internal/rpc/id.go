@@ -12,6 +12,9 @@ import (
 // IDs serves IdService.
 type IDs struct{ Generator *ids.Generator }
 
+// idBytes is the memory for an id in a response, as number and text, in the message and encoded.
+const idBytes = 128
+
 // Generate generates ids. It changes no row of a tenant, so it does not use the engine.
 func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.GenerateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxRead)
@@ -20,6 +23,10 @@ func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.Generate
 		return nil, err
 	}
 	n, res := int(max(r.GetCount(), 1)), &pb.GenerateResponse{}
+	c := callOf(ctx)
+	if err := c.gate.Reads.reserve(ctx, c.identity, n*idBytes); err != nil {
+		return nil, err
+	}
 	if r.GetKind() == pb.IdKind_ID_KIND_ORDER_NO {
 		return s.orderNumbers(ctx, r, n)
 	}

@@ -107,11 +107,21 @@ func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res conne
 		return nil
 	}
 	size := proto.Size(res.Any().(proto.Message))
-	if size <= largeResponse || size <= in.intake.held() {
+	if size <= in.intake.held() {
+		return nil
+	}
+	return r.reserve(ctx, id, size)
+}
+
+// reserve waits for memory for a response of at most so many bytes, unless the call has reserved memory before. Returns
+// faults BUSY, NOT_RUN.
+func (r *Reads) reserve(ctx context.Context, id access.Identity, bytes int) error {
+	in := requestOf(ctx)
+	if r == nil || in == nil || bytes <= largeResponse || in.response != nil {
 		return nil
 	}
 	in.response = &share{}
-	return r.bytes.enter(ctx, in.response, id, size)
+	return r.bytes.enter(ctx, in.response, id, bytes)
 }
 
 // query runs a query of a read. Returns faults BUSY, NOT_RUN, and those of the query.

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -230,6 +232,28 @@ func TestUnreadResponsesOfMutationsOccupyOnlyTheMemoryOfTheirTenant(t *testing.T
 	}
 	_ = unread.Close()
 	limits.await(t, false)
+}
+
+func TestManyIDsAreNotMadeWithoutMemoryForThem(t *testing.T) {
+	t.Parallel()
+	id := access.Identity{Tenant: 1, Role: access.Write}
+	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Reads: NewReads(18, nil), Anyone: id}
+	gate.Reads.bytes.principals.maxWait = 20 * time.Millisecond
+	method := idv1.File_ledgerd_id_v1_id_service_proto.Services().ByName("IdService").Methods().ByName("Generate")
+	h := connect.NewUnaryHandlerSimple(idv1connect.IdServiceGenerateProcedure,
+		(&IDs{}).Generate, // without a generator
+		append(gate.Options(), connect.WithSchema(method))...)
+	s := httptest.NewUnstartedServer(NewAdmission(nil).Handler(slog.New(slog.DiscardHandler), h))
+	start(t, s)
+	var others share
+	if err := gate.Reads.bytes.enter(t.Context(), &others, id, responseBytes); err != nil {
+		t.Fatal(err)
+	}
+	_, err := idv1connect.NewIdServiceClient(s.Client(), s.URL).Generate(t.Context(),
+		&idv1.GenerateRequest{Count: 100_000})
+	if connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Error(err)
+	}
 }
 
 func TestResponseThatIsNotReadTimesOut(t *testing.T) {
