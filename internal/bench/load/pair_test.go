@@ -2,6 +2,7 @@ package load
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +23,8 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 )
 
-// pairEnv has the URLs of two servers without API keys, separated by a comma.
+// pairEnv has the URLs of two servers, separated by a comma, with an API key before the host if the server wants one:
+// http://KEY@127.0.0.1:8080.
 const pairEnv = "LEDGERD_PAIR"
 
 const (
@@ -39,21 +41,34 @@ func BenchmarkPair(b *testing.B) {
 	if os.Getenv(pairEnv) == "" {
 		b.Skip(pairEnv + " has no URLs of two servers")
 	}
-	urls := strings.SplitN(os.Getenv(pairEnv), ",", 2)
-	run := fmt.Sprintf("%04x", time.Now().Unix()%0x10000)
-	for _, url := range urls {
-		prepare(b, &Spec{URL: url, Patience: 20 * time.Second}, createPairAccounts)
+	var servers [2]Spec
+	for i, address := range strings.SplitN(os.Getenv(pairEnv), ",", 2) {
+		u, err := url.Parse(address)
+		if err != nil {
+			b.Fatal(err)
+		}
+		servers[i] = Spec{APIKey: u.User.Username(), Accounts: pairAccounts, Stride: 1, Hot: -1,
+			Patience: 20 * time.Second}
+		u.User = nil
+		servers[i].URL = u.String()
+	}
+	run := time.Now().Unix()
+	for i := range servers {
+		prepare(b, &servers[i], createPairAccounts)
 	}
 	for _, x := range []struct {
 		name           string
 		callers, items int
-		hot, sale      bool
-		request        func(key string) (procedure string, m proto.Message)
+
+		hot, sale, client bool // client: the Go client, gathering
+
+		request func(key string) (procedure string, m proto.Message)
 	}{
 		{name: "transfer-1", callers: 1},
 		{name: "transfer-64", callers: 64},
 		{name: "transfer-256", callers: 256},
 		{name: "hot-256", callers: 256, hot: true},
+		{name: "client-1024", callers: 1024, client: true},
 		{name: "batch-8", callers: 8, items: 1000},
 		{name: "claim-256", callers: 256, request: func(key string) (string, proto.Message) {
 			return idempotencyv1connect.IdempotencyServiceClaimKeyProcedure, &idempotencyv1.ClaimKeyRequest{Key: key}
@@ -76,21 +91,26 @@ func BenchmarkPair(b *testing.B) {
 	} {
 		b.Run(x.name, func(b *testing.B) {
 			var calls [2][]func() Outcome
-			for i, url := range urls {
-				spec := &Spec{URL: url, Run: run, Accounts: pairAccounts, Stride: 1, Hot: -1,
-					Items:    x.items,
-					Patience: 20 * time.Second}
+			for i, spec := range servers {
+				run++ // no biz_no comes again
+				spec.Kind, spec.Run, spec.Items = HTTP, fmt.Sprintf("%04x", run%0x10000), x.items
+				if x.client {
+					spec.Kind, spec.Gather = Client, true
+				}
 				if x.sale {
-					prepare(b, spec, putPairSale)
+					prepare(b, &spec, putPairSale)
 				}
 				if x.hot {
 					spec.Hot, spec.Accounts = pairAccounts-1, pairAccounts-1
 				}
+				open, err := opener(b.Context(), &spec)
+				if err != nil {
+					b.Fatal(err)
+				}
 				for n := range x.callers {
-					calls[i] = append(calls[i], pairCall(b, spec, n, x.request))
+					calls[i] = append(calls[i], pairCall(b, &spec, open, n, x.request))
 				}
 			}
-			run = fmt.Sprintf("%04x", time.Now().UnixMicro()%0x10000) // no biz_no comes again
 			b.ResetTimer()
 			comparePair(b, calls)
 		})
@@ -98,10 +118,11 @@ func BenchmarkPair(b *testing.B) {
 }
 
 // pairCall returns one caller: of transfers, or of the request for a key that is new in every call.
-func pairCall(b *testing.B, spec *Spec, n int, request func(key string) (string, proto.Message)) func() Outcome {
+func pairCall(b *testing.B, spec *Spec, open func(n int) (caller, error), n int,
+	request func(key string) (string, proto.Message)) func() Outcome {
 	b.Helper()
 	if request == nil {
-		c, err := newConnectCaller(spec, n)
+		c, err := open(n)
 		if err != nil {
 			b.Fatal(err)
 		}
