@@ -51,7 +51,7 @@ func BenchmarkEncode(b *testing.B) {
 			buf := make([]byte, 0, 64)
 			b.ReportAllocs()
 			for b.Loop() {
-				sinkBytes = appendNumeric(buf, x)
+				sinkBytes = AppendNumeric(buf, x)
 			}
 		})
 	}
@@ -60,7 +60,7 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	for name, x := range map[string]Int{"small": FromInt64(-123_456), "max": Max} {
 		b.Run(name, func(b *testing.B) {
-			src := appendNumeric(nil, x)
+			src := AppendNumeric(nil, x)
 			b.ReportAllocs()
 			for b.Loop() {
 				sink, _ = decodeNumeric(src)

@@ -46,7 +46,7 @@ func TestBinaryNumericEqualsTheBytesOfPgtype(t *testing.T) {
 			// pgtype gives zero the weight -1; Postgres and this package 0.
 			want = make([]byte, numericHeaderLen)
 		}
-		got := appendNumeric([]byte("prefix"), x)
+		got := AppendNumeric([]byte("prefix"), x)
 		if !bytes.Equal(got, append([]byte("prefix"), want...)) {
 			t.Fatalf("%v: % x, want % x", x, got, want)
 		}
@@ -345,7 +345,7 @@ func TestEncodingDoesNotAllocate(t *testing.T) {
 	buf := make([]byte, 0, 4096)
 	xs := []Int{Max, Min, FromInt64(5), {}}
 	var scalar any = &xs[0]
-	src := appendNumeric(nil, Max)
+	src := AppendNumeric(nil, Max)
 	var got Int
 	var target any = &got
 	sum, ok := Int{}, false
@@ -370,7 +370,7 @@ func TestEncodingDoesNotAllocate(t *testing.T) {
 
 func FuzzDecodeNumeric(f *testing.F) {
 	for _, x := range []Int{{}, Max, Min, FromInt64(10_000)} {
-		f.Add(appendNumeric(nil, x))
+		f.Add(AppendNumeric(nil, x))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
 		x, err := decodeNumeric(src)
@@ -384,7 +384,7 @@ func FuzzDecodeNumeric(f *testing.F) {
 		if err := pgtype.NewMap().Scan(pgtype.NumericOID, pgtype.BinaryFormatCode, src, &n); err != nil {
 			t.Fatalf("% x = %v, pgtype: %v", src, x, err)
 		}
-		if back, err := decodeNumeric(appendNumeric(nil, x)); err != nil || back != x {
+		if back, err := decodeNumeric(AppendNumeric(nil, x)); err != nil || back != x {
 			t.Fatalf("% x = %v, came back as %v, %v", src, x, back, err)
 		}
 	})

@@ -66,7 +66,7 @@ func (encodeBinary) Encode(value any, buf []byte) ([]byte, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	return appendNumeric(buf, x), nil
+	return AppendNumeric(buf, x), nil
 }
 
 type encodeText struct{}
@@ -136,8 +136,8 @@ const (
 
 var errNumericMalformed = errors.New("amount: malformed binary numeric")
 
-// appendNumeric appends the binary numeric of x to b, byte for byte as Postgres itself would send it.
-func appendNumeric(b []byte, x Int) []byte {
+// AppendNumeric appends the binary numeric of x to b, byte for byte as Postgres itself would send it.
+func AppendNumeric(b []byte, x Int) []byte {
 	neg, hi, lo := x.magnitude()
 	var groups [numericMaxGroups]uint16
 	n := splitGroups(&groups, hi, lo)

@@ -120,7 +120,7 @@ func TestPostgresSendsTheBytesWeSend(t *testing.T) {
 		if err := conn.QueryRow(ctx, `select numeric_send($1::text::numeric)`, x.String()).Scan(&sent); err != nil {
 			t.Fatal(err)
 		}
-		if got := appendNumeric(nil, x); !slices.Equal(got, sent) {
+		if got := AppendNumeric(nil, x); !slices.Equal(got, sent) {
 			t.Errorf("%v: % x, Postgres % x", x, got, sent)
 		}
 	}

@@ -188,6 +188,7 @@ func (tx *Tx) Write(p *commit.Pipe) {
 		}
 	}
 	if len(arg.AccountIds) > 0 {
+		arg.NextExpiryAt = pg.OrNull(arg.NextExpiryAt)
 		p.Queue(func(d commit.DB) error { return q.AccountUpdate(p.Context(), d, arg) })
 	}
 }

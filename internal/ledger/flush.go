@@ -112,6 +112,12 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
+	// Most transfers have none of these.
+	arg.EffectiveAt, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.Forms)
+	arg.ReversesIds, arg.HoldIds = pg.OrNull(arg.ReversesIds), pg.OrNull(arg.HoldIds)
+	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {
+		arg.Metadata = nil
+	}
 	p.Queue(func(d commit.DB) error { return q.TransferInsert(p.Context(), d, arg) })
 }
 
@@ -132,6 +138,7 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 			arg.BalancesAfter = append(arg.BalancesAfter, e.After)
 		}
 	}
+	arg.EffectiveAt = pg.OrNull(arg.EffectiveAt)
 	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
 }
 

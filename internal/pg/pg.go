@@ -42,6 +42,7 @@ func open(ctx context.Context, dsn string, size int32, statementTimeout time.Dur
 	c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())
 		registerTimes(conn.TypeMap())
+		registerArrays(conn.TypeMap())
 		if err := setKeepAlive(ctx, conn); err != nil || statementTimeout == 0 {
 			return err
 		}

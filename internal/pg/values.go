@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -45,6 +46,15 @@ func JSONOrEmpty(m map[string]string) []byte {
 		return []byte("{}")
 	}
 	return JSON(m)
+}
+
+// OrNull replaces an array of nothing but zero values by null, which a statement extends with nulls.
+func OrNull[T comparable](column []T) []T {
+	var zero T
+	if slices.ContainsFunc(column, func(v T) bool { return v != zero }) {
+		return column
+	}
+	return nil
 }
 
 // NotNil returns bytes that a statement does not take for null.

@@ -191,8 +191,7 @@ type ItemInsertParams struct {
 }
 
 // Writes of stock in a batch: one statement for each table, sorted by key. Arrays have no nulls: the zero time, 0 and
-// the empty text mean null in nullable columns. An array with nothing else is null itself, which unnest extends with
-// nulls.
+// the empty text mean null in nullable columns.
 func (q *Queries) ItemInsert(ctx context.Context, db DBTX, arg ItemInsertParams) error {
 	_, err := db.Exec(ctx, itemInsert,
 		arg.Tenants,
