@@ -171,10 +171,17 @@ func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string
 	case rule == "map.max_pairs":
 		return fmt.Sprintf("must have at most %d names", x.RuleValue.Uint())
 	case rule == "string.pattern":
-		if text := describePattern(x.RuleValue.String()); text != "" {
+		text := describePattern(x.RuleValue.String())
+		if text != "" && x.FieldValue.String() == "" {
+			return "must not be empty: " + strings.TrimPrefix(text, "must be ")
+		}
+		if text != "" {
 			return text
 		}
 	case strings.HasPrefix(rule, "enum.") && f != nil && f.Enum() != nil:
+		if !f.IsList() && x.FieldValue.Enum() == 0 {
+			return "must be set, to one of " + strings.Join(allowedNames(f), ", ")
+		}
 		return "must be one of " + strings.Join(allowedNames(f), ", ")
 	}
 	return x.Proto.GetMessage()

@@ -22,13 +22,13 @@ import (
 // Callers write names of enums, so numbers as in protovalidate's "must not be in list [0]" do not help them.
 func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 	t.Parallel()
-	const all = "must be one of CHANNEL_SMS, CHANNEL_EMAIL, CHANNEL_PUSH, CHANNEL_WEBHOOK"
+	const all = "one of CHANNEL_SMS, CHANNEL_EMAIL, CHANNEL_PUSH, CHANNEL_WEBHOOK"
 	for _, c := range []struct {
 		request proto.Message
 		want    string
 	}{
-		{&notifyv1.SendRequest{}, all},
-		{&notifyv1.ListMessagesRequest{Channel: 99}, all},
+		{&notifyv1.SendRequest{}, "must be set, to " + all},
+		{&notifyv1.ListMessagesRequest{Channel: 99}, "must be " + all},
 		{&notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_PUSH},
 			"must be one of CHANNEL_SMS, CHANNEL_EMAIL"},
 	} {
@@ -47,15 +47,15 @@ func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 // The texts of protovalidate are rules of schemas: "value is required", a regex, "must be at least 1 characters".
 func TestBrokenRulesSayWhatToSend(t *testing.T) {
 	t.Parallel()
-	const name = "must be 1 to 64 characters of a-z, 0-9, dots, _ and -, the first of a-z and 0-9"
+	const name = "1 to 64 characters of a-z, 0-9, dots, _ and -, the first of a-z and 0-9"
 	for _, c := range []struct {
 		request     proto.Message
 		field, want string
 	}{
 		{&orderv1.GetOrderRequest{}, "order_no", "must not be empty"},
 		{&salev1.GrabRequest{}, "grab", "must be set"},
-		{&salev1.GrabRequest{}, "sale", name},
-		{&orderv1.ListOrdersRequest{Machine: "A"}, "machine", name},
+		{&salev1.GrabRequest{}, "sale", "must not be empty: " + name},
+		{&orderv1.ListOrdersRequest{Machine: "A"}, "machine", "must be " + name},
 		{&orderv1.MoveOrderRequest{To: "A"}, "to", "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z"},
 		{&orderv1.CancelOrderRequest{Cause: "creation"}, "cause", "must not be timer or creation: reserved"},
 		{&salev1.IssueCouponsRequest{Codes: []string{"A", "B", "C", "B"}}, "codes[3]", "must not be the same as an element before it"},
