@@ -112,7 +112,7 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
-	// Most transfers have none of these.
+	// Most batches have none of these.
 	arg.EffectiveAt, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.Forms)
 	arg.ReversesIds, arg.HoldIds = pg.OrNull(arg.ReversesIds), pg.OrNull(arg.HoldIds)
 	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {

@@ -17,12 +17,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// tables are those that orders read and write.
-var tables = []string{"commit_batches", "order_orders", "machine_instances", "machine_history", "stock_reservations",
-	"ledger_holds",
-	"ledger_transfers", "notify_names", "claim_keys", "payment_payments", "payment_calls", "payment_notices",
-	"payment_notice_names"}
-
 // kinds are the commands on orders, each on orders of its own.
 var kinds = map[string]func(no string) flow.Command{
 	"create": func(no string) flow.Command {

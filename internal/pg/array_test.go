@@ -38,6 +38,7 @@ func TestArraysAreEncodedLikePgxDoes(t *testing.T) {
 		for oid, value := range map[uint32]any{
 			pgtype.TextArrayOID:        rapid.SliceOf(rapid.String()).Draw(t, "texts"),
 			pgtype.Int8ArrayOID:        rapid.SliceOf(rapid.Int64()).Draw(t, "int8"),
+			pgtype.Int2ArrayOID:        rapid.SliceOf(rapid.Int16()).Draw(t, "int2"),
 			pgtype.Int4ArrayOID:        rapid.SliceOf(rapid.Int32()).Draw(t, "int4"),
 			pgtype.TimestamptzArrayOID: rapid.SliceOf(times).Draw(t, "times"),
 			pgtype.NumericArrayOID:     rapid.SliceOf(amounts).Draw(t, "amounts"),
@@ -53,7 +54,7 @@ func TestArraysAreEncodedLikePgxDoes(t *testing.T) {
 	for oid, values := range map[uint32][]any{pgtype.TextArrayOID: {[]string(nil), []*string{nil, &text}},
 		pgtype.Int8ArrayOID:        {[]int64(nil), []int{1, 2}, []int32{-3}},
 		pgtype.Int4ArrayOID:        {[]int32(nil), []int64{4}},
-		pgtype.TimestamptzArrayOID: {[]time.Time(nil), []time.Time{{}}},
+		pgtype.TimestamptzArrayOID: {[]time.Time(nil), []time.Time{{}, time.UnixMicro(1)}},
 		pgtype.NumericArrayOID:     {[]amount.Int(nil), []*amount.Int{nil}}} {
 		for _, value := range values {
 			compare(t, oid, pgtype.BinaryFormatCode, value)

@@ -48,7 +48,8 @@ func JSONOrEmpty(m map[string]string) []byte {
 	return JSON(m)
 }
 
-// OrNull replaces an array of nothing but zero values by null, which a statement extends with nulls.
+// OrNull returns nil for a column of zero values only. It is for nullable columns beside one that is not null, since
+// unnest pads a null array with nulls.
 func OrNull[T comparable](column []T) []T {
 	var zero T
 	if slices.ContainsFunc(column, func(v T) bool { return v != zero }) {

@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -36,6 +37,20 @@ func TestTimesAreScannedInUTC(t *testing.T) {
 			if got.Location() != time.UTC || !got.Equal(at.Truncate(time.Microsecond)) {
 				t.Errorf("%v was scanned as %v", at, got)
 			}
+		}
+	}
+}
+
+func TestColumnsOfZerosAreNull(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1, 0)
+	for _, c := range []struct{ got, want []time.Time }{
+		{OrNull[time.Time](nil), nil},
+		{OrNull([]time.Time{{}, {}}), nil},
+		{OrNull([]time.Time{{}, at}), []time.Time{{}, at}},
+	} {
+		if (c.got == nil) != (c.want == nil) || !slices.Equal(c.got, c.want) {
+			t.Errorf("%v, not %v", c.got, c.want)
 		}
 	}
 }

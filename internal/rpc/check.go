@@ -172,10 +172,13 @@ func describe(x *protovalidate.Violation, f protoreflect.FieldDescriptor) string
 		return fmt.Sprintf("must have at most %d names", x.RuleValue.Uint())
 	case rule == "string.pattern":
 		text := describePattern(x.RuleValue.String())
-		if text != "" && x.FieldValue.String() == "" {
-			return "must not be empty: " + strings.TrimPrefix(text, "must be ")
-		}
-		if text != "" {
+		length, ok := strings.CutPrefix(text, "must be ")
+		switch empty := x.FieldValue.String() == ""; {
+		case empty && ok:
+			return "must not be empty: " + length
+		case empty:
+			return "must not be empty"
+		case text != "":
 			return text
 		}
 	case strings.HasPrefix(rule, "enum.") && f != nil && f.Enum() != nil:

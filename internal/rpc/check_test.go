@@ -59,6 +59,8 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		{&orderv1.MoveOrderRequest{To: "A"}, "to", "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z"},
 		{&orderv1.CancelOrderRequest{Cause: "creation"}, "cause", "must not be timer or creation: reserved"},
 		{&salev1.IssueCouponsRequest{Codes: []string{"A", "B", "C", "B"}}, "codes[3]", "must not be the same as an element before it"},
+		{&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{}}}, "assets[0].code",
+			"must not be empty"},
 		{&salev1.GrabManyRequest{}, "grabs", "must have an element"},
 		{&salev1.GrabManyRequest{Grabs: make([]*salev1.Grab, 1001)}, "grabs", "must have at most 1000 elements"},
 		{&salev1.PutSaleRequest{Sale: new(salev1.Sale)}, "sale.order", "must be set, or coupon"},

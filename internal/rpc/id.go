@@ -12,27 +12,26 @@ import (
 // IDs serves IdService.
 type IDs struct{ Generator *ids.Generator }
 
-// idBytes is the memory for an id in a response, as number and text, in the message and encoded.
-const idBytes = 128
+// idBytes estimates the memory for an id in a response: number, text, and their encoding.
+const idBytes = 160
 
 // Generate generates ids. It changes no row of a tenant, so it does not use the engine.
 func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.GenerateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxRead)
 	defer cancel()
-	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
-		return nil, err
-	}
-	n, res := int(max(r.GetCount(), 1)), &pb.GenerateResponse{}
 	c := callOf(ctx)
-	if err := c.gate.Reads.reserve(ctx, c.identity, n*idBytes); err != nil {
+	if err := c.rejectKeyAndConditions(); err != nil {
 		return nil, err
 	}
-	if r.GetKind() == pb.IdKind_ID_KIND_ORDER_NO {
-		return s.orderNumbers(ctx, r, n)
-	}
-	if err := onlyForOrders(r); err != nil {
+	form, isOrderNo, err := orderForm(r)
+	if err != nil {
 		return nil, err
 	}
+	n := int(max(r.GetCount(), 1))
+	if err = c.gate.Reads.reserve(ctx, c.identity, n*idBytes); err != nil {
+		return nil, err
+	}
+	res := &pb.GenerateResponse{Texts: make([]string, 0, n)}
 	if r.GetKind() == pb.IdKind_ID_KIND_UUID_V7 {
 		for _, id := range s.Generator.UUIDs(n) {
 			res.Texts = append(res.Texts, id.String())
@@ -41,23 +40,23 @@ func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.Generate
 	}
 	made, err := s.Generator.Next(ctx, n)
 	for _, id := range made {
+		if isOrderNo {
+			res.Texts = append(res.Texts, form.Write(id))
+			continue
+		}
 		res.Ids = append(res.Ids, int64(id))
 		res.Texts = append(res.Texts, id.Text())
 	}
 	return res, err
 }
 
-func (s *IDs) orderNumbers(ctx context.Context, r *pb.GenerateRequest, n int) (*pb.GenerateResponse, error) {
-	form, err := ids.NewOrderForm(r.GetPrefix(), r.GetTimeZone())
-	if err != nil {
-		return nil, err
+// orderForm returns the form of order numbers, if the request asks for them.
+func orderForm(r *pb.GenerateRequest) (form ids.OrderForm, isOrderNo bool, err error) {
+	if r.GetKind() != pb.IdKind_ID_KIND_ORDER_NO {
+		return form, false, onlyForOrders(r)
 	}
-	made, err := s.Generator.Next(ctx, n)
-	res := &pb.GenerateResponse{}
-	for _, id := range made {
-		res.Texts = append(res.Texts, form.Write(id))
-	}
-	return res, err
+	form, err = ids.NewOrderForm(r.GetPrefix(), r.GetTimeZone())
+	return form, true, err
 }
 
 // onlyForOrders rejects fields that have no effect on other kinds of ids.

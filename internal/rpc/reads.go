@@ -100,7 +100,8 @@ func (r *Reads) run(ctx context.Context, id access.Identity,
 	return res, r.admitResponse(ctx, id, res)
 }
 
-// admitResponse waits for memory for a large response. Returns faults BUSY, NOT_RUN.
+// admitResponse waits for memory for a large response, unless the handler has reserved it. Returns faults BUSY,
+// NOT_RUN.
 func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
 	in := requestOf(ctx)
 	if r == nil || in == nil {
@@ -113,15 +114,19 @@ func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res conne
 	return r.reserve(ctx, id, size)
 }
 
-// reserve waits for memory for a response of at most so many bytes, unless the call has reserved memory before. Returns
+// reserve waits for memory for a response of an estimated size, unless the call has reserved memory before. Returns
 // faults BUSY, NOT_RUN.
 func (r *Reads) reserve(ctx context.Context, id access.Identity, bytes int) error {
 	in := requestOf(ctx)
 	if r == nil || in == nil || bytes <= largeResponse || in.response != nil {
 		return nil
 	}
-	in.response = &share{}
-	return r.bytes.enter(ctx, in.response, id, bytes)
+	h := &share{}
+	if err := r.bytes.enter(ctx, h, id, bytes); err != nil {
+		return err
+	}
+	in.response = h
+	return nil
 }
 
 // query runs a query of a read. Returns faults BUSY, NOT_RUN, and those of the query.

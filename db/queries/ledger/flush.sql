@@ -1,6 +1,6 @@
 -- Writes of the ledger in a batch: one statement for each table, sorted by key where callers choose the key. Arrays
--- have no nulls: the zero time, 0 and the empty text mean null in nullable columns. An array with nothing else may be
--- null itself, which unnest extends with nulls.
+-- except metadata have no nulls: the zero time, 0 and the empty text mean null in nullable columns. If all elements are
+-- such values, the array itself may be null: unnest pads it with nulls.
 
 -- name: AssetInsert :exec
 insert into ledger_assets (tenant_id, code, scale, created_at)

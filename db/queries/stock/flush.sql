@@ -1,5 +1,5 @@
--- Writes of stock in a batch: one statement for each table, sorted by key. Arrays have no nulls: the zero time, 0 and
--- the empty text mean null in nullable columns.
+-- Writes of stock in a batch: one statement for each table, sorted by key. Arrays except metadata have no nulls: the
+-- zero time, 0 and the empty text mean null in nullable columns.
 
 -- name: ItemInsert :exec
 insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked, version,

@@ -2,6 +2,7 @@ package load
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"slices"
@@ -42,27 +43,30 @@ func BenchmarkPair(b *testing.B) {
 		b.Skip(pairEnv + " has no URLs of two servers")
 	}
 	var servers [2]Spec
-	for i, address := range strings.SplitN(os.Getenv(pairEnv), ",", 2) {
+	addresses := strings.Split(os.Getenv(pairEnv), ",")
+	if len(addresses) != len(servers) {
+		b.Fatalf("%s: want two URLs, separated by a comma", pairEnv)
+	}
+	for i, address := range addresses {
 		u, err := url.Parse(address)
 		if err != nil {
-			b.Fatal(err)
+			b.Fatalf("%s: URL %d is malformed", pairEnv, i+1) // the error would show the API key
 		}
 		servers[i] = Spec{APIKey: u.User.Username(), Accounts: pairAccounts, Stride: 1, Hot: -1,
 			Patience: 20 * time.Second}
 		u.User = nil
 		servers[i].URL = u.String()
 	}
-	run := time.Now().Unix()
+	run := rand.Uint32()
 	for i := range servers {
 		prepare(b, &servers[i], createPairAccounts)
 	}
 	for _, x := range []struct {
 		name           string
 		callers, items int
-
-		hot, sale, client bool // client: the Go client, gathering
-
-		request func(key string) (procedure string, m proto.Message)
+		hot, sale      bool
+		client         bool // the Go client, with WithGather
+		request        func(key string) (procedure string, m proto.Message)
 	}{
 		{name: "transfer-1", callers: 1},
 		{name: "transfer-64", callers: 64},
@@ -92,7 +96,7 @@ func BenchmarkPair(b *testing.B) {
 		b.Run(x.name, func(b *testing.B) {
 			var calls [2][]func() Outcome
 			for i, spec := range servers {
-				run++ // no biz_no comes again
+				run++ // biz_nos are new in each case, and most probably since the server started
 				spec.Kind, spec.Run, spec.Items = HTTP, fmt.Sprintf("%04x", run%0x10000), x.items
 				if x.client {
 					spec.Kind, spec.Gather = Client, true

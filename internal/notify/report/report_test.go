@@ -197,6 +197,7 @@ func TestReportsByProviderMessageID(t *testing.T) {
 func TestFinderReadsFewBlocks(t *testing.T) {
 	d := newFixture(t)
 	d.db.SkipChecks() // events without messages
+	pgtest.StopAutovacuum(t, d.super)
 	one, err := pg.Open(t.Context(), d.db.AllDSN, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -218,16 +219,7 @@ func TestFinderReadsFewBlocks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	blocks := func() (n int64) {
-		if _, err := one.Exec(t.Context(), "select pg_stat_force_next_flush()"); err != nil {
-			t.Fatal(err)
-		}
-		if err := d.super.QueryRow(t.Context(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint
-			from pg_statio_user_tables where relname like 'notify_events%' or relname = 'access_tenants'`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	blocks := func() int64 { return pgtest.Touched(t, "^(notify_events|access_tenants$)", d.super, one) }
 	for range 2 {
 		before := blocks()
 		tenant, err := finder.Tenant(t.Context(), "tencent", "n1")

@@ -1406,9 +1406,9 @@ var File_ledgerd_ledger_v1_account_proto protoreflect.FileDescriptor
 
 const file_ledgerd_ledger_v1_account_proto_rawDesc = "" +
 	"\n" +
-	"\x1fledgerd/ledger/v1/account.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"f\n" +
-	"\x05Asset\x12<\n" +
-	"\x04code\x18\x01 \x01(\tB(\xbaH%r#\x10\x01\x18 2\x1d^[A-Za-z0-9][A-Za-z0-9._/-]*$R\x04code\x12\x1f\n" +
+	"\x1fledgerd/ledger/v1/account.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"d\n" +
+	"\x05Asset\x12:\n" +
+	"\x04code\x18\x01 \x01(\tB&\xbaH#r!\x18 2\x1d^[A-Za-z0-9][A-Za-z0-9._/-]*$R\x04code\x12\x1f\n" +
 	"\x05scale\x18\x02 \x01(\x05B\t\xbaH\x06\x1a\x04\x18\x12(\x00R\x05scale\"M\n" +
 	"\n" +
 	"AccountRef\x12\x1e\n" +

@@ -190,8 +190,8 @@ type ItemInsertParams struct {
 	NextExpiryAt []time.Time
 }
 
-// Writes of stock in a batch: one statement for each table, sorted by key. Arrays have no nulls: the zero time, 0 and
-// the empty text mean null in nullable columns.
+// Writes of stock in a batch: one statement for each table, sorted by key. Arrays except metadata have no nulls: the
+// zero time, 0 and the empty text mean null in nullable columns.
 func (q *Queries) ItemInsert(ctx context.Context, db DBTX, arg ItemInsertParams) error {
 	_, err := db.Exec(ctx, itemInsert,
 		arg.Tenants,
