@@ -19,8 +19,8 @@ const (
 	// not wait for the reads of callers: follow-up tokens, due rows, lock queues, the tail of commits.
 	spareReads = 4
 	readWait   = 5 * time.Second // for a connection
-	// largeResponse is the size in bytes from which responses are bounded. A page has at most 17 MB.
-	largeResponse       = 64 << 10
+	// smallResponse is the size in bytes up to which responses are not counted. A page has at most 17 MB.
+	smallResponse       = 4 << 10
 	responseBytes       = 256 << 20 // of all tenants
 	responseTenantBytes = responseBytes / 4
 	// Watches share one query, but each occupies a connection of its caller and memory.
@@ -118,7 +118,7 @@ func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res conne
 // faults BUSY, NOT_RUN.
 func (r *Reads) reserve(ctx context.Context, id access.Identity, bytes int) error {
 	in := requestOf(ctx)
-	if r == nil || in == nil || bytes <= largeResponse || in.response != nil {
+	if r == nil || in == nil || bytes <= smallResponse || in.response != nil {
 		return nil
 	}
 	h := &share{}
