@@ -19,10 +19,11 @@ const (
 	// not wait for the reads of callers: follow-up tokens, due rows, lock queues, the tail of commits.
 	spareReads = 4
 	readWait   = 5 * time.Second // for a connection
-	// smallResponse is the size in bytes up to which responses are not counted. A page has at most 17 MB.
-	smallResponse       = 4 << 10
+	// largeResponse is the size in bytes from which responses are bounded. A page has at most 17 MB.
+	largeResponse       = 64 << 10
 	responseBytes       = 256 << 20 // of all tenants
 	responseTenantBytes = responseBytes / 4
+	generatedBytes      = responseBytes / 2 // for the responses of IdService.Generate
 	// Watches share one query, but each occupies a connection of its caller and memory.
 	watches       = 800
 	watchesTenant = watches / 4
@@ -34,7 +35,7 @@ const (
 // gets at most three quarters, memory of large responses that callers are slow to receive, and watches. One principal
 // gets half of what its tenant may have. Reads without room wait as in Admission, and are refused with BUSY.
 type Reads struct {
-	connections, bytes, watches shares
+	connections, bytes, generated, watches shares
 }
 
 // shares are two limits: the share of a principal, then that of its tenant and the total.
@@ -79,15 +80,17 @@ func (h *share) release() {
 func NewReads(connections int, reg prometheus.Registerer) *Reads {
 	total := connections - spareReads
 	r := &Reads{connections: newShares(total, total*3/4, "reads at the same time", readWait),
-		bytes:   newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
-		watches: newShares(watches, watchesTenant, "streams at the same time", admitWait)}
-	reads, streams, bytes := r.connections.tenants, r.watches.tenants, r.bytes.tenants
+		bytes:     newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
+		generated: newShares(generatedBytes, responseTenantBytes, "bytes of generated ids in flight", admitWait),
+		watches:   newShares(watches, watchesTenant, "streams at the same time", admitWait)}
+	reads, streams, bytes, generated := r.connections.tenants, r.watches.tenants, r.bytes.tenants, r.generated.tenants
 	reads.gauge(reg, "reads", "Reads in progress.", func() int { return reads.bytes })
 	reads.gauge(reg, "waiting_reads", "Reads that wait for a connection.", reads.waiting)
 	r.connections.principals.gauge(reg, "waiting_principals",
 		"Reads that wait for others of their principal to end.", r.connections.principals.waiting)
 	streams.gauge(reg, "watches", "Streams: of WatchEntries, and of Hold.", func() int { return streams.bytes })
 	bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return bytes.bytes })
+	generated.gauge(reg, "generated_bytes", "Bytes of generated ids in flight.", func() int { return generated.bytes })
 	return r
 }
 
@@ -100,32 +103,36 @@ func (r *Reads) run(ctx context.Context, id access.Identity,
 	return res, r.admitResponse(ctx, id, res)
 }
 
-// admitResponse waits for memory for a large response, unless the handler has reserved it. Returns faults BUSY,
-// NOT_RUN.
+// admitResponse waits for memory for a large response, unless it is reserved. Returns faults BUSY, NOT_RUN.
 func (r *Reads) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
 	in := requestOf(ctx)
-	if r == nil || in == nil {
+	if r == nil || in == nil || in.response != nil {
 		return nil
 	}
 	size := proto.Size(res.Any().(proto.Message))
-	if size <= in.intake.held() {
+	if size <= largeResponse || size <= in.intake.held() {
 		return nil
 	}
-	return r.reserve(ctx, id, size)
+	return in.enter(ctx, r.bytes, id, size)
 }
 
-// reserve waits for memory for a response of an estimated size, unless the call has reserved memory before. Returns
-// faults BUSY, NOT_RUN.
+// reserve waits for the memory that generated ids will take. It is not that of other responses, which would wait behind
+// a few calls for many ids. Returns faults BUSY, NOT_RUN.
 func (r *Reads) reserve(ctx context.Context, id access.Identity, bytes int) error {
 	in := requestOf(ctx)
-	if r == nil || in == nil || bytes <= smallResponse || in.response != nil {
+	if r == nil || in == nil || bytes <= largeResponse {
 		return nil
 	}
+	return in.enter(ctx, r.generated, id, bytes)
+}
+
+// enter waits for memory for the response. Returns faults BUSY, NOT_RUN.
+func (r *request) enter(ctx context.Context, of shares, id access.Identity, bytes int) error {
 	h := &share{}
-	if err := r.bytes.enter(ctx, h, id, bytes); err != nil {
+	if err := of.enter(ctx, h, id, bytes); err != nil {
 		return err
 	}
-	in.response = h
+	r.response = h
 	return nil
 }
 

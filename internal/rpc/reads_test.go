@@ -238,7 +238,7 @@ func TestManyIDsAreNotMadeWithoutMemoryForThem(t *testing.T) {
 	t.Parallel()
 	id := access.Identity{Tenant: 1, Role: access.Write}
 	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil), Reads: NewReads(18, nil), Anyone: id}
-	gate.Reads.bytes.principals.maxWait = 20 * time.Millisecond
+	gate.Reads.generated.principals.maxWait = 20 * time.Millisecond
 	method := idv1.File_ledgerd_id_v1_id_service_proto.Services().ByName("IdService").Methods().ByName("Generate")
 	h := connect.NewUnaryHandlerSimple(idv1connect.IdServiceGenerateProcedure,
 		(&IDs{}).Generate, // without a generator
@@ -246,13 +246,16 @@ func TestManyIDsAreNotMadeWithoutMemoryForThem(t *testing.T) {
 	s := httptest.NewUnstartedServer(NewAdmission(nil).Handler(slog.New(slog.DiscardHandler), h))
 	start(t, s)
 	var others share
-	if err := gate.Reads.bytes.enter(t.Context(), &others, id, responseBytes); err != nil {
+	if err := gate.Reads.generated.enter(t.Context(), &others, id, generatedBytes); err != nil {
 		t.Fatal(err)
 	}
+	if err := (&request{}).enter(t.Context(), gate.Reads.bytes, id, largeResponse+1); err != nil {
+		t.Errorf("a response that is not of ids: %v", err)
+	}
 	for want, r := range map[connect.Code]*idv1.GenerateRequest{
-		connect.CodeResourceExhausted: {Count: 26},
+		connect.CodeResourceExhausted: {Count: 410},
 		connect.CodeInvalidArgument:   {Count: 100_000, Prefix: "ORD"},
-		connect.CodeInternal:          {Count: 25}, // is made
+		connect.CodeInternal:          {Count: 409}, // is made
 	} {
 		_, err := idv1connect.NewIdServiceClient(s.Client(), s.URL).Generate(t.Context(), r)
 		if connect.CodeOf(err) != want {
