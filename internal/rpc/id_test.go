@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -111,7 +112,8 @@ func TestBadRequestsForIDsNameTheField(t *testing.T) {
 	}
 }
 
-// Two servers concurrently, and a later one, generate the maximum of a call.
+// Two servers concurrently, and a later one, generate the maximum of a call. Each caller is a principal of its own: more
+// than two such calls of one principal wait for each other.
 func TestManyIDsOfTwoServers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -137,9 +139,10 @@ func TestManyIDsOfTwoServers(t *testing.T) {
 		}
 	}
 	var wg sync.WaitGroup
-	for _, kind := range []idv1.IdKind{snowflake, snowflake, orderNo, uuidV7} {
-		wg.Go(func() { take(c, kind) })
-		wg.Go(func() { take(d, kind) })
+	for i, kind := range []idv1.IdKind{snowflake, snowflake, orderNo, uuidV7} {
+		key := s.Key("mine", fmt.Sprintf("caller-%d", i), access.Admin)
+		wg.Go(func() { take(&caller{c.site, key}, kind) })
+		wg.Go(func() { take(&caller{d.site, key}, kind) })
 	}
 	wg.Wait()
 	if len(workers) != 2 {
