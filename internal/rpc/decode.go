@@ -111,7 +111,7 @@ func (d *decoder) name(path, s string) string {
 		d.bad(path, "must not contain control characters, invisible characters, line separators, or U+FFFD")
 	} else if strings.TrimSpace(s) != s {
 		d.bad(path, outerSpace)
-	} else if !norm.NFC.IsNormalString(s) {
+	} else if !printableASCII(s) && !norm.NFC.IsNormalString(s) {
 		d.bad(path, "must be in Unicode normalization form C (NFC)")
 	}
 	return s

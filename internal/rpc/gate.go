@@ -151,11 +151,10 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		case req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects:
 			within, cancel := context.WithTimeout(ctx, maxRead)
 			defer cancel()
-			res, err = g.Reads.run(within, c.identity,
-				func() (connect.AnyResponse, error) { return next(within, req) })
+			res, err = g.Reads.run(within, c, func() (connect.AnyResponse, error) { return next(within, req) })
 		default:
 			if res, err = next(ctx, req); err == nil {
-				err = g.admitResponse(ctx, c.identity, res)
+				err = c.admitResponse(ctx, res)
 			}
 		}
 		if err = c.finish(ctx, err); err != nil {
@@ -167,8 +166,8 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 
 // admitResponse admits a large response of a call that was not a read, such as the repeat of a large Begin, unless it
 // is smaller than what the request holds until the response is written.
-func (g *Gate) admitResponse(ctx context.Context, id access.Identity, res connect.AnyResponse) error {
-	err := g.Reads.admitResponse(ctx, id, res)
+func (c *call) admitResponse(ctx context.Context, res connect.AnyResponse) error {
+	err := c.gate.Reads.admitResponse(ctx, c, res, largeResponse)
 	if err == nil {
 		return nil
 	}

@@ -69,9 +69,11 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 			in.intake = &intake{raw: newBody(r, bodyLimit(r.URL.Path)), length: length, zipped: zipped, admission: a}
 			r.Body = in.intake
 		}
-		out := boundedWriter{w, http.NewResponseController(w), a.writeTimeout}
+		out := &boundedWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: a.writeTimeout}
 		next.ServeHTTP(out, r)
-		out.bound() // net/http writes what is left
+		if !out.bounded { // net/http writes what is left
+			out.bound()
+		}
 	})
 }
 
@@ -332,21 +334,26 @@ type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
+	bounded bool // there is a bound since the last write
 }
 
-func (w boundedWriter) bound() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+func (w *boundedWriter) bound() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))
+	w.bounded = true
+}
 
-func (w boundedWriter) Write(p []byte) (int, error) {
+func (w *boundedWriter) Write(p []byte) (int, error) {
 	w.bound()
 	return w.ResponseWriter.Write(p)
 }
 
 // Flush ends a message of a stream.
-func (w boundedWriter) Flush() {
+func (w *boundedWriter) Flush() {
 	w.bound()
 	_ = w.control.Flush()
 	_ = w.control.SetWriteDeadline(time.Time{})
+	w.bounded = false
 }
 
 // Unwrap is for http.ResponseController.
-func (w boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -28,7 +28,7 @@ func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.Generate
 		return nil, err
 	}
 	n := int(max(r.GetCount(), 1))
-	if err = c.gate.Reads.reserve(ctx, c.identity, n*idBytes); err != nil {
+	if err = c.gate.Reads.reserve(ctx, c, n*idBytes); err != nil {
 		return nil, err
 	}
 	res := &pb.GenerateResponse{Texts: make([]string, 0, n)}

@@ -112,8 +112,8 @@ func TestBadRequestsForIDsNameTheField(t *testing.T) {
 	}
 }
 
-// Two servers concurrently, and a later one, generate the maximum of a call. Each caller is a principal of its own: more
-// than two such calls of one principal wait for each other.
+// Two servers concurrently, and a later one, generate the maximum of a call. Each caller is a principal of its own:
+// more than two such calls of one principal wait for each other.
 func TestManyIDsOfTwoServers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
