@@ -109,7 +109,7 @@ const (
 
 // Duplicates: not recorded. Done before; Metadata describes the first.
 const (
-	// ReasonTokenSpent: the form was already submitted. Metadata has first_outcome ("done" or "refused"),
+	// ReasonTokenSpent: the submit token was already spent. Metadata has first_outcome ("done" or "refused"),
 	// first_operation, first_request_id, first_time and the names of the created objects: first_resource with
 	// first_id, first_biz_no, …, or first_result as given to SpendToken.
 	ReasonTokenSpent Reason = "TOKEN_SPENT"
@@ -159,7 +159,7 @@ const (
 	ReasonStockBelowPromised Reason = "STOCK_BELOW_PROMISED" // Metadata has "available"
 	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // Metadata has "state": sold, cancelled or expired
 	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
-	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // Metadata has "left"
+	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // Metadata has "remaining"
 
 	ReasonOrderNotPayable   Reason = "ORDER_NOT_PAYABLE"   // Metadata has "state"
 	ReasonPaymentNotPaid    Reason = "PAYMENT_NOT_PAID"    // Metadata has "state"

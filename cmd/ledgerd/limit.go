@@ -37,7 +37,7 @@ func (n *limitName) limit(most int32) notify.Limit {
 
 type limitSetCmd struct {
 	limitName
-	Most int32 `arg:"" help:"Number of messages accepted in any window. 0: none."`
+	Most int32 `arg:"" help:"Number of messages accepted in any window. 0 refuses all messages."`
 }
 
 func (c *limitSetCmd) Run(e *env, all *cli) error {

@@ -15,7 +15,7 @@ import (
 // notifyCmds are the commands about messages to people and systems.
 type notifyCmds struct {
 	Test       notifyTestCmd       `cmd:"" help:"Send a test message by the providers of a file, without a server or database."`
-	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop the records of messages of old months, and of their events, for good."`
+	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop the proofs of old months for good: the records of messages and of their events."`
 }
 
 type notifyDropProofsCmd struct {

@@ -8,9 +8,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxMore is how often a command of one row may return ErrMoreRows. Others may once more for each further row: the
-// operations of an Execute ask for rows one after another. Commands ask up to three times on their own account. The
-// others are for rows that other callers add meanwhile, such as the endpoints of an event.
+// maxMore is how often a command of one row may return ErrMoreRows. Each further row of a command allows one more: the
+// operations of an Execute ask for rows one after another. A command needs up to three itself. The rest is for rows
+// that other callers add meanwhile, such as the endpoints of an event.
 const maxMore = 8
 
 // apply runs the commands in order of arrival.

@@ -24,7 +24,7 @@ type attempt[T Tx] struct {
 	jobs         []*job[T]
 	tx           T
 	participants []Participant
-	evidence     evidence
+	assumptions  assumptions
 	latch        latch
 	keys         keys[T]
 	at           Times
@@ -40,14 +40,14 @@ type attempt[T Tx] struct {
 	waited time.Duration // total wait for other batches of this process
 }
 
-// evidence says how the data that an attempt read is guarded until COMMIT. All answers and refusals depend on that
-// data, so callers get them only after confirm and COMMIT (a dry run: ROLLBACK).
+// assumptions say how the data that an attempt read is guarded until COMMIT. All answers and refusals depend on that
+// data, so callers get them only after confirmAndWrite and COMMIT (a dry run: ROLLBACK).
 //
 //	rows    locked; or, in an optimistic batch, taken over from predecessors or read without locks; or, in a direct
 //	        command (ADR 14), read as its strategy requires: its writing statement fails if they have changed
 //	names   looked up after the rows; a miss may be outdated
 //	time    the database's clock, read after the rows
-type evidence struct {
+type assumptions struct {
 	optimistic   bool
 	predecessors []*latch // batches of this process whose rows were taken over
 }
@@ -94,7 +94,7 @@ func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode)
 		if err != nil {
 			abort(conn)
 			// Keep our latch until the predecessors have ended, or later batches overtake them.
-			e.latches.await(a.evidence.predecessors)
+			e.latches.await(a.assumptions.predecessors)
 		}
 		e.latches.release(&a.latch, err == nil)
 	}()
@@ -166,7 +166,7 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	}
 	a.begin(p, lockTimeout)
 	for _, x := range a.participants {
-		if o := optimistic(x); o != nil && a.evidence.optimistic {
+		if o := optimistic(x); o != nil && a.assumptions.optimistic {
 			o.Read(p)
 		} else {
 			x.Lock(p)
@@ -212,14 +212,14 @@ func (a *attempt[T]) acquire(optimistically bool) {
 		x.Latch(&a.latch.Latches)
 		optimistically = optimistically && x.CanOverlap()
 	}
-	a.evidence.optimistic = optimistically
+	a.assumptions.optimistic = optimistically
 	start := time.Now()
-	a.evidence.predecessors = a.engine.latches.acquire(&a.latch, a.evidence.optimistic)
+	a.assumptions.predecessors = a.engine.latches.acquire(&a.latch, a.assumptions.optimistic)
 	a.waited += time.Since(start)
-	if len(a.evidence.predecessors) > 0 {
+	if len(a.assumptions.predecessors) > 0 {
 		a.engine.metrics.overlaps.Inc()
 	}
-	for _, l := range a.evidence.predecessors {
+	for _, l := range a.assumptions.predecessors {
 		for _, x := range a.participants {
 			o := optimistic(x)
 			if o == nil {
@@ -291,8 +291,8 @@ func (a *attempt[T]) undo() {
 	}
 }
 
-// flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
-// trip, or two if the batch waits for predecessors.
+// flush writes the changes, the keys and the batch's own row, confirms the assumptions, and commits. This takes one
+// round trip, or two if the batch waits for predecessors.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {
@@ -300,10 +300,10 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	}
 	a.keys.flush(p, a.at.Now)
 	wrote := p.Len() > 0
-	if err := a.awaitEvidence(p, conn); err != nil {
+	if err := a.awaitPredecessors(p, conn); err != nil {
 		return err
 	}
-	wrote = a.confirm(p) || wrote
+	wrote = a.confirmAndWrite(p) || wrote
 	if a.jobs[0].DryRun {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)
@@ -312,20 +312,20 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	return a.commit(p, conn, wrote)
 }
 
-// awaitEvidence waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued inserts
-// run while the predecessors commit.
-func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
-	if !a.evidence.optimistic {
+// awaitPredecessors waits for the predecessors of an optimistic attempt, and bounds its waits for locks. The queued
+// inserts run while the predecessors commit.
+func (a *attempt[T]) awaitPredecessors(p *Pipe, conn *pgx.Conn) error {
+	if !a.assumptions.optimistic {
 		return nil
 	}
-	if len(a.evidence.predecessors) > 0 {
+	if len(a.assumptions.predecessors) > 0 {
 		if err := p.Run(conn); err != nil {
 			return err
 		}
 		start := time.Now()
-		committed := a.engine.latches.await(a.evidence.predecessors)
+		committed := a.engine.latches.await(a.assumptions.predecessors)
 		a.waited += time.Since(start)
-		if a.evidence.predecessors = nil; !committed {
+		if a.assumptions.predecessors = nil; !committed {
 			return ErrConflict
 		}
 	}
@@ -333,24 +333,24 @@ func (a *attempt[T]) awaitEvidence(p *Pipe, conn *pgx.Conn) error {
 	return nil
 }
 
-// confirm queues the statements that verify the evidence, in the transaction that COMMIT ends, and those that update
-// shared rows. It reports whether there are updates.
+// confirmAndWrite queues the statements that verify the assumptions of an optimistic attempt, in the transaction that
+// COMMIT ends, and those that update shared rows, such as balances. It reports whether there are updates.
 //
 //	rows    locked: they cannot have changed. Optimistic: every shared row that the batch saw is locked and
-//	        is as its last known writer wrote it; the predecessors have committed (awaitEvidence)
+//	        is as its last known writer wrote it; the predecessors have committed (awaitPredecessors)
 //	names   a name that the batch takes is inserted: its unique constraint is the proof. A name that was
 //	        looked up and not taken depends on rows: it is valid as long as these are unchanged
 //	time    nothing to confirm
 //
 // Both Confirm and Write lock rows. So they alternate: the rows of a participant are locked before those of the next
 // one, in the order of the registry.
-func (a *attempt[T]) confirm(p *Pipe) (writes bool) {
+func (a *attempt[T]) confirmAndWrite(p *Pipe) (writes bool) {
 	for _, x := range a.participants {
 		o := optimistic(x)
 		if o == nil {
 			continue
 		}
-		if a.evidence.optimistic {
+		if a.assumptions.optimistic {
 			o.Confirm(p)
 		}
 		confirmed := p.Len()

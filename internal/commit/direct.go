@@ -22,7 +22,7 @@ type Direct struct {
 // MaxDirect bounds the direct commands that run at a time, each on a connection.
 const MaxDirect = 16
 
-// maxTenantDirect bounds those of one tenant: behind a lock that is held for long, three tenants cannot fill all.
+// maxTenantDirect bounds those of one tenant: three tenants that wait for locks held for long leave one to others.
 const maxTenantDirect = 5
 
 // maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain, so that a row that is
@@ -133,7 +133,7 @@ func (s *slots[T]) next(tenant int32) *job[T] {
 	return s.pick()
 }
 
-// active reports whether direct commands run, or did so until just now.
+// active reports whether direct commands run, or ran within the last second.
 func (s *slots[T]) active() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

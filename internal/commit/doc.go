@@ -27,7 +27,7 @@
 //	          internal/rpc has rendered in Apply (flow.Conditional).
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
-//	          awaitEvidence: may wait for predecessors. confirm: Confirm and Write of each participant, which
+//	          awaitPredecessors may wait. confirmAndWrite: Confirm and Write of each participant, which
 //	          verify in this transaction the assumptions of the attempt (attempt.go). insertOwnRow: the batch's row
 //	commit    sends all statements with COMMIT
 //

@@ -19,7 +19,7 @@ const (
 	done       ending = iota // every job has its outcome: durable, nothing to write, or answered OUTCOME_UNKNOWN
 	incomplete               // a command asked for rows that it had not named
 	overfull                 // more row ids than one batch has
-	conflicted               // optimistic evidence did not hold
+	conflicted               // an optimistic assumption did not hold
 	raced                    // another transaction took a name, or a snapshot, a plan or a statement was lost
 	collided                 // the batch number or a row id was used before
 	blocked                  // another transaction held a lock for longer than the lock timeout
@@ -50,7 +50,7 @@ func (a *attempt[T]) classify(err error) ending {
 	if a.waited > idleTimeout/2 && hasState(err, "25P03") {
 		end = raced // caused by our wait for another batch of this process, not by the database
 	}
-	if !a.evidence.optimistic || a.sent {
+	if !a.assumptions.optimistic || a.sent {
 		return end
 	}
 	switch end {

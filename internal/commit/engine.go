@@ -23,8 +23,9 @@ type Config[T Tx] struct {
 	// NameConstraints are the unique constraints on names that callers choose. A violation means that another process
 	// won the race, and the batch is rerun.
 	NameConstraints []string
-	// LockTimeout is the minimum wait for a lock that another transaction holds. After three timeouts (after one, while
-	// other commands are blocked) the batch is bisected to find the commands that need the lock. Default 100 ms.
+	// LockTimeout is the minimum wait of a batch for a lock that another transaction holds; see lockTimeout. After
+	// three timeouts (after one, while other commands are blocked) the batch is bisected to find the commands that need
+	// the lock. Default 100 ms.
 	LockTimeout time.Duration
 	Metrics     *Metrics
 	Log         *slog.Logger

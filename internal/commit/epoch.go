@@ -28,7 +28,7 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 			return Epoch{}, fmt.Errorf("read the epoch: %w", err)
 		}
 		if e.Nonce != "" {
-			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
+			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BegunAt}, nil
 		}
 		if recorded {
 			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",

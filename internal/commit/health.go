@@ -219,7 +219,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 		Name: "attempts_total",
-		Help: "Attempts to commit a batch, by ending: done; incomplete (a command needs more rows); overfull (more row ids than a batch has); conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced (another transaction took a name first); collided (the number of the batch was used before); blocked (a lock wait timed out); lost (the connection failed); rejected (the database refuses the data of a command); broken (schema, rights or disk)."}, []string{"ending"})
+		Help: "Attempts to commit a batch, by ending: done; incomplete (a command needs more rows); overfull (more row ids than a batch has); conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced (another transaction took a name first, a deadlock or serialization failure, a cancelled statement, a statement no longer prepared, or an epoch that is not recorded yet); collided (the number of the batch or a row id was used before); blocked (a lock wait timed out); lost (the connection failed); rejected (the database refuses the data of a command); broken (schema, rights or disk)."}, []string{"ending"})
 	for end := range endings {
 		m.attempts[end] = attempts.WithLabelValues(end.String())
 	}

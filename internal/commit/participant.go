@@ -40,8 +40,8 @@ type Participant interface {
 
 // Times has the times of one batch, in UTC and whole microseconds.
 type Times struct {
-	// Now is the database's clock, read after the rows: locked, or, in an optimistic batch, read or taken over. Lives,
-	// leases and expiry use only this time.
+	// Now is the database's clock, read after the batch has locked its rows; in an optimistic batch, after it has read
+	// them or taken them over. Lives, leases and expiry use only this time.
 	Now time.Time
 	// Recorded is the time of the batch in the journal: Now, or the newest recorded time of its rows if that is later,
 	// so that a row's history stays in order if the clock goes back.

@@ -121,7 +121,7 @@ func (w *writer[T]) run(jobs []*job[T], m mode) {
 		}
 		switch end {
 		case done:
-			if contended { // the rerun with locks committed, so the optimistic attempt caused the conflict
+			if contended { // the rerun with locks committed: locks avoid such conflicts
 				e.backoff.start()
 				contended = false
 			}
@@ -331,10 +331,11 @@ func (w *writer[T]) reject(jobs []*job[T], err error, s *search) {
 	w.fail(j, internal(err))
 }
 
-// lockTimeout bounds each wait for a lock. It is as long as four COMMITs, because servers that share rows commit one
-// after the other. A brief one is as long as two: for a search, and for the confirmation of an optimistic batch. Such
-// a batch inserts entries before it locks their accounts, so it can wait for a batch of another server that has locked
-// the accounts and waits for the entries. The optimistic one gives way.
+// lockTimeout bounds each wait for a lock: four COMMITs, because servers that share rows commit one after the other,
+// but at least LockTimeout and at most a quarter of statementTimeout. A brief wait is two COMMITs, at least a tenth of
+// LockTimeout and at most an eighth of statementTimeout: for a search, and for the confirmation of an optimistic batch.
+// Such a batch inserts entries before it locks their accounts, so it can wait for a batch of another server that has
+// locked the accounts and waits for the entries. The optimistic one gives way.
 func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	if brief {
 		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)

@@ -31,18 +31,18 @@ const (
 // Admission bounds the memory of large requests in flight, by tenant and in total. It decides before a request is read.
 // Calls without room wait, first in first out within their tenant and round robin between tenants; after admitWait they
 // are refused with BUSY. It also bounds concurrent decoding. One tenant gets at most half of these slots, so that its
-// large requests leave CPU to other tenants. Reads uses it for other quantities than bytes of requests.
+// large requests leave CPU to other tenants. Reads uses it for responses, reads and streams.
 type Admission struct {
-	total    int           // bytes of all tenants
-	share    int           // bytes of one tenant, or of one principal
-	of       string        // what is bounded, for messages
+	total    int           // for all tenants, in the unit that of names
+	share    int           // for one tenant, or for one principal
+	of       string        // what is bounded, for messages, such as bytes or reads
 	decoding chan struct{} // slots of the process
 	maxWait  time.Duration
 
 	writeTimeout time.Duration // writeTimeout, except in tests
 
 	mu    sync.Mutex
-	bytes int
+	used  int
 	lanes map[laneKey]*admissionLane
 	ring  []*admissionLane // lanes with waiting calls, the next one first
 }
@@ -57,7 +57,7 @@ type laneKey struct {
 type admissionLane struct {
 	decoding chan struct{} // slots of the tenant
 	users    int           // tickets that refer to the lane
-	bytes    int
+	used     int
 	waiting  []*ticket
 }
 
@@ -66,7 +66,7 @@ type ticket struct {
 	tenant    int32
 	principal string         // "": the lane of the whole tenant
 	lane      *admissionLane // nil: neither admitted nor waiting
-	bytes     int
+	size      int
 	turn      bool          // holds a slot to decode
 	granted   chan struct{} // closed when the call is admitted
 }
@@ -76,7 +76,7 @@ func (t *ticket) key() laneKey { return laneKey{t.tenant, t.principal} }
 // NewAdmission also registers metrics if reg is not nil.
 func NewAdmission(reg prometheus.Registerer) *Admission {
 	a := newAdmission(admitBytes, admitTenantBytes, "bytes of large requests in flight")
-	a.gauge(reg, "bytes", "Bytes of large requests in flight.", func() int { return a.bytes })
+	a.gauge(reg, "bytes", "Bytes of large requests in flight.", func() int { return a.used })
 	a.gauge(reg, "waiting_calls", "Large requests that wait for memory. Their bodies are not read yet.", a.waiting)
 	return a
 }
@@ -104,7 +104,7 @@ func (a *Admission) waiting() (n int) {
 // enter waits until a call of this size is admitted. A size above the tenant's limit counts as the limit. Returns
 // faults BUSY, NOT_RUN.
 func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
-	t.bytes, t.granted = min(bytes, a.share), make(chan struct{})
+	t.size, t.granted = min(bytes, a.share), make(chan struct{})
 	a.enqueue(t)
 	select {
 	case <-t.granted:
@@ -117,7 +117,7 @@ func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 	case <-t.granted:
 		return nil
 	case <-timer.C:
-		full := a.busy(t, t.bytes)
+		full := a.busy(t, t.size)
 		if a.dequeue(t) {
 			return full
 		}
@@ -143,7 +143,7 @@ func (a *Admission) full(t *ticket, more int) error {
 	case t.lane != nil && a.roomIn(t.lane, more):
 		whose, limit = "server has reached its limit", a.total
 	case t.principal != "":
-		whose = "API key's principal has reached its share"
+		whose = "principal has reached its share"
 	}
 	return fault.Busy.New("the %s of %d %s: retry later", whose, limit, a.of).After(admitRetry)
 }
@@ -165,11 +165,11 @@ func (a *Admission) enqueue(t *ticket) {
 	a.dispatch()
 }
 
-func (a *Admission) roomIn(l *admissionLane, bytes int) bool { return l.bytes+bytes <= a.share }
-func (a *Admission) room(bytes int) bool                     { return a.bytes+bytes <= a.total }
+func (a *Admission) roomIn(l *admissionLane, bytes int) bool { return l.used+bytes <= a.share }
+func (a *Admission) room(bytes int) bool                     { return a.used+bytes <= a.total }
 
 func (a *Admission) count(l *admissionLane, bytes int) {
-	l.bytes, a.bytes = l.bytes+bytes, a.bytes+bytes
+	l.used, a.used = l.used+bytes, a.used+bytes
 }
 
 // dispatch admits waiting calls while there is room, one call of each tenant in turn. It skips tenants at their own
@@ -178,16 +178,16 @@ func (a *Admission) dispatch() {
 	for passed := 0; passed < len(a.ring); {
 		l := a.ring[0]
 		t := l.waiting[0]
-		if a.roomIn(l, t.bytes) && !a.room(t.bytes) {
+		if a.roomIn(l, t.size) && !a.room(t.size) {
 			return
 		}
 		a.ring = append(a.ring[1:], l)
-		if !a.roomIn(l, t.bytes) {
+		if !a.roomIn(l, t.size) {
 			passed++
 			continue
 		}
 		passed = 0
-		a.count(l, t.bytes)
+		a.count(l, t.size)
 		close(t.granted)
 		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
 			a.ring = a.ring[:len(a.ring)-1]
@@ -226,14 +226,14 @@ func (a *Admission) grow(t *ticket, bytes int) bool {
 	bytes = min(bytes, a.share)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := bytes - t.bytes
+	more := bytes - t.size
 	if more <= 0 {
 		return true
 	}
 	if !a.roomIn(t.lane, more) || !a.room(more) {
 		return false
 	}
-	t.bytes = bytes
+	t.size = bytes
 	a.count(t.lane, more)
 	return true
 }
@@ -263,13 +263,13 @@ func (a *Admission) decoded(t *ticket, bytes int) error {
 	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := bytes - t.bytes
-	alone := t.lane.bytes == t.bytes && a.room(min(bytes, a.share)-t.bytes)
+	more := bytes - t.size
+	alone := t.lane.used == t.size && a.room(min(bytes, a.share)-t.size)
 	if more > 0 && !alone && !(a.roomIn(t.lane, more) && a.room(more)) {
 		return a.full(t, more)
 	}
 	a.count(t.lane, more)
-	t.bytes = bytes
+	t.size = bytes
 	a.dispatch()
 	return nil
 }
@@ -290,8 +290,8 @@ func (a *Admission) release(t *ticket) {
 	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count(t.lane, -t.bytes)
-	t.bytes = 0
+	a.count(t.lane, -t.size)
+	t.size = 0
 	a.detach(t)
 	a.dispatch()
 }

@@ -44,7 +44,7 @@ func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, 
 func (a *Admission) held() (bytes, tenants int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.bytes, len(a.lanes)
+	return a.used, len(a.lanes)
 }
 
 func (a *Admission) mustEnter(t *testing.T, tenant int32, bytes int) *ticket {

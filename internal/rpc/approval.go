@@ -248,7 +248,7 @@ func (s *Approvals) find(ctx context.Context, id int64) (a approval.Content, pac
 
 // unpack decodes a stored request or response.
 func unpack(stored []byte) (*anypb.Any, error) {
-	b, err := decompressAnswer(stored)
+	b, err := decompressResponse(stored)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +350,7 @@ func (c *approve) Apply(tx *flow.Tx) (any, error) {
 	}
 	stored, err := marshal.Marshal(response)
 	if err == nil {
-		stored, err = compressAnswer(stored)
+		stored, err = compressResponse(stored)
 	}
 	if err != nil {
 		return nil, err

@@ -110,7 +110,7 @@ func (c *call) rejectKeyAndConditions() error {
 	case c.key != "":
 		return keyUnsupported.New("%s records no answer, so it accepts no %s: send it without one", c.procedure, KeyHeader)
 	case c.conditional():
-		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without",
+		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without Submit-Token and Claim-Key",
 			c.procedure)
 	}
 	return nil

@@ -21,18 +21,18 @@ func TestLargeAnswersAreCompressedWithoutLoss(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recorded, err := compressAnswer(answer)
+		recorded, err := compressResponse(answer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := decompressAnswer(recorded); err != nil || !bytes.Equal(again, answer) {
+		if again, err := decompressResponse(recorded); err != nil || !bytes.Equal(again, answer) {
 			t.Errorf("%d accounts: %d bytes were decompressed to %d, %v", n, len(answer), len(again), err)
 		}
 		if small := len(recorded) < len(answer)/4; small != (len(answer) >= compress.MinSize) {
 			t.Errorf("%d accounts: %d bytes recorded as %d", n, len(answer), len(recorded))
 		}
 	}
-	if _, err := decompressAnswer([]byte{compressed, 1, 2, 3}); err == nil {
+	if _, err := decompressResponse([]byte{compressed, 1, 2, 3}); err == nil {
 		t.Error("invalid data was decompressed")
 	}
 }

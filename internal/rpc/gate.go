@@ -167,11 +167,11 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // admitResponse admits a large response of a call that was not a read, such as the repeat of a large Begin, unless it
 // is smaller than what the request holds until the response is written.
 func (c *call) admitResponse(ctx context.Context, res connect.AnyResponse) error {
-	err := c.gate.Reads.admitResponse(ctx, c, res, largeResponse)
+	err := c.gate.Reads.admitResponse(ctx, c, res)
 	if err == nil {
 		return nil
 	}
-	return fault.OutcomeUnknown.New("the call was made, but large responses that are not read take all of the memory for its response: repeat it, with its key if it had one").
+	return fault.OutcomeUnknown.New("the call was made, but there is no memory for its response, because callers receive large responses too slowly: repeat it with the same key or biz_no, or read what it made").
 		Because(err)
 }
 

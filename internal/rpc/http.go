@@ -69,11 +69,9 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 			in.intake = &intake{raw: newBody(r, bodyLimit(r.URL.Path)), length: length, zipped: zipped, admission: a}
 			r.Body = in.intake
 		}
-		out := &boundedWriter{ResponseWriter: w, control: http.NewResponseController(w), timeout: a.writeTimeout}
+		out := boundedWriter{w, http.NewResponseController(w), a.writeTimeout}
 		next.ServeHTTP(out, r)
-		if !out.bounded { // net/http writes what is left
-			out.bound()
-		}
+		out.bound() // net/http writes what is left
 	})
 }
 
@@ -276,7 +274,7 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 	for !in.readAhead(limit) {
 		limit *= 2
 		if n := in.estimate(limit); !in.admission.grow(&in.ticket, n) {
-			return in.admission.busy(&in.ticket, n-in.ticket.bytes)
+			return in.admission.busy(&in.ticket, n-in.ticket.size)
 		}
 	}
 	if in.err != io.EOF {
@@ -290,7 +288,7 @@ func (in *intake) held() int {
 	if in == nil {
 		return 0
 	}
-	return in.ticket.bytes
+	return in.ticket.size
 }
 
 func (in *intake) estimate(size int) int {
@@ -334,26 +332,21 @@ type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
-	bounded bool // there is a bound since the last write
 }
 
-func (w *boundedWriter) bound() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))
-	w.bounded = true
-}
+func (w boundedWriter) bound() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
 
-func (w *boundedWriter) Write(p []byte) (int, error) {
+func (w boundedWriter) Write(p []byte) (int, error) {
 	w.bound()
 	return w.ResponseWriter.Write(p)
 }
 
 // Flush ends a message of a stream.
-func (w *boundedWriter) Flush() {
+func (w boundedWriter) Flush() {
 	w.bound()
 	_ = w.control.Flush()
 	_ = w.control.SetWriteDeadline(time.Time{})
-	w.bounded = false
 }
 
 // Unwrap is for http.ResponseController.
-func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

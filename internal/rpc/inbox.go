@@ -123,7 +123,7 @@ var failMessageOperation = register("inbox.fail",
 			d.bad("delivery", "must not be set together with fence: it describes a message that was not begun")
 		}
 		cmd := &inbox.FailCommand{Caller: c.caller(), Key: d.messageKey(c, r.GetKey()), Fence: r.GetFence(),
-			Error: r.GetError(), Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
+			FailureText: r.GetFailureText(), Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
 		return newMutation(flow.Inbox(cmd), 1,
 			func(m inbox.Message, _ bool) *pb.FailResponse {
 				return &pb.FailResponse{Message: renderInboxMessage(&m)}
@@ -229,8 +229,8 @@ var messageStateNames = inverse(messageStates)
 func renderInboxMessage(m *inbox.Message) *pb.Message {
 	r := &pb.Message{Key: &pb.MessageKey{ConsumerGroup: m.Group, MessageId: m.ID, Part: m.Part}, Topic: m.Topic,
 		State: messageStates[m.State], Holder: m.Holder, LeaseExpireTime: timestamp(m.LeaseExpiresAt),
-		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), Error: m.Error,
-		Result: m.Result, ReceiveTime: timestamp(m.ReceivedAt), BeginTime: timestamp(m.StartedAt),
+		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, RetryTime: timestamp(m.RetryAt), FailureText: m.FailureText,
+		Result: m.Result, ReceiveTime: timestamp(m.ReceivedAt), BeginTime: timestamp(m.BegunAt),
 		FinishTime: timestamp(m.FinishedAt), ExpireTime: timestamp(m.ExpiresAt), RequeueTime: timestamp(m.RequeuedAt),
 		ContentSha256: m.Hash, RequestId: m.RequestID, LastRequestId: m.LastRequestID}
 	if m.ContentUntil.IsZero() { // otherwise the caller has just sent it

@@ -31,7 +31,7 @@ func init() {
 	resourceMakers = append(resourceMakers, func(c *caller, x resources, id []string) {
 		ok(c, "Inbox.Receive", &inboxv1.ReceiveRequest{Key: message(x.paid), Delivery: deliveryOf(secretNote),
 			Result: secretNote}, new(inboxv1.ReceiveResponse), id...)
-		ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(x.held), Error: secretNote, Permanent: true},
+		ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(x.held), FailureText: secretNote, Permanent: true},
 			new(inboxv1.FailResponse), id...)
 	})
 	goWell = append(goWell, "Inbox.Receive", "Inbox.Begin", "Inbox.ListMessages")
@@ -67,13 +67,13 @@ func init() {
 	var rows atomic.Int64 // made so far: rows of one batch need different numbers
 	preparers["Inbox"] = func(c *caller, tag string) {
 		for _, kind := range []string{"dead-", "requeue-"} {
-			ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(kind + tag), Error: "broken", Permanent: true},
+			ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(kind + tag), FailureText: "broken", Permanent: true},
 				new(inboxv1.FailResponse))
 		}
 		ok(c, "Inbox.Receive", &inboxv1.ReceiveRequest{Key: message("done-" + tag)}, new(inboxv1.ReceiveResponse))
 		for _, kind := range []string{"held-", "failed-", "extend-"} {
 			made, err := c.Pool.Exec(context.Background(), `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state,
-					holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, started_at, principal, request_id, last_request_id)
+					holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, principal, request_id, last_request_id)
 				select $1, 'billing', $2, '', (batch_id << 14) + 16000 + $3, 'orders', 'processing',
 					'h', $4, now() + interval '1 hour', 1, 10, 1000, 1000, committed_at, committed_at, 'p', 'r', 'r'
 				from commit_batches where commands > 0 order by batch_id desc limit 1`, c.tenant(), kind+tag, rows.Add(1)%384, heldFence)
@@ -97,7 +97,7 @@ func init() {
 			return &inboxv1.CompleteRequest{Key: message("held-" + tag), Fence: heldFence, Result: "done"}
 		}},
 		"Inbox.Fail": {well: func(tag string) proto.Message {
-			return &inboxv1.FailRequest{Key: message("failed-" + tag), Fence: heldFence, Error: "no"}
+			return &inboxv1.FailRequest{Key: message("failed-" + tag), Fence: heldFence, FailureText: "no"}
 		}},
 		"Inbox.Extend": {well: func(tag string) proto.Message {
 			return &inboxv1.ExtendRequest{Key: message("extend-" + tag), Fence: heldFence,
@@ -127,7 +127,7 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 		&inboxv1.GetMessageRequest{Key: message("m1")}); a.Reason(t) != "MESSAGE_NOT_FOUND" {
 		t.Errorf("the message of a refused effect exists: %s", a.Raw)
 	}
-	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), Error: "no money",
+	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), FailureText: "no money",
 		Delivery: deliveryOf("pay 5")}, new(inboxv1.FailResponse)).GetMessage()
 	if failed.GetState() != inboxv1.MessageState_MESSAGE_STATE_FAILED || failed.GetAttempts() != 1 ||
 		failed.GetRetryTime() == nil {

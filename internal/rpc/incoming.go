@@ -76,7 +76,7 @@ func (s *Messages) Finish(ctx context.Context, in *Incoming, result string) erro
 
 // Fail counts a failed attempt of a message, and returns the message in its new state.
 func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent bool) (inbox.Message, error) {
-	r := &inboxv1.FailRequest{Key: in.key(), Error: why, Permanent: permanent, Delivery: in.delivery()}
+	r := &inboxv1.FailRequest{Key: in.key(), FailureText: why, Permanent: permanent, Delivery: in.delivery()}
 	res, err := mutateIncoming(ctx, s, in, failMessageOperation, r)
 	failed, _ := res.answer.(inbox.Message)
 	return failed, err

@@ -53,8 +53,8 @@ type mutation[R proto.Message] struct {
 	spends bool
 	// render makes the response from the command's answer. existed: an earlier call made the resource.
 	render func(answer any, existed bool) R
-	// direct returns how a call without conditions runs; nil: in a batch. standsAlone is the field by which the call
-	// asks for a transaction of its own, or empty. A call that asks for one is refused where it would share one.
+	// direct returns how a call without conditions runs; nil: in a batch. standsAlone is the field of the request that
+	// asks for a transaction of its own, or empty. Such a call is refused in an Execute, and with conditions.
 	direct      *commit.Direct
 	standsAlone string
 	// toRecord and fromRecord convert an answer to its recorded form and back. Nil: the response is recorded.
@@ -82,11 +82,11 @@ func (m mutation[R]) answersPresentState() mutation[R] {
 
 // result is the response of a mutation, with the values of its header.
 type result[R proto.Message] struct {
-	response R
-	answer   any    // of the command; nil if the response was recorded by an earlier call
-	replayed bool   // Idempotency-Replayed, also of an error
-	next     string // Submit-Token-Next, or empty
-	claims   int64  // Claim-Count, or 0
+	response   R
+	answer     any    // of the command; nil if the response was recorded by an earlier call
+	replayed   bool   // Idempotency-Replayed, also of an error
+	next       string // Submit-Token-Next, or empty
+	claimCount int64  // Claim-Count, or 0
 }
 
 // operations has all operations that an Execute supports, by the name of their request.
@@ -167,44 +167,45 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	if key != nil && m.maxKeyLife > 0 {
 		key.Life = min(key.Life, m.maxKeyLife)
 	}
-	spent, claimed := c.conditions(o.name, policy.TokenRequired && !m.spends)
-	var when []flow.Condition
-	if spent != nil {
-		when = append(when, spent)
+	submitToken, claim := c.conditions(o.name, policy.TokenRequired && !m.spends)
+	var conditions []flow.Condition
+	if submitToken != nil {
+		conditions = append(conditions, submitToken)
 	}
-	if claimed != nil {
-		when = append(when, claimed)
+	if claim != nil {
+		conditions = append(conditions, claim)
 	}
-	if m.standsAlone != "" && (m.direct == nil || len(when) > 0) {
+	if m.standsAlone != "" && (m.direct == nil || len(conditions) > 0) {
 		return res, refuseShared(m.standsAlone)
 	}
-	out, err := s.Engine.Do(ctx, m.submission(c, key, q, when...))
+	out, err := s.Engine.Do(ctx, m.submission(c, key, q, conditions...))
 	if err != nil {
 		return result[R]{replayed: out.Replayed}, err
 	}
 	if res, err = m.result(ctx, out); err != nil {
 		return res, err
 	}
-	if claimed != nil {
-		res.claims = claimed.Count()
+	if claim != nil {
+		res.claimCount = claim.Count()
 	}
-	if spent != nil && spent.Next {
-		res.next, err = s.nextToken(ctx, spent, out)
+	if submitToken != nil && submitToken.Next {
+		res.next, err = s.nextToken(ctx, submitToken, out)
 	}
 	return res, err
 }
 
 // submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
 // command also renders its answer, and records the response under the request key.
-func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when ...flow.Condition) flow.Submission {
+func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message,
+	conditions ...flow.Condition) flow.Submission {
 	if err := c.requireApproval(q); err != nil && !m.dry {
-		when = append(when, flow.Denial{Err: err})
+		conditions = append(conditions, flow.Denial{Err: err})
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Conditional{Conditions: when, Command: m.command, PresentState: m.presentState,
+		Command: &flow.Conditional{Conditions: conditions, Command: m.command, PresentState: m.presentState,
 			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
-	if len(when) == 0 {
+	if len(conditions) == 0 {
 		w.Direct = m.direct
 	}
 	if m.toRecord != nil {
@@ -213,13 +214,13 @@ func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, when
 	return w
 }
 
-// encodeResponse returns the recorded form of an answer.
+// encodeResponse returns the recorded form of the response in an answer.
 func encodeResponse(answer any) ([]byte, error) {
 	b, err := marshal.Marshal(answer.(flow.Result).Response.(proto.Message))
 	if err != nil {
 		return nil, err
 	}
-	return compressAnswer(b)
+	return compressResponse(b)
 }
 
 // result returns the response that the batch rendered, or the one that an earlier call recorded.
@@ -238,13 +239,13 @@ func (m *mutation[R]) result(ctx context.Context, out commit.Outcome) (res resul
 }
 
 func decodeResponse[R proto.Message](recorded []byte) (r R, err error) {
-	b, err := decompressAnswer(recorded)
+	b, err := decompressResponse(recorded)
 	if err != nil {
 		return r, err
 	}
 	r = r.ProtoReflect().New().Interface().(R)
 	if err := proto.Unmarshal(b, r); err != nil {
-		return r, fmt.Errorf("read a recorded answer: %w", err)
+		return r, fmt.Errorf("read a recorded response: %w", err)
 	}
 	return r, nil
 }
@@ -263,8 +264,8 @@ func (r result[R]) reply(ctx context.Context, err error) (R, error) {
 	if r.replayed {
 		set(ReplayedHeader, "true")
 	}
-	if r.claims > 0 {
-		set(ClaimCountHeader, strconv.FormatInt(r.claims, 10))
+	if r.claimCount > 0 {
+		set(ClaimCountHeader, strconv.FormatInt(r.claimCount, 10))
 	}
 	if r.next != "" {
 		set(NextTokenHeader, r.next)
@@ -301,22 +302,23 @@ func (c *call) policy(operations ...string) (all access.Policy) {
 
 // conditions returns the submit token and the claim that a mutation depends on, if it has them. If the policy requires
 // a token that is missing, the condition refuses the call, after the lookup of the request key.
-func (c *call) conditions(operation string, tokenRequired bool) (spent *flow.SubmitToken,
-	claimed *flow.ClaimCondition) {
+func (c *call) conditions(operation string, tokenRequired bool) (submitToken *flow.SubmitToken,
+	claim *flow.ClaimCondition) {
 	if c.token != nil || tokenRequired {
-		spent = &flow.SubmitToken{Made: resourceMade}
+		submitToken = &flow.SubmitToken{Made: resourceMade}
 		if c.token != nil {
-			spent.Spend = *c.token
+			submitToken.Spend = *c.token
 		}
-		spent.Caller, spent.Operation = c.caller(), operation
+		submitToken.Caller, submitToken.Operation = c.caller(), operation
 	}
 	if c.claim != nil {
-		claimed = flow.NewClaimCondition(c.caller(), *c.claim)
+		claim = flow.NewClaimCondition(c.caller(), *c.claim)
 	}
-	return spent, claimed
+	return submitToken, claim
 }
 
-// resourceMade names the resource in a response, or the response itself: that of Grab has the number of the order.
+// resourceMade returns the fields that identify the resource in a response. A response without a resource, such as that
+// of Grab, stands for it: it has the number of the order.
 func resourceMade(a flow.Result) map[string]string {
 	m := a.Response.(proto.Message).ProtoReflect()
 	names := named(m)
@@ -347,32 +349,32 @@ func (s *Mutations) life(c *call, p access.Policy) time.Duration {
 	return cmp.Or(c.keyLife, p.KeyLife, s.KeyLife)
 }
 
-// compressed is the first byte of a compressed answer. No protobuf message begins with a zero byte, because field
+// compressed is the first byte of a compressed response. No protobuf message begins with a zero byte, because field
 // numbers start at 1.
 const compressed = 0
 
-// compressAnswer compresses a large answer. One with 10,000 accounts has 2 MB, mostly repetitions.
-func compressAnswer(answer []byte) ([]byte, error) {
-	if len(answer) < compress.MinSize {
-		return answer, nil
+// compressResponse compresses a large response. One with 10,000 accounts has 2 MB, mostly repetitions.
+func compressResponse(response []byte) ([]byte, error) {
+	if len(response) < compress.MinSize {
+		return response, nil
 	}
-	b, err := compress.Append([]byte{compressed}, answer)
+	b, err := compress.Append([]byte{compressed}, response)
 	if err != nil {
-		return nil, fmt.Errorf("an answer: %w", err)
+		return nil, fmt.Errorf("compress a response: %w", err)
 	}
 	return b, nil
 }
 
-// decompressAnswer returns a recorded answer, byte for byte.
-func decompressAnswer(recorded []byte) ([]byte, error) {
+// decompressResponse returns a recorded response, byte for byte.
+func decompressResponse(recorded []byte) ([]byte, error) {
 	if len(recorded) == 0 || recorded[0] != compressed {
 		return recorded, nil
 	}
-	answer, err := compress.Decompress(recorded[1:])
+	response, err := compress.Decompress(recorded[1:])
 	if err != nil {
-		return nil, fmt.Errorf("a recorded answer: %w", err)
+		return nil, fmt.Errorf("decompress a recorded response: %w", err)
 	}
-	return answer, nil
+	return response, nil
 }
 
 // nextToken returns the token that follows the spent one, if the caller asked for it. A replay returns the same token,

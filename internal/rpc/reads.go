@@ -19,15 +19,11 @@ const (
 	// not wait for the reads of callers: follow-up tokens, due rows, lock queues, the tail of commits.
 	spareReads = 4
 	readWait   = 5 * time.Second // for a connection
-	// smallResponse and largeResponse are sizes in bytes. Responses are bounded above largeResponse, those of reads and
-	// of generated ids also above smallResponse. Medium ones must not wait behind large ones, so their memory is apart.
-	// Mutations with a medium response are bounded by the engine. A page has at most 17 MB.
-	smallResponse       = 4 << 10
+	// largeResponse is the size in bytes, as protobuf, above which responses are bounded. A page has at most 17 MB.
 	largeResponse       = 64 << 10
 	responseBytes       = 256 << 20 // of all tenants
 	responseTenantBytes = responseBytes / 4
-	generatedBytes      = responseBytes / 2 // for large responses of IdService.Generate
-	mediumBytes         = responseBytes / 2 // for medium responses
+	generatedBytes      = responseBytes / 2 // for the responses of IdService.Generate
 	// Watches share one query, but each occupies a connection of its caller and memory.
 	watches       = 800
 	watchesTenant = watches / 4
@@ -36,10 +32,10 @@ const (
 )
 
 // Reads bounds what the reads of one tenant take from those of others: connections of the pool, of which one tenant
-// gets at most three quarters, memory of responses that callers are slow to receive, and watches. One principal gets
-// half of what its tenant may have. Reads without room wait as in Admission, and are refused with BUSY.
+// gets at most three quarters, memory of large responses that callers are slow to receive, and watches. One principal
+// gets half of what its tenant may have. Reads without room wait as in Admission, and are refused with BUSY.
 type Reads struct {
-	connections, large, medium, generated, watches shares
+	connections, bytes, generated, watches shares
 }
 
 // shares are two limits: the share of a principal, then that of its tenant and the total.
@@ -84,21 +80,17 @@ func (h *share) release() {
 func NewReads(connections int, reg prometheus.Registerer) *Reads {
 	total := connections - spareReads
 	r := &Reads{connections: newShares(total, total*3/4, "reads at the same time", readWait),
-		large:     newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
-		medium:    newShares(mediumBytes, responseTenantBytes, "bytes of medium responses in flight", admitWait),
+		bytes:     newShares(responseBytes, responseTenantBytes, "bytes of large responses in flight", admitWait),
 		generated: newShares(generatedBytes, responseTenantBytes, "bytes of generated ids in flight", admitWait),
 		watches:   newShares(watches, watchesTenant, "streams at the same time", admitWait)}
-	reads, streams, large := r.connections.tenants, r.watches.tenants, r.large.tenants
-	medium, generated := r.medium.tenants, r.generated.tenants
-	reads.gauge(reg, "reads", "Reads in progress.", func() int { return reads.bytes })
+	reads, streams, bytes, generated := r.connections.tenants, r.watches.tenants, r.bytes.tenants, r.generated.tenants
+	reads.gauge(reg, "reads", "Reads in progress.", func() int { return reads.used })
 	reads.gauge(reg, "waiting_reads", "Reads that wait for a connection.", reads.waiting)
 	r.connections.principals.gauge(reg, "waiting_principals",
 		"Reads that wait for others of their principal to end.", r.connections.principals.waiting)
-	streams.gauge(reg, "watches", "Streams: of WatchEntries, and of Hold.", func() int { return streams.bytes })
-	large.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return large.bytes })
-	medium.gauge(reg, "medium_response_bytes", "Bytes of medium responses in flight: of 4 to 64 KiB, to reads.",
-		func() int { return medium.bytes })
-	generated.gauge(reg, "generated_bytes", "Bytes of generated ids in flight.", func() int { return generated.bytes })
+	streams.gauge(reg, "watches", "Streams: of WatchEntries, and of Hold.", func() int { return streams.used })
+	bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return bytes.used })
+	generated.gauge(reg, "generated_bytes", "Bytes of generated ids in flight.", func() int { return generated.used })
 	return r
 }
 
@@ -108,39 +100,32 @@ func (r *Reads) run(ctx context.Context, c *call,
 	if err = r.query(ctx, c.identity, func() error { res, err = read(); return err }); err != nil {
 		return nil, err
 	}
-	return res, r.admitResponse(ctx, c, res, smallResponse)
+	return res, r.admitResponse(ctx, c, res)
 }
 
-// admitResponse waits for memory for a response, unless it is reserved, or free up to some bytes. Returns faults BUSY,
-// NOT_RUN.
-func (r *Reads) admitResponse(ctx context.Context, c *call, res connect.AnyResponse, free int) error {
+// admitResponse waits for memory for a large response, unless it is reserved. Returns faults BUSY, NOT_RUN.
+func (r *Reads) admitResponse(ctx context.Context, c *call, res connect.AnyResponse) error {
 	if r == nil || c.request == nil || c.request.response != nil {
 		return nil
 	}
 	size := proto.Size(res.Any().(proto.Message))
-	if size <= c.intake.held() {
+	if size <= largeResponse || size <= c.intake.held() {
 		return nil
 	}
-	return r.enter(ctx, c, size, free, r.large)
+	return c.enter(ctx, r.bytes, size)
 }
 
-// reserve waits for the memory that generated ids will take. If it is large, it is not that of other responses, which
-// would wait behind a few calls for many ids. Returns faults BUSY, NOT_RUN.
+// reserve waits for the memory that generated ids will take. It is not that of other responses, which would wait behind
+// a few calls for many ids. Returns faults BUSY, NOT_RUN.
 func (r *Reads) reserve(ctx context.Context, c *call, bytes int) error {
-	if r == nil || c.request == nil {
+	if r == nil || c.request == nil || bytes <= largeResponse {
 		return nil
 	}
-	return r.enter(ctx, c, bytes, smallResponse, r.generated)
+	return c.enter(ctx, r.generated, bytes)
 }
 
-// enter waits for memory for a response: in these shares if it is large. Returns faults BUSY, NOT_RUN.
-func (r *Reads) enter(ctx context.Context, c *call, bytes, free int, of shares) error {
-	switch {
-	case bytes <= free:
-		return nil
-	case bytes <= largeResponse:
-		of = r.medium
-	}
+// enter waits for memory for the response. Returns faults BUSY, NOT_RUN.
+func (c *call) enter(ctx context.Context, of shares, bytes int) error {
 	h := &share{}
 	if err := of.enter(ctx, h, c.identity, bytes); err != nil {
 		return err

@@ -112,7 +112,7 @@ func respond(t *testing.T, timeout time.Duration, level connect.IdempotencyLevel
 		Authenticate: func(_ context.Context, key string) (access.Identity, error) {
 			return access.Identity{Tenant: int32(key[0] - '0'), Role: access.Read}, nil
 		}}
-	gate.Reads.large = newShares(80<<20, 40<<20, "bytes of large responses in flight", 20*time.Millisecond)
+	gate.Reads.bytes = newShares(80<<20, 40<<20, "bytes of large responses in flight", 20*time.Millisecond)
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().
 		ByName("GetAccount")
 	h := connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceGetAccountProcedure,
@@ -188,7 +188,7 @@ func (r *Reads) await(t *testing.T, inFlight bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
-		if bytes, _ := r.large.tenants.held(); bytes > 0 == inFlight {
+		if bytes, _ := r.bytes.tenants.held(); bytes > 0 == inFlight {
 			return
 		}
 		if ctx.Err() != nil {
@@ -250,63 +250,18 @@ func TestManyIDsAreNotMadeWithoutMemoryForThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &call{request: &request{}, identity: id}
-	if err := gate.Reads.enter(t.Context(), c, largeResponse+1, largeResponse, gate.Reads.large); err != nil {
+	if err := c.enter(t.Context(), gate.Reads.bytes, largeResponse+1); err != nil {
 		t.Errorf("a response that is not of ids: %v", err)
 	}
 	for want, r := range map[connect.Code]*idv1.GenerateRequest{
 		connect.CodeResourceExhausted: {Count: 410},
 		connect.CodeInvalidArgument:   {Count: 100_000, Prefix: "ORD"},
-		connect.CodeInternal:          {Count: 409}, // is made, since it is medium
+		connect.CodeInternal:          {Count: 409}, // is made
 	} {
 		_, err := idv1connect.NewIdServiceClient(s.Client(), s.URL).Generate(t.Context(), r)
 		if connect.CodeOf(err) != want {
 			t.Error(err)
 		}
-	}
-}
-
-// Without memory for medium responses, those of reads and of generated ids are refused, and no others.
-func TestMediumResponsesHaveMemoryOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	r, id := NewReads(18, nil), access.Identity{Tenant: 1}
-	r.medium.principals.maxWait = 20 * time.Millisecond
-	var others share
-	if err := r.medium.enter(t.Context(), &others, id, mediumBytes); err != nil {
-		t.Fatal(err)
-	}
-	of := func(bytes int) (*call, connect.AnyResponse) {
-		return &call{request: &request{}, identity: id, gate: &Gate{Reads: r}},
-			connect.NewResponse(&ledgerv1.Account{Code: strings.Repeat("x", bytes-8)})
-	}
-	for bytes, refused := range map[int]bool{smallResponse: false, smallResponse + 8: true, largeResponse: true,
-		largeResponse + 8: false} {
-		c, res := of(bytes)
-		_, err := r.run(t.Context(), c, func() (connect.AnyResponse, error) { return res, nil })
-		if fault.Is(err, fault.Busy) != refused || err != nil && !refused {
-			t.Errorf("a read of %d bytes: %v", bytes, err)
-		}
-	}
-	for ids, refused := range map[int]bool{25: false, 26: true, 409: true, 410: false} {
-		c, _ := of(smallResponse)
-		err := r.reserve(t.Context(), c, ids*idBytes)
-		if fault.Is(err, fault.Busy) != refused || err != nil && !refused {
-			t.Errorf("%d ids: %v", ids, err)
-		}
-	}
-	if c, res := of(largeResponse); c.admitResponse(t.Context(), res) != nil {
-		t.Error("a medium response of a mutation is refused")
-	}
-	others.release()
-	c, res := of(largeResponse)
-	if _, err := r.run(t.Context(), c, func() (connect.AnyResponse, error) { return res, nil }); err != nil {
-		t.Error(err)
-	}
-	if bytes, _ := r.medium.tenants.held(); bytes == 0 {
-		t.Error("a medium response does not count")
-	}
-	c.request.close()
-	if bytes, _ := r.medium.tenants.held(); bytes != 0 {
-		t.Errorf("%d bytes are left", bytes)
 	}
 }
 

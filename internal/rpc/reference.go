@@ -82,7 +82,7 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 
 // fitting reports whether the id in a result may be that of a field: hold_id takes hold_id, and the id of a hold.
 func fitting(field, result protoreflect.FieldDescriptor) bool {
-	thing, ok := strings.CutSuffix(string(field.Name()), "_id")
+	resource, ok := strings.CutSuffix(string(field.Name()), "_id")
 	if !ok {
 		return true
 	}
@@ -93,7 +93,7 @@ func fitting(field, result protoreflect.FieldDescriptor) bool {
 	case "reverses", "reversed_by":
 		of = "transfer"
 	}
-	return strings.HasSuffix(of, thing)
+	return strings.HasSuffix(of, resource)
 }
 
 // fill copies the value from the earlier result into the request. name is the value if the field names a row.

@@ -24,7 +24,7 @@ import (
 // PERMISSION_DENIED.
 func (c *call) permit(m proto.Message) error {
 	if problem := adminField(m); problem != "" && !c.identity.Role.Includes(access.Admin) {
-		return access.PermissionDenied.New("%s: the API key's role is %s, this needs admin", problem, c.identity.Role).
+		return access.PermissionDenied.New("%s: the caller's role is %s, this needs admin", problem, c.identity.Role).
 			WithField(problem, "needs the role admin")
 	}
 	if c.identity.Scopes == nil {
@@ -150,7 +150,7 @@ func (c *call) requireRoleOf(m proto.Message) error {
 // requireRole returns fault PERMISSION_DENIED if the caller's role is too low.
 func (c *call) requireRole(p permission) error {
 	if !p.allows(c.identity.Role) {
-		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, p.role)
+		return access.PermissionDenied.New("the caller's role is %s, the call needs %s", c.identity.Role, p.role)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func renderWork(r *work.Record) *pb.Work {
 		ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID, FirstRequestId: r.FirstRequestID,
 		CreateTime: timestamp(r.CreatedAt), BeginTime: timestamp(r.BegunAt),
 		SettleTime: timestamp(pg.OrZero(r.SettledAt)), SettledBy: pg.OrZero(r.SettledBy),
-		SettleRequestId: pg.OrZero(r.SettledRequestID), ExpireTime: timestamp(pg.OrZero(r.ExpiresAt)),
+		SettledRequestId: pg.OrZero(r.SettledRequestID), ExpireTime: timestamp(pg.OrZero(r.ExpiresAt)),
 		Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
 }
 

@@ -16,7 +16,7 @@ var (
 		Doc:  "The submit token was issued for another subject or purpose than the call names: the metadata lists which differs."})
 	Spent = fault.Define(fault.Reason{Name: "TOKEN_SPENT", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore, Show: true,
-		Doc: "The form was already submitted: the metadata names the first submit and its result. If it was refused (first_outcome), the next step is new_token."})
+		Doc: "The submit token was already spent: the metadata names the first submission and its result. If it was refused (first_outcome), the next step is new_token."})
 	Expired = fault.Define(fault.Reason{Name: "TOKEN_EXPIRED", Class: fault.BadRequest, Code: fault.FailedPrecondition,
 		Step: fault.NewToken, Show: true,
 		Doc: "The submit token expired before it was spent."})

@@ -108,7 +108,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 
 func load(l *db.TokenLockRow) (row, error) {
 	r := row{binding: binding{subject: pg.OrZero(l.Subject), purpose: pg.OrZero(l.Purpose),
-		life:            time.Duration(l.LifeMs) * time.Millisecond,
+		life:            pg.Milliseconds(l.LifeMs),
 		survivesRefusal: l.SurvivesRefusal}, state: l.State, issuedAt: l.IssuedAt, expiresAt: l.ExpiresAt,
 		forgetAt: l.ForgetAt, tid: l.Ctid,
 		spentAt: pg.OrZero(l.SpentAt), requestID: pg.OrZero(l.SpentRequestID), operation: pg.OrZero(l.Operation)}

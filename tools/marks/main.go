@@ -4,7 +4,7 @@
 //	go -C tools run ./marks .. [profile...]
 //
 // It parses Go source with go/parser, except generated files and testdata. Each profile is the coverage of a single
-// call, as `make journeys` writes it; its file name, without extension, names the call.
+// call, as `make marks` writes it; its file name, without extension, names the call.
 package main
 
 import (

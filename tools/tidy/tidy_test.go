@@ -114,3 +114,12 @@ func writeFile(t *testing.T, root, name, text string) {
 		t.Fatal(err)
 	}
 }
+
+func TestLayersNameFolders(t *testing.T) {
+	t.Parallel()
+	for dir := range layers {
+		if info, err := os.Stat(filepath.Join("../..", dir)); err != nil || !info.IsDir() {
+			t.Errorf("%s is no folder", dir)
+		}
+	}
+}

@@ -25,7 +25,7 @@ func (q *Queries) EpochHistory(ctx context.Context, db DBTX) (string, error) {
 const epochRead = `-- name: EpochRead :one
 
 select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce,
-    coalesce(l.began_at, 'epoch')::timestamptz as began_at
+    coalesce(l.begun_at, 'epoch')::timestamptz as begun_at
 from (select commit_epoch() as epoch) e
 left join commit_epochs l on l.epoch = e.epoch
 `
@@ -33,7 +33,7 @@ left join commit_epochs l on l.epoch = e.epoch
 type EpochReadRow struct {
 	Epoch   int32
 	Nonce   string
-	BeganAt time.Time
+	BegunAt time.Time
 }
 
 // Epochs of the database's history.
@@ -41,7 +41,7 @@ type EpochReadRow struct {
 func (q *Queries) EpochRead(ctx context.Context, db DBTX) (EpochReadRow, error) {
 	row := db.QueryRow(ctx, epochRead)
 	var i EpochReadRow
-	err := row.Scan(&i.Epoch, &i.Nonce, &i.BeganAt)
+	err := row.Scan(&i.Epoch, &i.Nonce, &i.BegunAt)
 	return i, err
 }
 
