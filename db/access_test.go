@@ -54,8 +54,8 @@ func TestServiceMayNotAdminister(t *testing.T) {
 	do(t, conn, "begin; savepoint s")
 	refused(t, conn, "insert into commit_epochs default values", "25000", "")
 	do(t, conn, "rollback")
-	do(t, conn, "insert into commit_epochs (began_at) values ('infinity') on conflict (epoch) do nothing")
-	if began := lines(t, conn, "select min(began_at)::text from commit_epochs"); began[0] == "infinity" {
+	do(t, conn, "insert into commit_epochs (begun_at) values ('infinity') on conflict (epoch) do nothing")
+	if began := lines(t, conn, "select min(begun_at)::text from commit_epochs"); began[0] == "infinity" {
 		t.Error("an epoch begins at infinity")
 	}
 }

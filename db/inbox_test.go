@@ -14,7 +14,7 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 	conn := connect(t, db.SuperDSN)
 	do(t, conn, "insert into access_tenants (tenant_id, name) values (1, 'demo')")
 	const message = `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder, fence, attempts,
-		max_attempts, backoff_ms, max_backoff_ms, received_at, started_at, principal, request_id, last_request_id, finished_at) values `
+		max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, principal, request_id, last_request_id, finished_at) values `
 	do(t, conn, message+"(1, 'g', 'm', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())")
 	do(t, conn, "insert into inbox_contents values (1, 'g', 'm', '', 'hello', now() + interval '1 day')")
 	const set = "update inbox_messages set "
@@ -34,7 +34,7 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 		"inbox_messages_retry_check":          set + "retry_at = now()",
 		"inbox_messages_finished_check":       set + "finished_at = null",
 		"inbox_messages_expires_check":        set + "state = 'dead', expires_at = now()",
-		"inbox_messages_error_check":          set + "error = repeat('x', 4097)",
+		"inbox_messages_failure_text_check":   set + "failure_text = repeat('x', 4097)",
 		"inbox_messages_result_check":         set + "result = repeat('x', 4097)",
 		"inbox_contents_pkey":                 "insert into inbox_contents values (1, 'g', 'm', '', 'x', now())",
 		"inbox_contents_content_check":        "update inbox_contents set content = convert_to(repeat('x', 1048577), 'UTF8')",

@@ -120,7 +120,7 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 			columns = "root, key_id, created_at, sealed_at"
 		}
 		if relation == "public.inbox_messages" {
-			columns = "tenant_id, consumer_group, message_id, part, state, error"
+			columns = "tenant_id, consumer_group, message_id, part, state, failure_text"
 		}
 		if relation == "public.inbox_contents" {
 			columns = "tenant_id, consumer_group, message_id, part, expires_at"

@@ -71,7 +71,7 @@ create table commit_epochs (
     nonce    text collate "C" not null default left(md5(gen_random_uuid()::text), 8),
     history  text collate "C" not null default commit_history(),
     timeline integer not null default commit_timeline(),
-    began_at timestamptz not null default clock_timestamp(),
+    begun_at timestamptz not null default clock_timestamp(),
     base     bigint not null,
     xid      xid not null default pg_current_xact_id()::xid,
     constraint commit_epochs_pkey primary key (epoch),
@@ -86,7 +86,7 @@ comment on column commit_epochs.nonce is
     'Distinguishes the epoch from one with the same number in another copy of the database.';
 comment on column commit_epochs.history is 'Result of commit_history.';
 comment on column commit_epochs.timeline is 'Result of commit_timeline.';
-comment on column commit_epochs.began_at is 'When a server first noticed the epoch.';
+comment on column commit_epochs.begun_at is 'When a server first noticed the epoch.';
 comment on column commit_epochs.base is
     'Added to the numbers of sequences, which never go back: at least 2^34 more than that of the epoch before, and up '
     'to 2^34 more at random. So epochs with the same number, in copies of the database that went different ways, '
@@ -111,7 +111,7 @@ begin
     if new.epoch > 1 then -- not random(), which setseed() decides
         new.base := new.base + (('x' || left(md5(gen_random_uuid()::text), 9))::bit(36)::bigint >> 2);
     end if;
-    new.began_at := clock_timestamp();
+    new.begun_at := clock_timestamp();
     return new;
 end
 $$;
@@ -397,7 +397,7 @@ create trigger commit_epochs_append_only before update or delete or truncate on 
     for each statement execute function commit_append_only();
 grant select on commit_epochs to ledgerd_app;
 -- Defaults and the triggers decide all columns: no login begins an epoch that Postgres does not know.
-grant insert (began_at) on commit_epochs to ledgerd_app;
+grant insert (begun_at) on commit_epochs to ledgerd_app;
 grant select on commit_epochs to ledgerd_audit;
 
 create table commit_counts (

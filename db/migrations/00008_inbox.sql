@@ -22,11 +22,11 @@ create table inbox_messages (
     backoff_ms       bigint not null,
     max_backoff_ms   bigint not null,
     retry_at         timestamptz,
-    error            text collate "C",
+    failure_text     text collate "C",
     result           text collate "C",
     life_ms          bigint,
     received_at      timestamptz not null,
-    started_at       timestamptz not null,
+    begun_at         timestamptz not null,
     finished_at      timestamptz,
     requeued_at      timestamptz,
     expires_at       timestamptz,
@@ -45,7 +45,7 @@ create table inbox_messages (
     constraint inbox_messages_retry_check check ((state = 'failed') = (retry_at is not null)),
     constraint inbox_messages_finished_check check ((state in ('succeeded', 'dead')) = (finished_at is not null)),
     constraint inbox_messages_expires_check check (state = 'succeeded' or expires_at is null),
-    constraint inbox_messages_error_check check (octet_length(error) <= 4096),
+    constraint inbox_messages_failure_text_check check (octet_length(failure_text) <= 4096),
     constraint inbox_messages_result_check check (octet_length(result) <= 4096)
 ) with (autovacuum_vacuum_scale_factor = 0.02);
 create unique index inbox_messages_id_key on inbox_messages (tenant_id, inbox_id);
@@ -73,11 +73,11 @@ comment on column inbox_messages.max_attempts is 'Attempts after which it is dea
 comment on column inbox_messages.backoff_ms is 'Backoff after the first failed attempt, in milliseconds.';
 comment on column inbox_messages.max_backoff_ms is 'Longest backoff, in milliseconds.';
 comment on column inbox_messages.retry_at is 'When a failed message may be processed again.';
-comment on column inbox_messages.error is 'Error of the last failed attempt.';
+comment on column inbox_messages.failure_text is 'Error of the last failed attempt.';
 comment on column inbox_messages.result is 'Result as given by the consumer.';
 comment on column inbox_messages.life_ms is 'How long the row is kept after success, in milliseconds; null: for ever.';
 comment on column inbox_messages.received_at is 'When it was first received: time of its batch.';
-comment on column inbox_messages.started_at is 'When the last attempt began.';
+comment on column inbox_messages.begun_at is 'When the last attempt began.';
 comment on column inbox_messages.finished_at is 'When it succeeded or died.';
 comment on column inbox_messages.requeued_at is 'When it was last requeued.';
 comment on column inbox_messages.expires_at is 'When the row expires; null: never.';
@@ -111,9 +111,9 @@ create view audit.inbox as
 select t.name as tenant, m.consumer_group, m.message_id, m.part, m.topic,
     case when m.expires_at <= now() then 'expired' when m.lease_expires_at <= now() then 'lapsed' else m.state end
         as state,
-    m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.retry_at, m.error,
+    m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.retry_at, m.failure_text,
     octet_length(m.result) as result_bytes,
-    m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at,
+    m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at,
     m.principal, m.request_id, m.last_request_id,
     encode(m.content_sha256, 'hex') as content_sha256,
     (select octet_length(c.content) from inbox_contents c
@@ -137,10 +137,10 @@ comment on column audit.inbox.lease_expires_at is 'End of the holder''s lease.';
 comment on column audit.inbox.attempts is 'Attempts since it was received or requeued.';
 comment on column audit.inbox.max_attempts is 'Attempts after which it is dead.';
 comment on column audit.inbox.retry_at is 'When a failed message may be processed again.';
-comment on column audit.inbox.error is 'Error of the last failed attempt.';
+comment on column audit.inbox.failure_text is 'Error of the last failed attempt.';
 comment on column audit.inbox.result_bytes is 'Size of the result that the consumer gave; null: it gave none.';
 comment on column audit.inbox.received_at is 'When it was first received.';
-comment on column audit.inbox.started_at is 'When the last attempt began.';
+comment on column audit.inbox.begun_at is 'When the last attempt began.';
 comment on column audit.inbox.finished_at is 'When it succeeded or died.';
 comment on column audit.inbox.requeued_at is 'When it was last requeued.';
 comment on column audit.inbox.expires_at is 'When the row expires; null: never.';
@@ -153,12 +153,13 @@ comment on column audit.inbox.inbox_id is 'Number of the row; inbox_id >> 14 is 
 
 grant select, insert, delete on inbox_messages, inbox_contents to ledgerd_app;
 grant update (inbox_id, topic, content_sha256, state, holder, fence, lease_expires_at, attempts, max_attempts,
-    backoff_ms, max_backoff_ms, retry_at, error, result, life_ms, received_at, started_at, finished_at, requeued_at,
+    backoff_ms, max_backoff_ms, retry_at, failure_text, result, life_ms, received_at, begun_at, finished_at,
+    requeued_at,
     expires_at, principal, request_id, last_request_id) on inbox_messages to ledgerd_app;
 grant update (content, expires_at) on inbox_contents to ledgerd_app;
 grant select (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state, holder, fence,
-    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, life_ms, received_at,
-    started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id) on inbox_messages
+    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, failure_text, life_ms, received_at,
+    begun_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id) on inbox_messages
     to ledgerd_audit;
 grant select on audit.inbox to ledgerd_audit;
 grant select (tenant_id, consumer_group, message_id, part, expires_at, content_sha256) on inbox_contents

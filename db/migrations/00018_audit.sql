@@ -58,7 +58,7 @@ grant insert (tenant_id, event_id, kind, name, before, after, recorded_at, princ
     on audit_events to ledgerd_app, ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
 grant usage on sequence audit_event_seq to ledgerd_admin;
-grant select, insert (began_at) on commit_epochs to ledgerd_admin;
+grant select, insert (begun_at) on commit_epochs to ledgerd_admin;
 grant select on audit_events, audit_event_seq to ledgerd_audit;
 
 create view audit.changes as
@@ -87,7 +87,7 @@ grant select on audit.changes to ledgerd_audit;
 reset role;
 
 -- +goose Down
-revoke select, insert (began_at) on commit_epochs from ledgerd_admin;
+revoke select, insert (begun_at) on commit_epochs from ledgerd_admin;
 drop view audit.changes;
 drop table audit_events;
 drop sequence audit_event_seq;

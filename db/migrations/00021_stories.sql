@@ -48,7 +48,7 @@ from (
         concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
     from inbox_messages
     union all
-    select tenant_id, last_request_id, greatest(started_at, finished_at, requeued_at), 'message changed', message_id,
+    select tenant_id, last_request_id, greatest(begun_at, finished_at, requeued_at), 'message changed', message_id,
         concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
     from inbox_messages where last_request_id <> request_id
     union all

@@ -100,7 +100,7 @@ func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string,
 	}
 	c.Log.Info("message failed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "attempts", m.Attempts,
 		"request_id", in.RequestID, "error", why)
-	return "failed", max(m.RetryAt.Sub(m.StartedAt), time.Millisecond)
+	return "failed", max(m.RetryAt.Sub(m.BegunAt), time.Millisecond)
 }
 
 // later postpones a message without counting an attempt.

@@ -28,14 +28,13 @@ func (r *Reader) Coupon(ctx context.Context, k Key) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	return viewOf(k.Tenant, db.CouponPageRow(row))
+	return viewOf(k.Tenant, db.CouponPageRow(row)), nil
 }
 
-func viewOf(tenant int32, r db.CouponPageRow) (View, error) {
-	m, err := metadata(r.Metadata)
+func viewOf(tenant int32, r db.CouponPageRow) View {
 	return View{Coupon{Key: Key{tenant, r.Code}, ID: r.CouponID, Campaign: r.Campaign, ExpiresAt: r.ExpiresAt,
-		Metadata: m, Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt},
-		State{State: r.State, Owner: pg.OrZero(r.Owner), Cause: r.Cause, ChangedAt: r.ChangedAt}}, err
+		Metadata: pg.Metadata(r.Metadata), Principal: r.Principal, RequestID: r.RequestID, CreatedAt: r.CreatedAt},
+		State{State: r.State, Owner: pg.OrZero(r.Owner), Cause: r.Cause, ChangedAt: r.ChangedAt}}
 }
 
 // Filter selects coupons. Empty texts match all; a campaign or an owner must be set.
@@ -49,7 +48,7 @@ func (r *Reader) Coupons(ctx context.Context, tenant int32, f Filter, size int, 
 				return f.page(ctx, d, tenant, before, n)
 			})
 		}, func(row *db.CouponPageRow) int64 { return row.CouponID },
-		func(row *db.CouponPageRow) (View, error) { return viewOf(tenant, *row) })
+		func(row *db.CouponPageRow) (View, error) { return viewOf(tenant, *row), nil })
 }
 
 func (f Filter) page(ctx context.Context, d pg.DB, tenant int32, before int64, n int32) (rows []db.CouponPageRow,

@@ -2,8 +2,6 @@ package coupon
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"time"
 
@@ -60,25 +58,12 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 			f := &found[i]
 			r := rows[f.N-1]
 			c := Coupon{Key: r.Key, ID: f.CouponID, Campaign: f.Campaign, ExpiresAt: f.ExpiresAt,
-				Principal: f.Principal, RequestID: f.RequestID, CreatedAt: f.CreatedAt}
-			if c.Metadata, err = metadata(f.Metadata); err != nil {
-				return err
-			}
+				Metadata: pg.Metadata(f.Metadata), Principal: f.Principal, RequestID: f.RequestID,
+				CreatedAt: f.CreatedAt}
 			tx.Load(r, c)
 		}
 		return err
 	})
-}
-
-// metadata reads a column that may be null.
-func metadata(text []byte) (m map[string]string, err error) {
-	if text == nil {
-		return nil, nil
-	}
-	if err := json.Unmarshal(text, &m); err != nil {
-		return nil, fmt.Errorf("read a coupon: %w", err)
-	}
-	return m, nil
 }
 
 // Issue makes a coupon, in a row that does not exist.

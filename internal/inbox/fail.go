@@ -10,10 +10,10 @@ type FailCommand struct {
 	Key Key
 	// Fence is the attempt's fence. 0 reports a failure without a Begin: the command records a new attempt and
 	// fails it.
-	Fence     int64
-	Error     string
-	Permanent bool
-	Delivery  Delivery // used without a fence
+	Fence       int64
+	FailureText string
+	Permanent   bool
+	Delivery    Delivery // used without a fence
 
 	row *row
 }
@@ -33,7 +33,7 @@ func (c *FailCommand) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.fail(tx.Now, c.Caller, c.Error, c.Permanent)
+	m.fail(tx.Now, c.Caller, c.FailureText, c.Permanent)
 	return *m, nil
 }
 
@@ -53,6 +53,6 @@ func (c *FailCommand) unbegun(tx *Tx) (any, error) {
 	}
 	m := tx.attempt(c.row, c.Caller, &c.Delivery)
 	m.Holder = c.Principal
-	m.fail(tx.Now, c.Caller, c.Error, c.Permanent)
+	m.fail(tx.Now, c.Caller, c.FailureText, c.Permanent)
 	return *m, nil
 }

@@ -150,7 +150,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	begun := must(t, e, &inbox.BeginCommand{Caller: caller, Key: k, Delivery: d, Holder: "me",
 		Lease: time.Minute}).(inbox.Begun)
 	failed := must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1, Principal: "other", RequestID: "r2"},
-		Key: k, Fence: begun.Message.Fence, Error: "why"}).(inbox.Message)
+		Key: k, Fence: begun.Message.Fence, FailureText: "why"}).(inbox.Message)
 	got, err := reader.Get(t.Context(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestMessagesRoundTrip(t *testing.T) {
 	if fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", failed) {
 		t.Errorf("\n%+v\n%+v", *got, failed)
 	}
-	if got.RequestID != "r1" || got.LastRequestID != "r2" || got.Principal != "worker" || got.Error != "why" {
+	if got.RequestID != "r1" || got.LastRequestID != "r2" || got.Principal != "worker" || got.FailureText != "why" {
 		t.Errorf("%+v", got)
 	}
 	for _, other := range []inbox.Key{{2, k.Group, k.ID, k.Part}, {1, "g", k.ID, k.Part}, {1, k.Group, "x", k.Part},
@@ -269,7 +269,7 @@ func TestPlansMadeOnEmptyTablesServeFullOnes(t *testing.T) {
 	}
 	exec(t, super, "analyze")
 	exec(t, super, `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder, fence, attempts, max_attempts,
-		backoff_ms, max_backoff_ms, received_at, started_at, finished_at, principal, request_id, last_request_id)
+		backoff_ms, max_backoff_ms, received_at, begun_at, finished_at, principal, request_id, last_request_id)
 		select 1, 'g', 'old' || i, '', -i, 't', 'succeeded', '', 1, 1, 1, 1, 1, now(), now(), now(), 'p', 'r', 'r' from generate_series(1, 100000) i`)
 	exec(t, super, "insert into inbox_contents select 1, 'g', 'old' || i, '', 'x', now() + interval '1 day' from generate_series(1, 100000) i")
 	if took := run("second"); took > 20*time.Second { // a sequential scan per row would take minutes
@@ -311,7 +311,7 @@ func TestANewMessageDoesNotShowTheExpiredContent(t *testing.T) {
 	must(t, e, &inbox.ReceiveCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d})
 	exec(t, pool, "update inbox_messages set expires_at = now() - interval '1 second'")
 	d.Content, d.Hash = nil, sum("new")
-	must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d, Error: "no"})
+	must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d, FailureText: "no"})
 	m, err := inbox.NewReader(pool).Get(t.Context(), k)
 	if err != nil || m.Content != nil {
 		t.Errorf("content %q, %v", m.Content, err)

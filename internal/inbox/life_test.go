@@ -88,7 +88,7 @@ func (p *paper) complete(fence int64) *inbox.CompleteCommand {
 }
 
 func (p *paper) fail(fence int64, permanent bool) *inbox.FailCommand {
-	return &inbox.FailCommand{Caller: caller, Key: key, Fence: fence, Error: "no", Permanent: permanent,
+	return &inbox.FailCommand{Caller: caller, Key: key, Fence: fence, FailureText: "no", Permanent: permanent,
 		Delivery: delivery()}
 }
 

@@ -69,11 +69,11 @@ type Message struct {
 	Backoff        time.Duration
 	MaxBackoff     time.Duration
 	RetryAt        time.Time
-	Error          string
+	FailureText    string
 	Result         string
 	Life           time.Duration
 	ReceivedAt     time.Time
-	StartedAt      time.Time
+	BegunAt        time.Time
 	FinishedAt     time.Time
 	RequeuedAt     time.Time
 	ExpiresAt      time.Time
@@ -117,7 +117,7 @@ func scatter(x uint64) uint64 {
 
 // fail ends an attempt with a failure.
 func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent bool) {
-	m.Error, m.LeaseExpiresAt, m.LastRequestID = why, time.Time{}, c.RequestID
+	m.FailureText, m.LeaseExpiresAt, m.LastRequestID = why, time.Time{}, c.RequestID
 	if permanent || m.Attempts >= m.MaxAttempts {
 		m.State, m.FinishedAt, m.RetryAt = Died, now, time.Time{}
 		return

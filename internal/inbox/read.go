@@ -33,8 +33,8 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 		Fence:          rows[0].Fence,
 		LeaseExpiresAt: rows[0].LeaseExpiresAt, Attempts: rows[0].Attempts, MaxAttempts: rows[0].MaxAttempts,
 		BackoffMs: rows[0].BackoffMs, MaxBackoffMs: rows[0].MaxBackoffMs, RetryAt: rows[0].RetryAt,
-		Error:  rows[0].Error,
-		Result: rows[0].Result, LifeMs: rows[0].LifeMs, ReceivedAt: rows[0].ReceivedAt, StartedAt: rows[0].StartedAt,
+		FailureText: rows[0].FailureText,
+		Result:      rows[0].Result, LifeMs: rows[0].LifeMs, ReceivedAt: rows[0].ReceivedAt, BegunAt: rows[0].BegunAt,
 		FinishedAt: rows[0].FinishedAt, RequeuedAt: rows[0].RequeuedAt, ExpiresAt: rows[0].ExpiresAt,
 		Principal: rows[0].Principal,
 		RequestID: rows[0].RequestID, LastRequestID: rows[0].LastRequestID})
@@ -131,8 +131,8 @@ func pageRow(tenant int32, r db.MessagePageRow) *Message {
 			Attempts:       r.Attempts, MaxAttempts: r.MaxAttempts, BackoffMs: r.BackoffMs,
 			MaxBackoffMs: r.MaxBackoffMs,
 			RetryAt:      r.RetryAt,
-			Error:        r.Error, Result: r.Result, LifeMs: r.LifeMs, ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt,
-			FinishedAt: r.FinishedAt,
+			FailureText:  r.FailureText, Result: r.Result, LifeMs: r.LifeMs, ReceivedAt: r.ReceivedAt,
+			BegunAt: r.BegunAt, FinishedAt: r.FinishedAt,
 			RequeuedAt: r.RequeuedAt, ExpiresAt: r.ExpiresAt, Principal: r.Principal, RequestID: r.RequestID,
 			LastRequestID: r.LastRequestID})
 	return &m

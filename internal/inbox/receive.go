@@ -46,7 +46,7 @@ func refuse(m *Message, now time.Time) error {
 		return about(Duplicate.New("message %s was already processed", m.ID), m).With("first_request_id",
 			m.LastRequestID)
 	case m.State == Died:
-		return about(Dead.New("message %s is dead: %s", m.ID, m.Error), m)
+		return about(Dead.New("message %s is dead: %s", m.ID, m.FailureText), m)
 	case m.State == Processing && m.LeaseExpiresAt.After(now):
 		return about(Busy.New("message %s is being processed by %s", m.ID, m.Holder), m).
 			After(m.LeaseExpiresAt.Sub(now))

@@ -122,7 +122,7 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	}
 	m.Fence = max(m.Fence+1, tx.Now.UnixMicro())
 	m.Attempts++
-	m.StartedAt, m.LastRequestID = tx.Now, c.RequestID
+	m.BegunAt, m.LastRequestID = tx.Now, c.RequestID
 	m.LeaseExpiresAt, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
 	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Life = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Life
 	return m
@@ -184,11 +184,11 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 		arg.BackoffMs = append(arg.BackoffMs, m.Backoff.Milliseconds())
 		arg.MaxBackoffMs = append(arg.MaxBackoffMs, m.MaxBackoff.Milliseconds())
 		arg.RetryAt = append(arg.RetryAt, m.RetryAt)
-		arg.Errors = append(arg.Errors, m.Error)
+		arg.FailureTexts = append(arg.FailureTexts, m.FailureText)
 		arg.Results = append(arg.Results, m.Result)
 		arg.LifeMs = append(arg.LifeMs, m.Life.Milliseconds())
 		arg.ReceivedAt = append(arg.ReceivedAt, m.ReceivedAt)
-		arg.StartedAt = append(arg.StartedAt, m.StartedAt)
+		arg.BegunAt = append(arg.BegunAt, m.BegunAt)
 		arg.FinishedAt = append(arg.FinishedAt, m.FinishedAt)
 		arg.RequeuedAt = append(arg.RequeuedAt, m.RequeuedAt)
 		arg.ExpiresAt = append(arg.ExpiresAt, m.ExpiresAt)
@@ -202,11 +202,9 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 func messageOf(k Key, r db.MessageLockRow) Message {
 	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentSha256, State: r.State, Holder: r.Holder,
 		Fence: r.Fence, LeaseExpiresAt: pg.OrZero(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts,
-		Backoff: ms(r.BackoffMs), MaxBackoff: ms(r.MaxBackoffMs), RetryAt: pg.OrZero(r.RetryAt),
-		Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Life: ms(pg.OrZero(r.LifeMs)),
-		ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: pg.OrZero(r.FinishedAt),
-		RequeuedAt: pg.OrZero(r.RequeuedAt), ExpiresAt: pg.OrZero(r.ExpiresAt), Principal: r.Principal,
-		RequestID: r.RequestID, LastRequestID: r.LastRequestID}
+		Backoff: pg.Milliseconds(r.BackoffMs), MaxBackoff: pg.Milliseconds(r.MaxBackoffMs),
+		RetryAt: pg.OrZero(r.RetryAt), FailureText: pg.OrZero(r.FailureText), Result: pg.OrZero(r.Result),
+		Life: pg.Milliseconds(pg.OrZero(r.LifeMs)), ReceivedAt: r.ReceivedAt, BegunAt: r.BegunAt,
+		FinishedAt: pg.OrZero(r.FinishedAt), RequeuedAt: pg.OrZero(r.RequeuedAt), ExpiresAt: pg.OrZero(r.ExpiresAt),
+		Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
 }
-
-func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

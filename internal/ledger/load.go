@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -141,7 +140,7 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 			name := tx.nameList[r.N-1]
 			name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
 				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
-				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: pg.Metadata(r.Metadata),
 				RequestID: r.RequestID}
 		}
 		return err
@@ -163,7 +162,7 @@ func (tx *Tx) lookupTransfersByID(p *commit.Pipe) {
 			ref := refs[r.N-1]
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
 				RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
-				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: pg.Metadata(r.Metadata),
 				RequestID: r.RequestID}
 			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
 				ref.t = n.t // one object per transfer
@@ -223,8 +222,8 @@ func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold 
 	return &Hold{Tenant: tenant, ID: id, BizNo: bizNo, AccountID: r.AccountID, From: r.Code, Asset: r.Asset,
 		Scale: uint8(r.Scale), To: r.ToCode, Form: pg.OrZero(r.Form), Amount: r.Amount, Captured: r.Captured,
 		State: r.State,
-		Life:  time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt,
-		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+		Life:  pg.Milliseconds(r.LifeMs), ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt,
+		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: pg.Metadata(r.Metadata), RequestID: r.RequestID}
 }
 
 // keepHold returns one object per hold, however often the hold is loaded.
@@ -238,17 +237,6 @@ func (tx *Tx) keepHold(h *Hold) *Hold {
 	}
 	tx.holds[k] = h
 	return h
-}
-
-func readMetadata(b []byte) map[string]string {
-	if len(b) == 0 {
-		return nil
-	}
-	var m map[string]string
-	if json.Unmarshal(b, &m) != nil {
-		return nil // not written by ledgerd: shown as empty
-	}
-	return m
 }
 
 // Resolve reads rows that depend on found rows: the entries of existing transfers, the due holds of the locked
@@ -400,7 +388,7 @@ func (tx *Tx) resolveDetails(p *commit.Pipe) {
 		rows, err := q.AccountDetailLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			a := found[r.N-1]
-			a.Metadata, a.CreatedAt = readMetadata(r.Metadata), r.CreatedAt
+			a.Metadata, a.CreatedAt = pg.Metadata(r.Metadata), r.CreatedAt
 		}
 		return err
 	})

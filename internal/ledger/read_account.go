@@ -83,7 +83,7 @@ func accountOf(tenant int32, r db.AccountPageRow) Account {
 		Kind:  r.Kind,
 		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
 		LastEntryAt: pg.OrZero(r.LastEntryAt), NextExpiryAt: pg.OrZero(r.NextExpiryAt),
-		Metadata:  readMetadata(r.Metadata),
+		Metadata:  pg.Metadata(r.Metadata),
 		CreatedAt: r.CreatedAt}
 }
 

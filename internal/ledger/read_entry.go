@@ -142,6 +142,6 @@ func lineOf(code, asset string, a db.BalanceReadRow, r db.EntryPageRow) Statemen
 			TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
 			After:      r.BalanceAfter,
 			RecordedAt: r.RecordedAt, EffectiveAt: pg.OrZero(r.EffectiveAt)},
-		BizNo: r.BizNo, Type: r.Type, Metadata: readMetadata(r.Metadata),
+		BizNo: r.BizNo, Type: r.Type, Metadata: pg.Metadata(r.Metadata),
 	}
 }

@@ -157,7 +157,7 @@ func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
 	return &Transfer{Tenant: tenant, ID: r.TransferID, BizNo: r.BizNo, Type: r.Type, RecordedAt: r.RecordedAt,
 		EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID), HoldID: pg.OrZero(r.HoldID),
 		Forms:    pg.OrZero(r.Forms),
-		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+		Metadata: pg.Metadata(r.Metadata), RequestID: r.RequestID}
 }
 
 // entriesMax is the approximate number of entries on a page; a single transfer may have 2,000.

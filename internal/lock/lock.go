@@ -6,6 +6,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // maxWaiters bounds a queue.
@@ -31,7 +32,7 @@ func (l *lock) view() Lock {
 		return Lock{Name: l.Key.Name}
 	}
 	return Lock{Name: l.Key.Name, Principal: v.Principal, Holder: v.Holder, Fence: v.Fence, Holds: int(v.Holds),
-		Lease: millis(v.LeaseMs), AcquiredAt: v.AcquiredAt, ExpiresAt: v.ExpiresAt, RequestID: v.RequestID}
+		Lease: pg.Milliseconds(v.LeaseMs), AcquiredAt: v.AcquiredAt, ExpiresAt: v.ExpiresAt, RequestID: v.RequestID}
 }
 
 // AcquireParams describe the lock to acquire and the lease.
@@ -84,7 +85,7 @@ func (c *AcquireCommand) Apply(tx *Tx) (any, error) {
 	if held && c.Reentrant && l.Value.Holder == c.Holder && l.Value.Principal == c.Principal {
 		v := tx.Change(l.Row)
 		v.Holds++
-		extend(v, tx.Now, max(c.Lease, millis(v.LeaseMs))) // never shorten a lease that the holder relies on
+		extend(v, tx.Now, max(c.Lease, pg.Milliseconds(v.LeaseMs))) // never shorten a lease that the holder relies on
 		return Acquired{Lock: l.view()}, nil
 	}
 	first := tx.head(l)
@@ -129,7 +130,7 @@ func (c *RenewCommand) Apply(tx *Tx) (any, error) {
 	if !tx.held(l) || l.Value.Fence != c.Fence {
 		return nil, lost(tx, l, c.Fence)
 	}
-	extend(tx.Change(l.Row), tx.Now, cmp.Or(c.Lease, millis(l.Value.LeaseMs)))
+	extend(tx.Change(l.Row), tx.Now, cmp.Or(c.Lease, pg.Milliseconds(l.Value.LeaseMs)))
 	return l.view(), nil
 }
 
@@ -137,11 +138,11 @@ func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
 	switch {
 	case tx.held(l) && l.Value.Fence != fence:
-		f.With("now", "held by another")
+		f.With("state", "held by another")
 	case l.Exists && l.Value.Fence == fence && l.Value.State == stateHeld:
-		f.With("now", "lapsed").With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))
+		f.With("state", "lapsed").With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))
 	default:
-		f.With("now", "free")
+		f.With("state", "free")
 	}
 	return f
 }

@@ -221,7 +221,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	})
 	// The lock is still free and its row exists; the lease is lost all the same.
 	err := p.renew("a", a.Fence)
-	if f := fault.Of(err); !fault.Is(err, lock.Lost) || f.Metadata["now"] != "lapsed" {
+	if f := fault.Of(err); !fault.Is(err, lock.Lost) || f.Metadata["state"] != "lapsed" {
 		t.Errorf("renewed late: %v", err)
 	}
 	if _, err := p.release("b", b.Fence); !fault.Is(err, lock.Lost) {
@@ -232,7 +232,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 		t.Errorf("taken over: %+v", next)
 	}
 	for _, fence := range []int64{c.Fence, next.Fence + 1000} {
-		if err := p.renew("c", fence); fault.Of(err).Metadata["now"] != "held by another" {
+		if err := p.renew("c", fence); fault.Of(err).Metadata["state"] != "held by another" {
 			t.Errorf("renewed under %d after the takeover under %d: %v", fence, next.Fence, err)
 		}
 	}

@@ -3,7 +3,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,11 +26,9 @@ func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
 		return Lock{Name: k.Name, Waiters: int(n)}, err
 	}
 	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
-		Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID,
+		Lease: pg.Milliseconds(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID,
 		Waiters: int(l.Waiters)}, err
 }
-
-func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // List returns the currently held locks whose names begin with a prefix, ordered by name. The token is the next
 // token of the previous page. Returns fault PAGE_TOKEN_INVALID.
@@ -43,6 +40,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int
 		}, func(l *db.LockPageRow) string { return l.Name },
 		func(l *db.LockPageRow) (Lock, error) {
 			return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
-				Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID}, nil
+				Lease: pg.Milliseconds(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt,
+				RequestID: l.RequestID}, nil
 		})
 }

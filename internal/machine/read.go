@@ -83,7 +83,7 @@ func instanceGet(ctx context.Context, d db.DBTX, k Key) (Instance, error) {
 func instanceOf(tenant int32, r db.InstancePageRow) Instance {
 	return Instance{Key: Key{tenant, r.Machine, r.Key}, ID: r.InstanceID, Version: r.Version, State: r.State,
 		CameFrom: r.CameFrom, Revision: r.Revision, Cause: r.Cause, Owner: pg.OrZero(r.Owner),
-		OwnTimer: time.Duration(pg.OrZero(r.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(r.TimerAt),
+		OwnTimer: pg.Milliseconds(pg.OrZero(r.TimerMs)), TimerAt: pg.OrZero(r.TimerAt),
 		TimerTo: pg.OrZero(r.TimerTo), CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt}.At(r.Now)
 }
 

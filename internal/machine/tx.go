@@ -117,7 +117,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 			tx.Load(r, stored{hash: hash(f.DefinitionHash), Instance: Instance{Key: r.Key, ID: f.InstanceID,
 				Version: f.Version, State: f.State, CameFrom: f.CameFrom, Revision: f.Revision, Cause: f.Cause,
 				Owner:    pg.OrZero(f.Owner),
-				OwnTimer: time.Duration(pg.OrZero(f.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(f.TimerAt),
+				OwnTimer: pg.Milliseconds(pg.OrZero(f.TimerMs)), TimerAt: pg.OrZero(f.TimerAt),
 				TimerTo: pg.OrZero(f.TimerTo), CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt}})
 		}
 		return err

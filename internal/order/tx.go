@@ -119,11 +119,11 @@ func (tx *Tx) read(r *Row, f db.OrderLookupRow) error {
 // read converts a row to an order.
 func read(k Key, r db.OrderLookupRow) (Order, error) {
 	scale := uint8(r.Scale)
-	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: pg.Milliseconds(r.LifeMs), Principal: r.Principal,
+	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: pg.Milliseconds(pg.OrZero(r.LifeMs)), Principal: r.Principal,
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt,
 		Facts: Facts{Machine: r.Machine, Subject: r.Subject, Asset: r.Asset,
 			Amount: amount.NewDecimal(r.Amount, scale), Payee: pg.OrZero(r.Payee),
-			PayWithin: pg.Milliseconds(r.PayWithinMs), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}
+			PayWithin: pg.Milliseconds(pg.OrZero(r.PayWithinMs)), Reserve: r.Reserve, Coupon: pg.OrZero(r.Coupon)}}
 	if r.Sale != nil {
 		o.Sale = &Sale{*r.Sale, int32(pg.OrZero(r.SaleUnit)), r.Once}
 	}
@@ -131,7 +131,7 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 		o.Balance = &Balance{*r.BalanceAccount, amount.NewDecimal(*r.BalanceAmount, scale)}
 	}
 	if r.PurchaseWindowMs != nil {
-		o.Purchase = &Purchase{Window: pg.Milliseconds(r.PurchaseWindowMs)}
+		o.Purchase = &Purchase{Window: pg.Milliseconds(pg.OrZero(r.PurchaseWindowMs))}
 		if err := decode(r.PurchaseParts, &o.Purchase.Parts); err != nil {
 			return o, err
 		}

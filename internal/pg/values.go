@@ -25,8 +25,18 @@ func OrZero[T any](p *T) (v T) {
 	return *p
 }
 
-// Milliseconds converts a nullable column of milliseconds: null becomes 0.
-func Milliseconds(n *int64) time.Duration { return time.Duration(OrZero(n)) * time.Millisecond }
+// Milliseconds converts a column of milliseconds.
+func Milliseconds[N int32 | int64](n N) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// Metadata reads a column of names and values that JSON wrote: null becomes nil, and so does what is not an object of
+// texts.
+func Metadata(b []byte) map[string]string {
+	var m map[string]string
+	if json.Unmarshal(b, &m) != nil || len(m) == 0 {
+		return nil
+	}
+	return m
+}
 
 // JSON returns names and values as a statement stores them. None is null.
 func JSON(m map[string]string) []byte {

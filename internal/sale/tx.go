@@ -113,10 +113,10 @@ func saleOf(r db.SalePageRow) (Sale, error) {
 		ClosesAt: pg.OrZero(r.ClosesAt)}
 	if r.Campaign == nil {
 		s.Order = &Order{Asset: pg.OrZero(r.Asset), Amount: pg.OrZero(r.Amount), Payee: pg.OrZero(r.Payee),
-			PayWithin: pg.Milliseconds(r.PayWithinMs), Machine: pg.OrZero(r.Machine)}
+			PayWithin: pg.Milliseconds(pg.OrZero(r.PayWithinMs)), Machine: pg.OrZero(r.Machine)}
 		return s, nil
 	}
-	s.Coupon = &Coupon{Campaign: *r.Campaign, Life: pg.Milliseconds(r.CouponLifeMs)}
+	s.Coupon = &Coupon{Campaign: *r.Campaign, Life: pg.Milliseconds(pg.OrZero(r.CouponLifeMs))}
 	if r.Metadata != nil {
 		if err := json.Unmarshal(r.Metadata, &s.Coupon.Metadata); err != nil {
 			return s, fmt.Errorf("read a sale: %w", err)

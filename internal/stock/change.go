@@ -112,9 +112,9 @@ func (c *ChangeCommand) unsell(tx *Tx) error {
 		return ReservationNotSold.New("reservation %s of item %s is %s", c.ReservationNo, c.Item, old.State).
 			With("reservation_no", c.ReservationNo).With("state", old.State)
 	}
-	if left := old.Quantity - old.Unsold; c.Quantity > left {
-		return UnsellExceedsSold.New("only %d units of reservation %s are still sold", left, c.ReservationNo).
-			With("reservation_no", c.ReservationNo).With("left", left)
+	if remaining := old.Quantity - old.Unsold; c.Quantity > remaining {
+		return UnsellExceedsSold.New("only %d units of reservation %s are still sold", remaining, c.ReservationNo).
+			With("reservation_no", c.ReservationNo).With("remaining", remaining)
 	}
 	tx.reservations.Change(c.sold).Unsold += c.Quantity
 	old.spread(old.Unsold, c.Quantity, func(n int16, units int64) {

@@ -1,7 +1,6 @@
 package stock
 
 import (
-	"encoding/json"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -49,7 +48,7 @@ func pageRow(no string, r db.ReservationLookupRow) db.ReservationPageRow {
 func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
 	return Reservation{ID: r.ReservationID, Item: k.Item, ReservationNo: r.ReservationNo, Quantity: r.Quantity,
 		Unsold: r.Unsold, State: r.State, Ref: pg.OrZero(r.Ref),
-		Life:      time.Duration(pg.OrZero(r.LifeMs)) * time.Millisecond,
+		Life:      pg.Milliseconds(pg.OrZero(r.LifeMs)),
 		CreatedAt: r.CreatedAt, ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
 		Principal: r.Principal, RequestID: r.RequestID, closedPrincipal: pg.OrZero(r.ClosedPrincipal),
 		closedRequestID: pg.OrZero(r.ClosedRequestID),
@@ -92,19 +91,11 @@ func (tx *Tx) lookupDetails(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.DetailLookup(p.Context(), d, arg)
 		for _, r := range rows {
-			tx.details.Load(wanted[r.N-1], Details{Label: r.Label, Metadata: readMetadata(r.Metadata),
+			tx.details.Load(wanted[r.N-1], Details{Label: r.Label, Metadata: pg.Metadata(r.Metadata),
 				CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt})
 		}
 		return err
 	})
-}
-
-func readMetadata(b []byte) map[string]string {
-	var m map[string]string
-	if json.Unmarshal(b, &m) != nil || len(m) == 0 {
-		return nil // not written by ledgerd: shown as empty
-	}
-	return m
 }
 
 // maxExpiries is the approximate number of reservations that expire in one batch.

@@ -189,7 +189,7 @@ func (m *model) change(c *stock.ChangeCommand) string {
 		case r.state != stock.Sold:
 			return "RESERVATION_NOT_SOLD state=" + r.state
 		case r.unsold+c.Quantity > r.quantity:
-			return fmt.Sprintf("UNSELL_EXCEEDS_SOLD left=%d", r.quantity-r.unsold)
+			return fmt.Sprintf("UNSELL_EXCEEDS_SOLD remaining=%d", r.quantity-r.unsold)
 		}
 		r.unsold += c.Quantity
 		i.Sold -= c.Quantity

@@ -120,7 +120,7 @@ func (s *shop) wants(c command, want string) {
 func ended(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
 		end := f.Reason.Name
-		for _, name := range []string{"available", "state", "left", "differs", "segments"} {
+		for _, name := range []string{"available", "state", "remaining", "differs", "segments"} {
 			if f.Metadata[name] != "" {
 				end += " " + name + "=" + f.Metadata[name]
 			}

@@ -31,7 +31,7 @@ func (r *Reader) Item(ctx context.Context, k ItemKey) (Item, error) {
 }
 
 func itemOf(tenant int32, r db.ItemPageRow) Item {
-	return Item{ItemKey{tenant, r.Item}, Details{Label: r.Label, Metadata: readMetadata(r.Metadata),
+	return Item{ItemKey{tenant, r.Item}, Details{Label: r.Label, Metadata: pg.Metadata(r.Metadata),
 		CreatedAt: r.CreatedAt, ChangedAt: r.ChangedAt},
 		Counts{r.Available, r.Reserved, r.Sold, r.Stocked}, int(r.Segments), r.Strategy}
 }

@@ -44,7 +44,7 @@ var (
 		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or expired."})
 	UnsellExceedsSold = fault.Define(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those left."})
+		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those that remain."})
 )
 
 func itemNotFound(name string) error {

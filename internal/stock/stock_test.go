@@ -113,7 +113,7 @@ func TestNoMoreComesBackThanWasSold(t *testing.T) {
 	s.wants(unsell("tea", "1", "a", 3), "1: unsell 3 of 10")
 	s.wants(unsell("tea", "1", "a", 3), "1: unsell 3 of 10, existed")
 	s.wants(unsell("tea", "1", "b", 3), "CHANGE_EXISTS_DIFFERENT differs=reservation_no")
-	s.wants(unsell("tea", "2", "a", 3), "UNSELL_EXCEEDS_SOLD left=2")
+	s.wants(unsell("tea", "2", "a", 3), "UNSELL_EXCEEDS_SOLD remaining=2")
 	s.wants(unsell("tea", "2", "a", 2), "2: unsell 2 of 10")
 	s.wants(deduct("tea", "a", 5), "a: 5 sold, 5 unsold, existed")
 	s.wants(unsell("tea", "3", "b", 1), "RESERVATION_NOT_SOLD state=reserved")

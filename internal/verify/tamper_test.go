@@ -118,7 +118,7 @@ var tamperings = []struct {
 	{"postings are relabelled", `update ledger_entries set posting = 2 where tenant_id = 1 and posting = 1 and transfer_id = ` + pay,
 		[]string{"ledger_transfers_have_entries"}, []string{"postings=2 (should be 3)"}},
 	{"a message of the inbox is forged", `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder,
-			fence, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, started_at, finished_at, principal, request_id, last_request_id)
+			fence, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, finished_at, principal, request_id, last_request_id)
 		values (1, 'g', 'forged', '', 16384000000 + 1, 't', 'succeeded', 'me', 1, 1, 10, 1, 1, now(), now(), now(), 'me', 'r', 'r')`,
 		[]string{"inbox_messages_belong"}, []string{"message_id=forged", `problem="no batch made it"`}},
 	{"a content is left in the inbox", `insert into inbox_contents values (1, 'g', 'left', '', 'x', now())`,

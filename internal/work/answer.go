@@ -16,12 +16,12 @@ type Header struct {
 
 // Answer is the caller's recorded answer to a piece of work.
 type Answer struct {
-	Status  int32
-	Headers []Header
-	bytes   int    // uncompressed size of the body
-	body    []byte // compressed if packed
-	packed  bool
-	sum     [sha256.Size]byte
+	Status     int32
+	Headers    []Header
+	bytes      int    // uncompressed size of the body
+	body       []byte // compressed if compressed
+	compressed bool
+	sum        [sha256.Size]byte
 }
 
 // NewAnswer makes an answer to record; it compresses large bodies.
@@ -36,14 +36,14 @@ func NewAnswer(status int32, headers []Header, body []byte) (*Answer, error) {
 		return nil, fmt.Errorf("record an answer: %w", err)
 	}
 	if len(small) < len(body) {
-		a.body, a.packed = small, true
+		a.body, a.compressed = small, true
 	}
 	return a, nil
 }
 
 // Body returns the original body, byte for byte.
 func (a *Answer) Body() ([]byte, error) {
-	if !a.packed {
+	if !a.compressed {
 		return a.body, nil
 	}
 	body, err := compress.Decompress(a.body)

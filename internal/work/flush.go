@@ -49,7 +49,7 @@ func addAnswer(a *db.WorkInsertParams, w *work) {
 	a.Statuses = append(a.Statuses, x.Status)
 	a.Headers = append(a.Headers, encodeHeaders(x.Headers))
 	a.Bodies = append(a.Bodies, pg.NotNil(x.body))
-	a.BodyCompressed = append(a.BodyCompressed, x.packed)
+	a.BodyCompressed = append(a.BodyCompressed, x.compressed)
 	a.BodyBytes = append(a.BodyBytes, int32(x.bytes))
 	a.AnswerHashes = append(a.AnswerHashes, pg.NotNil(w.answerHash))
 }

@@ -50,7 +50,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 			return nil, fmt.Errorf("read the headers of a recorded answer: %w", err)
 		}
 		rec.Answer = &Answer{Status: pg.OrZero(row.Status), Headers: headers, bytes: int(pg.OrZero(row.BodyBytes)),
-			body: row.Body, packed: row.BodyCompressed}
+			body: row.Body, compressed: row.BodyCompressed}
 	}
 	return rec, nil
 }

@@ -1,8 +1,6 @@
 package work
 
 import (
-	"time"
-
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
@@ -80,8 +78,8 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 
 func workOf(r *db.WorkLockRow) work {
 	w := work{fingerprint: r.Fingerprint, bound: r.Fingerprint != nil, state: State(r.State), fence: r.Fence,
-		attempt: r.Attempt, lease: time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed,
-		life: time.Duration(r.LifeMs) * time.Millisecond, principal: r.Principal, requestID: r.RequestID,
+		attempt: r.Attempt, lease: pg.Milliseconds(r.LeaseMs), parkLapsed: r.ParkLapsed,
+		life: pg.Milliseconds(r.LifeMs), principal: r.Principal, requestID: r.RequestID,
 		firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt, answerHash: r.AnswerHash,
 		tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseExpiresAt), settledAt: pg.OrZero(r.SettledAt),
 		expiresAt: pg.OrZero(r.ExpiresAt)}

@@ -3,7 +3,7 @@
 -- name: EpochRead :one
 -- The present epoch. An empty nonce means that no server has recorded it yet.
 select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce,
-    coalesce(l.began_at, 'epoch')::timestamptz as began_at
+    coalesce(l.begun_at, 'epoch')::timestamptz as begun_at
 from (select commit_epoch() as epoch) e
 left join commit_epochs l on l.epoch = e.epoch;
 

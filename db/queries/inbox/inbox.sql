@@ -21,8 +21,8 @@ cross join lateral (
 -- name: MessageLock :many
 -- Locks messages in the order of the arrays, which callers sort by tenant, group, id and part.
 select u.n::integer as n, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at,
-    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms,
-    m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.failure_text, m.result, m.life_ms,
+    m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id
 from (
     select generate_subscripts(@message_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -31,8 +31,8 @@ from (
 ) u
 cross join lateral (
     select l.inbox_id, l.topic, l.content_sha256, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
-        l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.life_ms, l.received_at,
-        l.started_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
+        l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.failure_text, l.result, l.life_ms, l.received_at,
+        l.begun_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
     from inbox_messages l
     where l.tenant_id = u.tenant_id and l.consumer_group = u.consumer_group and l.message_id = u.message_id
         and l.part = u.part
@@ -42,12 +42,12 @@ cross join lateral (
 
 -- name: MessageInsert :exec
 insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state,
-    holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result,
-    life_ms, received_at, started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
+    holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, failure_text, result,
+    life_ms, received_at, begun_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
 select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_sha256, ''),
     u.state, u.holder, u.fence, nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts,
-    u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''),
-    nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.started_at,
+    u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.failure_text, ''),
+    nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.begun_at,
     nullif(u.finished_at, '0001-01-01 00:00:00+00'), nullif(u.requeued_at, '0001-01-01 00:00:00+00'),
     nullif(u.expires_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id, u.last_request_id
 from (
@@ -59,8 +59,9 @@ from (
         unnest(@lease_expires_at::timestamptz[]) as lease_expires_at, unnest(@attempts::integer[]) as attempts,
         unnest(@max_attempts::integer[]) as max_attempts, unnest(@backoff_ms::bigint[]) as backoff_ms,
         unnest(@max_backoff_ms::bigint[]) as max_backoff_ms, unnest(@retry_at::timestamptz[]) as retry_at,
-        unnest(@errors::text[]) as error, unnest(@results::text[]) as result, unnest(@life_ms::bigint[]) as life_ms,
-        unnest(@received_at::timestamptz[]) as received_at, unnest(@started_at::timestamptz[]) as started_at,
+        unnest(@failure_texts::text[]) as failure_text, unnest(@results::text[]) as result,
+        unnest(@life_ms::bigint[]) as life_ms,
+        unnest(@received_at::timestamptz[]) as received_at, unnest(@begun_at::timestamptz[]) as begun_at,
         unnest(@finished_at::timestamptz[]) as finished_at, unnest(@requeued_at::timestamptz[]) as requeued_at,
         unnest(@expires_at::timestamptz[]) as expires_at, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id, unnest(@last_request_ids::text[]) as last_request_id
@@ -75,8 +76,8 @@ with updated as (
         holder = y.holder, fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         attempts = y.attempts, max_attempts = y.max_attempts, backoff_ms = y.backoff_ms,
         max_backoff_ms = y.max_backoff_ms, retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'),
-        error = nullif(y.error, ''), result = nullif(y.result, ''), life_ms = nullif(y.life_ms, 0),
-        received_at = y.received_at, started_at = y.started_at,
+        failure_text = nullif(y.failure_text, ''), result = nullif(y.result, ''), life_ms = nullif(y.life_ms, 0),
+        received_at = y.received_at, begun_at = y.begun_at,
         finished_at = nullif(y.finished_at, '0001-01-01 00:00:00+00'),
         requeued_at = nullif(y.requeued_at, '0001-01-01 00:00:00+00'),
         expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00'), principal = y.principal,
@@ -92,10 +93,10 @@ with updated as (
                 unnest(@lease_expires_at::timestamptz[]) as lease_expires_at,
                 unnest(@attempts::integer[]) as attempts, unnest(@max_attempts::integer[]) as max_attempts,
                 unnest(@backoff_ms::bigint[]) as backoff_ms, unnest(@max_backoff_ms::bigint[]) as max_backoff_ms,
-                unnest(@retry_at::timestamptz[]) as retry_at, unnest(@errors::text[]) as error,
+                unnest(@retry_at::timestamptz[]) as retry_at, unnest(@failure_texts::text[]) as failure_text,
                 unnest(@results::text[]) as result, unnest(@life_ms::bigint[]) as life_ms,
                 unnest(@received_at::timestamptz[]) as received_at,
-                unnest(@started_at::timestamptz[]) as started_at,
+                unnest(@begun_at::timestamptz[]) as begun_at,
                 unnest(@finished_at::timestamptz[]) as finished_at,
                 unnest(@requeued_at::timestamptz[]) as requeued_at,
                 unnest(@expires_at::timestamptz[]) as expires_at, unnest(@principals::text[]) as principal,

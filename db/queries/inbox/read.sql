@@ -2,9 +2,9 @@
 
 -- name: MessageGet :many
 select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_sha256, m.state, m.holder, m.fence,
-    m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
-    m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
-    m.last_request_id, c.content
+    m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.failure_text,
+    m.result, m.life_ms, m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at, m.principal,
+    m.request_id, m.last_request_id, c.content
 from inbox_messages m
 left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
     and c.message_id = m.message_id
@@ -16,9 +16,9 @@ where m.tenant_id = @tenant_id and m.consumer_group = @consumer_group and m.mess
 -- Newest first. Reads a limited number of rows, whether they match or not.
 
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
-    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
-    s.last_request_id
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.failure_text,
+    s.result, s.life_ms, s.received_at, s.begun_at, s.finished_at, s.requeued_at, s.expires_at, s.principal,
+    s.request_id, s.last_request_id
 from (
     select m.* from inbox_messages m
     where m.tenant_id = @tenant_id and m.inbox_id < @before
@@ -43,9 +43,9 @@ from (
 -- name: MessagePageOpen :many
 -- The same for messages that have not succeeded, which are few, by an index of their own.
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
-    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
-    s.last_request_id
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.failure_text,
+    s.result, s.life_ms, s.received_at, s.begun_at, s.finished_at, s.requeued_at, s.expires_at, s.principal,
+    s.request_id, s.last_request_id
 from inbox_messages s
 where s.tenant_id = @tenant_id and s.state = @only_state::text and s.state <> 'succeeded' and s.inbox_id < @before
     and (@only_group::text = '' or s.consumer_group = @only_group) and (@only_topic::text = '' or s.topic = @only_topic)

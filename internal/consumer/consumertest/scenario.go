@@ -51,10 +51,10 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 	for sql, want := range map[string]string{
 		"select count(*)::text from ledger_transfers": fmt.Sprint(good + 2),
 		"select count(*)::text from ledger_transfers where biz_no like 'second-%' or biz_no like '%-id' or biz_no like '%-money'":                                              "0",
-		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' and error like 'MESSAGE_DIFFERS%'":                                           fmt.Sprint(good),
+		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' and failure_text like 'MESSAGE_DIFFERS%'":                                    fmt.Sprint(good),
 		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, no-account 3, no-fence 3, no-field 1, no-json 1, no-money 1",
-		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' and error like '%message id%'":                                          "2",
-		"select string_agg(split_part(error, ':', 1), ' ' order by message_id) from inbox_messages where message_id in ('no-account', 'no-money', 'no-json')":                  "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
+		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' and failure_text like '%message id%'":                                   "2",
+		"select string_agg(split_part(failure_text, ':', 1), ' ' order by message_id) from inbox_messages where message_id in ('no-account', 'no-money', 'no-json')":           "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
 	} {
 		if got := w.Text(sql); got != want {
 			t.Errorf("%s: %s, not %s", sql, got, want)

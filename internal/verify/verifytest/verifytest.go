@@ -256,7 +256,7 @@ func (b *Books) messages() {
 	if ok {
 		b.ask("req-message-dies", flow.Inbox(&inbox.FailCommand{Caller: caller(Demo, "req-message-dies"),
 			Key:   key("orders-2"),
-			Fence: begun.Message.Fence, Error: "no such order", Permanent: true}))
+			Fence: begun.Message.Fence, FailureText: "no such order", Permanent: true}))
 	}
 }
 

@@ -302,7 +302,7 @@ type Work struct {
 	// Principal of the call that completed, parked, abandoned or resolved it.
 	SettledBy string `protobuf:"bytes,15,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
 	// X-Request-ID of that call.
-	SettleRequestId string `protobuf:"bytes,16,opt,name=settle_request_id,json=settleRequestId,proto3" json:"settle_request_id,omitempty"`
+	SettledRequestId string `protobuf:"bytes,16,opt,name=settled_request_id,json=settledRequestId,proto3" json:"settled_request_id,omitempty"`
 	// End of the record's life. Not set: kept until it is resolved.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Status of the answer. 0: there is no answer, or it has none.
@@ -450,9 +450,9 @@ func (x *Work) GetSettledBy() string {
 	return ""
 }
 
-func (x *Work) GetSettleRequestId() string {
+func (x *Work) GetSettledRequestId() string {
 	if x != nil {
-		return x.SettleRequestId
+		return x.SettledRequestId
 	}
 	return ""
 }
@@ -867,7 +867,7 @@ const file_ledgerd_idempotency_v1_work_read_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe7\a(\x00R\x06status\x12J\n" +
 	"\aheaders\x18\x02 \x03(\v2&.ledgerd.idempotency.v1.RecordedHeaderB\b\xbaH\x05\x92\x01\x02\x10@R\aheaders\x12\x1d\n" +
-	"\x04body\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04body\"\xbd\x06\n" +
+	"\x04body\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04body\"\xbf\x06\n" +
 	"\x04Work\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12 \n" +
@@ -890,8 +890,8 @@ const file_ledgerd_idempotency_v1_work_read_proto_rawDesc = "" +
 	"\vsettle_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"settleTime\x12\x1d\n" +
 	"\n" +
-	"settled_by\x18\x0f \x01(\tR\tsettledBy\x12*\n" +
-	"\x11settle_request_id\x18\x10 \x01(\tR\x0fsettleRequestId\x12;\n" +
+	"settled_by\x18\x0f \x01(\tR\tsettledBy\x12,\n" +
+	"\x12settled_request_id\x18\x10 \x01(\tR\x10settledRequestId\x12;\n" +
 	"\vexpire_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x16\n" +
 	"\x06status\x18\x12 \x01(\x05R\x06status\x12\x1d\n" +

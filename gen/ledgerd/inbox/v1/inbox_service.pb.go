@@ -465,8 +465,8 @@ type FailRequest struct {
 	// message cannot be parsed. Then a message without a lease gets one more failed attempt, and is created if it does
 	// not exist. A message that has succeeded, is dead, or waits for its backoff is not changed.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Error text, for operators.
-	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Why it failed, for operators.
+	FailureText string `protobuf:"bytes,3,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// If true, the message can never succeed, and is dead at once.
 	Permanent bool `protobuf:"varint,4,opt,name=permanent,proto3" json:"permanent,omitempty"`
 	// As in Begin. Only without a fence.
@@ -519,9 +519,9 @@ func (x *FailRequest) GetFence() int64 {
 	return 0
 }
 
-func (x *FailRequest) GetError() string {
+func (x *FailRequest) GetFailureText() string {
 	if x != nil {
-		return x.Error
+		return x.FailureText
 	}
 	return ""
 }
@@ -1147,11 +1147,11 @@ const file_ledgerd_inbox_v1_inbox_service_proto_rawDesc = "" +
 	"\x05fence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x05fence\x12 \n" +
 	"\x06result\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06result\"G\n" +
 	"\x10CompleteResponse\x123\n" +
-	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\xda\x01\n" +
+	"\amessage\x18\x01 \x01(\v2\x19.ledgerd.inbox.v1.MessageR\amessage\"\xe7\x01\n" +
 	"\vFailRequest\x126\n" +
 	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyB\x06\xbaH\x03\xc8\x01\x01R\x03key\x12\x1d\n" +
-	"\x05fence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05fence\x12\x1e\n" +
-	"\x05error\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x05error\x12\x1c\n" +
+	"\x05fence\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x05fence\x12+\n" +
+	"\ffailure_text\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\vfailureText\x12\x1c\n" +
 	"\tpermanent\x18\x04 \x01(\bR\tpermanent\x126\n" +
 	"\bdelivery\x18\x05 \x01(\v2\x1a.ledgerd.inbox.v1.DeliveryR\bdelivery\"C\n" +
 	"\fFailResponse\x123\n" +

@@ -280,8 +280,8 @@ type Message struct {
 	MaxAttempts int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// Earliest time of the next attempt. Set while it is FAILED.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
-	// Error of the last failed attempt.
-	Error string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	// Why the last attempt failed.
+	FailureText string `protobuf:"bytes,9,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// Note of Complete or Receive.
 	Result string `protobuf:"bytes,10,opt,name=result,proto3" json:"result,omitempty"`
 	// Time of the first delivery.
@@ -392,9 +392,9 @@ func (x *Message) GetRetryTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Message) GetError() string {
+func (x *Message) GetFailureText() string {
 	if x != nil {
-		return x.Error
+		return x.FailureText
 	}
 	return ""
 }
@@ -493,7 +493,7 @@ const file_ledgerd_inbox_v1_message_proto_rawDesc = "" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\vmaxAttempts\x12G\n" +
 	"\abackoff\x18\a \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x04\b\x80\xa3\x052\x04\x10\xc0\x84=R\abackoff\x12N\n" +
 	"\vmax_backoff\x18\b \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x04\b\x80\xf5$2\x04\x10\xc0\x84=R\n" +
-	"maxBackoff\"\xc8\x06\n" +
+	"maxBackoff\"\xd5\x06\n" +
 	"\aMessage\x12.\n" +
 	"\x03key\x18\x01 \x01(\v2\x1c.ledgerd.inbox.v1.MessageKeyR\x03key\x12\x14\n" +
 	"\x05topic\x18\x02 \x01(\tR\x05topic\x124\n" +
@@ -503,8 +503,8 @@ const file_ledgerd_inbox_v1_message_proto_rawDesc = "" +
 	"\battempts\x18\x06 \x01(\x05R\battempts\x12!\n" +
 	"\fmax_attempts\x18\a \x01(\x05R\vmaxAttempts\x129\n" +
 	"\n" +
-	"retry_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\x12\x16\n" +
+	"retry_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12!\n" +
+	"\ffailure_text\x18\t \x01(\tR\vfailureText\x12\x16\n" +
 	"\x06result\x18\n" +
 	" \x01(\tR\x06result\x12=\n" +
 	"\freceive_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\vreceiveTime\x129\n" +

@@ -229,12 +229,12 @@ func (q *Queries) MessageExpired(ctx context.Context, db DBTX, batch int32) ([]M
 
 const messageInsert = `-- name: MessageInsert :exec
 insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_sha256, state,
-    holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result,
-    life_ms, received_at, started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
+    holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, failure_text, result,
+    life_ms, received_at, begun_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
 select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_sha256, ''),
     u.state, u.holder, u.fence, nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts,
-    u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''),
-    nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.started_at,
+    u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.failure_text, ''),
+    nullif(u.result, ''), nullif(u.life_ms, 0), u.received_at, u.begun_at,
     nullif(u.finished_at, '0001-01-01 00:00:00+00'), nullif(u.requeued_at, '0001-01-01 00:00:00+00'),
     nullif(u.expires_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id, u.last_request_id
 from (
@@ -246,8 +246,9 @@ from (
         unnest($11::timestamptz[]) as lease_expires_at, unnest($12::integer[]) as attempts,
         unnest($13::integer[]) as max_attempts, unnest($14::bigint[]) as backoff_ms,
         unnest($15::bigint[]) as max_backoff_ms, unnest($16::timestamptz[]) as retry_at,
-        unnest($17::text[]) as error, unnest($18::text[]) as result, unnest($19::bigint[]) as life_ms,
-        unnest($20::timestamptz[]) as received_at, unnest($21::timestamptz[]) as started_at,
+        unnest($17::text[]) as failure_text, unnest($18::text[]) as result,
+        unnest($19::bigint[]) as life_ms,
+        unnest($20::timestamptz[]) as received_at, unnest($21::timestamptz[]) as begun_at,
         unnest($22::timestamptz[]) as finished_at, unnest($23::timestamptz[]) as requeued_at,
         unnest($24::timestamptz[]) as expires_at, unnest($25::text[]) as principal,
         unnest($26::text[]) as request_id, unnest($27::text[]) as last_request_id
@@ -272,11 +273,11 @@ type MessageInsertParams struct {
 	BackoffMs      []int64
 	MaxBackoffMs   []int64
 	RetryAt        []time.Time
-	Errors         []string
+	FailureTexts   []string
 	Results        []string
 	LifeMs         []int64
 	ReceivedAt     []time.Time
-	StartedAt      []time.Time
+	BegunAt        []time.Time
 	FinishedAt     []time.Time
 	RequeuedAt     []time.Time
 	ExpiresAt      []time.Time
@@ -303,11 +304,11 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 		arg.BackoffMs,
 		arg.MaxBackoffMs,
 		arg.RetryAt,
-		arg.Errors,
+		arg.FailureTexts,
 		arg.Results,
 		arg.LifeMs,
 		arg.ReceivedAt,
-		arg.StartedAt,
+		arg.BegunAt,
 		arg.FinishedAt,
 		arg.RequeuedAt,
 		arg.ExpiresAt,
@@ -320,8 +321,8 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 
 const messageLock = `-- name: MessageLock :many
 select u.n::integer as n, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at,
-    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms,
-    m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.failure_text, m.result, m.life_ms,
+    m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
     m.last_request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
@@ -330,8 +331,8 @@ from (
 ) u
 cross join lateral (
     select l.inbox_id, l.topic, l.content_sha256, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
-        l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.life_ms, l.received_at,
-        l.started_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
+        l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.failure_text, l.result, l.life_ms, l.received_at,
+        l.begun_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
     from inbox_messages l
     where l.tenant_id = u.tenant_id and l.consumer_group = u.consumer_group and l.message_id = u.message_id
         and l.part = u.part
@@ -361,11 +362,11 @@ type MessageLockRow struct {
 	BackoffMs      int64
 	MaxBackoffMs   int64
 	RetryAt        *time.Time
-	Error          *string
+	FailureText    *string
 	Result         *string
 	LifeMs         *int64
 	ReceivedAt     time.Time
-	StartedAt      time.Time
+	BegunAt        time.Time
 	FinishedAt     *time.Time
 	RequeuedAt     *time.Time
 	ExpiresAt      *time.Time
@@ -403,11 +404,11 @@ func (q *Queries) MessageLock(ctx context.Context, db DBTX, arg MessageLockParam
 			&i.BackoffMs,
 			&i.MaxBackoffMs,
 			&i.RetryAt,
-			&i.Error,
+			&i.FailureText,
 			&i.Result,
 			&i.LifeMs,
 			&i.ReceivedAt,
-			&i.StartedAt,
+			&i.BegunAt,
 			&i.FinishedAt,
 			&i.RequeuedAt,
 			&i.ExpiresAt,
@@ -447,14 +448,14 @@ with updated as (
         holder = y.holder, fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
         attempts = y.attempts, max_attempts = y.max_attempts, backoff_ms = y.backoff_ms,
         max_backoff_ms = y.max_backoff_ms, retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'),
-        error = nullif(y.error, ''), result = nullif(y.result, ''), life_ms = nullif(y.life_ms, 0),
-        received_at = y.received_at, started_at = y.started_at,
+        failure_text = nullif(y.failure_text, ''), result = nullif(y.result, ''), life_ms = nullif(y.life_ms, 0),
+        received_at = y.received_at, begun_at = y.begun_at,
         finished_at = nullif(y.finished_at, '0001-01-01 00:00:00+00'),
         requeued_at = nullif(y.requeued_at, '0001-01-01 00:00:00+00'),
         expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00'), principal = y.principal,
         request_id = y.request_id, last_request_id = y.last_request_id
     from (
-        select l.ctid as tid, u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, u.content_sha256, u.state, u.holder, u.fence, u.lease_expires_at, u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms, u.retry_at, u.error, u.result, u.life_ms, u.received_at, u.started_at, u.finished_at, u.requeued_at, u.expires_at, u.principal, u.request_id, u.last_request_id
+        select l.ctid as tid, u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, u.content_sha256, u.state, u.holder, u.fence, u.lease_expires_at, u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms, u.retry_at, u.failure_text, u.result, u.life_ms, u.received_at, u.begun_at, u.finished_at, u.requeued_at, u.expires_at, u.principal, u.request_id, u.last_request_id
         from (
             select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
                 unnest($3::text[]) as message_id, unnest($4::text[]) as part,
@@ -464,10 +465,10 @@ with updated as (
                 unnest($11::timestamptz[]) as lease_expires_at,
                 unnest($12::integer[]) as attempts, unnest($13::integer[]) as max_attempts,
                 unnest($14::bigint[]) as backoff_ms, unnest($15::bigint[]) as max_backoff_ms,
-                unnest($16::timestamptz[]) as retry_at, unnest($17::text[]) as error,
+                unnest($16::timestamptz[]) as retry_at, unnest($17::text[]) as failure_text,
                 unnest($18::text[]) as result, unnest($19::bigint[]) as life_ms,
                 unnest($20::timestamptz[]) as received_at,
-                unnest($21::timestamptz[]) as started_at,
+                unnest($21::timestamptz[]) as begun_at,
                 unnest($22::timestamptz[]) as finished_at,
                 unnest($23::timestamptz[]) as requeued_at,
                 unnest($24::timestamptz[]) as expires_at, unnest($25::text[]) as principal,
@@ -503,11 +504,11 @@ type MessageUpdateParams struct {
 	BackoffMs      []int64
 	MaxBackoffMs   []int64
 	RetryAt        []time.Time
-	Errors         []string
+	FailureTexts   []string
 	Results        []string
 	LifeMs         []int64
 	ReceivedAt     []time.Time
-	StartedAt      []time.Time
+	BegunAt        []time.Time
 	FinishedAt     []time.Time
 	RequeuedAt     []time.Time
 	ExpiresAt      []time.Time
@@ -535,11 +536,11 @@ func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateP
 		arg.BackoffMs,
 		arg.MaxBackoffMs,
 		arg.RetryAt,
-		arg.Errors,
+		arg.FailureTexts,
 		arg.Results,
 		arg.LifeMs,
 		arg.ReceivedAt,
-		arg.StartedAt,
+		arg.BegunAt,
 		arg.FinishedAt,
 		arg.RequeuedAt,
 		arg.ExpiresAt,

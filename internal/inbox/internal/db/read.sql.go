@@ -13,9 +13,9 @@ import (
 const messageGet = `-- name: MessageGet :many
 
 select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_sha256, m.state, m.holder, m.fence,
-    m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
-    m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
-    m.last_request_id, c.content
+    m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.failure_text,
+    m.result, m.life_ms, m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at, m.principal,
+    m.request_id, m.last_request_id, c.content
 from inbox_messages m
 left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
     and c.message_id = m.message_id
@@ -47,11 +47,11 @@ type MessageGetRow struct {
 	BackoffMs      int64
 	MaxBackoffMs   int64
 	RetryAt        *time.Time
-	Error          *string
+	FailureText    *string
 	Result         *string
 	LifeMs         *int64
 	ReceivedAt     time.Time
-	StartedAt      time.Time
+	BegunAt        time.Time
 	FinishedAt     *time.Time
 	RequeuedAt     *time.Time
 	ExpiresAt      *time.Time
@@ -92,11 +92,11 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 			&i.BackoffMs,
 			&i.MaxBackoffMs,
 			&i.RetryAt,
-			&i.Error,
+			&i.FailureText,
 			&i.Result,
 			&i.LifeMs,
 			&i.ReceivedAt,
-			&i.StartedAt,
+			&i.BegunAt,
 			&i.FinishedAt,
 			&i.RequeuedAt,
 			&i.ExpiresAt,
@@ -118,11 +118,11 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 const messagePage = `-- name: MessagePage :many
 
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
-    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
-    s.last_request_id
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.failure_text,
+    s.result, s.life_ms, s.received_at, s.begun_at, s.finished_at, s.requeued_at, s.expires_at, s.principal,
+    s.request_id, s.last_request_id
 from (
-    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.life_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
+    select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_sha256, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.failure_text, m.result, m.life_ms, m.received_at, m.begun_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
     where m.tenant_id = $1 and m.inbox_id < $2
     order by m.inbox_id desc
     limit $3
@@ -159,11 +159,11 @@ type MessagePageRow struct {
 	BackoffMs      int64
 	MaxBackoffMs   int64
 	RetryAt        *time.Time
-	Error          *string
+	FailureText    *string
 	Result         *string
 	LifeMs         *int64
 	ReceivedAt     time.Time
-	StartedAt      time.Time
+	BegunAt        time.Time
 	FinishedAt     *time.Time
 	RequeuedAt     *time.Time
 	ExpiresAt      *time.Time
@@ -206,11 +206,11 @@ func (q *Queries) MessagePage(ctx context.Context, db DBTX, arg MessagePageParam
 			&i.BackoffMs,
 			&i.MaxBackoffMs,
 			&i.RetryAt,
-			&i.Error,
+			&i.FailureText,
 			&i.Result,
 			&i.LifeMs,
 			&i.ReceivedAt,
-			&i.StartedAt,
+			&i.BegunAt,
 			&i.FinishedAt,
 			&i.RequeuedAt,
 			&i.ExpiresAt,
@@ -259,9 +259,9 @@ func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEn
 
 const messagePageOpen = `-- name: MessagePageOpen :many
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
-    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
-    s.life_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
-    s.last_request_id
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.failure_text,
+    s.result, s.life_ms, s.received_at, s.begun_at, s.finished_at, s.requeued_at, s.expires_at, s.principal,
+    s.request_id, s.last_request_id
 from inbox_messages s
 where s.tenant_id = $1 and s.state = $2::text and s.state <> 'succeeded' and s.inbox_id < $3
     and ($4::text = '' or s.consumer_group = $4) and ($5::text = '' or s.topic = $5)
@@ -294,11 +294,11 @@ type MessagePageOpenRow struct {
 	BackoffMs      int64
 	MaxBackoffMs   int64
 	RetryAt        *time.Time
-	Error          *string
+	FailureText    *string
 	Result         *string
 	LifeMs         *int64
 	ReceivedAt     time.Time
-	StartedAt      time.Time
+	BegunAt        time.Time
 	FinishedAt     *time.Time
 	RequeuedAt     *time.Time
 	ExpiresAt      *time.Time
@@ -340,11 +340,11 @@ func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageO
 			&i.BackoffMs,
 			&i.MaxBackoffMs,
 			&i.RetryAt,
-			&i.Error,
+			&i.FailureText,
 			&i.Result,
 			&i.LifeMs,
 			&i.ReceivedAt,
-			&i.StartedAt,
+			&i.BegunAt,
 			&i.FinishedAt,
 			&i.RequeuedAt,
 			&i.ExpiresAt,
