@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -37,6 +38,16 @@ func TestTimesAreScannedInUTC(t *testing.T) {
 			if got.Location() != time.UTC || !got.Equal(at.Truncate(time.Microsecond)) {
 				t.Errorf("%v was scanned as %v", at, got)
 			}
+		}
+	}
+}
+
+func TestMetadataThatIsNotOfTextsIsNil(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]map[string]string{"": nil, "{}": nil, "null": nil, `{"a":"b","c":1}`: nil, "[]": nil,
+		`{"a":"b"}`: {"a": "b"}} {
+		if got := Metadata([]byte(text)); (got == nil) != (want == nil) || !maps.Equal(got, want) {
+			t.Errorf("%s: %v", text, got)
 		}
 	}
 }

@@ -33,9 +33,9 @@ const (
 // are refused with BUSY. It also bounds concurrent decoding. One tenant gets at most half of these slots, so that its
 // large requests leave CPU to other tenants. Reads uses it for responses, reads and streams.
 type Admission struct {
-	total    int           // for all tenants, in the unit that of names
-	share    int           // for one tenant, or for one principal
-	of       string        // what is bounded, for messages, such as bytes or reads
+	total    int           // of all tenants
+	share    int           // of one tenant, or of one principal
+	of       string        // what total and share count, for messages: such as bytes of large requests, or reads
 	decoding chan struct{} // slots of the process
 	maxWait  time.Duration
 
