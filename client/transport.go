@@ -37,7 +37,7 @@ func newHTTPClient(grpc bool, config *tls.Config) *http.Client {
 	} else {
 		t.Protocols.SetHTTP1(true)
 	}
-	return &http.Client{Transport: t, CheckRedirect: refuseRedirect}
+	return &http.Client{Transport: t, CheckRedirect: RefuseRedirect}
 }
 
 // withoutRedirects returns a copy of an HTTP client that refuses redirects, unless it has a rule of its own.
@@ -47,13 +47,13 @@ func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
 		return h
 	}
 	refusing := *c
-	refusing.CheckRedirect = refuseRedirect
+	refusing.CheckRedirect = RefuseRedirect
 	return &refusing
 }
 
-// refuseRedirect ends a call that is redirected: it would lose its body, or take its API key to another server. The
-// error is final, because a retry would be redirected too.
-func refuseRedirect(to *http.Request, _ []*http.Request) error {
+// RefuseRedirect is the CheckRedirect of HTTP clients that call a ledgerd: a redirected call would lose its body, or
+// take its API key to another server. The error has CodeFailedPrecondition, so retries end.
+func RefuseRedirect(to *http.Request, _ []*http.Request) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
 		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
 		to.URL.Scheme, to.URL.Host))

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Options of all benchmarks. Zero values take the defaults, except for Entries.
@@ -42,14 +44,7 @@ const patience = 10 * time.Second
 //go:embed sql/*.sql
 var queries embed.FS
 
-// sql returns the text of an embedded statement.
-func sql(name string) string {
-	text, err := queries.ReadFile("sql/" + name + ".sql")
-	if err != nil {
-		panic(err) // only a wrong constant gets here
-	}
-	return string(text)
-}
+func sql(name string) string { return pg.Embedded(queries, name) }
 
 func (o *Options) defaults() error {
 	if o.Program == "" {

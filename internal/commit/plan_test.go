@@ -173,10 +173,7 @@ func (p *plans) exec(sql string, args ...any) {
 // blocks returns the number of table and index blocks that a call touches, from Postgres's statistics.
 func (p *plans) blocks(call func()) int64 {
 	p.t.Helper()
-	touched := func() int64 { return pgtest.Touched(p.t, ".", p.super, p.pool) }
-	before := touched()
-	call()
-	return touched() - before
+	return pgtest.TouchedBy(p.t, ".", p.super, p.pool, call)
 }
 
 // empty runs every statement several times while the tables are nearly empty, so that each gets a generic plan.

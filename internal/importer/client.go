@@ -20,6 +20,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
@@ -45,7 +46,7 @@ type Client struct {
 // Dial makes a client without connecting.
 func Dial(server, apiKey string) *Client {
 	httpClient := &http.Client{Transport: bearer{apiKey, http.DefaultTransport}, Timeout: callTimeout,
-		CheckRedirect: refuseRedirect}
+		CheckRedirect: client.RefuseRedirect}
 	// Answers are not compressed: the importer usually runs near the server, and answers are large.
 	plain, url := connect.WithAcceptCompression("gzip", nil, nil), strings.TrimSuffix(server, "/")
 	return &Client{Ledger: ledgerv1connect.NewLedgerServiceClient(httpClient, url, plain),
@@ -64,13 +65,6 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Set("Authorization", "Bearer "+b.key)
 	}
 	return b.next.RoundTrip(r)
-}
-
-// refuseRedirect ends a call that is redirected: bearer would send the API key there. The error is final.
-func refuseRedirect(to *http.Request, _ []*http.Request) error {
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
-		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
-		to.URL.Scheme, to.URL.Host))
 }
 
 // pause backs off with jitter, longer with every attempt.

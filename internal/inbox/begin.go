@@ -84,7 +84,7 @@ func (tx *Tx) held(r *row, fence int64) (*Message, error) {
 	m, ok := tx.live(r)
 	switch {
 	case !ok:
-		return nil, NotFound.New("there is no message %s", r.Key.ID)
+		return nil, notFound(r.Key)
 	case m.State != Processing || m.Fence != fence:
 		return nil, about(LeaseLost.New("message %s is not being processed under fence %d", m.ID, fence),
 			m).With("fence", m.Fence)

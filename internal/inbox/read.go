@@ -25,7 +25,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, NotFound.New("there is no message %s", k.ID)
+		return nil, notFound(k)
 	}
 	m := pageRow(k.Tenant, db.MessagePageRow{InboxID: rows[0].InboxID, ConsumerGroup: k.Group, MessageID: k.ID,
 		Part:  k.Part,

@@ -9,7 +9,7 @@ var (
 		Doc:  "The message id was received before with other content. The metadata has both hashes."})
 	NotFound = fault.Define(fault.Reason{Name: "MESSAGE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
-		Doc:  "There is no such message, or its record has expired."})
+		Doc:  "There is no such message, or its record has expired. The metadata has its key."})
 	Duplicate = fault.Define(fault.Reason{Name: "MESSAGE_DUPLICATE", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
 		Doc:  "The message was already processed: acknowledge it. The metadata names the call that processed it."})

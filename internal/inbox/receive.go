@@ -57,6 +57,15 @@ func refuse(m *Message, now time.Time) error {
 	return nil
 }
 
+// notFound returns fault MESSAGE_NOT_FOUND for a key.
+func notFound(k Key) *fault.Fault {
+	f := NotFound.New("there is no message %s", k.ID).With("consumer_group", k.Group).With("message_id", k.ID)
+	if k.Part != "" {
+		f = f.With("part", k.Part)
+	}
+	return f
+}
+
 // about adds the message's state to a fault.
 func about(f *fault.Fault, m *Message) *fault.Fault {
 	f = f.With("message_state", m.State).With("attempts", m.Attempts)

@@ -25,7 +25,7 @@ func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 	m, ok := tx.live(c.row)
 	if !ok {
-		return nil, NotFound.New("there is no message %s", c.Key.ID)
+		return nil, notFound(c.Key)
 	}
 	if m.State != Died {
 		return nil, about(NotDead.New("message %s is %s: only a dead message can be requeued", m.ID, m.State), m)

@@ -101,7 +101,7 @@ func (tx *Tx) compare(r *row, d *Delivery) error {
 	if !ok || m.Hash == nil || d.Hash == nil || bytes.Equal(m.Hash, d.Hash) {
 		return nil
 	}
-	return Differs.New("message %s was received before with other content", m.ID).With("state", m.State).
+	return Differs.New("message %s was received before with other content", m.ID).With("message_state", m.State).
 		With("content_sha256", hex.EncodeToString(m.Hash)).With("request_content_sha256", hex.EncodeToString(d.Hash))
 }
 

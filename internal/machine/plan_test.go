@@ -66,10 +66,7 @@ func (p *plans) do(commands ...commit.Command[*machine.Tx]) {
 // blocks counts the table and index blocks that a call touches, from the statistics.
 func (p *plans) blocks(call func()) int64 {
 	p.Helper()
-	touched := func() int64 { return pgtest.Touched(p, ".", p.super, p.pool) }
-	before := touched()
-	call()
-	return touched() - before
+	return pgtest.TouchedBy(p, ".", p.super, p.pool, call)
 }
 
 // kinds are the operations on instances, each on keys of its own.

@@ -51,10 +51,7 @@ func (p *plans) exec(sql string, args ...any) {
 // blocks counts the blocks that a call touches.
 func (p *plans) blocks(call func()) int64 {
 	p.Helper()
-	touched := func() int64 { return pgtest.Touched(p, "^notify", p.super, p.pool) }
-	before := touched()
-	call()
-	return touched() - before
+	return pgtest.TouchedBy(p, "^notify", p.super, p.pool, call)
 }
 
 // load inserts messages (1 << 14) + from … to, one batch per 16,000: half of them queued, a quarter of those dead, the

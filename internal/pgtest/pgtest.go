@@ -201,6 +201,14 @@ func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool
 	return blocks
 }
 
+// TouchedBy counts the blocks that a call touches.
+func TouchedBy(t testing.TB, tables string, super, pool *pgxpool.Pool, call func()) (blocks int64) {
+	t.Helper()
+	before := Touched(t, tables, super, pool)
+	call()
+	return Touched(t, tables, super, pool) - before
+}
+
 // TouchedAtRest counts the blocks that a function touches after vacuuming deleted rows away. Another session's
 // snapshot may delay that, so it retries for some seconds while the count exceeds most.
 func TouchedAtRest(t testing.TB, super *pgxpool.Pool, most int64, touched func() int64) (blocks int64) {

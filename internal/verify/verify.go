@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/db/checks"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Options of Run; the zero value is valid.
@@ -62,14 +63,7 @@ const (
 //go:embed sql/*.sql
 var queries embed.FS
 
-// query returns the text of an embedded statement.
-func query(name string) string {
-	text, err := queries.ReadFile("sql/" + name + ".sql")
-	if err != nil {
-		panic(err) // only a wrong constant gets here
-	}
-	return string(text)
-}
+func query(name string) string { return pg.Embedded(queries, name) }
 
 type tenant struct {
 	id   int32

@@ -87,6 +87,6 @@ func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
 }
 
 func (w *work) begun(now time.Time, s State, mine bool) Begun {
-	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseExpiresAt: w.leaseUntil,
+	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseExpiresAt: w.leaseExpiresAt,
 		SettledAt: w.settledAt, FirstRequestID: w.firstRequestID, Now: now}
 }

@@ -23,7 +23,7 @@ func params(rows []*row) (a db.WorkInsertParams, tids []pgtype.TID) {
 		a.Fences = append(a.Fences, w.fence)
 		a.Attempts = append(a.Attempts, w.attempt)
 		a.LeaseMs = append(a.LeaseMs, w.lease.Milliseconds())
-		a.LeaseExpiresAt = append(a.LeaseExpiresAt, w.leaseUntil)
+		a.LeaseExpiresAt = append(a.LeaseExpiresAt, w.leaseExpiresAt)
 		a.ParkLapsed = append(a.ParkLapsed, w.parkLapsed)
 		a.LifeMs = append(a.LifeMs, w.life.Milliseconds())
 		a.Principals = append(a.Principals, w.principal)

@@ -81,7 +81,7 @@ func workOf(r *db.WorkLockRow) work {
 		attempt: r.Attempt, lease: pg.Milliseconds(r.LeaseMs), parkLapsed: r.ParkLapsed,
 		life: pg.Milliseconds(r.LifeMs), principal: r.Principal, requestID: r.RequestID,
 		firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt, answerHash: r.AnswerHash,
-		tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseExpiresAt), settledAt: pg.OrZero(r.SettledAt),
+		tid: r.Ctid, leaseExpiresAt: pg.OrZero(r.LeaseExpiresAt), settledAt: pg.OrZero(r.SettledAt),
 		expiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.SettledBy != nil {
 		w.settledBy, w.settledRequest = *r.SettledBy, *r.SettledRequestID

@@ -42,7 +42,7 @@ type work struct {
 	fence          int64
 	attempt        int32
 	lease          time.Duration
-	leaseUntil     time.Time // zero: no holder
+	leaseExpiresAt time.Time // zero: no holder
 	parkLapsed     bool
 	life           time.Duration
 	principal      string
@@ -63,11 +63,13 @@ type work struct {
 func (w *work) expired(now time.Time) bool { return !w.expiresAt.IsZero() && !w.expiresAt.After(now) }
 
 // stateAt is the effective state at a time.
-func (w *work) stateAt(now time.Time) State { return stateAt(w.state, w.leaseUntil, w.parkLapsed, now) }
+func (w *work) stateAt(now time.Time) State {
+	return stateAt(w.state, w.leaseExpiresAt, w.parkLapsed, now)
+}
 
-func stateAt(stored State, leaseUntil time.Time, parkLapsed bool, now time.Time) State {
+func stateAt(stored State, leaseExpiresAt time.Time, parkLapsed bool, now time.Time) State {
 	switch {
-	case stored != Running || leaseUntil.After(now):
+	case stored != Running || leaseExpiresAt.After(now):
 		return stored
 	case parkLapsed:
 		return Parked
@@ -89,12 +91,12 @@ func (w *work) run(now time.Time, fence int64, p *BeginParams, c *commit.Caller)
 
 // extend renews the lease, and the row's life with it.
 func (w *work) extend(now time.Time, lease time.Duration) {
-	w.lease, w.leaseUntil = lease, now.Add(lease)
+	w.lease, w.leaseExpiresAt = lease, now.Add(lease)
 	switch end := w.begunAt.Add(w.life); {
 	case w.parkLapsed:
 		w.expiresAt = time.Time{}
-	case end.Before(w.leaseUntil):
-		w.expiresAt = w.leaseUntil
+	case end.Before(w.leaseExpiresAt):
+		w.expiresAt = w.leaseExpiresAt
 	default:
 		w.expiresAt = end
 	}
@@ -102,7 +104,7 @@ func (w *work) extend(now time.Time, lease time.Duration) {
 
 // settle ends the attempt and restarts the row's life. Parked work has no end of life.
 func (w *work) settle(now time.Time, s State, a *Answer, c *commit.Caller) {
-	w.state, w.leaseUntil = s, time.Time{}
+	w.state, w.leaseExpiresAt = s, time.Time{}
 	w.answer, w.answerHash = a, nil
 	if a != nil {
 		w.answerHash = a.hash(s)

@@ -13,22 +13,16 @@ import (
 // tabWidth is the common tab width of editors.
 const tabWidth = 4
 
-// longLiteral is the length from which a string literal need not be broken, so that its text can be found by searching.
-const longLiteral = 40
-
-// lineWidth reports wide lines, except lines with a URL, a long string, or part of a raw string.
+// lineWidth reports wide lines, except lines with a URL or a struct tag, which cannot be broken.
 func (s *sourceFile) lineWidth(lim limits) []finding {
-	exempt := map[int]bool{}
+	tagged := map[int]bool{}
 	ast.Inspect(s.file, func(n ast.Node) bool {
-		if b, ok := n.(*ast.BasicLit); ok && b.Kind == token.STRING &&
-			(b.Value[0] == '`' || len(b.Value) >= longLiteral) {
-			for line := s.fset.Position(b.Pos()).Line; line <= s.fset.Position(b.End()).Line; line++ {
-				exempt[line] = true
-			}
+		if f, ok := n.(*ast.Field); ok && f.Tag != nil {
+			tagged[s.fset.Position(f.Tag.Pos()).Line] = true
 		}
 		return true
 	})
-	return wideLines(s.rel, s.text, lim.width, func(line int, _ []byte) bool { return exempt[line] })
+	return wideLines(s.rel, s.text, lim.width, func(line int, _ []byte) bool { return tagged[line] })
 }
 
 // proseWidth reports wide lines of SQL, protos and Markdown, except lines with a URL, and tables and code in Markdown.

@@ -18,15 +18,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// blocks returns the number of blocks of codes and templates that a call touches.
-func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
-	t.Helper()
-	touched := func() int64 { return pgtest.Touched(t, "^notify_(code|template)", super, pool) }
-	before := touched()
-	call()
-	return touched() - before
-}
-
 // The cost of a call does not grow with the number of codes and templates, even with plans cached on empty tables.
 func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	t.Parallel()
@@ -110,7 +101,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	exec(`insert into notify_template_versions select 1, 'sms', 'old' || i, 1, 'en', '{"text": "{{.code}}", "variables": [{"name": "code", "kind": "string"}]}', sha256('y'), 'p', 'r', now()
 		from generate_series(1, 50000) i`)
 	for _, kind := range order {
-		touched := blocks(t, super, pool, func() { calls[kind]("old4711") })
+		touched := pgtest.TouchedBy(t, "^notify_(code|template)", super, pool,
+			func() { calls[kind]("old4711") })
 		t.Logf("%s touches %d blocks", kind, touched)
 		if touched > 150 {
 			t.Errorf("%s touches %d blocks", kind, touched)
