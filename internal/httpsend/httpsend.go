@@ -120,7 +120,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, *send.Failure) {
 	}
 	defer func() { _ = a.Body.Close() }()
 	if err := ctx.Err(); err != nil {
-		// The server learned that we were closing the connection. A handler that stops then answers 200 by returning.
+		// Not an answer: a handler that stops because the client closes the connection sends status 200 by returning.
 		return nil, reached.failure(ctx, err)
 	}
 	body, err := io.ReadAll(io.LimitReader(a.Body, c.maxBody+1))
@@ -132,8 +132,8 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, *send.Failure) {
 	return answer, nil
 }
 
-// build prevents the transport from repeating a request of which anything was written: net/http repeats requests that
-// it considers idempotent, and the provider may not agree.
+// build returns the HTTP request, and keeps the transport from repeating it once anything was written: net/http repeats
+// requests that it considers idempotent, but the provider may not deduplicate them.
 func (r *Request) build(ctx context.Context) (*http.Request, error) {
 	method := r.Method
 	if method == "" {
@@ -213,11 +213,11 @@ func (p *progress) failure(ctx context.Context, err error) *send.Failure {
 	case errors.As(err, &blocked):
 		f = &send.Failure{Outcome: send.Refused, Code: "blocked", Text: blocked.Reason}
 	case p.connected:
-		f.Code, f.Text = "not_written", "the connection broke before the request"
+		f.Code, f.Text = "not_written", "the connection broke before the request was written"
 	case late:
 		f.Code, f.Text = "connect_timeout", "no connection in time"
 	case p.resolving:
-		f.Code, f.Text = "dns", "the name was not resolved"
+		f.Code, f.Text = "dns", "the host name was not resolved"
 	case p.tlsStarted:
 		f.Code, f.Text = "tls", "TLS: "+tlsReason(err)
 	}

@@ -275,8 +275,8 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// A handler that gives up when the client does, and returns, answers 200 by that. Such an answer may arrive just before
-// the connection is closed.
+// A handler that stops because the client closes the connection sends status 200 by returning. This response may still
+// arrive before the connection is closed.
 func TestAnswerToAClosedConnectionIsATimeout(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -301,7 +301,7 @@ func TestAnswerToAClosedConnectionIsATimeout(t *testing.T) {
 	}
 }
 
-// lingering is a connection whose Close waits for what the server still sends. TLS tells the server before.
+// lingering is a connection whose Close first waits for a response. TLS has sent the server a close_notify by then.
 type lingering struct {
 	net.Conn
 	reads atomic.Int64
