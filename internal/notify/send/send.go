@@ -40,15 +40,16 @@ type Message struct {
 	Content   Content
 	// Park forbids another attempt after one with unknown outcome. It is constant over the attempts of a message.
 	Park bool
-	// LastProvider is the provider of the last failed attempt: order goes on with the next one. Empty: no earlier
-	// attempt.
+	// LastProvider is the recorded provider of the last attempt: the next one in the order is asked. Empty: none is
+	// recorded.
 	LastProvider string
-	// Unsure means that LastProvider may have sent the message, or, if that is empty, the first provider in the order.
-	// Only that provider may be asked again, because it can deduplicate by key. Never set with Park.
+	// Unsure means that LastProvider, or the first provider if LastProvider is empty, may have sent the message. Only
+	// this provider is asked again, because it can deduplicate by key, unless the configuration allows others
+	// (resend_unknown). Never set with Park.
 	Unsure bool
 	// MarkProvider records in the database that a provider other than the first is about to be asked. If this
-	// process crashes during the request, the next one asks that provider again, and no other. After an error the
-	// provider must not be asked. May be nil.
+	// process crashes during the request, the next process gets that provider as LastProvider, with Unsure. After an
+	// error the provider must not be asked. May be nil.
 	MarkProvider func(ctx context.Context, provider string) error
 }
 
