@@ -19,7 +19,7 @@ func (p *Pool) attempt(l *lane, j *job) *result {
 	case !j.leaseCovers(l.need) || p.sending.Err() != nil:
 		return j.giveBack()
 	case p.poll.time(begun).After(j.GiveUpAt): // expired while queued in memory
-		return j.giveUp("expired", "it was not sent before its give_up_after")
+		return j.giveUp("expired", "it was not sent within its give_up_after")
 	}
 	if j.Park {
 		switch p.mark.mark(j, l.need, "") {

@@ -221,7 +221,7 @@ func TestSuspendedProcessSendsNothingWhenItResumes(t *testing.T) {
 	p.signal(t, syscall.SIGSTOP)
 	pass(100 * time.Millisecond)
 	// An attempt that timed out just now has freed its slot for another one, which may be between its last lease check
-	// and its socket. No check can stop that one.
+	// and its socket. No check can stop the new attempt.
 	begun := most - int(held.Load())
 	close(open) // the answers arrive while the process is suspended
 	sending := o.count("notify_queue where state = 'sending'")

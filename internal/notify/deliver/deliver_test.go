@@ -349,8 +349,7 @@ func TestPossiblySentMessagesBecomeUnknownNotDead(t *testing.T) {
 		return false
 	}
 	o.put(1, message{attempts: 2})
-	// Another process marked these and died: only an operator may send them again. The other message had expired
-	// before.
+	// Another process marked these messages and died: only an operator may send them again.
 	ids := o.put(2, message{park: true})
 	if _, err := o.pool.Exec(context.Background(),
 		"update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
@@ -476,8 +475,8 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 	}
 }
 
-// The mark that an attempt begins is on the disk before the provider is asked, whatever the defaults of the database: a
-// crash that forgets it would lead to a second attempt.
+// The mark of an attempt is flushed to disk before the provider is asked, whatever the defaults of the database: losing
+// the mark in a crash would lead to a second attempt.
 func TestMarksAreOnTheDiskBeforeTheProviderIsAsked(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)

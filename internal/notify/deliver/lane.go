@@ -14,7 +14,7 @@ type lane struct {
 	Policy
 	channel    send.Channel
 	sender     send.Sender
-	need       time.Duration // least rest of a lease for an attempt to begin
+	need       time.Duration // remaining lease that an attempt requires to begin
 	localWait  time.Duration // a message may wait here for this long
 	tenants    map[int32]*tenantQueue
 	turns      []*tenantQueue // tenants with waiting messages, round-robin
@@ -44,7 +44,7 @@ type tenantQueue struct {
 	inTurns bool // the tenant is in lane.turns
 	// room limits the number of messages. It shrinks while messages would wait here for too long.
 	room     int
-	returnAt time.Time // see stagger: for messages that no provider could be asked for
+	returnAt time.Time // of the last message that went back because no provider was asked, see stagger
 }
 
 // endpoint is a tenant's webhook endpoint. On other channels all recipients share one.
@@ -54,7 +54,7 @@ type endpoint struct {
 	waits    int
 	running  int
 	latency  time.Duration // moving average of the duration of an attempt
-	returnAt time.Time     // see stagger: for messages that would wait here for too long
+	returnAt time.Time     // of the last message that went back because of overflowWait, see stagger
 }
 
 func newLane(c send.Channel, s send.Sender, m Policy, room int, bytes int64, lease time.Duration) *lane {
@@ -234,8 +234,8 @@ func (x *tenantQueue) forget(e *endpoint) {
 // maxStagger limits the wait of a message that goes back.
 const maxStagger = 5 * time.Minute
 
-// stagger returns increasing waits for messages that go back to the database, so that those of a slow or unreachable
-// receiver do not return all at once.
+// stagger returns how long a message that goes back to the database waits there. It returns increasing waits, so that
+// the messages of a slow or unreachable receiver do not return all at once. at is when the last of them returns.
 func stagger(at *time.Time, least, each time.Duration) time.Duration {
 	now := time.Now()
 	if first := now.Add(least); at.Before(first) {
@@ -248,8 +248,8 @@ func stagger(at *time.Time, least, each time.Duration) time.Duration {
 // slowLatency is the latency from which an endpoint counts as slow. Below it this machine itself may be the cause.
 const slowLatency = time.Second
 
-// overflowWait returns how long a message has to go back to the database, because its slow endpoint already has as many
-// waiting messages as it can take in time; 0: queue it here.
+// overflowWait returns how long a message goes back to the database if its slow endpoint already has as many waiting
+// messages as it can process in time; 0: queue it here.
 func (l *lane) overflowWait(j *job) time.Duration {
 	e := l.tenants[j.Tenant].endpoint(j)
 	at := max(e.running, 1)
@@ -259,8 +259,8 @@ func (l *lane) overflowWait(j *job) time.Duration {
 	return stagger(&e.returnAt, l.localWait, e.latency/time.Duration(at))
 }
 
-// unaskedWait returns how long a message goes back for which no provider could be asked. Each return costs two updates,
-// so at most 1,000 messages of a tenant return per second.
+// unaskedWait returns how long a message goes back to the database if no provider was asked to send it. Each return
+// costs two updates, so at most 1,000 messages of a tenant return per second.
 func (l *lane) unaskedWait(j *job, wait time.Duration) time.Duration {
 	return max(wait, stagger(&l.tenants[j.Tenant].returnAt, 0, time.Millisecond))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// marker records in the database what is about to be asked: the state "sending" for a message that must not be sent
-// twice, or the provider for any other. Requests that arrive during one round trip share the next one.
+// marker records an attempt in the database before the provider is asked: the state "sending" of a message that must
+// not be sent twice, or the provider of any other message. Requests that arrive during one round trip share the next.
 type marker struct {
 	pool *Pool
 
@@ -44,7 +44,7 @@ func newMarker(p *Pool) *marker {
 	return m
 }
 
-// mark marks one message. It may be sent if the result is markDone.
+// mark marks one message. The message may only be sent if the result is markDone.
 func (m *marker) mark(j *job, need time.Duration, provider string) marked {
 	x := &marking{job: j, need: need, provider: printable(provider, 64), answer: make(chan marked, 1)}
 	m.mu.Lock()

@@ -14,8 +14,8 @@ import (
 )
 
 // poller finds messages in the database: those that were not handed over, retries, and those of crashed processes. A
-// cursor per queue keeps polls from scanning dead index entries again, which stay while an old snapshot is open.
-// Messages older than the cursor are found by discovery.
+// cursor per queue lets polls skip dead index entries, which Postgres cannot remove while an old snapshot is open.
+// Discovery finds messages behind the cursor.
 type poller struct {
 	pool *Pool
 
@@ -38,7 +38,8 @@ type queueKey struct {
 	priority int16
 }
 
-// cursor is the poll position in one queue. next, polled and seen are by this process's clock, since by the database's.
+// cursor is the poll position in one queue. next, polled and seen are by this process's clock; since is by the
+// database's clock.
 type cursor struct {
 	since  time.Time
 	next   time.Time
@@ -60,9 +61,9 @@ const (
 	// maxTaken limits the messages taken from one queue, maxQueues the queues of one statement.
 	maxTaken  = 500
 	maxQueues = 64
-	// minTaken: with less room a poll waits, unless the tenant may have no more.
+	// minTaken is the room that a poll waits for. It uses less room if the tenant holds no more messages than fit there.
 	minTaken = 50
-	// idleTaken applies to idle queues: there are many, and active ones need the room.
+	// idleTaken limits the messages taken from an idle queue: there are many, and active ones need the room.
 	idleTaken = 8
 	// discoverPause is the minimum time between discoveries. Discovery uses at most 1/discoverShare of the time.
 	discoverPause = 2 * time.Second
@@ -169,8 +170,8 @@ func (o *poller) sleep(ctx context.Context, d time.Duration) {
 }
 
 // pollOnce runs discovery if it is time, and takes messages for which there is room. It returns when to poll next.
-// After a database outage it first waits a moment: leases have ended of messages that other processes have sent and now
-// record as sent.
+// After a database outage it first waits briefly: other processes have sent messages whose leases expired during the
+// outage, and need time to record them as sent.
 func (o *poller) pollOnce(ctx context.Context, wasAway bool) (next time.Time, err error) {
 	o.mu.Lock()
 	at := o.discoverAt

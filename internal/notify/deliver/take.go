@@ -91,9 +91,9 @@ func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *resu
 			text: "the lease of the process that was sending it expired", provider: j.LastProvider,
 			unsure: j.Unsure}
 	case row.GivenUp:
-		return j.giveUp("expired", "it was not sent before its give_up_after")
+		return j.giveUp("expired", "it was not sent within its give_up_after")
 	case j.Attempt > j.MaxAttempts+maxLapsed:
-		return j.giveUp("lapsed", "the leases of the processes that had it expired too often")
+		return j.giveUp("lapsed", "its lease expired too often: sending it may crash the server")
 	case err != nil, c == tooMuch:
 		return j.giveBack()
 	case c == gone:
