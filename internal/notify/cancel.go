@@ -73,7 +73,7 @@ func (c *CancelCommand) revoke(tx *Tx) (any, error) {
 	return tx.present(&m.Message), nil
 }
 
-// present returns a message that this batch has accepted in its present state. m may be nil.
+// present returns a message that this batch has accepted, with its current state. m may be nil.
 func (tx *Tx) present(m *Message) *Message {
 	if m == nil {
 		return nil

@@ -38,8 +38,9 @@ func Tables() []clean.Table {
 	}
 }
 
-// KeepPartitions creates future partitions, and drops those of contents that have all expired, unless another session
-// uses them: leftOver counts these. One process at a time does it; others wait for a second at most.
+// KeepPartitions creates future partitions, and drops partitions of contents in which all contents have expired.
+// leftOver counts expired partitions that other sessions still use. Concurrent calls wait for each other, for at most a
+// second, and then fail.
 func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, leftOver int, err error) {
 	for {
 		r, err := q.PartitionsKeep(ctx, pool)

@@ -195,7 +195,7 @@ func TestRepeatIsRecognisedWhenContentIsResolvedInTheBatch(t *testing.T) {
 	}
 }
 
-// A message of a refused command is not the first of any repeats in the batch.
+// The message of a refused command is rolled back: equal messages of later commands in the batch do not repeat it.
 func TestRepeatOfARolledBackMessageIsNone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -35,7 +35,7 @@ func (p *process) state(id int64) *notify.Detail {
 	return t
 }
 
-// sent settles a message as a worker does that has sent it.
+// sent records a message as sent, like a worker.
 func sent(t *testing.T, db *pgtest.DB, id int64) {
 	t.Helper()
 	change(t, db, `with gone as (delete from notify_queue where message_id = $1 returning *)
@@ -53,7 +53,7 @@ func TestCancelByState(t *testing.T) {
 		as   string // changes to the queue row; empty: none
 		want *fault.Reason
 	}{
-		{"handed over", "", notify.BeingSent}, // there is room for one
+		{"handed over", "", notify.BeingSent}, // the handoff has room for one
 		{"waiting", "", nil},
 		{"failed, to be tried again", "state = 'failed', due_at = now() + interval '1 min', attempts = 1", nil},
 		{"dead", "state = 'dead', due_at = null", nil},

@@ -69,8 +69,8 @@ func monday(day time.Time) time.Time {
 	return day.Truncate(24*time.Hour).AddDate(0, 0, -(int(day.Weekday())+6)%7)
 }
 
-// A partition goes at the end of its week, when all contents in it have expired, and not before. Those that a message
-// accepted now may need are there, and few others.
+// A partition is dropped at the end of its week, when all its contents have expired, and not before. The partitions for
+// every message that can be accepted now exist, and few others.
 func TestPartitionsOfContentsCoverWeeks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -26,7 +26,7 @@ type world struct {
 type step struct {
 	what             string
 	text, biz, to    string
-	again, delivered bool // repeat_window 0; delivered, of a report
+	again, delivered bool // again: repeat_window 0; delivered: what a report says
 	at               int
 	all              []step // of "send all"
 }

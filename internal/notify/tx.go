@@ -163,7 +163,7 @@ func NameConstraints() []string {
 	return []string{"notify_names_pkey", "notify_fingerprints_pkey", "notify_counters_pkey"}
 }
 
-// CanOverlap returns true: commands see latched rows, and limits, which may be as old as the last commit.
+// CanOverlap returns true: commands see only latched rows, and limits, which may be out of date by limitCacheTTL.
 func (tx *Tx) CanOverlap() bool { return true }
 
 // Start implements commit.Participant. It also requests the messages that the locked rows refer to.

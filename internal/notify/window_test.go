@@ -28,8 +28,8 @@ func (e *exact) most(length time.Duration) (most int) {
 	return most
 }
 
-// The limit holds in every window, even if the clock stops, jumps ahead or goes back. Room returns at most a sixtieth
-// of the window late, and exactly when the refusal promised.
+// The limit holds in every window, even if the clock stops, jumps ahead or goes back. Messages are accepted again at
+// most a sixtieth of the window late, and exactly from the time that the refusal gave.
 func TestWindowNeverExceedsItsLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

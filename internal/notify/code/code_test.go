@@ -322,8 +322,8 @@ func TestAnswersDoNotRevealWhetherACodeWasSent(t *testing.T) {
 	}
 }
 
-// A code that wrong tries voided, one with a long life, one that expired long ago, and none at all are answered alike:
-// values, reason, text and state, also when tries are spread over more than the life of a code.
+// Answers do not reveal whether a code was voided by wrong tries, has a long life, expired long ago, or was never sent:
+// values, reason, text and state are equal, even if the tries are spread over more than the life of a code.
 func TestVoidCodesAreAnsweredLikeNone(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t, 1)

@@ -26,7 +26,7 @@ const (
 	MaxDaily     = 100
 	day          = 24 * time.Hour
 	// triesLife is how long wrong tries count after the last one, whether or not there was a code. It is the longest
-	// life of a code: with a shorter one, tries_left would tell codes that still live from codes that were never sent.
+	// life of a code: if it were shorter, tries_left would reveal whether the recipient has an unexpired code.
 	triesLife = MaxLife
 	// MaxWrong limits the wrong tries per recipient in any 24 hours, over all codes and types. So the chance of
 	// guessing a recipient's code is 1 in 500 per day with 4 digits, 1 in 50,000 with 6 (1 in 140 per year), and 1 in

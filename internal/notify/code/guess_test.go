@@ -28,7 +28,7 @@ func (d *fixture) event(kind string) {
 		select tenant_id, message_id, month, (select coalesce(max(event_id), 0) + 1 from notify_events), $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
 }
 
-// die returns the ways in which the last message can certainly fail to arrive.
+// die returns functions by name. Each of them makes it certain that the last message does not arrive.
 func (d *fixture) die() map[string]func() {
 	return map[string]func(){
 		"dead": func() {
@@ -66,7 +66,8 @@ func TestCodeOfADeadMessageIsVoid(t *testing.T) {
 	}
 }
 
-// Otherwise an attacker would choose a recipient whose messages bounce, where the guessing disturbs no person.
+// Codes of dead messages count for the daily limit. Otherwise an attacker could request any number of codes for a
+// recipient whose messages bounce, without being noticed by a person.
 func TestDeadCodesCountForTheDay(t *testing.T) {
 	t.Parallel()
 	d := newFixture(t, 1)

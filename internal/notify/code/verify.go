@@ -37,8 +37,8 @@ func (c *VerifyCommand) Need(tx *Tx) {
 	c.target = tx.want(c.Tenant, c.Type, c.Channel, c.Recipient, 0)
 }
 
-// Count counts a wrong try. Without a code tries are counted in the same way, so that answers do not reveal the
-// difference. After the daily limit nothing is tried.
+// Count counts a wrong try, and reports whether it did. Tries are also counted if no code was sent, so that answers do
+// not reveal whether one was. After the daily limit no try is counted.
 func (c *VerifyCommand) Count(tx *Tx) bool {
 	if c.counted = c.err == nil && !c.wrong.Value.triesSpent(tx.Now) && !c.right(tx); c.counted {
 		c.count(tx)

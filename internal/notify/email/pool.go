@@ -73,7 +73,7 @@ func (s *Sender) deliver(ctx context.Context, l *composed) (reply string, f *sen
 			}
 		}
 		reply, at, err := c.send(ctx, l)
-		if ctx.Err() != nil { // the deadline set by watch may come late, and must not hit the next user
+		if ctx.Err() != nil { // watch may set its deadline late, and so abort the next message
 			c.close()
 		}
 		if err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
-// checkOf and buildOf make the functions of a kind whose settings are decoded as they are. build also gets the
-// provider's name, by which messages refer to its templates.
+// checkOf and buildOf return the functions check and build of a kind whose options are decoded into S unchanged. The
+// parameter build also gets the provider's name, by which messages refer to its templates.
 func checkOf[S any](build func(s S, name string) (send.Sender, error)) func(*Settings, map[string]any) error {
 	return func(s *Settings, options map[string]any) error {
 		_, err := buildOf(build)(nil, s, options, nil)

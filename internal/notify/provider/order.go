@@ -227,8 +227,8 @@ func (p *provider) acquire(ctx context.Context) (free func(), f *send.Failure) {
 }
 
 // reserveRate reserves the next place in the rate limit, unless that comes after the deadline. The mutex makes the
-// reservation and its cancellation one step: rate.Limiter miscounts concurrent cancellations, and allowed twice the
-// rate.
+// reservation and its cancellation one step: without it rate.Limiter miscounts concurrent cancellations, and allows up
+// to twice the rate.
 func (p *provider) reserveRate(ctx context.Context) (turn *rate.Reservation, wait time.Duration, ok bool) {
 	p.limiting.Lock()
 	defer p.limiting.Unlock()

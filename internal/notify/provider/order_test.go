@@ -269,7 +269,7 @@ func TestDeadProviderIsSkippedUntilItIsBack(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	// Where the 20 messages take longer than the first skip, which is about a second, there is a second one.
+	// The breaker opens again if the 20 messages take longer than it first stays open, about a second.
 	for line, most := range map[string]int{"is skipped after failures": 5, "works again": 1} {
 		if n := strings.Count(p.log.String(), line); n < 1 || n > most {
 			t.Errorf("%q is logged %d times:\n%s", line, n, p.log)

@@ -114,7 +114,7 @@ func (d *dkimSettings) read() (*email.DKIM, error) {
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
 		if key, err = x509.ParsePKCS1PrivateKey(block.Bytes); err != nil {
-			return nil, errors.New("dkim.key: is not a private key, RSA or Ed25519")
+			return nil, errors.New("dkim.key: must be an RSA or Ed25519 private key")
 		}
 	}
 	signer, ok := key.(crypto.Signer)

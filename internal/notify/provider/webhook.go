@@ -10,7 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/settings"
 )
 
-// webhookSettings allow endpoints besides public addresses over https.
+// webhookSettings are the settings of kind webhook. They allow endpoints at addresses that are not public, over http,
+// or at other ports.
 type webhookSettings struct {
 	Allow     []string `json:"allow"` // such as 10.1.0.0/16
 	AllowHTTP bool     `json:"allow_http"`

@@ -46,7 +46,7 @@ type account struct {
 func NewFCM(s FCMSettings) (*FCM, error) {
 	var a account
 	if err := json.Unmarshal([]byte(s.ServiceAccount), &a); err != nil {
-		return nil, fmt.Errorf("service_account is not the JSON of a service account's key")
+		return nil, fmt.Errorf("service_account: must be the JSON key of a service account")
 	}
 	if a.ProjectID == "" || a.ClientEmail == "" || a.TokenURI == "" {
 		return nil, fmt.Errorf("service_account requires project_id, client_email and token_uri")

@@ -14,8 +14,8 @@ import (
 
 var q db.Queries
 
-// Root returns the root secret of a database, opened with one of the master keys. The first call makes it. The error
-// names the id of a key that is missing. Of a nil *Master the root secret is nil.
+// Root returns the root secret of a database, opened with one of the master keys. The first call creates it. The error
+// names the id of a key that is missing. A nil *Master has a nil root secret.
 func (m *Master) Root(ctx context.Context, pool *pgxpool.Pool) (*Master, error) {
 	if m == nil {
 		return nil, nil
@@ -33,7 +33,7 @@ func (m *Master) Root(ctx context.Context, pool *pgxpool.Pool) (*Master, error) 
 	return m.openRoot(row.KeyID, row.Sealed)
 }
 
-// Sealing says which master key seals the root secret of a database; KeyID is empty if there is none yet.
+// Sealing names the master key that seals the root secret of a database. KeyID is empty if there is no root secret yet.
 type Sealing struct {
 	KeyID  string
 	Newest bool // the key is the newest: the others can be removed
@@ -52,8 +52,8 @@ func Check(ctx context.Context, pool *pgxpool.Pool, m *Master) (Sealing, error) 
 	return Sealing{row.KeyID, row.KeyID == idOf(m.key())}, err
 }
 
-// Reseal seals the root secret with the newest master key, unless it is already. Servers are not affected: they have
-// opened the root secret, which stays the same. Needs the rights of the owner.
+// Reseal seals the root secret with the newest master key, unless that key seals it already. Servers are not affected:
+// they have opened the root secret, which stays the same. Needs the rights of the owner.
 func Reseal(ctx context.Context, pool *pgxpool.Pool, m *Master) (Sealing, error) {
 	for {
 		row, err := q.RootGet(ctx, pool)

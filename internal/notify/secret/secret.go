@@ -1,5 +1,6 @@
-// Package secret holds the master key, a secret in the server's configuration, and the root secret that it opens, from
-// which all keys are derived that must not be in the database. It owns the table secret_roots.
+// Package secret holds the master key, which is part of the server's configuration, and the root secret, which the
+// master key opens. All keys that must not be in the database are derived from the root secret. The package owns the
+// table secret_roots.
 //
 // Promises: access to the database alone neither reveals the input of a keyed hash, nor allows forging a signature.
 // Derived keys never change: another master key seals the same root secret. A derived key reveals neither the root

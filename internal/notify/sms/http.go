@@ -18,10 +18,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// HTTPSettings describe a provider that takes one HTTP request. Values of Query, Form, JSON and Header may contain
-// placeholders: {recipient} is the number in E.164, {number} the same without the plus, {template} the message's
-// template of this provider's name; and {text}, {key} and {param:NAME}. They are replaced after the JSON is parsed and
-// before the form is encoded, so values cannot inject anything.
+// HTTPSettings describe a provider that accepts a message in one HTTP request. Values of Query, Form, JSON and Header
+// may contain placeholders: {recipient} is the number in E.164, {number} the same without the plus, {template} the
+// message's template for this provider; and {text}, {key} and {param:NAME}. They are replaced after the JSON is parsed
+// and before the form is encoded, so values cannot inject anything.
 type HTTPSettings struct {
 	Name   string            `json:"-"`
 	Method string            `json:"method"` // POST (empty), PUT or GET

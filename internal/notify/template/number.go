@@ -9,8 +9,8 @@ import (
 	"golang.org/x/text/number"
 )
 
-// digits formats numbers for a locale. It learns the format from a sample of package number, whose own types have fewer
-// digits than amounts.
+// digits formats numbers for a locale. It learns the format from a sample that package number has formatted. Package
+// number itself cannot format amounts, because its types have fewer digits.
 type digits struct {
 	point, group string
 	first, next  int // sizes of the last group, and of the groups before it

@@ -11,7 +11,7 @@ import (
 // audited is the part of a command that records its change.
 type audited struct{ change audit.Change }
 
-// settings are the settings of an endpoint in the audit log. Its secrets are in no database.
+// settings are the settings of an endpoint in the audit log. Secrets are derived, and stored nowhere.
 type settings struct {
 	URL         string   `json:"url"`
 	Types       []string `json:"types,omitempty"` // missing: all
@@ -52,7 +52,7 @@ func (c *CreateCommand) Need(tx *Tx) {
 	if tx.slots == nil {
 		tx.slots = map[int32][]int16{}
 	}
-	tx.slots[c.Tenant] = nil // until Lock
+	tx.slots[c.Tenant] = nil // Lock reads them
 }
 
 // Apply creates the endpoint.

@@ -68,7 +68,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			"2 update": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
 			}),
-			"3 wanting": func() { d.all(0, &wanting{}) }, // once: a batch of many reads no more
+			"3 wanting": func() { d.all(0, &wanting{}) }, // once: all in a batch share one read
 			"4 delete": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.DeleteCommand{Caller: caller, Name: name(i)}
 			}),
@@ -111,8 +111,9 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		}
 		return n
 	}
-	// Blocks a batch: on a busy machine the commands need many. While a transaction is open, in any database of the
-	// cluster, scans also walk over the entries of rows deleted since; so rounds go on for some seconds.
+	// measure returns the least blocks read per batch, because on a busy machine the commands of a call need several
+	// batches. While a transaction is open in any database of the cluster, scans also visit the entries of rows deleted
+	// since: measure then repeats for up to 20 s.
 	measure := func(from int) map[string]int64 {
 		got := map[string]int64{}
 		most := func() int64 { return slices.Max(slices.Collect(maps.Values(got))) }
@@ -122,7 +123,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			at := from + 100*round
 			fill("'active', null, null, 1", mine, at, at+2*n)
 			all := kinds(at)
-			// each walks over the rows that those before it have left
+			// each kind also visits the dead rows that earlier kinds have left
 			for _, kind := range slices.Sorted(maps.Keys(all)) {
 				before, earlier := pgtest.Touched(t, "^notify_endpoints$", d.super, pool), batches()
 				all[kind]()

@@ -87,7 +87,7 @@ func Check(c *send.Content) (field string, err error) {
 	return "", nil
 }
 
-// Send posts the message's data to its endpoint. Types do not apply: the message names the endpoint.
+// Send posts the message's data to its endpoint. Endpoint.Types do not apply, because the message names the endpoint.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if _, err := Check(&m.Content); err != nil {
 		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: err.Error()}

@@ -32,7 +32,7 @@ type (
 type Tx struct {
 	rows
 	all   map[int32]*All
-	slots map[int32][]int16 // used ones, of the tenants in which endpoints are created
+	slots map[int32][]int16 // used slots of each tenant in which the batch creates endpoints
 }
 
 var table = commit.NewKeyOrder[Key, stored](compareKeys)
@@ -49,7 +49,7 @@ func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
 }
 
-// CanOverlap is true for batches that only publish events: which endpoints want them is read without locks.
+// CanOverlap is true for batches that only publish events: the subscribed endpoints are read without locks.
 func (tx *Tx) CanOverlap() bool { return len(tx.Sorted()) == 0 }
 
 // Lock locks and loads the endpoints.

@@ -7,11 +7,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// MaxEndpoints limits the endpoints of a tenant, so that a published event is at most as many messages. It equals the
+// MaxEndpoints limits the endpoints of a tenant, and with them the messages of a published event. It equals the
 // constants in notify_endpoints_slot_check, EndpointFind and EndpointSlots.
 const MaxEndpoints = 100
 
-// All is a snapshot of a tenant's active endpoints, from before the batch's locks.
+// All is a snapshot of a tenant's active endpoints, read before the batch locks rows.
 type All struct {
 	endpoints []Endpoint
 	found     bool
@@ -40,8 +40,8 @@ func (a *All) Wanting(event string) (names []string, found bool) {
 	return names, a.found
 }
 
-// Discover reads the endpoints of tenants without locks: an endpoint that is changed concurrently receives the event or
-// not.
+// Discover reads the endpoints of tenants without locks: an endpoint that is changed concurrently may or may not get the
+// event.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	tenants := make([]int32, 0, len(tx.all))
 	for tenant := range tx.all {
