@@ -60,7 +60,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		memory: gauges("held", "Messages that this process has leased: running are being sent, the others wait for an attempt or for their result to be written.",
 			"channel", "state"),
 		fences: counters("lost_fences_total",
-			"Messages that another process had taken over when this one came to mark or finish them: this process was stalled, or its leases are too short.",
+			"Messages that another process took over before this one could mark or finish them: this process was stalled, or its leases are too short.",
 			"at"),
 		leases:   counters("lapsed_leases_total", "Messages taken over from processes whose leases expired.", "channel"),
 		failures: counters("database_failures_total", "Polls and writes that failed, and are retried.", "of"),

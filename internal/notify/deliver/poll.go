@@ -61,7 +61,7 @@ const (
 	// maxTaken limits the messages taken from one queue, maxQueues the queues of one statement.
 	maxTaken  = 500
 	maxQueues = 64
-	// minTaken is the room that a poll waits for. It uses less room if the tenant holds no more messages than fit there.
+	// minTaken is the room that a poll waits for. It uses less if the tenant holds no more messages than fit there.
 	minTaken = 50
 	// idleTaken limits the messages taken from an idle queue: there are many, and active ones need the room.
 	idleTaken = 8

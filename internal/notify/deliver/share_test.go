@@ -242,7 +242,7 @@ func (u *blockedSender) Send(_ context.Context, m *send.Message) (send.Receipt, 
 	return send.Receipt{Provider: "late", ProviderMessageID: fmt.Sprint(m.ID)}, nil
 }
 
-// Another process has settled the message as unknown. The process that sent it corrects this late.
+// Another process has settled the message as unknown. The process that sent the message settles it as sent later.
 func TestLateSuccessSettlesAnUnknownMessage(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)

@@ -172,8 +172,8 @@ func (w *writer) once(batch []*result) error {
 	return nil
 }
 
-// settleLost handles results whose messages another process has taken over. If the message was sent, and the other
-// process has settled it as unknown, it becomes sent.
+// settleLost handles results whose messages another process has taken over. If such a message was sent, and the other
+// process has only leased it or settled it as unknown, it becomes sent.
 func (w *writer) settleLost(ctx context.Context, batch []*result, written map[*result]bool) {
 	var sent []*result
 	for _, r := range batch {

@@ -150,7 +150,7 @@ func (c *conn) send(ctx context.Context, l *composed) (reply string, at phase, e
 	if _, err := w.Write(l.text); err != nil {
 		return "", phaseData, c.cause(ctx, err)
 	}
-	// Flush before the terminating dot, so that a connection lost up to here leaves no doubt.
+	// Flush before the terminating dot: if the connection breaks up to here, the message was not sent.
 	if err := text.W.Flush(); err != nil {
 		return "", phaseData, c.cause(ctx, err)
 	}

@@ -15,7 +15,7 @@ func NewKeys(secret []byte) Keys {
 	return Keys(strings.ToLower(base32.StdEncoding.EncodeToString(secret[:5])))
 }
 
-// Of returns the key of a message. Every attempt sends it to the provider, and delivery reports return it.
+// Of returns the key of a message. Every attempt sends it to the provider, and the reports of some providers return it.
 func (k Keys) Of(tenant int32, message int64) string {
 	return k.prefix() + strconv.FormatInt(int64(tenant), 36) + "_" + strconv.FormatInt(message, 36)
 }

@@ -27,7 +27,8 @@ type Endpoint struct {
 	// Version of the secret. The previous version also signs until PreviousExpiresAt.
 	Version           int32
 	PreviousExpiresAt time.Time
-	// FailingSince is the beginning of the present failures; FailedAt is the last one, to the hour. Zero: no failures.
+	// FailingSince is the first of the current failures; FailedAt is the last one recorded, see observeInterval. Zero:
+	// no failures.
 	FailingSince, FailedAt time.Time
 	CreatedAt              time.Time
 	// ChangedAt, Principal and RequestID are of the last call that created or changed the endpoint.

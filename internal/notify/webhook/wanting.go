@@ -40,8 +40,8 @@ func (a *All) Wanting(event string) (names []string, found bool) {
 	return names, a.found
 }
 
-// Discover reads the endpoints of tenants without locks: an endpoint that is changed concurrently may or may not get the
-// event.
+// Discover reads the endpoints of tenants without locks: an endpoint that is changed concurrently may or may not get
+// the event.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	tenants := make([]int32, 0, len(tx.all))
 	for tenant := range tx.all {
