@@ -21,8 +21,7 @@ type Decimal struct {
 	Scale uint8
 }
 
-// NewDecimal returns coef / 10^scale, normalised: an amount in the minor units
-// of an asset with that scale becomes the decimal its owner reads.
+// NewDecimal returns coef / 10^scale, normalised. It converts an amount in the minor units of an asset with that scale.
 func NewDecimal(coef Int, scale uint8) Decimal {
 	neg, hi, lo := coef.magnitude()
 	for scale > 0 {
@@ -112,7 +111,7 @@ func (d Decimal) Minor(scale uint8) (Int, error) {
 	return fromMagnitude(neg, hi, lo), nil
 }
 
-// MinorUp is Minor, but rounds decimals that the asset does not have up. A result past 38 digits is the largest Int.
+// MinorUp is Minor, but rounds up where d has more decimals than scale, and returns Max instead of ErrOverflow.
 func (d Decimal) MinorUp(scale uint8) Int {
 	n, err := d.Minor(scale)
 	switch {
@@ -142,14 +141,14 @@ func (d Decimal) scaled(scale uint8) *big.Int {
 	return power.Mul(power, d.Coef.Big())
 }
 
-// String returns the one text of d: of equal values equal texts, and of different values different ones. Within
+// String returns the canonical text of d: equal values have equal texts, different values different ones. Within
 // ParseDecimal's limits it is the shortest text that parses back to d.
 func (d Decimal) String() string {
 	var buf [formatCap]byte
 	return string(AppendFormat(buf[:0], d.Coef, d.Scale))
 }
 
-// MaxTextLen is the largest number of characters the parsers look at.
+// MaxTextLen is the largest number of bytes in a text that the parsers accept.
 const MaxTextLen = 60
 
 // digitsPerWord is how many decimal digits always fit in a uint64, and
@@ -187,7 +186,7 @@ func parseInt[T string | []byte](s T) (Int, error) {
 	return x, nil
 }
 
-// sign reports whether s opens with a minus and where its digits begin.
+// sign reports whether s begins with a minus, and where its digits begin.
 func sign[T string | []byte](s T) (neg bool, start int) {
 	if len(s) > 0 && s[0] == '-' {
 		return true, 1
@@ -195,8 +194,8 @@ func sign[T string | []byte](s T) (neg bool, start int) {
 	return false, 0
 }
 
-// wholeOK reports whether s[start:end] is a valid whole part: not empty, and "0" or without leading zeros. One
-// spelling per value leaves no room for a second meaning such as octal.
+// wholeOK reports whether s[start:end] is a valid whole part: "0", or digits without leading zeros, which some readers
+// take for octal.
 func wholeOK[T string | []byte](s T, start, end int) bool {
 	return end > start && (s[start] != '0' || end == start+1)
 }

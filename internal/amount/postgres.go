@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Register makes m, the type map of one connection, carry Int as numeric and slices of Int as numeric[], in the binary
-// format. Call it for every new connection, before its first statement.
+// Register adds codecs to m, the type map of one connection: Int is numeric and slices of Int are numeric[], in the
+// binary format. Call it for every new connection, before its first statement.
 //
 // Parameters may be Int, *Int (nil is NULL), []Int and []*Int; scan targets are *Int, **Int, *[]Int and *[]*Int.
 // Scanning returns ErrNotInteger for a fraction, NaN or infinity, ErrOverflow past 38 digits, and an error for NULL
-// where the target cannot say so. Other Go types keep the plans pgx has for numeric.
+// where the target cannot represent it. Other Go types keep the plans pgx has for numeric.
 func Register(m *pgtype.Map) {
 	numeric := &pgtype.Type{Name: "numeric", OID: pgtype.NumericOID, Codec: codec{}}
 	m.RegisterType(numeric)
@@ -22,7 +22,7 @@ func Register(m *pgtype.Map) {
 		OID:   pgtype.NumericArrayOID,
 		Codec: &pgtype.ArrayCodec{ElementType: numeric},
 	})
-	// Without a prepared statement pgx does not know the parameter's type and goes by the Go type instead.
+	// Without a prepared statement pgx does not know the parameter's type, and chooses by the Go type.
 	m.RegisterDefaultPgType(Int{}, numeric.Name)
 	m.RegisterDefaultPgType(&Int{}, numeric.Name)
 	m.RegisterDefaultPgType([]Int(nil), "_numeric")
@@ -79,7 +79,7 @@ func (encodeText) Encode(value any, buf []byte) ([]byte, error) {
 	return x.Append(buf), nil
 }
 
-// intOf takes the Int out of a parameter; ok=false means NULL.
+// intOf returns the Int in a parameter; ok=false means NULL.
 func intOf(value any) (x Int, ok bool, err error) {
 	switch v := value.(type) {
 	case Int:
@@ -208,8 +208,8 @@ func decodeNumeric(src []byte) (Int, error) {
 	return fromMagnitude(signWord == numericSignMinus, hi, lo), nil
 }
 
-// joinGroups is the reverse of splitGroups for digits as they travel: most
-// significant first, the first one worth 10000^weight.
+// joinGroups is the reverse of splitGroups for digits in wire order: most significant first, the first one worth
+// 10000^weight.
 func joinGroups(groups []byte, weight int) (hi, lo uint64, err error) {
 	for ; len(groups) > 0; groups = groups[2:] {
 		g := uint64(binary.BigEndian.Uint16(groups))
@@ -228,8 +228,8 @@ func joinGroups(groups []byte, weight int) (hi, lo uint64, err error) {
 		}
 		weight--
 	}
-	// The zero digits Postgres leaves out. A value that is not 0 overflows
-	// after at most ten of them, whatever weight claims.
+	// Append the zero digits that Postgres omits. A nonzero value overflows after at most ten of them, so a wrong
+	// weight cannot prolong the loop.
 	for ; weight >= 0 && hi|lo != 0; weight-- {
 		var ok bool
 		if hi, lo, ok = mulAdd(hi, lo, numericBase, 0); !ok {

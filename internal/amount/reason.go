@@ -16,7 +16,7 @@ var (
 		Doc: "The amount, or the balance that it would make, has more than 38 digits in minor units."})
 )
 
-// Refused is the fault for an amount of an asset that Decimal.Minor returned an error for.
+// Refused converts an error of Decimal.Minor to a fault.
 func Refused(err error, d Decimal, asset string, scale uint8) *fault.Fault {
 	if errors.Is(err, ErrTooPrecise) {
 		return TooPrecise.New("%s has more decimals than %s, which has %d", d, asset, scale).With("asset", asset).

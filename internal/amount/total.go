@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Total is a sum of amounts in minor units, as integer text of any size: amounts of 38 digits may sum to more,
-// and a read must not fail for that. The zero value is 0.
+// Total is a sum of amounts in minor units, as integer text of any size: a sum may exceed 38 digits, and must not fail
+// a read. The zero value is 0.
 type Total string
 
 // Total returns a as a sum.

@@ -138,17 +138,17 @@ func (f *Fault) WithField(path, description string) *Fault {
 	return f
 }
 
-// InvalidField makes a FIELD_INVALID about one field: the message says the field and its problem.
+// InvalidField makes a FIELD_INVALID about one field. The message names the field and its problem.
 func InvalidField(path, format string, args ...any) *Fault {
 	problem := fmt.Sprintf(format, args...)
 	return FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
 }
 
-// MaxFields bounds the fields in an error: it has to fit into a trailer of gRPC.
+// MaxFields bounds the fields in an error, which must fit into a gRPC trailer.
 const MaxFields = 20
 
-// About makes a fault about invalid fields, of which it lists at most MaxFields. The message says the problem of the
-// first one, and how many more there are.
+// About makes a fault about invalid fields, of which it lists at most MaxFields. The message has the problem of the
+// first one, and the number of the others.
 func (r *Reason) About(fields []Field) *Fault {
 	f := r.New("%s: %s%s", fields[0].Path, fields[0].Description, AndMore(len(fields)-1))
 	f.Fields = slices.Clip(fields[:min(len(fields), MaxFields)])
@@ -163,7 +163,8 @@ func AndMore(n int) string {
 	return fmt.Sprintf(" (and %d more)", n)
 }
 
-// In returns err with its fields below path, such as "items[2].": a part of a request does not know where it stands.
+// In returns err with its fields below path, such as "items[2].". The code that checks a part of a request does not
+// know the path of that part.
 func In(path string, err error) error {
 	return Rename(err, func(name string) string { return path + name })
 }
@@ -185,12 +186,12 @@ func Rename(err error, name func(path string) string) error {
 	return &own
 }
 
-// OtherCall stands for all fields where the first request with the same number was made by another kind of call, such
-// as a Capture instead of a Transfer.
+// OtherCall is passed to Differing instead of fields if the first request with the same number was made by another kind
+// of call, such as a Capture instead of a Transfer.
 const OtherCall = "call"
 
 // Differing adds the fields in which a request differs from the first one with the same number: to the message, to the
-// metadata as differs, and as invalid fields. number is the name of the number.
+// metadata value "differs", and as invalid fields. number is the name of the field with the number.
 func (f *Fault) Differing(fields []string, number string) *Fault {
 	if slices.Contains(fields, OtherCall) {
 		f.Message += ", by another kind of call"

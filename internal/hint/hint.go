@@ -1,10 +1,10 @@
-// Package hint remembers rows as a server last read them, so that a command can name the rows that it will probably
-// need. A hint may be outdated or missing: the command runs again if it finds something else.
+// Package hint caches rows as a server last read them, so that a command can name the rows that it will probably need.
+// A hint may be outdated or missing: the command runs again if it finds something else.
 package hint
 
 import "sync"
 
-// Memory remembers a bounded number of values by key.
+// Memory caches a bounded number of values by key.
 type Memory[K comparable, V any] struct {
 	limit  int
 	equal  func(a, b V) bool
@@ -12,12 +12,12 @@ type Memory[K comparable, V any] struct {
 	values map[K]V
 }
 
-// New returns an empty memory of at most limit values. equal avoids writes of what is remembered already.
+// New returns an empty Memory for at most limit values. A value that equals the cached one is not written again.
 func New[K comparable, V any](limit int, equal func(a, b V) bool) *Memory[K, V] {
 	return &Memory[K, V]{limit: limit, equal: equal, values: map[K]V{}}
 }
 
-// Last returns the value that was read last.
+// Last returns the cached value of a key.
 func (m *Memory[K, V]) Last(k K) (v V, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -25,7 +25,8 @@ func (m *Memory[K, V]) Last(k K) (v V, ok bool) {
 	return v, ok
 }
 
-// Learn remembers a value, and reports whether it is news. It forgets others, at random, when there are too many.
+// Learn caches a value, and returns false if an equal one was cached already. At the limit it evicts other values, at
+// random.
 func (m *Memory[K, V]) Learn(k K, v V) (news bool) {
 	if old, ok := m.Last(k); ok && m.equal(old, v) {
 		return false
@@ -42,7 +43,7 @@ func (m *Memory[K, V]) Learn(k K, v V) (news bool) {
 	return true
 }
 
-// Forget forgets a value.
+// Forget removes a value.
 func (m *Memory[K, V]) Forget(k K) {
 	if _, ok := m.Last(k); !ok {
 		return

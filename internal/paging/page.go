@@ -6,7 +6,8 @@ const (
 	maxSize     = 1_000
 )
 
-// Size returns the size of a page for the one that the caller asked for; 0: the default.
+// Size returns the size of a page, given the one that the caller asked for: 0 means the default, and there is a
+// maximum.
 func Size(wanted int) int {
 	if wanted <= 0 {
 		return defaultSize
@@ -14,8 +15,8 @@ func Size(wanted int) int {
 	return min(wanted, maxSize)
 }
 
-// Read reads one page: fetch returns at most count rows. If these are more than the page holds, next is the token of
-// the last row on the page.
+// Read reads one page: fetch returns at most count rows. If there are more rows than the page holds, next is the token
+// of the last row on the page.
 func Read[R, V any](size int, fetch func(count int32) ([]R, error), token func(*R) string,
 	convert func(*R) (V, error)) (list []V, next string, err error) {
 	size = Size(size)

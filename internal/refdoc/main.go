@@ -1,5 +1,5 @@
-// Command refdoc writes the pages of docs/reference: from the code the reasons of errors that the packages define, and
-// the operations of the API; and the scripts of scenarios/, which tests run.
+// Command refdoc writes the pages of docs/reference: the error reasons and the operations of the API from the code, and
+// the stories from the scripts in scenarios/, which tests run.
 package main
 
 import (
@@ -46,7 +46,7 @@ metrics and the audit views have it too.
   account.
 - **Execute**: [Execute](../api/batch.md) may contain it.
 - **policy**: what ` + "`ledgerd policy set`" + ` may ask for it: *keys*, a request key or submit token; *approval*, by a second
-  principal; *above*, that from an amount on.
+  principal; *above*, approval above an amount.
 - **fields**: what a scope may name, such as ` + "`ledger.transfer(from=user:*)`" + `. Items of a batch,
   and operations of an Execute, need scopes of their own.
 
@@ -60,7 +60,7 @@ const storiesHead = `# Stories
 
 Each story is a script that a test runs against two real servers and Postgres. [The commands](../../scenarios/README.md)
 are few: ` + "`call`" + ` makes a call, ` + "`call!`" + ` one that is refused with the given reason, ` + "`together`" + ` many at the same
-moment, alternately at both servers; ` + "`answer`" + ` looks at a field of the last answer, ` + "`psql`" + ` at the database.
+moment, alternately at both servers; ` + "`answer`" + ` compares a field of the last answer, ` + "`psql`" + ` runs a query.
 
 This page is generated from ` + "`scenarios/`" + `: ` + "`make generate`" + `.
 `
@@ -108,7 +108,7 @@ func operations() string {
 	return b.String()
 }
 
-// stories shows all scripts of a folder.
+// stories returns the page with all scripts of a folder.
 func stories(folder string) (string, error) {
 	var b strings.Builder
 	b.WriteString(storiesHead)

@@ -1,6 +1,6 @@
-// Package settings decodes parts of settings files. It knows no kind of settings.
+// Package settings decodes parts of settings files. It is independent of the kinds of settings.
 //
-// Promises: unknown fields are errors. Errors name the field, never a value of the file, because values may be secrets.
+// Unknown fields are errors. Errors name the field, never a value of the file, because values may be secrets.
 package settings
 
 import (
@@ -106,7 +106,7 @@ func join(at, name string) string {
 // maxReference limits a file that settings refer to, in bytes.
 const maxReference = 64 << 10
 
-// Reference resolves one string. The line end at the end of a file is dropped.
+// Reference resolves one string. Line ends at the end of a file are dropped.
 func Reference(text string) (string, error) {
 	if name, ok := strings.CutPrefix(text, "env:"); ok {
 		value, ok := os.LookupEnv(name)
