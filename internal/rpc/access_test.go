@@ -128,7 +128,7 @@ func TestReadKeysCannotCallMutations(t *testing.T) {
 	}
 }
 
-// administrative are the calls that a key that writes may not make.
+// administrative lists the calls that refuse a key with the role write.
 var administrative = []string{"FreezeAccount", "UnfreezeAccount", "CloseAccount",
 	"Machine.DefineMachine", "Payment.PutGateway", "Webhook.CreateEndpoint", "Webhook.UpdateEndpoint",
 	"Webhook.RotateSecret", "Webhook.DeleteEndpoint", "Webhook.GetSecret", "Notify.PutTemplate",
@@ -167,7 +167,7 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 		t.Fatal(err)
 	}
 	revoked := time.Now()
-	last := revoked // the beginning of the last call that succeeded
+	last := revoked // the start of the last call that succeeded
 	eventually(t, 20*time.Second, "the key ends", func() bool {
 		begun := time.Now()
 		if list(c) == "unauthenticated" {

@@ -221,7 +221,6 @@ func (s *Admin) DeletePolicy(ctx context.Context, r *pb.DeletePolicyRequest) (*p
 	return &pb.DeletePolicyResponse{}, a.DeletePolicy(ctx, tenant, r.GetOperation())
 }
 
-// pageRequest is a request for a page.
 type pageRequest interface {
 	GetPageSize() int32
 	GetPageToken() string

@@ -255,7 +255,7 @@ func (a *Admission) decode(ctx context.Context, t *ticket) error {
 }
 
 // decoded releases the slot and replaces the estimated size by the actual one. A call that is larger than estimated
-// needs room, unless it is the tenant's only one: that may be larger than the share. Returns fault BUSY.
+// needs room, unless it is the only call of its tenant, which may exceed the share. Returns fault BUSY.
 func (a *Admission) decoded(t *ticket, bytes int) error {
 	if t.lane == nil {
 		return nil
@@ -282,7 +282,7 @@ func (a *Admission) releaseTurn(t *ticket) {
 	}
 }
 
-// release gives back the slot and the memory of a call. It may be called again.
+// release frees the slot and the memory of a call. It is idempotent.
 func (a *Admission) release(t *ticket) {
 	if t.lane == nil {
 		return

@@ -240,7 +240,8 @@ func TestFootprintCountsEachItem(t *testing.T) {
 	}
 }
 
-// A request that is larger than estimated when it is decoded needs room, unless it is the tenant's only one.
+// A request that turns out larger than estimated when it is decoded needs room, unless it is the only one of its
+// tenant.
 func TestDecodedCallNeedsRoomForTheRest(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()

@@ -55,7 +55,7 @@ var requestApprovalOperation = operation[*pb.RequestApprovalRequest, *pb.Request
 		})
 	}}
 
-// refuse ends the decoding of a request with a fault, or any other error.
+// refuse adds a fault to the problems of a request, or any other error as a problem of the field request.
 func (d *decoder) refuse(err error) {
 	if err == nil {
 		return
@@ -67,7 +67,7 @@ func (d *decoder) refuse(err error) {
 	d.bad("request", err.Error())
 }
 
-// wanted is a request that is to be approved, or was.
+// wanted is the request of an approval: the call that is to be approved, or was.
 type wanted struct {
 	operation operation[proto.Message, proto.Message]
 	request   proto.Message
@@ -79,7 +79,7 @@ const (
 	typeUnusual = "must have a type that begins with " + typePrefix
 )
 
-// plainType reports whether a type has the usual prefix: those who approve read it.
+// plainType reports whether a type URL has the usual prefix and nothing else before the name: approvers read it.
 func plainType(a *anypb.Any) bool {
 	name, ok := strings.CutPrefix(a.GetTypeUrl(), typePrefix)
 	return ok && !strings.Contains(name, "/")
@@ -87,7 +87,7 @@ func plainType(a *anypb.Any) bool {
 
 var executeWanted = executeOperation.untyped()
 
-// open finds out what a request wants. Returns fault FIELD_INVALID.
+// open decodes the request and finds its operation. Returns fault FIELD_INVALID.
 func (w *wanted) open(packed *anypb.Any) (err error) {
 	bad := func(problem string) error {
 		return fault.InvalidField("request", "%s", problem)
@@ -116,8 +116,8 @@ func (w *wanted) open(packed *anypb.Any) (err error) {
 	return nil
 }
 
-// readWanted reads a request as its call would. Returns PERMISSION_DENIED for operations of an Execute only: see
-// permitAll.
+// readWanted decodes and validates a request as its own call would. Returns PERMISSION_DENIED only for operations of an
+// Execute: see permitAll.
 func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
 	if err = w.open(packed); err != nil {
 		return w, err
@@ -131,7 +131,7 @@ func (c *call) readWanted(packed *anypb.Any) (w wanted, err error) {
 	return w, inRequest(err)
 }
 
-// unsupported refuses what cannot be part of the commit that approves it.
+// unsupported returns the problems of a request that cannot run in the commit that approves it.
 func (w *wanted) unsupported() error {
 	var d decoder
 	if w.mutation.dry {
@@ -158,7 +158,7 @@ func (w *wanted) unsupported() error {
 // encode returns the stored forms of a request: as protobuf and, unless it may hold personal data, as JSON.
 func (w *wanted) encode(packed *anypb.Any) (bytes, details []byte, err error) {
 	if details, err = protojson.Marshal(packed); err != nil { // such as NaN in a template's variable
-		return nil, nil, fault.InvalidField("request", "cannot be written as JSON, so not all who approve could read it").Because(err)
+		return nil, nil, fault.InvalidField("request", "cannot be written as JSON, so not every approver could read it").Because(err)
 	}
 	if personal(w.request) {
 		details = nil
@@ -200,8 +200,8 @@ func (w *wanted) permitAll(c *call) error {
 	return cmp.Or(c.requireRoleOf(w.request), c.permit(w.request))
 }
 
-// unfilled fills the fields that references will fill with values that no scope with a pattern covers, and that only an
-// administrator may set.
+// unfilled returns the request with placeholders in the fields that references will fill: texts that no scope with a
+// pattern covers, and amounts that only an administrator may set as a limit.
 func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
 	if len(references) == 0 {
 		return m
@@ -221,8 +221,8 @@ func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
 	return m
 }
 
-// permitDecision checks whether a caller other than the requester may see and decide a request. The fault does not tell
-// what is requested. Returns fault PERMISSION_DENIED.
+// permitDecision checks whether a caller other than the requester may see and decide a request. The fault does not
+// disclose the request. Returns fault PERMISSION_DENIED.
 func (w *wanted) permitDecision(c *call, a *approval.Content) error {
 	err := w.permitAll(c)
 	if fault.Is(err, access.PermissionDenied) {
@@ -232,8 +232,8 @@ func (w *wanted) permitDecision(c *call, a *approval.Content) error {
 	return err
 }
 
-// find reads an approval of the caller's tenant and opens its request. Without a request there is no such approval:
-// commands refuse it, after the lookup of the request key.
+// find reads an approval of the caller's tenant and opens its request. If packed is nil, there is no such approval:
+// commands refuse it after the lookup of the request key.
 func (s *Approvals) find(ctx context.Context, id int64) (a approval.Content, packed *anypb.Any, w wanted, err error) {
 	a, found, err := s.Reader.Content(ctx, approval.Key{Tenant: callOf(ctx).identity.Tenant, ID: id})
 	if err != nil || !found {
@@ -287,8 +287,8 @@ func (s *Approvals) Approve(ctx context.Context, r *pb.ApproveRequest) (*pb.Appr
 	return res.reply(ctx, err)
 }
 
-// onBehalfOf returns a copy of an approver's call that does what the requester wants: with the rights of the approver,
-// in the name of the requester, and without policies, since it is approved (withoutKey).
+// onBehalfOf returns a copy of an approver's call that runs the request: with the rights of the approver, in the name
+// of the requester, and without policies, since it is approved (withoutKey).
 func (c *call) onBehalfOf(a *approval.Content) *call {
 	own := c.withoutKey()
 	own.approver, own.requestID = c.identity.Principal, a.Key.RequestID()
@@ -296,12 +296,12 @@ func (c *call) onBehalfOf(a *approval.Content) *call {
 	return own
 }
 
-// approve is the command that approves a request and does it. Its answer is an approved, or a commit.Repeat of one.
+// approve is the command that approves a request and runs it. Its answer is an approved, or a commit.Repeat of one.
 type approve struct {
 	commit.Caller // the approver
 	id            int64
 	note          string
-	wanted        *wanted // nil: the caller's own request, one decided before, or one that the look-up did not find
+	wanted        *wanted // nil: the caller's own request, one decided before, or one that the lookup did not find
 	row           *approval.Row
 }
 
@@ -318,7 +318,7 @@ func (c *approve) Need(tx *flow.Tx) {
 	}
 }
 
-// Apply does the request. If that is refused, the approval remains open.
+// Apply runs the request. If the request is refused, the approval remains open.
 func (c *approve) Apply(tx *flow.Tx) (any, error) {
 	x := &c.row.Value.Request
 	own := c.row.Exists && c.Principal == x.Principal
@@ -332,7 +332,7 @@ func (c *approve) Apply(tx *flow.Tx) (any, error) {
 	if own {
 		return nil, x.OwnFault()
 	}
-	if c.wanted == nil { // it has come since the call looked for it
+	if c.wanted == nil { // the approval was created after the lookup
 		return nil, c.row.Key.NotFound()
 	}
 	g := &c.wanted.mutation

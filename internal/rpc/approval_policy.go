@@ -14,7 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// approvalOf checks a message, then the messages within it.
+// approvalOf returns fault APPROVAL_REQUIRED if a policy requires an approval for a message, or for a message within
+// it.
 func approvalOf(policies *access.Policies, m protoreflect.Message) (err error) {
 	p := policies.For(operationOf(m.Descriptor().FullName()))
 	if p.ApprovalRequired && (p.ApprovalAbove == nil || isAbove(m.Interface(), *p.ApprovalAbove)) {
@@ -35,7 +36,7 @@ func approvalOf(policies *access.Policies, m protoreflect.Message) (err error) {
 	return err
 }
 
-// operationOf returns the operation that a message is the request of, or an item of GrabMany, or empty.
+// operationOf returns the operation of a request, or of an item of GrabMany. Empty: the message is neither.
 func operationOf(name protoreflect.FullName) string {
 	if name == "ledgerd.sale.v1.Grab" {
 		return grabName
@@ -43,12 +44,12 @@ func operationOf(name protoreflect.FullName) string {
 	return byRequest[name].operation
 }
 
-// withAmount are the operations whose amount can be told: a policy may have approval_above for them.
+// withAmount lists the operations with an amount: a policy may have approval_above for them.
 var withAmount = []string{"ledger.create_accounts", holdName, reverseName, transferName,
 	updateAccountName}
 
-// isAbove reports whether the amount of a request is greater than n. That of a reversal is known only when it runs: see
-// allowReversal.
+// isAbove reports whether the amount of a request is greater than n. The amount of a reversal is known only when it
+// runs: see allowReversal.
 func isAbove(m proto.Message, n amount.Decimal) bool {
 	above := func(s string) bool { // also invalid text, which the decoder has refused
 		d, err := amount.ParseDecimal(s)
@@ -56,7 +57,7 @@ func isAbove(m proto.Message, n amount.Decimal) bool {
 	}
 	switch r := m.(type) {
 	case *ledgerv1.TransferRequest:
-		// A posting of all that is available has no amount.
+		// A posting of all that is available has no amount, so it counts as above.
 		return slices.ContainsFunc(r.GetPostings(), func(p *ledgerv1.Posting) bool { return above(p.GetAmount()) })
 	case *ledgerv1.HoldRequest:
 		return above(r.GetAmount())
@@ -71,7 +72,7 @@ func isAbove(m proto.Message, n amount.Decimal) bool {
 	return false
 }
 
-// allowReversal returns the check of a reversal's amount, or nil.
+// allowReversal returns the check of the greatest amount of a reversal. Nil: no policy limits it.
 func (c *call) allowReversal() func(greatest amount.Decimal) error {
 	p := c.identity.Policies.For(reverseName)
 	if p.ApprovalAbove == nil {
@@ -85,8 +86,8 @@ func (c *call) allowReversal() func(greatest amount.Decimal) error {
 	}
 }
 
-// neverApproved lists prefixes of operations that cannot require approval: a program waits for them, their effects
-// survive a refusal, or, of GrabMany, each of its grabs can require one.
+// neverApproved lists prefixes of operations that cannot require approval: programs wait for their answers, or their
+// effects survive a refusal. GrabMany cannot, because each of its grabs can.
 var neverApproved = []string{"idempotency.", "inbox.", "lock.", "notify.send_code", "notify.verify_code", grabManyName}
 
 // approvable reports whether an operation can be requested, and policies can require its approval.

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// A part of a command that survives a refusal would take effect before its approval, each time that one is tried.
+// An effect that survives a refusal would commit without approval, each time that an approval is tried.
 func TestApprovableOperationsLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	c := &call{gate: &Gate{Memory: flow.NewMemory(), NewOrderNo: func() (string, error) { return "n", nil },

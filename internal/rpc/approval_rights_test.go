@@ -144,7 +144,6 @@ func TestOneOfManyDecides(t *testing.T) {
 			case !rejects && !approved:
 				want = "APPROVAL_REJECTED"
 			}
-			// A caller that approves first reads, and then waits for the row.
 			if got != want {
 				t.Errorf("round %d, approved %v: caller %d got %q, want %q", round, approved, i, got, want)
 			}
@@ -156,8 +155,8 @@ func TestOneOfManyDecides(t *testing.T) {
 	}
 }
 
-// Ids can be guessed: an approval may come between the look for its request and the commit. A caller without rights to
-// it decides nothing then.
+// Ids can be guessed: an approval may be created between the lookup of its request and the commit. Even then a caller
+// without rights to the request cannot decide.
 func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -170,7 +169,7 @@ func TestAnApprovalThatIsNotThereYetIsNotFound(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range answers {
 			all.Go(func() {
-				for range i * n % 7 { // they come at other moments
+				for range i * n % 7 { // vary the time of the call
 					if res, err := http.Get(o.Base + "/healthz"); err == nil {
 						res.Body.Close()
 					}

@@ -41,7 +41,7 @@ func (c *caller) colleague() *caller {
 	return &caller{c.site, key.Secret}
 }
 
-// wishes requests something under a placeholder: see notice.
+// wishes requests the approval of m, and records its id under the placeholder of notice.
 func (c *caller) wishes(kind, tag string, m proto.Message, headers ...string) {
 	c.T.Helper()
 	w := wish(m)
@@ -223,7 +223,7 @@ func TestApprovedRequestIsDoneOnceInTheNameOfItsRequester(t *testing.T) {
 	}
 }
 
-// Every way to a request is closed without approval, and open below the limit.
+// Each call with an amount above the limit needs approval, by every kind of call. Calls at the limit do not.
 func TestCallsAboveTheLimitNeedApproval(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, above("ledger.transfer", "10"), above("ledger.hold", "10"), above("ledger.update_account", "10"),
@@ -358,7 +358,7 @@ func TestItemsOfBatchesNeedApprovalEach(t *testing.T) {
 	o.bob.approve(o.ann.requests(grab("s", "jo"))).wants(t, "an approved grab", "")
 }
 
-// A strategy of stock gives a call a transaction of its own: it is no way around an approval.
+// A stock strategy gives a call a transaction of its own. Such a call still needs approval.
 func TestStrategiesNeedApproval(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, always("stock.reserve"))
@@ -491,7 +491,8 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 	}
 }
 
-// What was done under a request key before a policy came is still answered: the caller may have lost the answer.
+// A repeat under a request key that was used before the policy existed is answered: the caller may have lost the
+// answer.
 func TestRequestKeysAreAnsweredAfterAPolicyCame(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -601,7 +602,7 @@ func TestFaultsOfTheRequestNameItsFields(t *testing.T) {
 	}
 }
 
-// A request of an order may hold personal data: auditors see who asked for what operation, and no more.
+// A request of an order may hold personal data: auditors see the requester and the operation, and no more.
 func TestAuditorsDoNotReadPersonalRequests(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -621,7 +622,7 @@ func TestAuditorsDoNotReadPersonalRequests(t *testing.T) {
 	}
 }
 
-// Messages of brokers need approval as calls do. One with a single request is no Execute.
+// Messages of brokers need approval as calls do. A message with a single request does not count as an Execute.
 func TestMessagesNeedApproval(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t, above("ledger.transfer", "10"), always("batch.execute"))

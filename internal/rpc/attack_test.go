@@ -23,7 +23,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// hostile is a value that an attacker sends in a string. It is refused in names if unseen, in amounts if noAmount.
+// hostile is a value that an attacker sends in a string. Names must refuse it if unseen, amounts if noAmount.
 type hostile struct {
 	what, text       string
 	unseen, noAmount bool
@@ -51,7 +51,7 @@ var hostileTexts = []hostile{
 var amountFields = []string{"amount", "balance_at_least", "min_balance", "max_balance"}
 
 // freeTexts are strings of mutations that may have invisible characters, by message and field, or by the field of all
-// messages, with the reason. Control characters are refused there too, except where contents says so.
+// messages, with the reason. NUL and invalid UTF-8 are refused there too.
 var freeTexts = map[string]string{
 	"metadata": "the caller's own data", "inputs": "the caller's own data", "fields": "values of variables",
 	"string_value": "values of variables", "error": "text of any program, in lines", "result": "a note of the caller",
@@ -69,7 +69,7 @@ var freeTexts = map[string]string{
 	"RecordedHeader.value": "the caller's own data",
 }
 
-// target is the way to a value in a request: the first element of each list and one pair of each map.
+// target is the path to a value in a request, by the first element of each list and one pair of each map.
 type target struct {
 	path []protoreflect.FieldDescriptor
 	key  bool // the key of the map, not its value
@@ -77,7 +77,7 @@ type target struct {
 
 func (x target) last() protoreflect.FieldDescriptor { return x.path[len(x.path)-1] }
 
-// kind is that of the value.
+// kind returns the kind of the value.
 func (x target) kind() protoreflect.Kind {
 	f := x.last()
 	switch {
@@ -97,7 +97,7 @@ func (x target) String() string {
 	return text
 }
 
-// targets returns the ways to all values in a message, except inside of a message in itself.
+// targets returns the paths to all values in a message. It does not follow a message that contains itself.
 func targets(m protoreflect.MessageDescriptor, above []protoreflect.FieldDescriptor) (found []target) {
 	for _, f := range above {
 		if f.Parent() == m {
@@ -156,7 +156,7 @@ func (x target) set(m protoreflect.Message, v protoreflect.Value) {
 // inItem matches the error of an item of a list.
 var inItem = regexp.MustCompile(`(_INVALID|_NOT_FOUND)\b`)
 
-// namedIn reports whether an error names the field, or another at its place in the request.
+// namedIn reports whether an error names the field, or the top-level field that contains it.
 func (x target) namedIn(a answer) bool {
 	text := a.Message
 	if bad, found := servertest.Detail(a.Answer, new(errdetails.BadRequest)); found {
@@ -167,7 +167,8 @@ func (x target) namedIn(a answer) bool {
 	return strings.Contains(text, string(x.path[0].Name())) || strings.Contains(text, string(x.last().Name()))
 }
 
-// storedNothing are the codes of refusals of what a call refers to, by a name that nothing has.
+// storedNothing lists codes of calls that were refused before they stored anything, such as for a name that does not
+// exist.
 var storedNothing = map[string]bool{"not_found": true, "failed_precondition": true, "aborted": true,
 	"resource_exhausted": true} // the last: the wait between codes to one recipient
 
@@ -191,7 +192,7 @@ func extremes(k protoreflect.Kind) []protoreflect.Value {
 	return nil
 }
 
-// attack sends hostile requests of one call, and returns their number.
+// attack sends hostile requests to one method, and counts them.
 type attack struct {
 	*caller
 	m     protoreflect.MethodDescriptor
@@ -199,8 +200,8 @@ type attack struct {
 	calls int
 }
 
-// mostCalls bounds the requests of one call. Only Batch.Execute, which has the fields of all others, has more: there a
-// part of the pairs of field and value is sent, so that every value and every field has its turn.
+// mostCalls bounds the requests to one method. Only Batch.Execute, which has the fields of all others, exceeds it: some
+// pairs of field and value are left out, but none of the fields or values is.
 const mostCalls = 1500
 
 func (x *attack) run() {
@@ -272,7 +273,7 @@ func (x *attack) send(f target, v protoreflect.Value) answer {
 	return a
 }
 
-// reasons are the documented ones: docs/reference/errors.md has them all.
+// reasons returns the documented reasons, all of docs/reference/errors.md except INTERNAL.
 var reasons = sync.OnceValue(func() map[string]bool {
 	all := map[string]bool{}
 	for _, r := range fault.All() {
@@ -282,7 +283,7 @@ var reasons = sync.OnceValue(func() map[string]bool {
 	return all
 })
 
-// failures are codes of servers that fail, and of calls that hang.
+// failures are the codes of server failures and of calls that hang.
 var failures = map[string]bool{"unknown": true, "internal": true, "unavailable": true, "deadline_exceeded": true,
 	"canceled": true, "data_loss": true}
 
@@ -299,7 +300,7 @@ func (x *attack) check(what string, a answer) {
 	}
 }
 
-// string sends a hostile text in a field, and checks that the call refuses it where it must.
+// string sends a hostile text in a field, and checks that the call refuses it where required.
 func (x *attack) string(f target, h hostile) {
 	a := x.send(f, protoreflect.ValueOfString(h.text))
 	what := fmt.Sprintf("%v with %s", f, h.what)
@@ -344,8 +345,8 @@ func runAll(all []*attack) (calls int) {
 	return calls
 }
 
-// Every call, with every one of its fields replaced by every hostile value: what the server answers is documented, it
-// changes nothing of another tenant, and stores no names that look like others.
+// Each field of each call gets each hostile value. Every answer is documented, the rows of another tenant do not
+// change, and stored names have no invisible characters.
 func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -408,7 +409,7 @@ var storedTexts = map[string]string{
 	"stock_items.name":     "prose", "webhook_endpoints.description": "prose", "claim_claims.result": "prose",
 }
 
-// checkStored checks that no column that has names has one with an invisible character.
+// checkStored checks that only the columns of storedTexts have invisible characters.
 func (s *site) checkStored(t *testing.T) {
 	t.Helper()
 	rows, _ := s.Pool.Query(t.Context(), `select relname::text from pg_class where relnamespace = 'public'::regnamespace
@@ -434,7 +435,7 @@ func (s *site) checkStored(t *testing.T) {
 	}
 }
 
-// loggedNames are fields of log lines with names that callers choose, for operators.
+// loggedNames are the fields of log lines that may contain names chosen by callers.
 var loggedNames = []string{"scope", "key"} // of work
 
 // checkLog checks that the log has no errors, and none of the texts.
@@ -457,7 +458,7 @@ func (s *site) checkLog(t *testing.T, secrets ...string) {
 	}
 }
 
-// secretsOf appends what requests have that no log may have: tokens, recipients and contents.
+// secretsOf appends the texts of a request that no log may contain: tokens, recipients and contents.
 func secretsOf(m protoreflect.Message, secrets []string) []string {
 	for _, f := range targets(m.Descriptor(), nil) {
 		switch f.last().Name() {

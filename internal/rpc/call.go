@@ -37,8 +37,8 @@ type call struct {
 	token     *token.Spend  // Submit-Token, or nil
 	spent     string        // token of the first SpendToken in an Execute, or empty
 	claim     *claim.Params // Claim-Key, or nil
-	approver  string        // principal that approved what the call does for identity; empty: it needed no approval
-	submits   bool          // a payment or refund that it creates is submitted to the gateway by this call itself
+	approver  string        // principal that approved the call, which runs in the name of identity; empty: no approval
+	submits   bool          // the call itself submits the payment or refund that it creates to the gateway
 	sample    bool          // the request is one of an Execute whose references are not filled in yet
 	numbers   *numbers      // of an operation of an Execute; nil: each decoding makes numbers of its own
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
-// CatalogEntry describes a call for those who write scopes and policies.
+// CatalogEntry describes a call for authors of scopes and policies.
 type CatalogEntry struct {
 	Operation string // name in scopes, policies and records
 	Call      string // service and method
 	Role      access.Role
 	Execute   bool     // an Execute may contain it
 	Policy    bool     // policies may name it
-	Approval  bool     // they may require its approval
-	Above     bool     // they may do so above an amount
+	Approval  bool     // policies may require its approval
+	Above     bool     // policies may require it above an amount
 	Fields    []string // of its request, that scopes name: all but page tokens
 }
 

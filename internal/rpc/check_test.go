@@ -44,7 +44,8 @@ func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 	}
 }
 
-// The texts of protovalidate are rules of schemas: "value is required", a regex, "must be at least 1 characters".
+// Errors say what to send. The texts of protovalidate are rules of schemas: "value is required", a regex, "must be at
+// least 1 characters".
 func TestBrokenRulesSayWhatToSend(t *testing.T) {
 	t.Parallel()
 	const name = "1 to 64 characters of a-z, 0-9, dots, _ and -, the first of a-z and 0-9"
@@ -84,7 +85,7 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 	}
 }
 
-// No caller reads a regular expression.
+// Errors describe a pattern in words, not as a regular expression.
 func TestPatternsAreSaidInWords(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string]string{

@@ -17,9 +17,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// codecs are for protobuf messages only: Connect hands them nothing else. They encode deterministically, so that a
-// replay has the same bytes. Connect's own codecs shuffle maps, and their JSON has white space that differs from build
-// to build.
+// codecs handle protobuf messages only: Connect passes no others. They encode deterministically, so that a replay has
+// the same bytes. Connect's own codecs write maps in random order, and their JSON has white space that differs between
+// builds.
 func codecs() []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(protoCodec{}),
@@ -30,8 +30,8 @@ func codecs() []connect.HandlerOption {
 	}
 }
 
-// limited bounds the messages of a procedure. Connect's own bound is for streams of requests: their messages are not
-// the whole body.
+// limited bounds the messages of a procedure after decompression. A stream of requests has many messages, so Connect
+// bounds each; the body of any other request is one message, which newBody bounds.
 func limited(spec connect.Spec) []connect.HandlerOption {
 	limit := requestLimit(spec.Procedure)
 	options := []connect.HandlerOption{connect.WithCompression("gzip",
@@ -69,7 +69,7 @@ func storeDecodeError(m proto.Message, err error) {
 	m.ProtoReflect().SetUnknown(protowire.AppendString(b, decodeErrorMark+p.path+"\x00"+p.problem))
 }
 
-// decodeErrorMark tells the field from one that a caller sends.
+// decodeErrorMark distinguishes the field from one that a caller sends.
 var decodeErrorMark = rand.Text()
 
 // decodeError returns the error that storeDecodeError stored, if any.

@@ -85,7 +85,7 @@ func checkPages(t *testing.T, m protoreflect.MessageDescriptor) {
 	}
 }
 
-// A name that is misspelt, or has been renamed, would count for nothing without a word.
+// A misspelt or renamed field in these tables would have no effect, and cause no error.
 func TestFieldsThatCodeNamesExist(t *testing.T) {
 	t.Parallel()
 	for name := range notContent {

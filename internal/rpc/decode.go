@@ -128,12 +128,12 @@ func invisible(s string) bool {
 	return false
 }
 
-// maxCodeBytes is the limit of the table. The rules of the proto count characters.
+// maxCodeBytes is the limit of the column, in bytes. The rules of the proto count characters.
 const maxCodeBytes = 256
 
-// code validates the code of an account: a name of parts separated by colons, without "*" and U+10FFFF,
-// which is the exclusive upper bound of patterns. The only space is U+0020, inside a part: codes that look
-// alike are equal.
+// code validates the code of an account: a name of parts separated by colons. It has no "*", and no U+10FFFF, which is
+// the exclusive upper bound of patterns. Its only space is U+0020, inside a part, so that distinct codes do not look
+// alike.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be non-empty parts separated by colons, such as user:1001:wallet")

@@ -102,7 +102,7 @@ func TestErrorNamesOneFieldAndHowManyMore(t *testing.T) {
 	t.Parallel()
 	var d decoder
 	d.bad("a", "is wrong")
-	for range 2 { // some callers ask twice
+	for range 2 { // err may be called again
 		if got := d.err().Error(); !strings.HasSuffix(got, "a: is wrong") {
 			t.Error(got)
 		}
@@ -116,7 +116,7 @@ func TestErrorNamesOneFieldAndHowManyMore(t *testing.T) {
 	}
 }
 
-// Names that look alike are equal: nothing invisible is in them, and one way of writing.
+// Distinct names do not look alike: they have no invisible characters, and one normal form.
 func TestNamesAreVisibleAndNormal(t *testing.T) {
 	t.Parallel()
 	for text, ok := range map[string]bool{

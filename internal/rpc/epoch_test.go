@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
-// A failover or a restore has lost rows, and their sequences have gone back. The holder of a lost row must not be taken
-// for that of a new one, and the events of the audit log must not have the numbers of lost ones.
+// A failover or a restore may lose rows and set sequences back. The holder of a lost row must not pass for the holder
+// of a new one, and new events of the audit log must not reuse the numbers of lost ones.
 func TestFencesOfLostRowsAreNotGivenOutAgain(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
@@ -24,7 +24,7 @@ func TestFencesOfLostRowsAreNotGivenOutAgain(t *testing.T) {
 			t.Fatal(s, err)
 		}
 	}
-	c.acquire("b") // by a server that has a block of numbers, so that no batch records the epoch
+	c.acquire("b") // this server still has a block of batch numbers, so its batch does not record the new epoch
 	two := c.second()
 	const epoch = 1 << 34
 	if work, lock := two.run(begin).GetFence(), two.acquire("a").GetFence(); work-lostWork < epoch/2 ||

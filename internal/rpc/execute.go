@@ -116,9 +116,9 @@ type step struct {
 	// mutation is the decoded request. With references it is decoded from a sample, which needs the same rows as the
 	// real request, except those that references name.
 	mutation mutation[proto.Message]
-	// last is the operation decoded in the last attempt, filled its request, and names the rows that its references
-	// filled in: the next attempt names them first. lacks: it failed with ErrMoreRows. lacked: commands of earlier
-	// attempts, with other requests, that did.
+	// last was decoded in the previous attempt from filled, the request with its references filled in. The next attempt
+	// first names the rows of last. names are the values of references that name rows. lacks: last failed with
+	// ErrMoreRows. lacked: commands of earlier attempts, with other requests, that failed so too.
 	last   mutation[proto.Message]
 	filled proto.Message
 	names  []string
@@ -235,12 +235,12 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	return answer, nil
 }
 
-// lacking notes that a command of several lacks rows, or has to wait for a later batch. The attempt is lost then, but
-// the commands after it run all the same: the next attempt has the rows that all of them lack.
+// lacking notes that one of several commands lacks rows, or has to wait for a later batch. The attempt then fails, but
+// the commands after it still run: the next attempt has the rows that all of them lack.
 type lacking struct{ err error } // commit.ErrMoreRows or commit.ErrLater
 
-// try runs a command. In a lost attempt its panic does not count, such as that of too many ids: the commands before it
-// may have made its work small.
+// try runs a command. If the attempt has failed already, it ignores a panic, such as for too many ids: with the effects
+// of the commands that lack rows, the command may do less.
 func (l *lacking) try(run func() error) (err error) {
 	if l.err != nil {
 		defer func() {
@@ -252,7 +252,7 @@ func (l *lacking) try(run func() error) (err error) {
 	return run()
 }
 
-// note takes the error of a command, and reports whether the result of this command, or any before, lacks rows.
+// note records the error of a command, and reports whether this command, or one before it, lacks rows.
 func (l *lacking) note(err error) bool {
 	if errors.Is(err, commit.ErrMoreRows) || errors.Is(err, commit.ErrLater) && l.err == nil {
 		l.err = err
@@ -283,8 +283,8 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	return existed, nil
 }
 
-// resolve returns the operation with its references filled in. That of the last attempt is used again if its request is
-// the same: its command knows what it found then.
+// resolve returns the operation with its references filled in. If the request is the same as in the last attempt, it
+// returns the operation of that attempt, whose command keeps what it found then.
 func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err error) {
 	request := proto.Clone(s.request)
 	var names []string
@@ -317,7 +317,7 @@ func (e *execute) resolve(tx *flow.Tx, s *step) (g mutation[proto.Message], err 
 		s.names = names
 		return g, commit.ErrMoreRows
 	}
-	g.command.Need(tx) // names only rows that are loaded
+	g.command.Need(tx) // all these rows are loaded
 	return g, nil
 }
 
@@ -340,7 +340,7 @@ func (s *step) wrapFault(err error) error {
 	return &own
 }
 
-// Count makes the effects of all operations that survive a failure of the Execute.
+// Count applies the effects of all operations that survive a failure of the Execute.
 func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	for i := range e.steps {
 		if c, ok := e.steps[i].mutation.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {

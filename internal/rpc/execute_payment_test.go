@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
-// Operations of an Execute may refer to each other though their commands find rows in several runs.
+// Operations of an Execute may refer to each other even if their commands find their rows only after several attempts.
 func TestExecuteRefundsWithReferences(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -25,7 +25,7 @@ func TestExecuteRefundsWithReferences(t *testing.T) {
 	}
 }
 
-// The same with an order that has a payment already.
+// The same, with an order that already has a payment.
 func TestExecutePaysWithReferences(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -67,7 +67,7 @@ func TestReferenceToTheOrderOfALostGrab(t *testing.T) {
 	}
 }
 
-// An id is that of the thing that its field names.
+// A field accepts only the id of the kind of resource that it names.
 func TestReferenceToTheIDOfAnotherThing(t *testing.T) {
 	t.Parallel()
 	c := payableSite(t)
@@ -84,7 +84,7 @@ func TestReferenceToTheIDOfAnotherThing(t *testing.T) {
 	}
 }
 
-// The rows of an open payment are found, although the ids in the request are others in each attempt.
+// The rows of an open payment are found, although the ids in the request differ between attempts.
 func TestReferenceInARepeatOfAnOpenPayment(t *testing.T) {
 	t.Parallel()
 	c := payableSite(t)

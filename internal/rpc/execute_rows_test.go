@@ -36,15 +36,14 @@ func TestReferencesToAnOperationThatWaits(t *testing.T) {
 		operation("", &ledgerv1.ReleaseRequest{}, "hold_id=k:hold.id")))
 }
 
-// In the first attempt the order of all units lacks rows, so the grabs win: more of them than a batch has ids for. In
-// the second attempt they find nothing.
+// In the first attempt the order of all units lacks rows, so the grabs win, and need more ids than a batch has. In the
+// second attempt no unit is left for them.
 func TestLostAttemptsMayNeedTooManyIDs(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)
 	c.executed(execute(operation("", restock("tv", "more", 19990))))
 	ok(c, "Machine.DefineMachine", ownMachine("own", machinev1.OrderParts_ORDER_PARTS_CANCEL),
 		new(machinev1.DefineMachineResponse))
-	// What is known of sales is shared by all servers of this process: no other test has a sale of this name.
 	s := saleOf("lost", "tv", "COIN")
 	s.GetOrder().Machine = "own"
 	c.putSale(s)

@@ -17,7 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
-// An error that only the database can tell names the field too, with the index of its element.
+// An error that only the database can detect names the field too, with the index of its element.
 func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -138,7 +138,7 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 	c.wantFieldsOfItems(t)
 }
 
-// The items of a batch that is not all or nothing name their own fields, a key that they have too.
+// Errors of items of a batch that is not all or nothing name the fields of the item, and its key if it has one.
 func (c *caller) wantFieldsOfItems(t *testing.T) {
 	t.Helper()
 	moved := &ledgerv1.TransferRequest{BizNo: "i", Postings: posting("world", "u:a", "COIN", "0.001")}
@@ -162,7 +162,7 @@ func byText(to, text, bizNo string) *notifyv1.SendRequest {
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: text}}}
 }
 
-// A JSON caller reads the names of fields in JSON spelling, and values as they were sent.
+// Errors to JSON callers have field names in JSON spelling, and values as they were sent.
 func TestValuesInErrorsStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
