@@ -45,8 +45,8 @@ func requestOf(ctx context.Context) *request {
 	return r
 }
 
-// Handler takes in every request: it gives the request an id, logs a panic, limits the body, leaves a large one unread
-// until the gate admits it, and gives back what request and response took when the response is written.
+// Handler prepares every request. It assigns an id, limits the body, leaves a large body unread until the gate admits
+// it, and logs a panic. When the response is written, it frees the memory that request and response reserved.
 func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer logPanic(log, r)
@@ -71,11 +71,11 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 		}
 		out := boundedWriter{w, http.NewResponseController(w), a.writeTimeout}
 		next.ServeHTTP(out, r)
-		out.bound() // net/http writes what is left
+		out.bound() // for the last write, by net/http
 	})
 }
 
-// close gives back what the request and its response have taken.
+// close frees what the request and its response reserved: memory, and a slot of the API key.
 func (r *request) close() {
 	if r.intake != nil {
 		r.intake.admission.release(&r.intake.ticket)
@@ -126,7 +126,7 @@ func newRequestID() string {
 	return requestIDText.EncodeToString(b[:])
 }
 
-// body is the body of a request. Frames in front of messages do not count.
+// body is the body of a request. The limit excludes the frame in front of a message.
 type body struct {
 	io.ReadCloser
 	id    string
@@ -326,8 +326,8 @@ func (in *intake) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
 
-// boundedWriter bounds each write of a response, so that a caller who does not read occupies no memory for ever. There
-// is no bound between the writes of a stream: over HTTP/2 it would end the call, not only its writes.
+// boundedWriter bounds each write of a response, so that a caller that does not read cannot occupy memory for ever.
+// There is no bound between the writes of a stream: over HTTP/2 it would end the call, not only its writes.
 type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

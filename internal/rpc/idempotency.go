@@ -17,7 +17,7 @@ type Idempotency struct {
 	Works  *Works
 }
 
-// Works has the parts that calls on work done elsewhere need besides the engine.
+// Works has the dependencies of calls on work, besides the engine.
 type Works struct {
 	reader   *work.Reader
 	waiters  *work.Waiters

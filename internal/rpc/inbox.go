@@ -68,7 +68,7 @@ func (s *Inbox) begin(ctx context.Context, r *pb.BeginRequest) (result[*pb.Begin
 }
 
 // standaloneBeginMessage is Begin outside an Execute. With a token or a claim, a message that cannot be begun now is a
-// conflict, so that neither is spent.
+// conflict, so that the call uses neither.
 func standaloneBeginMessage(held int64) operation[*pb.BeginRequest, *pb.BeginResponse] {
 	return operation[*pb.BeginRequest, *pb.BeginResponse]{name: beginMessageOperation.name,
 		read: func(c *call, d *decoder, r *pb.BeginRequest) mutation[*pb.BeginResponse] {

@@ -34,10 +34,10 @@ type Incoming struct {
 // its message.
 type Messages struct {
 	*Mutations
-	// Gate is that of calls over the wire.
+	// Gate is the gate of calls over the wire.
 	Gate *Gate
-	// Policies returns the policies of a tenant that require approval: other policies are not for messages. Nil: none
-	// does.
+	// Policies returns the policies of a tenant that require approval: no others apply to messages. Nil: none is
+	// checked.
 	Policies func(ctx context.Context, tenant int32) (*access.Policies, error)
 }
 
@@ -82,7 +82,7 @@ func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent
 	return failed, err
 }
 
-// call returns a context with the call that the gate would have made for a call over the wire.
+// call returns a context with the call that the gate would have made over the wire.
 func (in *Incoming) call(ctx context.Context, gate *Gate) context.Context {
 	if !goodRequestID(in.RequestID) {
 		in.RequestID = newRequestID()

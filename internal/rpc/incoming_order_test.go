@@ -16,7 +16,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// A message of a broker may ask for what needs numbers and gateways of the server, as a call over the wire may.
+// A message of a broker may create orders and payments, which need generated numbers and configured gateways, as a call
+// over the wire may.
 func TestMessagesMakeOrdersAndPayments(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

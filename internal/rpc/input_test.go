@@ -272,7 +272,7 @@ func TestLargestMetadataFitsIntoTheRow(t *testing.T) {
 	}
 }
 
-// An empty name is not a name that is not found.
+// An empty name is invalid: the error is not that the name was not found.
 func TestEmptyNamesAreBadRequests(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

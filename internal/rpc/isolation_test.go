@@ -141,7 +141,7 @@ func TestBombsTakeLittleMemory(t *testing.T) { // not parallel: it measures the 
 	if len(small) > 20<<10 {
 		t.Fatalf("the bomb has %d bytes", len(small))
 	}
-	// Garbage is no memory that is taken: the collector leaves less of it, however much other tests have left.
+	// Garbage does not count as memory taken: frequent collections leave little of it, even of other tests.
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 	var stats runtime.MemStats
 	debug.FreeOSMemory()
@@ -172,7 +172,7 @@ func TestBombsTakeLittleMemory(t *testing.T) { // not parallel: it measures the 
 	all.Wait()
 	close(done)
 	<-measured
-	const budget = 64 << 20 // of admission, and what the collector leaves for a while
+	const budget = 64 << 20 // the limit of admission, and uncollected garbage
 	if grown := int64(peak) - int64(before); grown > budget {
 		t.Errorf("128 bombs took %d MiB", grown>>20)
 	} else {

@@ -60,7 +60,7 @@ const (
 	typeMissing = `"@type" is missing: send the type of the request, such as ` + typeExample
 )
 
-// Errors of protojson that are about a key. The last group is the oneof whose other member is set.
+// Errors of protojson about a key. The last group is the oneof of which another member is set.
 var jsonKeyProblem = regexp.MustCompile(`^(unknown field|duplicate field|error parsing) (".*?[^\\]")(?:, oneof (\S+) is .*)?$`)
 
 // keyProblem returns the path of a key below parent, and the problem with it.
@@ -267,8 +267,8 @@ var jsonNames = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-// snakeWord matches a word that may be the name of a field, and what stays as it is: quotations, and scopes, whose
-// fields keep their names in JSON too.
+// snakeWord matches a word that may be the name of a field. It also matches texts that must stay as they are:
+// quotations, and scopes, whose fields keep their names in JSON too.
 var snakeWord = regexp.MustCompile(`"[^"]*"|[a-z_]+\.[a-z_*]+\([^)]*\)|[a-z][a-z0-9]*(_[a-z0-9]+)+`)
 
 // inJSONNames returns the fault with the JSON names of fields. Values of its metadata stay as they are.

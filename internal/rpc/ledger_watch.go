@@ -73,9 +73,9 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *pb.WatchEntriesRequest,
 	}
 }
 
-// nextCommits returns the next commits from memory, and a channel that is closed when there may be others. If the
-// watcher is behind, it reads the database, as the reads of its tenant do; there is no channel then. If the tenant's
-// share of reads is in use for long, there are no commits.
+// nextCommits returns the next commits from memory, and a channel that is closed when there may be others. A watcher
+// that is behind reads the database, within the share of its tenant, and gets no channel. If that share is in use for
+// long, it gets no commits.
 func nextCommits(ctx context.Context, w *ledger.Watcher) (commits []ledger.Commit, changed <-chan struct{}, err error) {
 	commits, changed, following, err := w.Follow(watchEntries)
 	if err != nil || following {

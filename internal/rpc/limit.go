@@ -33,7 +33,7 @@ func requestLimit(procedure string) int {
 	d, _ := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 	m, ok := d.(protoreflect.MethodDescriptor)
 	if !ok {
-		return maxRequestBytes // not a call: not remembered, or callers could fill the memory with names
+		return maxRequestBytes // not a call: not cached, or callers could fill the memory with names
 	}
 	n := 2 * (&measure{}).message(m.Input())
 	limit := min(max((n+minLimit-1)/minLimit*minLimit, minLimit), maxRequestBytes)
@@ -41,8 +41,8 @@ func requestLimit(procedure string) int {
 	return limit
 }
 
-// bodyLimit returns the largest size of the body of a request. Reflection is a stream of requests, each of which has
-// the limit.
+// bodyLimit returns the largest size of the body of a request. Reflection is a stream of requests: requestLimit bounds
+// each of them, not the body.
 func bodyLimit(path string) int {
 	if strings.HasPrefix(path, "/grpc.reflection.") {
 		return maxRequestBytes
@@ -50,7 +50,7 @@ func bodyLimit(path string) int {
 	return requestLimit(path)
 }
 
-// unbounded is the size of what has no bound. Sizes saturate there.
+// unbounded is the size of a value without a bound, and the largest size that measure computes.
 const unbounded = maxRequestBytes
 
 // measure computes the largest JSON of valid messages.
@@ -58,10 +58,10 @@ type measure struct{ within []protoreflect.FullName }
 
 // Sizes in JSON, besides names.
 const (
-	jsonNumber    = 32 // also a Duration or a Timestamp, with quotes
+	jsonNumber    = 32 // with quotes
 	jsonTimestamp = 40
-	jsonBytes     = 6 // \u0041, a character of one byte
-	jsonCharacter = 12
+	jsonBytes     = 6  // \u0041, a character of one byte
+	jsonCharacter = 12 // a surrogate pair: \ud83d\ude00
 )
 
 func times(a, b int) int {

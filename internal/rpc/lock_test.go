@@ -30,11 +30,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// prepared stands in test cases for the fence of the lock or the work that was prepared for them.
+// prepared is the placeholder in test cases for the fence of the lock or the work that was prepared for them.
 const prepared = 1 << 59
 
-// fenced adds what the site knows of a lock, a piece of work, a message or a flag, and a test case cannot: the fence,
-// or the id.
+// fenced replaces the placeholder in a test case by the actual fence of a lock or a piece of work, or by the id of an
+// approval, a message or a flag.
 func (s *site) fenced(m proto.Message) proto.Message {
 	name, id := "", protoreflect.Name("fence")
 	switch m := m.(type) {

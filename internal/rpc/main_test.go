@@ -42,7 +42,7 @@ func methods(t testing.TB) []protoreflect.MethodDescriptor {
 type site struct {
 	*servertest.Site
 	fences *sync.Map           // of locks and work, and ids of messages and flags, by name: see fenced
-	engine func() *flow.Engine // commits what gateways say: see says
+	engine func() *flow.Engine // commits notices of gateways: see says
 }
 
 func newSite(t testing.TB) *site {
@@ -141,7 +141,7 @@ func keyless(m protoreflect.MethodDescriptor) bool {
 	return slices.Contains([]string{"Idempotency.IssueTokens", "Id.Generate"}, callName(m)) || relays(m)
 }
 
-// relays reports whether a call commits what a gateway says: the ids of the gateway make repeats harmless.
+// relays reports whether a call commits notices of a gateway, whose ids make repeats harmless.
 func relays(m protoreflect.MethodDescriptor) bool {
 	return slices.Contains([]string{"Payment.AskGateway", "Payment.HandleCallback"}, callName(m))
 }

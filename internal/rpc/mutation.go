@@ -103,8 +103,8 @@ func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mut
 	return own
 }
 
-// untyped returns the operation without the types of its messages, for Execute and approvals. It copies only the parts
-// of the mutation that they use: the others are about a call by itself.
+// untyped returns the operation without the types of its messages, for Execute and approvals. It copies only those
+// parts of the mutation that they use: the others matter to a call by itself.
 func (o operation[Q, R]) untyped() operation[proto.Message, proto.Message] {
 	return operation[proto.Message, proto.Message]{name: o.name,
 		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {
@@ -317,8 +317,8 @@ func (c *call) conditions(operation string, tokenRequired bool) (submitToken *fl
 	return submitToken, claim
 }
 
-// resourceMade returns the fields that identify the resource in a response. A response without a resource, such as that
-// of Grab, stands for it: it has the number of the order.
+// resourceMade returns the fields that identify the resource in a response. If the response itself has such fields, as
+// that of Grab has the number of the order, the resource is named after the response: grab.
 func resourceMade(a flow.Result) map[string]string {
 	m := a.Response.(proto.Message).ProtoReflect()
 	names := named(m)

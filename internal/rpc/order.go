@@ -33,7 +33,8 @@ func (s *Orders) CreateOrder(ctx context.Context, r *pb.CreateOrderRequest) (*pb
 	return run(ctx, s.Mutations, createOrderOperation, r)
 }
 
-// orderRows is the number of rows that a move of an order writes: the instance, the history, and what ends with it.
+// orderRows is the estimated number of rows that a move of an order writes: the instance, the history, and a part that
+// ends with it.
 const orderRows = 3
 
 var createOrderOperation = register("order.create_order",
@@ -60,8 +61,8 @@ func (c *call) orderNo() (string, error) {
 	return cmp.Or(no, "-"), err
 }
 
-// numbers are those that the server made for an operation of an Execute. With references it is decoded in every
-// attempt, and has to find the rows of the same numbers.
+// numbers are those that the server generated for an operation of an Execute. An operation with references is decoded
+// in every attempt, and must get the same numbers, so that it finds the same rows.
 type numbers struct {
 	made []string
 	used int // by the present decoding
@@ -79,7 +80,7 @@ func (n *numbers) next(generate func() (string, error)) (string, error) {
 	return n.made[n.used-1], nil
 }
 
-// order decodes what a request says of an order.
+// order decodes the facts of an order.
 func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f := order.Facts{Machine: cmp.Or(d.ownMachine("machine", r.GetMachine()), machine.OrderMachine),
 		Subject: d.name("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
@@ -152,7 +153,7 @@ func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list 
 // maxDecimals is the largest number of decimals of an asset.
 const maxDecimals = 18
 
-// balance decodes what an account pays of an order.
+// balance decodes the part of an order that an account pays.
 func (d *decoder) balance(r *pb.CreateOrderRequest, f *order.Facts) *order.Balance {
 	b := r.GetBalance()
 	if b == nil {
@@ -204,8 +205,8 @@ func (d *decoder) messages(c *call, path string, list []*notifyv1.SendRequest) [
 	return commands
 }
 
-// ownMessage reads a message of an order or a payment, whose number finds repeats: equal messages of two orders are
-// two.
+// ownMessage decodes a message of an order or a payment. The number of that order or payment finds repeats, not the
+// content: without a repeat window, equal messages of two orders are both sent.
 func ownMessage(c commit.Caller, d *decoder, m *notifyv1.SendRequest) *notify.SendCommand {
 	s := sendCommand(c, d, m)
 	if s.RepeatWindow == nil {

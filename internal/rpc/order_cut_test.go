@@ -29,8 +29,8 @@ func everything(no, code, pays string) *batchv1.ExecuteRequest {
 			Postings: posting("world", "u:a", "COIN", "0.5")}))
 }
 
-// The connection of an Execute breaks before each of its messages to and from Postgres. A repeat finds, or makes, the
-// whole of it, once.
+// The connection of an Execute breaks before each of its messages to and from Postgres. A repeat finds or creates the
+// whole order, once.
 func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 	t.Parallel()
 	t.Run("unpaid", func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 	})
 }
 
-// cutAnywhere cuts the connection of orders at each message, and counts what is there in the end.
+// cutAnywhere cuts the connection of orders at each message, and counts the rows in the end.
 func cutAnywhere(t *testing.T, pays string, coupon salev1.CouponState, counts map[string]string) {
 	c := orderSite(t)
 	p := pgtest.NewProxy(t, c.DB.AppDSN)

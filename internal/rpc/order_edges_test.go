@@ -73,7 +73,8 @@ func TestManyOrdersEndInOneExecute(t *testing.T) {
 	c.wantItem("tea", "80/5/15/100")
 }
 
-// Only the instance of an order tells which rows its end needs. The attempt after knows them of all orders.
+// The rows that the end of an order needs are known only from its instance. The second attempt knows those of all
+// orders.
 func TestAnExecuteFindsTheRowsOfAllOrdersAtOnce(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -102,7 +103,7 @@ func ownMachine(name string, parts machinev1.OrderParts) *machinev1.DefineMachin
 			{From: []string{"new"}, To: "bought"}}}}
 }
 
-// An order never adopts what another call has made under the numbers of its parts.
+// An order never adopts a part that another call has made under the number of its own.
 func TestPartsOfOtherCallsAreNotTaken(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -138,8 +139,8 @@ func TestPartsOfOtherCallsAreNotTaken(t *testing.T) {
 	c.refused("Order.CreateOrder", whole, "ORDER_PART_EXISTS")
 }
 
-// A caller may end a part of an order directly. The order then ends with what is left of it, but cannot be paid
-// without.
+// A caller may end a part of an order directly. The order can then still end, with its remaining parts, but cannot be
+// paid.
 func TestPartsThatEndedBefore(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -274,7 +275,7 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 	r := anOrder("o-1", 3)
 	r.Asset = "GOLD"
 	c.refused("Order.CreateOrder", r, "ASSET_NOT_FOUND")
-	for field, change := range map[string]func(r *orderv1.CreateOrderRequest){ // nothing else is wrong because of it
+	for field, change := range map[string]func(r *orderv1.CreateOrderRequest){ // and no other error follows
 		"amount":          func(r *orderv1.CreateOrderRequest) { r.Amount = "x" },
 		"lines[0].amount": func(r *orderv1.CreateOrderRequest) { r.Lines[0].Amount = "x" },
 		"balance.amount":  func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "x" },
@@ -294,7 +295,7 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 	}
 }
 
-// A payee that is paid later is looked up all the same: the order keeps it for ever.
+// A payee that is paid later is looked up when the order is created, because an order keeps its payee for ever.
 func TestPayeeExists(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -319,7 +320,7 @@ func TestPayeeExists(t *testing.T) {
 		operation("", r, "amount=first:order.amount")))
 }
 
-// Payments, cancellations and the end of the time race for the same orders, on two servers.
+// Payments, cancellations and expiries race for the same orders, on two servers.
 func TestOneEndOfEachOrderWins(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -375,7 +376,7 @@ func badMessages() []*notifyv1.SendRequest {
 	return []*notifyv1.SendRequest{m}
 }
 
-// Messages and events commit with the order and with its moves, once, also with that of a timer.
+// Messages and events commit once, with the order and with its moves, also with those of timers.
 func TestOrderSendsMessagesAndEvents(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)

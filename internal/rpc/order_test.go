@@ -152,7 +152,7 @@ func TestOrderIsPaidWithItsParts(t *testing.T) {
 	}
 }
 
-// refusedOrder expects an error that speaks of order o-1.
+// refusedOrder expects an error about order o-1.
 func (c *caller) refusedOrder(name string, m proto.Message, reason, message string) {
 	c.T.Helper()
 	a := c.refused(name, m, reason)
@@ -211,7 +211,7 @@ func TestCancelledOrderGivesItsPartsBack(t *testing.T) {
 	}
 }
 
-// No caller asks for the order when its time is over.
+// An order whose time to pay is over ends without a call.
 func TestUnpaidOrderEndsByItself(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -305,7 +305,7 @@ func TestSamePurchaseIsOneOrder(t *testing.T) {
 		}
 	}
 	vague := buy("o-2")
-	vague.Lines = nil // else all orders of the user were one purchase
+	vague.Lines = nil // otherwise all orders of the user would be one purchase
 	if a := c.call(connectJSON, "Order.CreateOrder", vague); a.Reason(t) != "FIELD_INVALID" ||
 		!strings.Contains(a.Message, "purchase.parts") {
 		t.Errorf("%s", a.Raw)
@@ -339,7 +339,7 @@ func TestSamePurchaseIsOneOrder(t *testing.T) {
 	}
 }
 
-// Its machine moves the instance of an order like MoveOrder: with all parts.
+// Machine.Move moves the instance of an order as MoveOrder does, with all parts.
 func TestMoveOfTheInstanceEndsTheParts(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -401,7 +401,7 @@ func TestPurchaseKeysMayBeLong(t *testing.T) {
 	}
 }
 
-// A retry finds the answer under the key, though the token is spent: also if the order had existed before.
+// A retry gets the recorded answer although its token is spent, even if the order existed before the first call.
 func TestAnAnswerThatSpentATokenIsRecorded(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -426,8 +426,9 @@ func TestAnAnswerThatSpentATokenIsRecorded(t *testing.T) {
 	}
 }
 
-// A call that found its change made already gets the same answer under its key when it is repeated later, after which
-// it would end differently: the order of the same purchase has been cancelled, the order has moved on.
+// A call that finds its change already made is recorded under its key. A later repeat gets that answer, although a call
+// without the key would then end differently: the order of the same purchase has been cancelled, or the order has moved
+// on.
 func TestRepeatsAreRecordedUnderTheirKey(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -554,7 +555,8 @@ transfer|o-1/bonus|transfer: world to u:a 1.00 COIN`
 	}
 }
 
-// Fields of expiry messages that the order decides are refused, and the others named in the request's terms.
+// Fields of expiry messages that the order decides are refused. Errors about the others name them by their path in the
+// request.
 func TestExpiryMessagesAreRefusedByField(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -615,8 +617,8 @@ func TestTokensOfOperations(t *testing.T) {
 	}
 }
 
-// Whether an order is paid at once may depend on a reference. Its expiry message waits if it is not, and is not sent
-// if it is. A message that the same call cancels is cancelled for its other operations too.
+// Whether an order is paid at once may depend on a reference. The expiry message of a paid order is not sent; that of
+// an unpaid one waits. If an operation cancels a message, later operations of the same call find it cancelled.
 func TestExpiryMessagesInAnExecute(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -652,7 +654,7 @@ func TestExpiryMessagesInAnExecute(t *testing.T) {
 	}
 }
 
-// Each order sends its message, also if it equals that of another one, as "Your order was received." does.
+// Each order sends its message, even one that equals that of another order, such as "Your order was received."
 func TestEqualMessagesOfTwoOrdersAreTwo(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)
@@ -669,7 +671,7 @@ func TestEqualMessagesOfTwoOrdersAreTwo(t *testing.T) {
 	}
 }
 
-// A repeat of a message is not answered if it asks for what no message may have.
+// A repeat of a message is validated like a new message.
 func TestRepeatOfAMessageIsChecked(t *testing.T) {
 	t.Parallel()
 	c := orderSite(t)

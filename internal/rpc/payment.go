@@ -99,8 +99,8 @@ func (s *Payments) CreatePayment(ctx context.Context, r *pb.CreatePaymentRequest
 // awaitWithin bounds how long a caller waits for a call at a gateway that a worker makes.
 const awaitWithin = 15 * time.Second
 
-// awaitGateway makes the first call about a payment or refund if it is due. If a worker has it, it polls until read
-// reports an answer. Failures at the gateway are not returned: the call is made again.
+// awaitGateway makes the first call about a payment or refund if it is due. If a worker makes that call, awaitGateway
+// polls until read reports an answer. It does not return failures at the gateway: the call is made again.
 func (s *Payments) awaitGateway(ctx context.Context, k payment.GatewayKey, about payment.Subject, number string,
 	read func() (bool, error)) error {
 	wait, cancel := context.WithTimeout(ctx, awaitWithin)
@@ -142,7 +142,7 @@ func (c *call) firstLease() func(name string) time.Duration {
 	}
 }
 
-// paymentRows is what a payment writes: itself, its instance with its history, and the call.
+// paymentRows is the number of rows that a payment writes: its own, its instance, the history, and the call.
 const paymentRows = 4
 
 var createPaymentOperation = register("payment.create_payment",
@@ -244,7 +244,7 @@ func (s *Payments) ListPayments(ctx context.Context, r *pb.ListPaymentsRequest) 
 	return &pb.ListPaymentsResponse{Payments: eachOf(list, renderPayment), NextPageToken: next}, err
 }
 
-// AskGateway asks the gateway, and answers with the payment as it is then.
+// AskGateway queries the gateway, and returns the payment as it is afterwards.
 func (s *Payments) AskGateway(ctx context.Context, r *pb.AskGatewayRequest) (*pb.AskGatewayResponse, error) {
 	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
 		return nil, err
@@ -281,7 +281,7 @@ func notConfigured(name string) error {
 	return payment.GatewayNotConfigured.New("this server has no settings of gateway %s", name).With("gateway", name)
 }
 
-// HandleCallback takes a callback that another server has received.
+// HandleCallback processes a callback that another server has received.
 func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse,
 	error) {
 	c := callOf(ctx)
@@ -318,7 +318,7 @@ func (s *Payments) ListNotices(ctx context.Context, r *pb.ListNoticesRequest) (*
 	return &pb.ListNoticesResponse{Notices: eachOf(list, renderNotice), NextPageToken: next}, err
 }
 
-// RefundPayment asks for the refund, and waits for the gateway as CreatePayment does.
+// RefundPayment requests the refund, and waits for the gateway as CreatePayment does.
 func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest) (*pb.RefundPaymentResponse, error) {
 	ctx = submitting(ctx)
 	made, err := mutate(ctx, s.Mutations, refundPaymentOperation, r)
@@ -348,7 +348,7 @@ var refundPaymentOperation = register("payment.refund_payment",
 		cmd := &flow.RefundPayment{Caller: c.caller(), RefundKey: payment.RefundKey{RefundNo: r.GetRefundNo()},
 			OutTradeNo: d.bizNo("out_trade_no", r.GetOutTradeNo()), Reason: d.printable("reason", r.GetReason()),
 			Lease: c.firstLease()}
-		if r.Amount != nil { // an empty text is a mistake, and not all of the money
+		if r.Amount != nil { // nil: all that is left; an empty text is invalid
 			n := d.positive("amount", r.GetAmount(), ledger.Exact)
 			cmd.Amount = &n
 		}

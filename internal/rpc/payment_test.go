@@ -19,7 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// engineOn is an engine until the test ends.
+// engineOn returns an engine that is drained when the test ends.
 func engineOn(t testing.TB, dsn string) *flow.Engine {
 	t.Helper()
 	pool, err := pg.Open(context.Background(), dsn, 4)
@@ -39,7 +39,7 @@ func engineOn(t testing.TB, dsn string) *flow.Engine {
 	return e
 }
 
-// says commits what the gateway "till" says, as a server does to which it is configured: a payment is paid.
+// says commits a notice of the gateway "till" that a payment is paid, as a server with that gateway does.
 func (c *caller) says(number, transaction, asset string) {
 	c.T.Helper()
 	said := paid.Received{Asset: asset, Callback: true, Body: []byte("{}"),
@@ -161,7 +161,7 @@ func writeOff(account string) *paymentv1.ResolveFlagRequest {
 	return &paymentv1.ResolveFlagRequest{Resolution: paymentv1.Resolution_RESOLUTION_WRITE_OFF, Account: account}
 }
 
-// paymentChanges are on what preparePayments makes. No gateway is configured: payments and refunds wait for one.
+// paymentChanges use the resources of preparePayments. No gateway is configured, so payments and refunds wait for one.
 var paymentChanges = map[string]change{
 	"Payment.PutGateway": {well: func(tag string) proto.Message { return putGateway("other-"+tag, "world", "shop") }},
 	"Payment.CreatePayment": {reason: "ORDER_NOT_PAYABLE",

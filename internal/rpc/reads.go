@@ -31,9 +31,9 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
-// Reads bounds what the reads of one tenant take from those of others: connections of the pool, of which one tenant
-// gets at most three quarters, memory of large responses that callers are slow to receive, and watches. One principal
-// gets half of what its tenant may have. Reads without room wait as in Admission, and are refused with BUSY.
+// Reads bounds the shares of one tenant, so that its reads leave enough to other tenants: connections of the pool, of
+// which one tenant gets at most three quarters; memory of large responses that callers receive slowly; and watches. One
+// principal gets half of the share of its tenant. Reads without room wait as in Admission, and are refused with BUSY.
 type Reads struct {
 	connections, bytes, generated, watches shares
 }
@@ -115,8 +115,8 @@ func (r *Reads) admitResponse(ctx context.Context, c *call, res connect.AnyRespo
 	return c.enter(ctx, r.bytes, size)
 }
 
-// reserve waits for the memory that generated ids will take. It is not that of other responses, which would wait behind
-// a few calls for many ids. Returns faults BUSY, NOT_RUN.
+// reserve waits for the memory that generated ids will take. It has a limit apart from other responses, so that a few
+// calls for many ids do not delay these. Returns faults BUSY, NOT_RUN.
 func (r *Reads) reserve(ctx context.Context, c *call, bytes int) error {
 	if r == nil || c.request == nil || bytes <= largeResponse {
 		return nil

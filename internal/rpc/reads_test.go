@@ -182,7 +182,7 @@ func status(t *testing.T, c net.Conn) int {
 	return res.StatusCode
 }
 
-// await waits until responses in flight are, or are not.
+// await waits until there are responses in flight, or until there are none.
 func (r *Reads) await(t *testing.T, inFlight bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -256,7 +256,7 @@ func TestManyIDsAreNotMadeWithoutMemoryForThem(t *testing.T) {
 	for want, r := range map[connect.Code]*idv1.GenerateRequest{
 		connect.CodeResourceExhausted: {Count: 410},
 		connect.CodeInvalidArgument:   {Count: 100_000, Prefix: "ORD"},
-		connect.CodeInternal:          {Count: 409}, // is made
+		connect.CodeInternal:          {Count: 409}, // admitted without waiting, and fails without a generator
 	} {
 		_, err := idv1connect.NewIdServiceClient(s.Client(), s.URL).Generate(t.Context(), r)
 		if connect.CodeOf(err) != want {
@@ -273,7 +273,7 @@ func TestResponseThatIsNotReadTimesOut(t *testing.T) {
 	limits.await(t, false)
 }
 
-// net/http forgets the deadline of writes after each request of a connection.
+// net/http resets the write deadline after each request of a connection.
 func TestLaterResponseThatIsNotReadTimesOut(t *testing.T) {
 	t.Parallel()
 	address, limits := reads(t, time.Second)
@@ -350,7 +350,7 @@ func upload(t *testing.T, address, header, begin string) net.Conn {
 	return c
 }
 
-// connect-go itself answers a body that is no gzip. The body may take longer than a write of the response.
+// connect-go itself refuses a body that is not gzip. The body may take longer than a write of the response.
 func TestErrorAfterASlowUploadArrives(t *testing.T) {
 	t.Parallel()
 	address, _ := reads(t, 50*time.Millisecond)

@@ -27,7 +27,8 @@ type reference struct {
 	names         bool // the field names a row
 }
 
-// nameFields are the fields that name rows and can be filled all the same: the batch runs again with their rows.
+// nameFields lists fields that name rows, and that references may fill nevertheless: the batch then runs again with
+// those rows.
 var nameFields = []protoreflect.Name{"reservation_no", "order_no"}
 
 // newReference decodes a reference and puts a placeholder into the sample. A problem begins with the field of the
@@ -41,10 +42,10 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 		return ref, "field: " + problem
 	}
 	if other := ref.field.replaces(sample.ProtoReflect()); other != "" {
-		return ref, fmt.Sprintf("field: %s is set, and only one of both may be", other)
+		return ref, fmt.Sprintf("field: %s is set, and only one of the two may be", other)
 	}
 	if ref.field.isSet(sample.ProtoReflect()) {
-		return ref, "field: is set already, by the request or another reference: leave one of both out"
+		return ref, "field: is set already, by the request or another reference: leave one of them out"
 	}
 	if ref.result, problem = parsePath(r.GetResult(), from.operation.response); problem != "" {
 		return ref, "result: " + problem
@@ -80,7 +81,7 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	return ref, ""
 }
 
-// fitting reports whether the id in a result may be that of a field: hold_id takes hold_id, and the id of a hold.
+// fitting reports whether a field accepts the id in a result: hold_id accepts a hold_id, and the id of a hold.
 func fitting(field, result protoreflect.FieldDescriptor) bool {
 	resource, ok := strings.CutSuffix(string(field.Name()), "_id")
 	if !ok {

@@ -31,7 +31,7 @@ type change struct {
 	reason  string
 }
 
-// maps have no order of their own
+// manyNames has enough entries for the random order of maps to show in an encoding.
 var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"}
 
 func payment(tag, amount string) *ledgerv1.TransferRequest {

@@ -203,7 +203,7 @@ func TestFirstBuyersWin(t *testing.T) {
 	}
 }
 
-// A unit whose order is cancelled comes back. Its buyer may grab again, or not.
+// A unit of a cancelled order is available again. Its buyer may grab again, unless the sale has once.
 func TestUnitOfACancelledOrderComesBack(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)
@@ -330,7 +330,7 @@ func TestAGrabIsTheResultOfItsToken(t *testing.T) {
 	}
 }
 
-// Whatever a grab is answered, it spends its token, and a repeat under its key gets the same answer.
+// Every outcome of a grab spends its token, and a repeat under its key gets the same answer.
 func TestAGrabWithoutAUnitSpendsItsToken(t *testing.T) {
 	t.Parallel()
 	c := saleSite(t)

@@ -124,8 +124,8 @@ func addFields(m protoreflect.MessageDescriptor, fields map[string]bool, met map
 	}
 }
 
-// hasScopeFields reports whether scopes may name texts within a message. Those of a condition they may not: a scope on
-// `account` would seem to say whose money a transfer moves, which is `from` and `to`.
+// hasScopeFields reports whether scopes may name texts within a message. They may not name those of a condition: a
+// scope on `account` would seem to restrict whose money a transfer moves, but `from` and `to` do that.
 func hasScopeFields(m protoreflect.MessageDescriptor) bool {
 	name := m.FullName()
 	return strings.HasPrefix(string(name), "ledgerd.") && name != "ledgerd.ledger.v1.Condition"
@@ -139,7 +139,7 @@ func scopeField(f protoreflect.FieldDescriptor) string {
 	return string(f.Name())
 }
 
-// containers are operations that do nothing but those within them.
+// containers are operations that consist only of the operations within them.
 var containers = []string{batchName, sendBatchName, "idempotency.claim_keys"}
 
 // requireRoleOf is requireRole for the request of an operation of an Execute.
@@ -155,8 +155,8 @@ func (c *call) requireRole(p permission) error {
 	return nil
 }
 
-// adminField returns the path of the first field of a request that only an administrator may set, or "": a limit of an
-// account, or no limit.
+// adminField returns the path of the first field of a request that only an administrator may set, or "". Such a field
+// sets or removes a limit of an account.
 func adminField(m proto.Message) (field string) {
 	switch r := m.(type) {
 	case *ledgerv1.CreateAccountsRequest:
@@ -201,7 +201,7 @@ func (r *requestFields) permitInner(scopes *access.Scopes) error {
 	for i := range r.inner {
 		x := &r.inner[i]
 		if err := scopes.Check(x.operation, x.values); err != nil {
-			if f := fault.Of(err); len(f.Fields) > 0 && !strings.HasPrefix(f.Fields[0].Path, x.path) { // it is missing
+			if f := fault.Of(err); len(f.Fields) > 0 && !strings.HasPrefix(f.Fields[0].Path, x.path) { // missing
 				err = fault.In(x.path, err)
 			}
 			return err
@@ -267,7 +267,7 @@ func (r *requestFields) add(f protoreflect.FieldDescriptor, v protoreflect.Value
 	}
 }
 
-// claimValues are the fields of a ClaimKeyRequest that the header Claim-Key stands for.
+// claimValues returns the values of the header Claim-Key, by field of a ClaimKeyRequest.
 func claimValues(p *claim.Params) func(field string) []access.Value {
 	texts := map[string]string{"scope": p.Scope, "key": p.Key, "owner": p.Owner}
 	return func(field string) []access.Value {
@@ -312,7 +312,7 @@ func calls() (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// leastRole is that of the option least_role. Without it a call needs access.Admin.
+// leastRole returns the role of the option least_role. Without the option a call needs access.Admin.
 func leastRole(m protoreflect.MethodDescriptor) access.Role {
 	if r := proto.GetExtension(m.Options(), adminv1.E_LeastRole).(adminv1.Role); r != 0 {
 		return access.Role(r)
@@ -320,7 +320,7 @@ func leastRole(m protoreflect.MethodDescriptor) access.Role {
 	return access.Admin
 }
 
-// operationName is the name of the operation of a call: ledgerd.order.v1.OrderService/CreateOrder is
+// operationName returns the name of the operation of a call: ledgerd.order.v1.OrderService/CreateOrder is
 // order.create_order.
 func operationName(service, call string) string {
 	var b strings.Builder
@@ -334,7 +334,7 @@ func operationName(service, call string) string {
 	return b.String()
 }
 
-// allows reports whether a role is enough. Operators may also make those calls of AdminService that need less.
+// allows reports whether a role is enough. Operators may also make those calls of AdminService that need a lower role.
 func (p permission) allows(r access.Role) bool {
 	return r.Includes(p.role) || r == access.Operator && strings.HasPrefix(p.operation, "admin.")
 }

@@ -286,7 +286,7 @@ func TestKeysHaveTheirRateAndCallsInFlight(t *testing.T) {
 	}
 	cancel()
 	eventually(t, 20*time.Second, "the watch has ended", func() bool { return list(few).Code == "" })
-	for range 5 { // each call leaves
+	for range 5 { // each call frees its slot
 		if a := list(few); a.Code != "" {
 			t.Errorf("alone: %s", a.Message)
 		}

@@ -25,9 +25,8 @@ import (
 // COMMIT slowed by commit_delay. flow's BenchmarkServers does so in process. A failed call fails the benchmark. Compare
 // within one run; one operation is one transfer.
 //
-//	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench ServersOverConnect -benchtime 10000x
-//
-// ./internal/rpc
+//	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench ServersOverConnect \
+//		-benchtime 10000x ./internal/rpc
 func BenchmarkServersOverConnect(b *testing.B) {
 	db := pgtest.NewDurable(b)
 	super := pgtest.Pool(b, db.SuperDSN)
@@ -68,7 +67,7 @@ const (
 	serverAccounts = 1_000_000
 )
 
-// serverLoads are the accounts of a transfer: of all alike, of 1,000 alike, or all into one.
+// serverLoads choose the two accounts of a transfer: among all, among 1,000, or always the same creditor.
 var serverLoads = []struct {
 	name string
 	pick func() (from, to int)

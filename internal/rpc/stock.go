@@ -77,7 +77,7 @@ var unsellOperation = register("stock.unsell",
 // stockRows is the usual number of rows that a change or a reservation writes: its own, and that of its item.
 const stockRows = 2
 
-// changeOf reads what all changes have.
+// changeOf decodes the fields that all changes have.
 func changeOf(c *call, d *decoder, r interface {
 	GetItem() string
 	GetChangeNo() string

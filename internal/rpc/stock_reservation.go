@@ -42,7 +42,7 @@ var deductOperation = register("stock.deduct",
 		return m
 	})
 
-// reserveCommand reads what reservations and direct sales have.
+// reserveCommand decodes the fields that reservations and direct sales have.
 func reserveCommand(c *call, d *decoder, r interface {
 	GetItem() string
 	GetReservationNo() string

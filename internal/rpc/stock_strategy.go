@@ -19,8 +19,8 @@ var strategies = map[string]pb.Strategy{
 var strategyNames = inverse(strategies)
 
 // byStrategy returns how a command runs outside an Execute and without token and claim: by the strategy that the call
-// names, or else by that of its item. Elsewhere the strategy of the item is ignored, and one that the call names is
-// refused: standsAlone is its field.
+// names, or else by that of its item. Otherwise the strategy of the item is ignored, and a strategy that the call names
+// is refused: standsAlone is the name of its field.
 func byStrategy(c *call, cmd *stock.ReserveCommand, r interface {
 	GetStrategy() pb.Strategy
 	GetMaxAttempts() int32

@@ -55,7 +55,7 @@ func TestStrategyOfTheCallOrOfTheItemIsUsed(t *testing.T) {
 	}
 }
 
-// A strategy that the call names needs a transaction of its own. That of the item yields to a batch.
+// A strategy that the call names needs a transaction of its own. The strategy of the item is ignored in a shared one.
 func TestStrategyOfACallStandsAlone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

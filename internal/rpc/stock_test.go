@@ -259,7 +259,7 @@ func TestStockIsSoldInAnExecute(t *testing.T) {
 	}
 }
 
-// Numbers of reservations come from earlier results, also from one whose own number came so.
+// Numbers of reservations come from earlier results, even from an operation whose own number came from a reference.
 func TestReferencesFillInNumbersOfReservations(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

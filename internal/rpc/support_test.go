@@ -65,7 +65,7 @@ func newEdge(t *testing.T) *edge {
 }
 
 // exchange sends bytes over HTTP/1 and returns the response. With last it closes its side of the connection before it
-// reads, as a client does that goes away: a call may be cancelled by that.
+// reads, as a client that goes away does. That may cancel the call.
 func (e *edge) exchange(t *testing.T, request string, last bool) (*http.Response, []byte) {
 	t.Helper()
 	conn, err := net.Dial("tcp", e.Listener.Addr().String())
@@ -227,7 +227,7 @@ func TestRequestsThatCannotBeReadAreRefusedWithAReason(t *testing.T) {
 	}
 }
 
-// A malformed frame is the caller's fault: as trouble of the database it would raise an alert.
+// A malformed frame is a bad request: as a failure of the database it would raise an alert.
 func TestMalformedFramesAreRefused(t *testing.T) {
 	t.Parallel()
 	e := newEdge(t)
@@ -331,7 +331,7 @@ func TestCallersThatGoAwayAreNotTroubleOfTheDatabase(t *testing.T) {
 		{late, context.DeadlineExceeded, fault.NotRun, "WARN"},
 		{context.Background(), fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: syscall.ECONNRESET}),
 			fault.DatabaseUnavailable, "WARN"},
-		{context.Background(), context.DeadlineExceeded, fault.DatabaseUnavailable, "WARN"}, // the service's own
+		{context.Background(), context.DeadlineExceeded, fault.DatabaseUnavailable, "WARN"}, // the server's own
 		{context.Background(), connect.NewError(connect.CodeUnknown, io.ErrUnexpectedEOF), fault.InternalError,
 			"ERROR"},
 		{context.Background(), connect.NewError(connect.CodeCanceled, io.ErrClosedPipe), fault.NotRun, "WARN"},

@@ -442,7 +442,7 @@ func TestTokenOfABeginIsSpentOnce(t *testing.T) {
 	if again := c.begin(r, tokenHeader, token, "Idempotency-Key", "1"); again.GetRun().GetFence() != first.GetFence() {
 		t.Errorf("the same key got %v, not %v", again, first)
 	}
-	// A Begin that waits in vain spends neither token nor claim.
+	// A Begin whose wait ends without success uses neither token nor claim.
 	other := &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Wait: durationpb.New(100 * time.Millisecond)}
 	headers := []string{tokenHeader, c.plain() + "; next", "Claim-Key", `"p"; first-only`}
 	c.call(grpc, "Idempotency.Begin", other, headers...).wants(t, "a wait", "WORK_RUNNING")

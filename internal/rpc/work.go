@@ -52,7 +52,7 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 		if err == nil && res.response.GetReplay() != nil {
 			gone := false
 			if gone, err = s.Works.fill(ctx, k, res.response.GetReplay()); gone {
-				ctx = c.withoutConditions().within(ctx) // already accepted
+				ctx = c.withoutConditions().within(ctx) // token and claim are accepted already
 				continue
 			}
 		}
@@ -80,7 +80,7 @@ func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (result[*begin
 }
 
 // standaloneBegin is Begin outside an Execute: it may wait. With a token or a claim, work that another caller holds is
-// a conflict, so that neither is spent.
+// a conflict, so that the call uses neither.
 func standaloneBegin(held int64) operation[*beginRequest, *beginResponse] {
 	return operation[*beginRequest, *beginResponse]{name: beginName,
 		read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
