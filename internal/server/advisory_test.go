@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// Every login of the database can take advisory locks, also one that may only read.
+// Advisory locks of an auditor block no call: every login of the database can take them, even a read-only one.
 func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -30,7 +30,7 @@ func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 	}
 	defer auditor.Release()
 	for _, sql := range []string{"set role ledgerd_audit",
-		// The whole service's locks of this and of earlier versions, and the cleaners'.
+		// The locks of the whole service, of this and of earlier versions, and those of the cleaners.
 		"select pg_advisory_lock(class, 0) from unnest(array[77001, 77002, 77004, 77015]) class",
 		`select pg_advisory_lock(77003, hashtext(tablename)) from pg_tables where schemaname = 'public'`} {
 		if _, err := auditor.Exec(t.Context(), sql); err != nil {
@@ -38,7 +38,7 @@ func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 		}
 	}
 	defer func() { _, _ = auditor.Exec(context.Background(), "reset role; select pg_advisory_unlock_all()") }()
-	// Nor do locks on tables that an auditor can take.
+	// An auditor cannot take table locks that block writes.
 	for _, table := range []string{"commit_batches", "lock_locks", "notify_events"} {
 		if _,
 			err := auditor.Exec(t.Context(),

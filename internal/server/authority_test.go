@@ -92,7 +92,7 @@ func (a *authority) named(uris ...string) tls.Certificate {
 	})
 }
 
-// pool is the pool of this authority alone.
+// pool returns a pool of this authority alone.
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
@@ -127,7 +127,8 @@ func replace(t testing.TB, name string, text []byte) {
 	}
 }
 
-// newFiles makes the files of a server: its certificate is one of the first authority, clients have one of the second.
+// newFiles writes the TLS files of a server: a certificate issued by own and, unless nil, clients as the authority of
+// client certificates.
 func newFiles(t testing.TB, own, clients *authority) *server.TLSFiles {
 	t.Helper()
 	dir := t.TempDir()

@@ -48,7 +48,7 @@ func (s *Server) keepPartitions(ctx context.Context) error {
 	return err
 }
 
-// taskTimeout bounds a run of a background task: its connection may be silent.
+// taskTimeout bounds a run of a background task, because its connection may hang.
 const taskTimeout = time.Minute
 
 // every runs work periodically until ctx ends. It logs failures; the next run retries.
@@ -77,20 +77,20 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 const dueBatch = 500
 
 const (
-	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next. dueTry bounds the wait
-	// for those of one query, so that the run comes to others when another transaction holds the first.
+	// dueRun bounds one run of a task over due rows; the next run retries rows that failed. dueTry bounds the wait for
+	// the rows of one query, so that rows locked by another transaction do not use up the run.
 	dueRun, dueTry = 10 * time.Second, 5 * time.Second
-	// duePause is how long a tenant is left out if most of its commands of one query were refused, such as by a limit
-	// on the events of its timers. Otherwise it would use up every run.
+	// duePause is how long a tenant is skipped after most of its commands of one query were refused, such as by a limit
+	// on the events of its timers. Otherwise that tenant would use up every run.
 	duePause = 30 * time.Second
 )
 
 // most reports whether n commands are more than half of all, and more than 50.
 func most(n, all int) bool { return n > max(100, all)/2 }
 
-// handle returns a task that handles all rows that are due, oldest first: find returns those after a given one, and
-// commands what to run for them. It skips a row that another transaction holds; the next run retries it. A tenant is
-// left out for the rest of a run if most of its commands of one query have failed.
+// handle returns a task that handles all due rows, oldest first: find returns the due rows after a given one, and
+// commands makes the commands for them. The task skips a row that another transaction holds; the next run retries it.
+// It skips a tenant for the rest of a run if most of its commands of one query have failed.
 func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error),
 	commands func(due []T) []flow.Submission) func(context.Context) error {
 	paused := map[int32]time.Time{} // tenants, until a time
@@ -98,7 +98,7 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 		ctx, cancel := context.WithTimeout(ctx, dueRun)
 		defer cancel()
 		failed, first := 0, error(nil)
-		out := map[int32]bool{} // tenants left out of the rest of this run
+		out := map[int32]bool{} // tenants skipped for the rest of this run
 		var due []T
 		var err error
 		for after := *new(T); ; after = due[len(due)-1] {
@@ -127,7 +127,7 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 				}
 			}
 			if len(due) < dueBatch {
-				break // what has become due meanwhile waits for the next run
+				break // rows that became due meanwhile wait for the next run
 			}
 		}
 		if failed > 0 {
@@ -156,8 +156,8 @@ func (s *Server) runDue(ctx context.Context, byTenant map[int32][]flow.Submissio
 	return all
 }
 
-// temporary reports whether an error comes from the present state of the database or the server: the command itself
-// was not refused.
+// temporary reports whether an error comes from the present state of the database or the server, not from a refusal of
+// the command.
 func temporary(err error) bool {
 	f := fault.Of(err)
 	return f != nil && slices.Contains([]*fault.Reason{fault.RowsLocked, fault.DatabaseUnavailable,

@@ -51,7 +51,7 @@ func failedExpiries(s *servertest.Site) int {
 	return len(s.Log.With("msg", "expire reservations failed"))
 }
 
-// Locked rows are no reason to leave their tenant out of the next runs, however many there are.
+// The next runs do not skip a tenant because of locked rows, however many there are.
 func TestManyLockedItemsExpireOnceTheyAreFree(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -69,7 +69,7 @@ func TestManyLockedItemsExpireOnceTheyAreFree(t *testing.T) {
 	})
 }
 
-// A tenant with more locked rows than one run can wait for does not keep the run from other tenants.
+// A tenant with more locked rows than one run can wait for does not delay other tenants.
 func TestThousandsOfLockedItemsDelayNoOtherTenant(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)

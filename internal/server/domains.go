@@ -111,8 +111,8 @@ func expiring() []clean.Table {
 		code.Codes()}, inbox.Tables(), notify.Tables())
 }
 
-// expiryDelay is how long after its end a hold or a reservation expires by a task. Those of an order that has timed out
-// are freed before by the timer of the order, in one commit.
+// expiryDelay is the time between the end of a hold or a reservation and its expiry by a task. Before that, the timer
+// of an order frees the holds and reservations of the order in one commit.
 const expiryDelay = 3 * time.Second
 
 // afterDelay finds what was due expiryDelay ago.
@@ -141,8 +141,8 @@ func expireReservations(due []stock.DueItem) (commands []flow.Submission) {
 	return commands
 }
 
-// fireTimers records the moves of instances whose timer has fired. Each has a request id of its own, as if it were a
-// call: audit.order_story finds the event of a move by it, among those of other instances in the batch.
+// fireTimers records the moves of instances whose timer has fired. Each move has a request id of its own, like a call:
+// by this id audit.order_story finds the event of a move among others of the batch.
 func fireTimers(due []machine.Due) (commands []flow.Submission) {
 	for _, d := range due {
 		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler,

@@ -18,8 +18,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// Orders that expire together are cancelled in one batch. Each has a request id of its own, by which its story has its
-// own event.
+// Orders that expire together are cancelled in one batch. Each move has a request id of its own, so that the story of
+// an order has only its own event.
 func TestOrdersThatExpireTogetherHaveTheirOwnEvents(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -44,8 +44,8 @@ func TestOrdersThatExpireTogetherHaveTheirOwnEvents(t *testing.T) {
 	}
 }
 
-// The commit that cancels an order which has expired also frees its units and its hold: the tasks that let reservations
-// and expiries of holds come later.
+// The commit that cancels an expired order also frees its units and its hold: the tasks that expire reservations and
+// holds run later.
 func TestAnOrderExpiresInOneCommit(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -74,8 +74,8 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 	}
 }
 
-// Payments race the ends of the times to pay, and the worker that sends messages. A buyer whose order is paid is not
-// told that it has expired, and each of the others is.
+// Payments race the timers of orders and the worker that sends messages. A buyer gets the expiry message if the order
+// has expired, and only then.
 func TestBuyersAreToldOfTheEndThatTheirOrdersHave(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)

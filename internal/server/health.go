@@ -70,7 +70,7 @@ type readiness struct {
 	mu    sync.Mutex
 	at    time.Time
 	found map[string]string
-	err   error // what the log says of the problems
+	err   error // logged with the problems
 }
 
 func (r *readiness) problems(ctx context.Context, check func(context.Context) (map[string]string,
@@ -84,7 +84,7 @@ func (r *readiness) problems(ctx context.Context, check func(context.Context) (m
 	return r.found
 }
 
-// reason returns the error behind the problems that were found last.
+// reason returns the error behind the last problems.
 func (r *readiness) reason() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string
 	}
 	// The database or a pooler may have so few connections left that only some pools get one.
 	for name, pool := range map[string]*pgxpool.Pool{"api keys": s.keyring, "commits": s.batches} {
-		// Not TotalConns, which has the attempts to connect: callers keep trying.
+		// TotalConns would include attempts to connect, which callers keep making.
 		if st := pool.Stat(); st.AcquiredConns()+st.IdleConns() > 0 || problems[name] != "" {
 			continue
 		}
@@ -142,7 +142,7 @@ func (s *Server) observeReadiness(ctx context.Context) error {
 	return nil
 }
 
-// observeEpoch logs when the database is another one than before: a standby was promoted, or a backup was restored.
+// observeEpoch logs that the epoch of the database has changed: a standby was promoted, or a backup was restored.
 func (s *Server) observeEpoch(ctx context.Context) error {
 	e, err := commit.CurrentEpoch(ctx, s.reads)
 	if err != nil {

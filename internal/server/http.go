@@ -27,8 +27,8 @@ func Serve(ctx context.Context, listen string, h http.Handler) error {
 }
 
 // newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
-// responses. It also bounds how long a client may leave a new connection unused: one that the server closes while the
-// client sends its first call fails that call.
+// responses. It also bounds how long a client may leave a new connection unused: if the server closes a connection
+// while the client sends its first call, that call fails.
 func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
 	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols),
@@ -41,7 +41,7 @@ func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
 
 // onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
 // name resolves to this machine could call the server, or read its metrics. It also refuses requests of pages that are
-// neither the server's own nor of the given origins: browsers send some without asking first.
+// neither the server's own nor of the given origins: browsers send some of them without a preflight request.
 func onlyLocal(next http.Handler, origins ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if o := r.Header.Get("Origin"); o != "" && o != "http://"+r.Host && !slices.Contains(origins, o) {

@@ -71,7 +71,7 @@ func TestIssuerMayBeAwayAtTheStart(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "accepted", func() bool { return tryRead(s, good.token(nil)) == "" })
 }
 
-// TestIssuerThatHangsStallsNoOther has one token whose key must be fetched, and calls with known keys meanwhile.
+// TestIssuerThatHangsStallsNoOther calls with known keys while another token waits for its key from the issuer.
 func TestIssuerThatHangsStallsNoOther(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)

@@ -250,12 +250,12 @@ func TestTokenNamesTheCaller(t *testing.T) {
 	}
 }
 
-// TestForgedAlgorithmsAreRefused signs with the public key as if it were a secret, and not at all.
+// TestForgedAlgorithmsAreRefused has tokens signed with the public key as an HMAC secret, and unsigned ones.
 func TestForgedAlgorithmsAreRefused(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
 	good := i.newSigner("a", jose.RS256)
-	// A symmetric key that an issuer publishes by mistake is no secret.
+	// A symmetric key that an issuer publishes by mistake is not secret.
 	mistake := jose.JSONWebKey{Key: []byte(strings.Repeat("s", 32)), KeyID: "shared"}
 	i.keys = []jose.JSONWebKey{mistake, good.public()}
 	s := trusting(t, i)
@@ -281,7 +281,7 @@ func TestForgedAlgorithmsAreRefused(t *testing.T) {
 		forged["alg "+name+", signed"] = header + "." + part[1] + "." + part[2]
 	}
 	forged["unsigned"] = part[0] + "." + part[1] + "."
-	// The token brings its own key.
+	// The token embeds its own key.
 	own := i.newSigner("mine", jose.ES256)
 	with, err := jose.NewSigner(own.key, &jose.SignerOptions{EmbedJWK: true})
 	if err != nil {

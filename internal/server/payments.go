@@ -66,10 +66,10 @@ func (s *Server) number(ctx context.Context, k payment.GatewayKey, n *gateway.No
 	return err
 }
 
-// numberWait is how long the gateway must redeliver a notice of a refund without a number of ours, from its time on.
+// numberWait is how long after its time a notice without a payment number of ours must be redelivered by the gateway.
 const numberWait = time.Hour
 
-// commitNotice applies a notice, or only keeps one that is about no payment, and counts it.
+// commitNotice applies a notice, or only keeps it if it concerns no payment of ours, and counts it.
 func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 	requestID string) (flow.NoticeResult, error) {
 	var out flow.NoticeResult
@@ -79,10 +79,10 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictKnown, "ledgerd does not follow it", requestID)
 	case n.Kind == gateway.Unreadable:
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
-	case n.OutTradeNo == "": // about a payment that was not made here, and that has no number of ours
+	case n.OutTradeNo == "": // about a payment that was not created here, without a number of ours
 		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it is redelivered and applies, it is recorded under its own id
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment is known by it", requestID)
-		// But the notice of its transaction may be late: then the gateway must redeliver this one.
+		// The notice of its transaction may be late: until numberWait the gateway must redeliver this one.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
 		out, err = flow.CommitNotice(ctx, s.engine, k, n, c, requestID)

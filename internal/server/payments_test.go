@@ -28,8 +28,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// Whatever a gateway does, an order is paid once, and the money is where it belongs. Everything runs over the real
-// simulator, for each gateway: its calls go to one server, and its callbacks to another one.
+// For every behaviour of a gateway, an order is paid once, and the money is in the right account. Each gateway is the
+// real simulator: calls go to one server, and callbacks to another one.
 func TestOrdersArePaidOnceThroughEveryGateway(t *testing.T) {
 	t.Parallel()
 	all := newTills(t)
@@ -74,7 +74,8 @@ func paid(x *till, no string) {
 	}
 }
 
-// clicked: several clicks on "pay" come while the gateway is slow. All get the same credential, and it was asked once.
+// clicked: several clicks on "pay" come while the gateway is slow. All get the same credential, from one call to the
+// gateway.
 func clicked(x *till, no string) {
 	x.plan(no, fate{"api": fate{"create": fate{"do": "slow", "after": "700ms"}}})
 	var clicks sync.WaitGroup
@@ -127,11 +128,11 @@ func messaged(x *till, no string) {
 	}
 }
 
-// heardBefore: the gateway tells that it is paid before the payment is created, and does not know it when it is asked.
-// The notice that was kept pays the order.
+// heardBefore: the gateway reports a payment as paid before it is created, and does not know it when queried. The
+// notice that was kept pays the order.
 func heardBefore(x *till, no string) {
 	if x.kind != "standard" {
-		return // one that a test can sign
+		return // the test signs callbacks only for this one
 	}
 	if status := x.signed("m_"+no, "payment.paid", time.Now().UTC().Format(time.RFC3339), `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status !=
 		http.StatusServiceUnavailable {
@@ -145,7 +146,8 @@ func heardBefore(x *till, no string) {
 	x.becomes(no, isPaid)
 }
 
-// unnumbered: a refund without a number of ours is told of again, since the notice of its transaction may be late.
+// unnumbered: the gateway must redeliver a notice of a refund without a number of ours, since the notice of its
+// transaction may be late.
 func unnumbered(x *till, no string) {
 	if x.kind != "standard" {
 		return
@@ -160,7 +162,7 @@ func unnumbered(x *till, no string) {
 	}
 }
 
-// kept: notices that are about no payment that is known are kept as they came, and apply if they come again in time.
+// kept: notices that concern no known payment are kept unchanged, and apply if they are redelivered in time.
 func kept(x *till, no string) {
 	if x.kind != "standard" {
 		return
@@ -240,7 +242,7 @@ func (x *till) signed(id, kind, at, data string) int {
 	return int(res.GetStatus())
 }
 
-// paysNowhere: the payee does not exist. The payer cannot pay, instead of paying into suspense.
+// paysNowhere: the payee does not exist. The payment is closed, so that the payer cannot pay into suspense.
 func paysNowhere(x *till, no string) {
 	x.createOrder(no, func(r *orderv1.CreateOrderRequest) { r.Payee = "" })
 	p := x.pay(no).GetPayment()
@@ -250,7 +252,7 @@ func paysNowhere(x *till, no string) {
 	}
 }
 
-// standard returns the merchant of the standard gateway, and what signs its callbacks.
+// standard returns the merchant of the standard gateway, and the signer of its callbacks.
 func (x *till) standard() (merchant string, signs *standardwebhooks.Webhook) {
 	x.T.Helper()
 	var f struct {
@@ -278,7 +280,7 @@ func (x *till) standard() (merchant string, signs *standardwebhooks.Webhook) {
 // formOpensAgain: the submit token of the page can be spent again after a decline.
 func formOpensAgain(x *till, no string) {
 	if x.kind != "stripe" && x.kind != "standard" {
-		return // Alipay and WeChat Pay do not tell of declines
+		return // Alipay and WeChat Pay do not report declines
 	}
 	x.createOrder(no)
 	tokens := new(idempotencyv1.IssueTokensResponse)
@@ -297,7 +299,7 @@ func formOpensAgain(x *till, no string) {
 	}
 }
 
-// declined: the payer tries again, in the same payment. Alipay and WeChat Pay do not tell of declines.
+// declined: the payer tries again, in the same payment. Alipay and WeChat Pay do not report declines.
 func declined(x *till, no string) {
 	x.opened(no)
 	x.act(no, fate{"do": "decline", "code": "card_declined"})
@@ -349,7 +351,7 @@ func early(x *till, no string) {
 	x.stays(no, isPaid)
 }
 
-// reordered: the notice that it is paid comes before the one that it was declined, or is pending.
+// reordered: the notice of success comes before the one of the decline, or before a pending one.
 func reordered(x *till, no string) {
 	x.plan(no, fate{"hold": -1})
 	x.opened(no)
@@ -366,7 +368,7 @@ func wrong(x *till, no string) {
 		"seller":   paymentv1.FlagKind_FLAG_KIND_WRONG_MERCHANT,
 		"currency": paymentv1.FlagKind_FLAG_KIND_WRONG_ASSET}
 	if x.kind == "alipay" {
-		delete(kinds, "currency") // its notices name none
+		delete(kinds, "currency") // its notices have no currency
 	}
 	for what, kind := range kinds {
 		no := no + "_" + what
@@ -380,7 +382,7 @@ func wrong(x *till, no string) {
 	}
 }
 
-// flag is the one flag of a payment.
+// flag returns the only flag of a payment.
 func (x *till) flag(no string) *paymentv1.Flag {
 	x.T.Helper()
 	res := new(paymentv1.ListFlagsResponse)
@@ -392,7 +394,7 @@ func (x *till) flag(no string) *paymentv1.Flag {
 	return found[0]
 }
 
-// second: the payer pays twice. The second transaction is flagged, and given back.
+// second: the payer pays twice. The second transaction is flagged, and refunded.
 func second(x *till, no string) {
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -413,7 +415,7 @@ func second(x *till, no string) {
 	}
 }
 
-// never: the callback is lost, and AskGateway finds out.
+// never: the callback is lost, and AskGateway finds the outcome.
 func never(x *till, no string) {
 	x.unheard(no)
 	res := new(paymentv1.AskGatewayResponse)
@@ -426,7 +428,7 @@ func never(x *till, no string) {
 	x.stays(no, isPaid)
 }
 
-// polled: the callback is lost, and the servers find out by themselves when it is time to ask.
+// polled: the callback is lost, and a server finds the outcome when its query is due.
 func polled(x *till, no string) {
 	x.unheard(no)
 	x.due(no)
@@ -441,7 +443,7 @@ func (x *till) unheard(no string) {
 	x.stays(no, isOpen)
 }
 
-// due lets the next call about a payment be due now.
+// due makes the next call about a payment due now.
 func (x *till) due(no string) {
 	x.T.Helper()
 	if _, err := x.Pool.Exec(context.Background(), "update payment_calls set next_call_at = now() where number = $1", no); err != nil {
@@ -449,8 +451,8 @@ func (x *till) due(no string) {
 	}
 }
 
-// lost: the call that starts the payment takes effect, and its answer is lost. The gateway is asked, and the payer can
-// pay; there is never a second charge.
+// lost: the call that starts the payment takes effect, and its answer is lost. After a query of the gateway the payer
+// can pay; there is never a second charge.
 func lost(x *till, no string) {
 	x.plan(no, fate{"api": fate{"create": fate{"do": "lost"}}})
 	p := x.order(no)
@@ -499,7 +501,7 @@ func (x *till) forges(no string, want int) {
 	}
 }
 
-// refunded: a part, then the rest, and not more.
+// refunded: a partial refund, then the rest, and no more.
 func refunded(x *till, no string) {
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -544,7 +546,7 @@ func refundFails(x *till, no string) {
 	}
 }
 
-// givenBackByHand: the merchant gives money back in the gateway's console. It is flagged, with its amount, once.
+// givenBackByHand: the merchant refunds in the gateway's console. The refund is flagged, with its amount, once.
 func givenBackByHand(x *till, no string) {
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -557,10 +559,10 @@ func givenBackByHand(x *till, no string) {
 	}
 }
 
-// byHandAndReturned: what the merchant gives back in the gateway's console fails later. Its flag is withdrawn.
+// byHandAndReturned: a console refund fails later. Its flag is withdrawn.
 func byHandAndReturned(x *till, no string) {
 	if x.kind == "alipay" {
-		return // its notices do not say so
+		return // its notices do not report failed refunds
 	}
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -588,7 +590,8 @@ func byHandAndReturned(x *till, no string) {
 	}
 }
 
-// givenBackWithoutNumber: Alipay's notice of such a refund names no refund. It is asked under the payment's number.
+// givenBackWithoutNumber: Alipay's notice of a console refund has no refund number. The query uses the payment's
+// number.
 func givenBackWithoutNumber(x *till, no string) {
 	if x.kind != "alipay" {
 		return
@@ -601,7 +604,8 @@ func givenBackWithoutNumber(x *till, no string) {
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "2.30" {
 		x.T.Errorf("%v", f)
 	}
-	// A notice without the number of a refund that has one is acknowledged: it would come again for a day.
+	// If the refund has a number that its notice lacks, the notice is acknowledged. Otherwise Alipay would redeliver it
+	// for a day.
 	no += "_2"
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -619,7 +623,7 @@ func givenBackWithoutNumber(x *till, no string) {
 	}
 }
 
-// givenBackFirst: the gateway tells that money was given back in its console before it tells that it came.
+// givenBackFirst: the gateway reports a console refund before the payment that it refunds.
 func givenBackFirst(x *till, no string) {
 	x.plan(no, fate{"hold": -1})
 	x.opened(no)
@@ -636,10 +640,10 @@ func givenBackFirst(x *till, no string) {
 	}
 }
 
-// numberKnown: the gateway has given money back under the number of a refund, and refuses it with another amount.
+// numberKnown: the gateway has already refunded under the number of a refund, and refuses another amount under it.
 func numberKnown(x *till, no string) {
 	if x.kind == "stripe" {
-		return // it knows its own numbers only
+		return // its refunds have only its own numbers
 	}
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -653,7 +657,7 @@ func numberKnown(x *till, no string) {
 	}
 }
 
-// numberTwice: numbers of refunds are unique in a payment only.
+// numberTwice: refund numbers are unique only within a payment.
 func numberTwice(x *till, no string) {
 	if x.kind != "alipay" {
 		return
@@ -670,10 +674,10 @@ func numberTwice(x *till, no string) {
 	}
 }
 
-// returned: a refund fails after it had succeeded. Its money is at the gateway again, and flagged.
+// returned: a refund fails after it succeeded. Its money is at the gateway again, and flagged.
 func returned(x *till, no string) {
 	if x.kind == "alipay" {
-		return // its notices do not say so
+		return // its notices do not report failed refunds
 	}
 	x.opened(no)
 	x.act(no, fate{"do": "pay"})
@@ -731,7 +735,7 @@ func (x *till) refundBecomes(no string, want paymentv1.RefundState) {
 	}
 }
 
-// cancelled: the trade is closed at the gateway too. Money that comes nevertheless is flagged.
+// cancelled: the trade is closed at the gateway too. Money that arrives nevertheless is flagged.
 func cancelled(x *till, no string) {
 	x.opened(no)
 	x.OK("Order.CancelOrder", &orderv1.CancelOrderRequest{OrderNo: no}, new(orderv1.CancelOrderResponse))
@@ -751,7 +755,7 @@ func (x *till) atGateway(no string) string {
 	return tell[[]struct{ Status string }](x, "GET", "/control/payments?gateway="+x.kind+"&number="+no, nil)[0].Status
 }
 
-// expired: the trade is closed at the gateway when the order's time is over.
+// expired: when the order's time to pay is over, the trade is closed at the gateway.
 func expired(x *till, no string) {
 	x.opened(no, func(r *orderv1.CreateOrderRequest) { r.PayWithin = durationpb.New(2 * time.Second) })
 	x.becomes(no, "CLOSED cancelled EXPIRED 0.00")
@@ -760,7 +764,7 @@ func expired(x *till, no string) {
 	}
 }
 
-// relayed: callbacks come by HandleCallback.
+// relayed: callbacks arrive through HandleCallback.
 func relayed(x *till, no string) {
 	x.relayed.Store(x.kind, true)
 	defer x.relayed.Delete(x.kind)

@@ -78,7 +78,7 @@ func behindPooler(t *testing.T, poolMode string) {
 	s.Stop()
 }
 
-// A pooler that pools statements allows no transactions: a server would be ready and refuse every write.
+// A pooler in statement mode allows no transactions: the server would be ready, and refuse every write.
 func TestServerRefusesAPoolerOfStatements(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -132,7 +132,7 @@ func transfers(t *testing.T, c *client.Client) {
 	}
 }
 
-// A server whose synchronous standby is missing stops all the same: its last commits, and that of its worker number,
+// A server stops even if its synchronous standby is missing: its last commits, and the release of its worker number,
 // wait for the standby.
 func TestServerStopsWithoutItsStandby(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestServerStopsWithoutItsStandby(t *testing.T) {
 	}
 	began := time.Now()
 	s.Stop()
-	// A second for calls, five for what continues, and one for connections.
+	// 1 s for calls, 5 s for commits that continue, and 1 s for connections.
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it stopped after %v", took)
 	}

@@ -192,7 +192,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// open reads the files of TLS, and opens the pools and the root secret, which takes the place of the master keys.
+// open reads the TLS files, opens the pools, and replaces the master keys by the root secret.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.options.TLS != nil {
 		if s.transport, err = newTransport(*s.options.TLS, s.log); err != nil {
@@ -278,7 +278,8 @@ func (s *Server) newGate() *rpc.Gate {
 	return gate
 }
 
-// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no caller.
+// routes returns the handler of all paths. Only health, reports of providers and callbacks of gateways need no
+// authentication.
 func (s *Server) routes() http.Handler {
 	gate := s.gate
 	var interceptors []connect.Interceptor

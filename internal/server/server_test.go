@@ -488,7 +488,7 @@ func TestTimersFire(t *testing.T) {
 	}
 }
 
-// Timers whose events are refused are tried again, but not all the time: those of others fire, too.
+// Timers whose events are refused are retried after a pause, so that other timers fire too.
 func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -621,7 +621,7 @@ func TestAnyoneRequiresTheOption(t *testing.T) {
 	}
 }
 
-// AdminService is off without a login of its own, which must be one of administration in the same database.
+// AdminService is off without a login of its own, which must be a member of ledgerd_admin in the same database.
 func TestAdministrationNeedsItsOwnLogin(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -672,7 +672,7 @@ func TestServiceRefusesAPowerfulRole(t *testing.T) {
 	}
 }
 
-// The log says when calls fail and succeed again, and when the database is another one than before.
+// The log says when calls fail and succeed again, and when the epoch of the database changes.
 func TestTheLogTellsOfOutages(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
@@ -693,7 +693,7 @@ func TestTheLogTellsOfOutages(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "the log says not ready", logged("not ready"))
 	readOnly("off")
 	servertest.Eventually(t, 20*time.Second, "the log says ready again", logged("ready again"))
-	// As after the restore of a disk snapshot.
+	// The effect of the restore of a disk snapshot.
 	if _, err := s.Pool.Exec(t.Context(),
 		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) from commit_epochs"); err != nil {
 		t.Fatal(err)
@@ -702,7 +702,7 @@ func TestTheLogTellsOfOutages(t *testing.T) {
 		logged("the database was promoted or restored: commits that it had not received are lost"))
 }
 
-// A server for development knows its user without a key; with one, the caller is that of the key.
+// A development server gives a call without a key the identity Anyone. A call with a key is authenticated by it.
 func TestKeysCountWhereNoneIsNeeded(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)

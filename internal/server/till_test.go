@@ -59,8 +59,8 @@ func newTills(t *testing.T) *till {
 	return x
 }
 
-// front is what gateways reach: the second server. Callbacks of relayed gateways are handed to the first one by
-// HandleCallback.
+// front is the address that gateways call. It forwards to the second server, but hands callbacks of relayed gateways to
+// the first one by HandleCallback.
 func (x *till) front(to *servertest.Site) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		u, _ := url.Parse(to.Base)
@@ -109,7 +109,7 @@ func (x *till) simulate(notify string) string {
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
-	for range 2 { // its URL, and then that the settings are there
+	for range 2 { // its URL, and then a line when the settings are written
 		if !lines.Scan() {
 			x.T.Fatal("the simulator ended")
 		}
@@ -120,7 +120,7 @@ func (x *till) simulate(notify string) string {
 	return filepath.Join(dir, "pay.yaml")
 }
 
-// of is the till of one gateway, in a subtest.
+// of returns the till of one gateway, in a subtest.
 func (x *till) of(t *testing.T, kind string) *till {
 	y, site := *x, *x.Site
 	site.T, y.kind = t, kind
@@ -162,7 +162,7 @@ func (x *till) plan(number string, p fate) {
 	tell[fate](x, "PUT", "/control/plans/"+number, p)
 }
 
-// act is what the payer does.
+// act makes the payer, or the merchant in the console, act on a payment at the simulator.
 func (x *till) act(number string, a fate) {
 	x.T.Helper()
 	tell[fate](x, "POST", "/control/payments/"+x.kind+"/"+number, a)
@@ -174,7 +174,7 @@ func (x *till) quiet() {
 	tell[fate](x, "GET", "/control/quiet?timeout=20s", nil)
 }
 
-// taken is the money that the gateway has of a number: taken, and given back.
+// taken returns the money that the gateway has taken and given back under a number.
 func (x *till) taken(number string) string {
 	x.T.Helper()
 	type total struct {
@@ -261,8 +261,7 @@ func (x *till) payment(no string) *paymentv1.Payment {
 	return res.GetPayment()
 }
 
-// state is what a payment has come to: its state, that of its order and of the reserved unit, and the money of the
-// payee.
+// state returns the state of a payment, that of its order and of the reserved unit, and the balance of the payee.
 func (x *till) state(no string) string {
 	x.T.Helper()
 	o, r, b := new(orderv1.GetOrderResponse), new(stockv1.GetReservationResponse), new(ledgerv1.GetBalanceResponse)
@@ -279,7 +278,7 @@ const (
 	isPaid = "SUCCEEDED paid SOLD 12.30"
 )
 
-// becomes waits until a payment has come to a state.
+// becomes waits until a payment has a state.
 func (x *till) becomes(no, want string) {
 	x.T.Helper()
 	var got string
@@ -291,7 +290,7 @@ func (x *till) becomes(no, want string) {
 	x.T.Fatalf("%s is %s, not %s", no, got, want)
 }
 
-// stays checks that a payment is in a state when all is quiet.
+// stays checks that a payment has a state when the simulator is idle.
 func (x *till) stays(no, want string) {
 	x.T.Helper()
 	x.quiet()

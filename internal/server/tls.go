@@ -26,7 +26,7 @@ type TLSFiles struct {
 	ClientCA string // authorities of client certificates. Empty: certificates identify no caller
 }
 
-// reloadPause is the time between two looks at the files.
+// reloadPause is the interval between two reads of the files.
 const reloadPause = 2 * time.Second
 
 // transport holds the configuration of connections. One goroutine at a time reads the files.
@@ -86,8 +86,8 @@ func (t *transport) use(read [][]byte) error {
 	return nil
 }
 
-// reload looks at the files. While they cannot be used, the last valid content stays in use. The first failure is not
-// logged: the files may just be replaced, one after the other.
+// reload reads the files again. While they are invalid, the last valid content stays in use. The first failure is not
+// logged: a tool may be replacing the files one by one.
 func (t *transport) reload(context.Context) error {
 	read, err := t.readFiles()
 	if err == nil && !slices.EqualFunc(read, t.used, bytes.Equal) {
@@ -98,7 +98,7 @@ func (t *transport) reload(context.Context) error {
 		return nil
 	}
 	if t.failures++; t.failures == 2 {
-		t.log.Error("the files of TLS were changed and cannot be used: the certificate before stays in use", "error", err)
+		t.log.Error("the TLS files cannot be used: the previous certificate stays in use", "error", err)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func TestCertificateIsReplacedUnderLoad(t *testing.T) {
 
 	good := served(t, address, own)
 	replace(t, files.Key, []byte("no key"))
-	const kept = "the files of TLS were changed and cannot be used: the certificate before stays in use"
+	const kept = "the TLS files cannot be used: the previous certificate stays in use"
 	servertest.Eventually(t, 20*time.Second, "the error is logged",
 		func() bool { return len(s.Log.With("msg", kept)) == 1 })
 	if level := s.Log.With("msg", kept)[0]["level"]; level != "ERROR" {

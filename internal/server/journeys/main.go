@@ -114,7 +114,7 @@ func (c caller) follow(folder, path, body string) error {
 		return err
 	}
 	time.Sleep(time.Second) // wait for background work of the call
-	// The server looks an API key up again every 3 s: let that be in another call.
+	// The server looks an API key up again every 3 s: this call does so before the measured one.
 	if err := c.post("ledgerd.ledger.v1.LedgerService/ListAssets", "key", "{}"); err != nil {
 		return err
 	}

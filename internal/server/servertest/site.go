@@ -116,7 +116,7 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
-// warnings returns the first 50 lines that tell of neither progress nor a caller's mistake.
+// warnings returns the first 50 lines above level INFO, without those about reused request keys.
 func (l *Log) warnings() string {
 	lines := slices.DeleteFunc(slices.Collect(strings.Lines(l.String())), func(line string) bool {
 		return strings.Contains(line, `"level":"DEBUG"`) || strings.Contains(line, `"level":"INFO"`) ||
