@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
-// adminExamples are valid requests for the tenant "mine". Those of calls that only operators may make come last.
+// adminExamples are valid requests for the tenant "mine". The calls that only operators may make come last.
 func adminExamples() []struct {
 	name string
 	m    proto.Message

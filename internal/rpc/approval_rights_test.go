@@ -261,7 +261,7 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	o.bob.approve(inside).wants(t, "inside of the scopes", "")
 }
 
-// What an approval did has a request id that no caller can send.
+// The effects of an approval have a request id that no caller can send.
 func TestEffectsOfAnApprovalAreItsOwn(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

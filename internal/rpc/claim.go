@@ -103,7 +103,7 @@ func (d *decoder) claimed(path string, r interface {
 // callersScope rejects scopes whose claims only orders, sales and campaigns change.
 func (d *decoder) callersScope(path, scope string) {
 	if scope == claim.OrderScope || scope == claim.SaleScope || scope == claim.CampaignScope {
-		d.bad(path+"scope", "must not be that of orders, sales or campaigns")
+		d.bad(path+"scope", "must not be a scope of orders, sales or campaigns")
 	}
 }
 

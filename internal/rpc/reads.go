@@ -68,7 +68,7 @@ func (s shares) enter(ctx context.Context, h *share, id access.Identity, n int) 
 	return err
 }
 
-// release gives back what the call holds. It may be called again.
+// release frees the shares of the call. It is idempotent.
 func (h *share) release() {
 	if h.of.tenants != nil {
 		h.of.tenants.release(&h.tenant)

@@ -63,7 +63,7 @@ func named(m protoreflect.Message) map[string]string {
 	return names
 }
 
-// maxNameBytes bounds a name. Our own are shorter; longer ones are left out.
+// maxNameBytes bounds a name. Longer ones are left out.
 const maxNameBytes = 512
 
 // isName reports whether a field holds a name of a resource: its id, its code or asset, its item, or a business number

@@ -81,7 +81,7 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not created here, without a number of ours
 		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it is redelivered and applies, it is recorded under its own id
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment is known by it", requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no known payment has the numbers of this notice", requestID)
 		// The notice of its transaction may be late: until numberWait the gateway must redeliver this one.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
@@ -124,8 +124,8 @@ func (s *Server) queryRefund(ctx context.Context, requestID string, g *gateway.C
 	if err != nil {
 		s.log.WarnContext(ctx, "console refund: the gateway could not be queried",
 			"gateway", g.Name, "refund_no", n.RefundNo, "error", err)
-		// A notice without a number of the refund has that of the payment instead. The refund may have another number,
-		// and so another notice.
+		// A notice that lacks the number of its refund has the number of the payment instead. The refund may have
+		// another number, and so another notice.
 		return errors.Is(err, gateway.ErrNoTrade) && n.RefundNo == n.OutTradeNo, nil
 	}
 	asset, _ := g.Asset(answer.Currency)
