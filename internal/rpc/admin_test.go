@@ -264,7 +264,7 @@ func TestPoliciesAndLimitsAreSetOverRPC(t *testing.T) {
 			KeyLife: durationpb.New(1)}}},
 		"limit": {"Admin.DeleteLimit", &adminv1.DeleteLimitRequest{}},
 		"scopes[0]": {"Admin.CreateKey", &adminv1.CreateKeyRequest{Principal: "till", Role: adminv1.Role_ROLE_WRITE,
-			Scopes: []string{"ledger.transfer(account=user:*)"}}}, // only conditions have this field, and scopes cannot name it
+			Scopes: []string{"ledger.transfer(account=user:*)"}}}, // a field of conditions only
 	} {
 		a := boss.call(connectProto, x.name, x.m)
 		if a.Code == "" || a.Reason(t) != want && (len(a.Fields(t)) == 0 || a.Fields(t)[0] != want) {

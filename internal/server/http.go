@@ -45,7 +45,7 @@ func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
 func onlyLocal(next http.Handler, origins ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if o := r.Header.Get("Origin"); o != "" && o != "http://"+r.Host && !slices.Contains(origins, o) {
-			http.Error(w, "a server without API keys refuses pages of other origins: allow them with --cors-origin",
+			http.Error(w, "this address needs no API key, so it refuses pages of other origins: see --cors-origin",
 				http.StatusForbidden)
 			return
 		}
@@ -54,7 +54,7 @@ func onlyLocal(next http.Handler, origins ...string) http.Handler {
 			host = name
 		}
 		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "a server without API keys accepts only requests to localhost", http.StatusForbidden)
+			http.Error(w, "this address needs no API key, so it accepts only requests to localhost", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
