@@ -81,8 +81,7 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not created here, without a number of ours
 		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it is redelivered and applies, it is recorded under its own id
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no known payment has its numbers",
-			requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment for this notice", requestID)
 		// The notice of its transaction may be late: until numberWait the gateway must redeliver this one.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
