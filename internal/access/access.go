@@ -32,13 +32,13 @@ var (
 		Doc: "The caller's role or scopes do not allow the call."})
 )
 
-// Role is what a caller may do. Read, Write and Admin include the lesser ones; Operator is apart.
+// Role is a caller's set of permissions. Admin includes Write, and Write includes Read. Operator includes no other.
 type Role int
 
 const (
 	Read Role = iota + 1
 	Write
-	Admin    // changes what limits others: account limits, machines, gateways, keys of its tenant
+	Admin    // also changes the settings that limit callers: account limits, machines, gateways, API keys of its tenant
 	Operator // administers all tenants by AdminService, and does nothing else
 )
 
@@ -78,7 +78,7 @@ type Identity struct {
 type Keys struct {
 	pool *pgxpool.Pool
 	*identities
-	touching chan struct{} // one use at a time is recorded
+	touching chan struct{} // semaphore: a process records one use at a time
 }
 
 const prefix = "ldg"
@@ -106,7 +106,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		return Identity{}, bad
 	}
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
-	if err != nil || strconv.FormatInt(tenant, 10) != part[1] || // another spelling would have a rate of its own
+	if err != nil || strconv.FormatInt(tenant, 10) != part[1] || // each spelling would have its own call limits
 		!utf8.ValidString(part[2]) { // Postgres would reject the parameter
 		return Identity{}, bad
 	}
@@ -151,10 +151,10 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	return id, nil
 }
 
-// maxLife is the longest life of a key that is counted.
+// maxLife keeps lives within time.Duration: a key with a longer remaining life counts as one without expiry.
 const maxLife = 100 * 365 * 24 * time.Hour
 
-// touch records that a key was used, beside the call. It may be skipped: another use comes.
+// touch records the use of a key asynchronously. While another recording runs it does nothing: a later call records.
 func (k *Keys) touch(key db.APIKeyUsedParams) {
 	select {
 	case k.touching <- struct{}{}:

@@ -32,13 +32,13 @@ type Administration struct {
 	pool      *pgxpool.Pool
 	caller    Identity // zero: the login role of the database
 	requestID string   // of the call
-	giver     *Rights  // of the caller, which gives no more than it has; nil: everything
+	giver     *Rights  // rights of the caller, the most that it may grant; nil: all rights
 }
 
-// Administer returns the administration by a command, on behalf of the login role.
+// Administer returns an Administration for a command of the binary, on behalf of the database's login role.
 func Administer(pool *pgxpool.Pool) *Administration { return &Administration{pool: pool} }
 
-// For returns the administration by a call of an authenticated caller. It does not check whether the caller may
+// For returns an Administration for a call of an authenticated caller. It does not check whether the caller may
 // administer the tenant.
 func (a *Administration) For(caller Identity, requestID string) *Administration {
 	rights := caller.Rights()
@@ -52,8 +52,8 @@ type change struct {
 	author string // as access_api_keys.created_by has it
 }
 
-// record adds an event to the audit log of a tenant. A caller of another tenant is named with its tenant, and with a
-// space, which no principal has.
+// record adds an event to the audit log of a tenant. The event names a caller of another tenant as "operator
+// TENANT/PRINCIPAL". No principal contains a space, so the name is unambiguous.
 func (c *change) record(ctx context.Context, tenant int32, kind audit.Kind, name string, before, after any) error {
 	by := commit.Caller{Tenant: tenant, Principal: c.caller.Principal, KeyID: c.caller.KeyID, RequestID: c.requestID}
 	if by.Principal != "" && c.caller.Tenant != tenant {
@@ -80,22 +80,22 @@ func (a *Administration) change(ctx context.Context, do func(context.Context, *c
 		if err != nil {
 			return fmt.Errorf("name the author of a change: %w", err)
 		}
-		if !by.Valid { // what it changes would outlast it
+		if !by.Valid { // the change would outlast the key
 			return Unauthenticated.New("the API key was revoked, or has expired, a moment ago")
 		}
 		return do(ctx, &change{a, tx, by.Author})
 	})
 	var e *pgconn.PgError
 	if errors.As(err, &e) && e.Code == insufficientPrivilege {
-		err = fmt.Errorf("the login role may read, and not administer: it must be a member of ledgerd_admin: %w", err)
+		err = fmt.Errorf("the login role may read but not administer: it must be a member of ledgerd_admin: %w", err)
 	}
 	return err
 }
 
-// insufficientPrivilege is the SQLSTATE of a refused right.
+// insufficientPrivilege is the SQLSTATE of a statement that the role may not run.
 const insufficientPrivilege = "42501"
 
-// Change runs a change of another package's tables in a transaction of administration, with the event that it returns.
+// Change changes another package's tables and records the returned event, in one transaction.
 func (a *Administration) Change(ctx context.Context, tenant int32,
 	do func(ctx context.Context, tx pgx.Tx) (audit.Change, error)) error {
 	return a.change(ctx, func(ctx context.Context, c *change) error {
@@ -107,7 +107,7 @@ func (a *Administration) Change(ctx context.Context, tenant int32,
 	})
 }
 
-// CheckAdministrator refuses a role that row-level security hides the rows of tenants from: it would find no keys.
+// CheckAdministrator refuses a login role to which row-level security hides the rows of tenants: it would find no keys.
 func CheckAdministrator(ctx context.Context, pool *pgxpool.Pool) error {
 	row, err := q.AdministratorCheck(ctx, pool)
 	if err != nil {

@@ -21,7 +21,7 @@ type caller struct {
 	expires           time.Time // of the certificate or token
 }
 
-// callerRoles are the roles that a certificate or token can give. None reaches beyond a tenant.
+// callerRoles are the roles that a certificate or token can grant. Each is limited to one tenant.
 var callerRoles = map[string]Role{"read": Read, "write": Write, "admin": Admin}
 
 var principalName = regexp.MustCompile(`^[!-~]{1,64}$`)

@@ -16,7 +16,7 @@ type Calls struct {
 	running atomic.Int32
 }
 
-// limitRetry is the RetryInfo of calls refused because of others in flight.
+// limitRetry is the RetryInfo of a call that is refused because too many are in flight.
 const limitRetry = time.Second
 
 // newCalls makes the bounds of a key: calls a second, and calls in flight. 0: no limit.
@@ -42,7 +42,7 @@ func (c *Calls) continues(earlier *Calls) *Calls {
 // idle reports whether no call is in flight.
 func (c *Calls) idle() bool { return c == nil || c.running.Load() == 0 }
 
-// Enter admits a call, which must leave at its end. Returns fault BUSY.
+// Enter admits a call. The caller must call Leave at the end of the call. Returns fault BUSY.
 func (c *Calls) Enter() error {
 	if n := c.running.Add(1); c.limit > 0 && n > c.limit {
 		c.running.Add(-1)

@@ -33,7 +33,7 @@ func (c *Certificates) Authenticate(ctx context.Context, chain []*x509.Certifica
 		}
 		if _, err := chain[0].Verify(x509.VerifyOptions{Roots: c.authorities(), Intermediates: between,
 			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
-			return caller{}, Unauthenticated.New("the client certificate is not valid, or not any more").Because(err)
+			return caller{}, Unauthenticated.New("the client certificate is invalid or has expired").Because(err)
 		}
 		return holder(chain[0])
 	})
@@ -54,7 +54,7 @@ func holder(cert *x509.Certificate) (caller, error) {
 			"URI:ledgerd://TENANT/PRINCIPAL?role=write")
 	}
 	u := names[0]
-	// Unknown parts may restrict the holder: refuse them.
+	// Refuse unknown parts: they may be meant to restrict the holder.
 	query, err := url.ParseQuery(u.RawQuery)
 	known := 0
 	if query.Has("role") {

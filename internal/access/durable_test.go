@@ -18,8 +18,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// With a database whose default is less durable, changes of administration are as durable as batches; if a standby does
-// not confirm one, its caller is told.
+// Changes of administration are as durable as batches, even if the database's default is less durable. If a standby
+// does not confirm a change, its caller gets OUTCOME_UNKNOWN.
 func TestChangesAreAsDurableAsBatches(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
@@ -69,8 +69,8 @@ func endTheWait(t *testing.T, end string) {
 	}
 }
 
-// Standbys are promoted while only administration works: no server records the epochs. Events that a promotion may have
-// lost have other numbers than those after it.
+// Standbys are promoted while only administration runs, so no server records the epochs. Events after a promotion do
+// not reuse the numbers of events that the promotion may have lost.
 func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
 	t.Parallel()
 	d, last := pgtest.NewDurable(t), int64(0)
@@ -95,7 +95,7 @@ func TestEventsAfterAPromotionHaveNewNumbers(t *testing.T) {
 }
 
 // Two standbys of one primary, promoted one after the other, are on the same timeline, in epochs with the same number.
-// The second one knows nothing of the first.
+// The second standby has no data of the first one.
 func TestNumbersOfTwoBranchesDiffer(t *testing.T) {
 	t.Parallel()
 	for name, recorded := range map[string]bool{"an epoch is recorded": true, "none is recorded": false} {
@@ -130,7 +130,8 @@ func twoBranches(t *testing.T, recorded bool) {
 	}
 }
 
-// A pooler whose connection to the server is lost at COMMIT answers with a FATAL error. It proves nothing.
+// A pooler whose connection to the server is lost at COMMIT answers with a FATAL error. This error does
+// not prove that the transaction was rolled back.
 func TestAFatalAnswerToCommitIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)

@@ -17,8 +17,7 @@ const (
 	maxLookups  = 4
 )
 
-// identities caches identities by the hash of their credential for rememberFor, so a revoked one may work for that
-// long.
+// identities caches identities by the hash of their credential. A revoked credential may work for rememberFor.
 type identities struct {
 	lookups chan struct{} // bounds the connections that invalid credentials can use
 	mu      sync.RWMutex
@@ -54,12 +53,12 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		if fault.Is(err, Unauthenticated) { // otherwise its calls in flight still count
+		if fault.Is(err, Unauthenticated) { // after other errors keep the count of its calls in flight
 			delete(c.known, sum)
 		}
 		return Identity{}, err
 	}
-	if earlier := c.known[sum]; earlier != nil { // maybe of a look-up that ran beside this one
+	if earlier := c.known[sum]; earlier != nil { // an expired entry, or that of a concurrent look-up
 		id.Calls = id.Calls.continues(earlier.identity.Calls)
 	}
 	c.makeRoom(now)
@@ -71,7 +70,8 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 	return id, nil
 }
 
-// makeRoom forgets identities if there are too many: those that are old first, and those whose calls are counted last.
+// makeRoom evicts identities from a full cache: first expired ones without calls in flight, then those without call
+// limits, then all others.
 func (c *identities) makeRoom(now time.Time) {
 	for _, goes := range []func(*remembered) bool{
 		func(r *remembered) bool { return now.After(r.until) && r.identity.Calls.idle() },
@@ -85,7 +85,7 @@ func (c *identities) makeRoom(now time.Time) {
 	}
 }
 
-// turn waits for one of the connections of lookups. Returns fault NOT_RUN.
+// turn acquires one of the slots of lookups; done releases it. Returns fault NOT_RUN.
 func (c *identities) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case c.lookups <- struct{}{}:

@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// The first calls of a key are looked up beside each other, and counted together.
+// The first calls of a key are looked up concurrently, and counted together.
 func TestFirstCallsOfAKeyAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	c := newIdentities()

@@ -25,7 +25,8 @@ import (
 type Issuer struct {
 	Issuer   string `yaml:"issuer"`   // its URL, as in the claim iss
 	Audience string `yaml:"audience"` // must be in the claim aud
-	// Tenant is the tenant of all its tokens. Empty: TenantClaim names it, one of Tenants unless that is empty.
+	// Tenant is the tenant of all tokens. Empty: the claim TenantClaim names the tenant, which must be in Tenants
+	// unless Tenants is empty.
 	Tenant         string   `yaml:"tenant"`
 	TenantClaim    string   `yaml:"tenant_claim"` // default tenant
 	Tenants        []string `yaml:"tenants"`
@@ -83,7 +84,7 @@ func (i *Issuer) complete() error {
 	return nil
 }
 
-// trustworthy refuses URLs whose answers others could forge.
+// trustworthy refuses URLs whose answers an attacker on the network could forge.
 func trustworthy(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -102,7 +103,7 @@ const (
 	maxDocument  = 1 << 20         // bytes
 )
 
-// issuerKeys caches the public keys of an issuer. While it is away, known keys stay in use.
+// issuerKeys caches the public keys of an issuer. While the issuer is unreachable, cached keys stay in use.
 type issuerKeys struct {
 	issuer string
 	log    *slog.Logger
@@ -141,8 +142,8 @@ func (k *issuerKeys) refresh(ctx context.Context) error {
 	return nil
 }
 
-// fetch begins to fetch the keys, unless a fetch is in flight or ended less than a pause ago. The channel is closed
-// when the keys are there.
+// fetch starts a fetch of the keys, unless one is in flight or ended less than a pause ago. The channel is closed when
+// the fetch has ended, and is closed already if none was started.
 func (k *issuerKeys) fetch(pause time.Duration) <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()

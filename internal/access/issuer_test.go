@@ -163,7 +163,7 @@ func TestRefreshForgetsWithdrawnKeys(t *testing.T) {
 	}
 }
 
-// TestForeignKeysAreNotFetched has an issuer that names others as the source of its keys.
+// TestForeignKeysAreNotFetched has issuers whose discovery document is wrong, or leads to an untrusted URL.
 func TestForeignKeysAreNotFetched(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.New(t).AllDSN)

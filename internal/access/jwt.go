@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// IssuerUnavailable is the reason of calls whose token cannot be checked now.
+// IssuerUnavailable refuses a call whose token cannot be checked now.
 var IssuerUnavailable = fault.Define(fault.Reason{Name: "ISSUER_UNAVAILABLE", Class: fault.System,
 	Code: fault.Unavailable, Step: fault.RetrySameKey,
 	Doc: "The public keys of the token's issuer cannot be fetched now. Nothing was done."})
@@ -45,8 +45,8 @@ var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, j
 // RefreshEvery is the time between two calls of Refresh.
 const RefreshEvery = 10 * time.Minute
 
-// NewIssuers makes an Issuers on a pool. It begins to fetch keys, but does not wait for them: the server can start
-// while an issuer is away.
+// NewIssuers makes an Issuers on a pool. It starts fetching keys and does not wait for them, so that the server can
+// start while an issuer is unreachable.
 func NewIssuers(pool *pgxpool.Pool, configured []Issuer, log *slog.Logger) *Issuers {
 	all := &Issuers{newDirectory(pool), make(map[string]*issuer, len(configured))}
 	for _, c := range configured {
@@ -90,7 +90,7 @@ func (i *Issuers) Authenticate(ctx context.Context, token string) (Identity, err
 		}
 		var claims jwt.Claims
 		if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil || i.byName[claims.Issuer] == nil {
-			return caller{}, Unauthenticated.New("the token's issuer is not one of this server")
+			return caller{}, Unauthenticated.New("this server does not accept tokens of the token's issuer")
 		}
 		return i.byName[claims.Issuer].verify(ctx, parsed)
 	})

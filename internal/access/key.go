@@ -33,7 +33,7 @@ type Rights struct {
 // MaxCalls bounds CallRate and CallLimit.
 const MaxCalls = 1_000_000
 
-// Rights returns what the caller may do, and so what it may give to others.
+// Rights returns the rights of the caller, which are the most that it may grant to others.
 func (i Identity) Rights() Rights {
 	r := Rights{i.Role, i.Scopes, i.Expires, i.CallRate, i.CallLimit}
 	if !i.expiresAt.IsZero() {
@@ -42,7 +42,7 @@ func (i Identity) Rights() Rights {
 	return r
 }
 
-// exceeds returns the field by which rights go beyond those of their giver, or empty.
+// exceeds returns the first field in which rights exceed those of their giver, or empty.
 func (r Rights) exceeds(giver Rights) (field string) {
 	more := func(own, most int32) bool { return most > 0 && (own == 0 || own > most) }
 	switch {
@@ -72,7 +72,7 @@ type Key struct {
 	Used      time.Time // to a minute or so; zero: never
 	// Secret is the whole key, with its secret, right after its creation; it cannot be read again.
 	Secret string
-	digest string // of what is stored of the secret
+	digest string // of the stored hash of the secret
 }
 
 // NewKey is an API key to create.
@@ -113,13 +113,13 @@ func (a *Administration) CreateKey(ctx context.Context, tenant int32, n NewKey) 
 	return k, err
 }
 
-// mayGive refuses rights beyond those of the caller. Returns fault PERMISSION_DENIED.
+// mayGive refuses rights that exceed those of the caller. Returns fault PERMISSION_DENIED.
 func (a *Administration) mayGive(r Rights) error {
 	if a.giver == nil {
 		return nil
 	}
 	if field := r.exceeds(*a.giver); field != "" {
-		problem := "goes beyond what the caller itself may do"
+		problem := "exceeds the rights of the caller itself"
 		if field == "expire_time" {
 			problem = fmt.Sprintf("must be set, and at most %s, when the caller's own rights end",
 				a.giver.Expires.UTC().Format(time.RFC3339Nano))
@@ -230,8 +230,8 @@ func (a *Administration) RotateKey(ctx context.Context, tenant int32, id string,
 	return successor, old, err
 }
 
-// ofKey names the key whose successor would have too many rights: its role, scopes and limits are no fields of a
-// rotation.
+// ofKey turns a fault about the rights of a successor into one about key_name, because a rotation has no fields for
+// role, scopes and limits.
 func ofKey(err error) error {
 	f := fault.Of(err)
 	if f == nil || f.Fields[0].Path == "expire_time" {
@@ -258,8 +258,8 @@ func (c *change) lockKey(ctx context.Context, tenant int32, id string) (k Key, n
 	return k, r.Now, err
 }
 
-// RevokeKey ends a key. Servers refuse it within rememberFor. A key that was revoked before is returned as it is, with
-// existed. Returns faults API_KEY_NOT_FOUND and PERMISSION_DENIED.
+// RevokeKey revokes a key. Servers refuse it within rememberFor. If the key was revoked before, RevokeKey returns it
+// unchanged, with existed. Returns faults API_KEY_NOT_FOUND and PERMISSION_DENIED.
 func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string) (k Key, existed bool, err error) {
 	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		before, now, err := c.lockKey(ctx, tenant, id)

@@ -82,7 +82,7 @@ func TestKeyHasItsRights(t *testing.T) {
 	}
 }
 
-// TestKeyExpiresAtItsTime does not wait for a cached identity to be checked again.
+// A key expires on time even if its identity is cached.
 func TestKeyExpiresAtItsTime(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -132,7 +132,7 @@ func TestRotatedKeyOverlapsWithItsSuccessor(t *testing.T) {
 	if !second.Expires.IsZero() {
 		t.Errorf("the successor expires at %v", second.Expires)
 	}
-	// A longer overlap does not lengthen the old key's life; none ends it at once.
+	// A longer overlap does not extend the old key's life; without an overlap the old key ends at once.
 	if _, old, err = a.RotateKey(t.Context(), o.tenant, first.ID, 48*time.Hour, before.Add(24*time.Hour)); err != nil ||
 		old.Expires.After(before.Add(2*time.Hour)) {
 		t.Errorf("%v, %v", old.Expires, err)
@@ -173,7 +173,7 @@ func TestUseOfAKeyIsRecordedCoarsely(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for use(); used().IsZero(); { // it is recorded beside the call
+	for use(); used().IsZero(); { // recorded asynchronously
 	}
 	const mark = "2020-01-01T00:00:00Z"
 	if _, err := o.super.Exec(t.Context(), "update access_api_keys set used_at = $1", mark); err != nil {
@@ -258,7 +258,8 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 	}
 }
 
-// A server may know a key for some seconds after it has ended; it changes nothing that would last.
+// A server may cache a key for some seconds after its end. Meanwhile the key cannot administer: a change would outlast
+// the key.
 func TestEndedKeysAdministerNothing(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -291,7 +292,7 @@ func TestEndedKeysAdministerNothing(t *testing.T) {
 	}
 }
 
-// The number of the tenant has one spelling: others would be counted as other keys.
+// A key accepts only one spelling of its tenant's number: calls with other spellings would be counted separately.
 func TestKeysHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -363,7 +364,7 @@ func TestInvalidKeysNameTheirField(t *testing.T) {
 	}
 }
 
-// A proxy that hides that the database is gone, and a caller without a deadline.
+// The caller has no deadline, and a proxy hides that the database is gone.
 func TestChangesGiveUpWhenTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -392,7 +393,7 @@ func TestChangesGiveUpWhenTheDatabaseIsSilent(t *testing.T) {
 	}
 }
 
-// Changes of one policy that begin at the same time lose none of each other's settings.
+// Concurrent changes of one policy do not overwrite each other's settings.
 func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -422,7 +423,7 @@ func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
 	}
 }
 
-// A login that may only read is told so.
+// The error names the missing right of a login role that may only read.
 func TestAuditorsAreToldThatTheyDoNotAdminister(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
@@ -438,7 +439,7 @@ func TestAuditorsAreToldThatTheyDoNotAdminister(t *testing.T) {
 	defer auditor.Close()
 	_, err = access.Administer(auditor).CreateKey(t.Context(), o.tenant,
 		access.NewKey{Principal: "x", Rights: access.Rights{Role: access.Read}})
-	if err == nil || !strings.Contains(err.Error(), "the login role may read, and not administer: it must be a member of ledgerd_admin") {
+	if err == nil || !strings.Contains(err.Error(), "the login role may read but not administer: it must be a member of ledgerd_admin") {
 		t.Error(err)
 	}
 }

@@ -75,7 +75,7 @@ func (r *Policies) For(operation string) Policy {
 	return r.byOperation[Others]
 }
 
-// Without returns the policies but that of an operation.
+// Without returns the policies except that of an operation.
 func (r *Policies) Without(operation string) *Policies {
 	if r == nil {
 		return nil
@@ -128,13 +128,14 @@ func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policie
 	return policies, nil
 }
 
-// TenantPolicies caches what tenants want approved, for callers without credentials, such as consumers of brokers.
+// TenantPolicies caches the policies that require approval, for callers without credentials, such as consumers of
+// brokers.
 type TenantPolicies struct {
 	pool *pgxpool.Pool
 	*identities
 }
 
-// NewTenantPolicies reads over a pool.
+// NewTenantPolicies makes a TenantPolicies on a pool.
 func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
 	return &TenantPolicies{pool, newIdentities()}
 }
@@ -142,7 +143,7 @@ func NewTenantPolicies(pool *pgxpool.Pool) *TenantPolicies {
 // RequiringApproval returns the policies of a tenant that require approval, without their other requirements. They are
 // at most rememberFor old. Returns fault DATABASE_UNAVAILABLE.
 func (t *TenantPolicies) RequiringApproval(ctx context.Context, tenant int32) (*Policies, error) {
-	var sum [32]byte // the cache is that of callers, by the hash of a credential: here the tenant stands for it
+	var sum [32]byte // key of the identity cache: the tenant instead of the hash of a credential
 	binary.BigEndian.PutUint32(sum[:], uint32(tenant))
 	id, err := t.find(ctx, sum, func(ctx context.Context) (id Identity, err error) {
 		all, err := policiesOf(ctx, t.pool, tenant)
@@ -171,8 +172,8 @@ func (a *Administration) PutPolicy(ctx context.Context, tenant int32, p Policy) 
 	return err
 }
 
-// ChangePolicy changes the policy of an operation, or creates it, as PutPolicy. The function gets what applies to the
-// operation now: its policy, or that of Others. It runs again if another transaction creates the policy first.
+// ChangePolicy changes or creates the policy of an operation, as PutPolicy does. The function gets the policy in force:
+// that of the operation, or else that of Others. It runs again if another transaction creates the policy first.
 func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operation string,
 	by func(*Policy) error) (p Policy, err error) {
 	if !operationName.MatchString(operation) {
@@ -207,7 +208,7 @@ func (a *Administration) ChangePolicy(ctx context.Context, tenant int32, operati
 			if before != nil {
 				err = q.PolicyUpsert(ctx, c.tx, db.PolicyUpsertParams(arg))
 			} else if made, failed := q.PolicyInsert(ctx, c.tx, arg); failed == nil && made == 0 {
-				continue // another transaction made it
+				continue // another transaction created the policy
 			} else {
 				err = failed
 			}

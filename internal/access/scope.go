@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Scope is a part of what a role allows: an operation, and patterns that fields of its request must match. For example
+// Scope restricts a role to an operation, and to requests whose fields match patterns. For example
 // ledger.transfer(from=user:*, to=merchant:*), stock.*(item=sku-*), ledger.get_*.
 type Scope struct {
 	operation pattern
@@ -57,7 +57,7 @@ func ParseScope(s string) (Scope, error) {
 	}
 	inner, closed := strings.CutSuffix(rest, ")")
 	if !closed {
-		return Scope{}, fmt.Errorf("the parenthesis of %s( is not closed at the end", operation)
+		return Scope{}, fmt.Errorf("%s( must end with a closing parenthesis", operation)
 	}
 	for text := range strings.SplitSeq(inner, ",") {
 		f, err := parseFieldPattern(strings.Trim(text, " "))
@@ -79,9 +79,9 @@ func parseFieldPattern(s string) (fieldPattern, error) {
 	case !ok || !scopeField.MatchString(name):
 		return fieldPattern{}, fmt.Errorf("%q must be FIELD=PATTERN, such as from=user:*", s)
 	case text == "" || strings.ContainsRune(p.text, '*'):
-		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern is a text, with a * at its end at most", name, text)
+		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern is a non-empty text, with a * only at its end", name, text)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, reserved):
-		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern has no spaces, parentheses and control characters", name, text)
+		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern has no spaces, parentheses or control characters", name, text)
 	default:
 		return fieldPattern{name, p}, nil
 	}
@@ -130,8 +130,8 @@ func (s Scope) includes(o Scope) bool {
 	})
 }
 
-// refuses returns the first field of the scope that a request does not match, with its first value that differs. Every
-// value of a field must match, and there must be one: a field that the request leaves empty could stand for all.
+// refuses returns the first field in which a request does not match the scope, with the first value that differs. A
+// field must have at least one value, and all its values must match: an empty field could mean all values.
 func (s Scope) refuses(values func(field string) []Value) (f fieldPattern, v Value, refused bool) {
 	for _, f := range s.fields {
 		found := values(f.name)
@@ -146,10 +146,10 @@ func (s Scope) refuses(values func(field string) []Value) (f fieldPattern, v Val
 	return fieldPattern{}, Value{}, false
 }
 
-// Scopes are what a caller may do of what its role allows. Nil: everything.
+// Scopes restrict the role of a caller. Nil: no restriction.
 type Scopes struct{ list []Scope }
 
-// ParseScopes parses the scopes of a key. No text at all: nil.
+// ParseScopes parses the scopes of a key. It returns nil for no texts.
 func ParseScopes(texts []string) (*Scopes, error) {
 	if len(texts) == 0 {
 		return nil, nil
@@ -174,7 +174,7 @@ func (s *Scopes) Covers(operation string, fields map[string]bool) bool {
 		!slices.ContainsFunc(s.list[0].fields, func(f fieldPattern) bool { return !fields[f.name] })
 }
 
-// Texts returns the scopes in their normal form; nil: everything.
+// Texts returns the scopes in their normal form; nil: no restriction.
 func (s *Scopes) Texts() (texts []string) {
 	if s != nil {
 		for _, scope := range s.list {
@@ -184,7 +184,7 @@ func (s *Scopes) Texts() (texts []string) {
 	return texts
 }
 
-// of returns the scopes that an operation may use.
+// of returns the scopes whose operation matches.
 func (s *Scopes) of(operation string) (found []Scope) {
 	for _, scope := range s.list {
 		if scope.operation.matches(operation) {

@@ -28,9 +28,9 @@ func TestScopesAreParsed(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "is not an operation", "transfer": "is not an operation", "*": "is not an operation",
 		"Ledger.transfer": "is not an operation", "ledger.*_x": "is not an operation", "ledger.": "is not an operation",
-		"ledger.transfer(": "not closed", "ledger.transfer()": "must be FIELD=PATTERN",
-		"ledger.transfer(from=a) ": "not closed", "ledger.transfer(from=a*b)": "at its end at most",
-		"ledger.transfer(from=**)": "at its end at most", "ledger.transfer(from=)": "at its end at most",
+		"ledger.transfer(": "closing parenthesis", "ledger.transfer()": "must be FIELD=PATTERN",
+		"ledger.transfer(from=a) ": "closing parenthesis", "ledger.transfer(from=a*b)": "only at its end",
+		"ledger.transfer(from=**)": "only at its end", "ledger.transfer(from=)": "only at its end",
 		"ledger.transfer(from=a, from=b)": "occurs twice", "ledger.transfer(from=a b)": "no spaces",
 		"ledger.transfer(from=(a))": "no spaces", "ledger.transfer(from=a\x00)": "no spaces",
 		"ledger.transfer(from=\xff)": "no spaces", "ledger.transfer(from=a,)": "must be FIELD=PATTERN",
