@@ -83,7 +83,7 @@ func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode)
 		latch: latch{writer: new(Writer), ticket: m.ticket}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
-		if m.direct == 0 { // the time of direct commands has waits for locks in it
+		if m.direct == 0 { // the duration of a direct command includes lock waits
 			plans.observe(time.Since(start)-a.waited, len(jobs))
 		}
 		if r := recover(); r != nil {

@@ -183,7 +183,7 @@ func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
 }
 
 // Another transaction holds very many rows. The only writer finds some of the commands that need one, and leaves the
-// search for the others to the blocked ones' own goroutine.
+// others to the goroutine that retries blocked commands.
 func TestAWriterDoesNotSearchForManyHeldRows(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -293,9 +293,9 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 	}
 }
 
-// Another server's batches hold a row, and their COMMITs take long, as with a standby far away. A batch waits for the
-// row three times, each time for as long as four COMMITs, before it sets commands aside: those of callers with little
-// time would fail.
+// Another server's batches hold a row, and their COMMITs are slow, as with a distant standby. A batch waits for the row
+// three times, each time for as long as four COMMITs, before it sets commands aside. Setting them aside earlier would
+// fail commands with short deadlines.
 func TestABatchWaitsForTheCommitsOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Direct in a Submission makes its command run alone, in a transaction of its own, beside the batches, and says how
-// often to try. It takes no latches: direct commands, batches, and those of other processes meet only in the database,
-// where the participant's statements decide which goes first. Admission, request keys, the batch's row and unknown
-// outcomes are those of batches. Each command costs a transaction and holds a connection: use it only where the
-// database itself should make calls wait, or refuse them.
+// Direct in a Submission makes its command run alone, in a transaction of its own, concurrently with the batches, and
+// limits its attempts. A direct command takes no latches: the database alone orders it among other direct commands and
+// batches, by the participant's statements. Admission, request keys, the batch's row and unknown outcomes are those of
+// batches. Each direct command costs a transaction and holds a connection: use it only where the database itself should
+// make calls wait, or refuse them.
 type Direct struct {
 	// Attempts is the number of attempts at rows that other transactions change or hold, at least 1.
 	Attempts int
@@ -22,7 +22,7 @@ type Direct struct {
 // MaxDirect bounds the direct commands that run at a time, each on a connection.
 const MaxDirect = 16
 
-// maxTenantDirect bounds those of one tenant: three tenants that wait for locks held for long leave one to others.
+// maxTenantDirect bounds the direct commands of one tenant: three tenants with long lock waits leave a slot to others.
 const maxTenantDirect = 5
 
 // maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain, so that a row that is
@@ -88,7 +88,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 	return false
 }
 
-// slots are those of the running direct commands. Others wait, and tenants take turns.
+// slots limits the running direct commands. Further ones wait for a slot, and tenants get slots in turn.
 type slots[T any] struct {
 	mu      sync.Mutex
 	used    int

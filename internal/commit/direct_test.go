@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// roomy gives an engine the connections of direct commands.
+// roomy gives an engine enough connections for direct commands.
 func (w *world) roomy() func(*Config[*toyTx]) {
 	return func(c *Config[*toyTx]) {
 		pool, err := pg.Open(w.t.Context(), w.dsn, 4+MaxDirect)
@@ -28,7 +28,7 @@ func directly(w Submission[*toyTx]) Submission[*toyTx] {
 	return w
 }
 
-// Direct commands of three tenants that wait for rows delay neither those of another tenant nor batches.
+// Waiting direct commands of three tenants delay neither direct commands of another tenant nor batches.
 func TestDirectCommandsLeaveRoomForOtherTenants(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
@@ -92,7 +92,7 @@ func TestALockedRowLeavesTheServerReady(t *testing.T) {
 	}
 }
 
-// Calls that are over leave nothing behind among those that wait for a slot.
+// Calls that have ended leave no job in the queue for slots.
 func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -141,7 +141,7 @@ func TestDirectCommandsStartNoBackoff(t *testing.T) {
 	}
 }
 
-// A direct command whose lock does not come free is refused when its tries are over, and has no effect.
+// A direct command whose lock is never released is refused after its last attempt, and has no effect.
 func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -249,8 +249,8 @@ func TestLostResponseOfADirectCommitIsResolved(t *testing.T) {
 	}
 }
 
-// Direct commands that lose every race are tried as often as they say, after pauses with a random part, so that callers
-// that met once do not meet again and again.
+// A direct command that loses every race makes all its attempts. The pauses between them are partly random, so that
+// callers that collided once do not collide again and again.
 func TestTriesOfADirectCommandAreSpread(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

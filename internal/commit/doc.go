@@ -9,9 +9,9 @@
 // queues the other jobs.
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
-// tenants) and passes it to run. That calls try until every job has an answer. Its switch handles each
-// ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which
-// runs ever smaller parts of a batch with brief lock waits, finds them (blocked.go).
+// tenants) and passes it to writer.run, which calls try until every job has an answer. The switch in run handles each
+// ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which runs ever
+// smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
 // writer.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
 // makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and

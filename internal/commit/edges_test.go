@@ -85,7 +85,7 @@ func TestDuplicateBatchNumbersFailNoCommand(t *testing.T) {
 	}
 }
 
-// As above, and the numbers were told to callers, who may use them after the loss: they must not mean something else.
+// The database loses batches whose ids callers already have. Later batches must not reuse these ids.
 func TestNumbersOfLostBatchesAreNotGivenOutAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -113,7 +113,7 @@ func TestNumbersOfLostBatchesAreNotGivenOutAgain(t *testing.T) {
 	}
 }
 
-// A standby was promoted, and the outcome of a COMMIT is unknown whose number another server has used since.
+// The outcome of a COMMIT is unknown. Meanwhile a standby was promoted, and another server used the same batch number.
 func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -211,8 +211,8 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	}
 }
 
-// A refusal locks rows, so its COMMIT writes WAL, but loses nothing if that is not flushed. Nor does it tell how long a
-// COMMIT takes that waits for the disk.
+// A refusal locks rows, so its COMMIT writes WAL. Nothing is lost if this WAL is not flushed, so the COMMIT does not
+// wait for the disk, and its duration is not observed.
 func TestRefusalsDoNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -240,7 +240,7 @@ func TestRefusalsDoNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// With a synchronous standby a refusal waits for it, so that its COMMIT tells how long others take.
+// With a synchronous standby the COMMIT of a refusal waits for the standby, so its duration is observed.
 func TestRefusalsThatWaitForAStandbyAreMeasured(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -392,8 +392,8 @@ func TestConfirmLocksAllRowsInTheGlobalOrder(t *testing.T) {
 	}
 }
 
-// The network drops packets, and a proxy before it acknowledges them. While a batch hangs the server is not ready. Then
-// it closes the connection, resolves the outcome of the COMMIT, and continues.
+// A proxy acknowledges packets that the network behind it drops. While a batch hangs, the server is not ready. Then it
+// closes the connection, resolves the outcome of the COMMIT, and continues.
 func TestSilentConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -566,7 +566,7 @@ func sameSetting(got, want string) bool {
 	return got == want
 }
 
-// Every attempt of a command loses a race. It is tried again only while its caller waits.
+// Every attempt of a command loses a race. The command is retried only until its caller's deadline.
 func TestRacesEndAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

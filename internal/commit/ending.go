@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// ending is how an attempt ended. The switch in writer.run handles each of them; runDirect leaves to it all that are
-// not about the rows of its command.
+// ending is how an attempt ended. The switch in writer.run handles every ending. runDirect handles those that concern
+// the rows of its command, and leaves all others to writer.run.
 type ending int
 
 const (
@@ -20,7 +20,7 @@ const (
 	incomplete               // a command asked for rows that it had not named
 	overfull                 // more row ids than one batch has
 	conflicted               // an optimistic assumption did not hold
-	raced                    // another transaction took a name, or a snapshot, a plan or a statement was lost
+	raced                    // another transaction took a name; or a snapshot, a plan or a statement was lost
 	collided                 // the batch number or a row id was used before
 	blocked                  // another transaction held a lock for longer than the lock timeout
 	lost                     // the connection failed; nothing was committed
@@ -48,7 +48,7 @@ func internal(cause error) error { return fault.InternalError.New("internal erro
 func (a *attempt[T]) classify(err error) ending {
 	end := a.engine.classify(err)
 	if a.waited > idleTimeout/2 && hasState(err, "25P03") {
-		end = raced // caused by our wait for another batch of this process, not by the database
+		end = raced // we waited too long for another batch of this process
 	}
 	if !a.assumptions.optimistic || a.sent {
 		return end
@@ -62,7 +62,7 @@ func (a *attempt[T]) classify(err error) ending {
 }
 
 // causedByOtherProcess reports whether another process caused the conflict: it changed or holds a row that this batch
-// had not locked. A name taken by another process says nothing about rows.
+// had not locked. A name that another process took is no such conflict.
 func (e *Engine[T]) causedByOtherProcess(err error) bool {
 	var p *pgconn.PgError
 	if !errors.As(err, &p) {
@@ -144,7 +144,7 @@ func connectionLost(err error) bool {
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err)
 }
 
-// nameTaken reports whether another process took a name first, which says nothing about rows.
+// nameTaken reports whether another process took a name first.
 func (e *Engine[T]) nameTaken(err error) bool {
 	p, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && p.Code == "23505" && e.names[p.ConstraintName]

@@ -40,7 +40,7 @@ func (e *outcomes) end(committed bool) {
 	}
 }
 
-// wantSoFar checks the outcomes of all flushes that have ended. Others may still run.
+// wantSoFar checks the outcomes of all flushes that have ended, while others may still run.
 func (e *outcomes) wantSoFar(t *testing.T, want ...bool) {
 	t.Helper()
 	e.mu.Lock()

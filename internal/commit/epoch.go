@@ -40,8 +40,8 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 	}
 }
 
-// RecordEpoch records the epoch, unless it is recorded. It also notices that the files of the database were copied or
-// upgraded, which CurrentEpoch does not.
+// RecordEpoch records the present epoch unless its row exists. Unlike CurrentEpoch, it also detects that the files of
+// the database were copied or upgraded.
 func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, voidTimeout)
 	defer cancel()
@@ -51,23 +51,23 @@ func RecordEpoch(ctx context.Context, pool *pgxpool.Pool) error {
 // recordWait bounds the wait for another session that is about to record the epoch.
 const recordWait = 2 * time.Second
 
-// recordEpoch is a transaction of its own, because all commits wait for it. Its last statement and COMMIT are one
-// message, so that a process which stops does not hold up others. A warning at COMMIT does not matter: the next commit
+// recordEpoch runs a short transaction of its own, because all commits wait for it. Its last statement and COMMIT are
+// one message, so that a process that dies does not block others. A warning at COMMIT does not matter: the next commit
 // waits for the standby too. Returns fault DATABASE_UNAVAILABLE.
 func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, voidTimeout)
 	defer cancel()
 	p := NewPipe(ctx)
-	// By default the isolation may be one under which a loser of the race fails.
+	// Under another default isolation level, the loser of a race would fail.
 	p.exec(beginSQL, "BEGIN")
-	// Second: a new connection sends the first two statements before it prepares the others, which takes locks.
+	// Keep this second: a new connection sends two statements before it prepares the others, which takes locks.
 	p.Queue(func(d DB) error { return q.LockTimeoutApply(ctx, d, ms(recordWait)) })
 	p.Queue(func(d DB) error { return q.DurabilityRaise(ctx, d) })
 	p.Queue(func(d DB) error { return q.EpochRecord(ctx, d) })
 	p.exec("commit", "COMMIT")
 	if err := p.Run(conn); err != nil {
 		abort(conn)
-		// Its SQLSTATE says nothing about the statements of the caller.
+		// Drop the SQLSTATE: the caller would take it for that of its own statement.
 		return unavailable(fmt.Errorf("record the epoch: %s", err.Error()))
 	}
 	return nil

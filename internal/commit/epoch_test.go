@@ -15,7 +15,7 @@ import (
 func TestServersAgreeOnTheEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t) // a copy of the template begins an epoch
-	// Under this default a loser of the race would fail.
+	// Under this default isolation level, the loser of a race would fail.
 	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(),
 		"alter database "+db.Name+" set default_transaction_isolation = serializable"); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	}
 }
 
-// Nothing of a copy's names tells it from its original: neither the cluster, nor the database, nor the timeline.
+// A copy may have the same cluster, database and timeline identifiers as its original. It begins an epoch all the same.
 func TestACopyBeginsAnEpoch(t *testing.T) {
 	t.Parallel()
 	for name, copied := range map[string]func(t *testing.T, db *pgtest.DB) *pgtest.DB{
@@ -80,7 +80,7 @@ func TestACopyBeginsAnEpoch(t *testing.T) {
 	}
 }
 
-// recorded records the epoch, as a server does that starts, and returns it with its base.
+// recorded records the epoch, as a starting server does, and returns its number and base.
 func recorded(t *testing.T, db *pgtest.DB) (epoch, base int64) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), db.AppDSN)
@@ -98,7 +98,7 @@ func recorded(t *testing.T, db *pgtest.DB) (epoch, base int64) {
 	return epoch, base
 }
 
-// A session may be about to record the epoch, and then do nothing more.
+// A session has inserted the row of the epoch, and does not commit.
 func TestAnOpenRecordingOfTheEpochDelaysStartsForALimitedTime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

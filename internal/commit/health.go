@@ -157,8 +157,8 @@ func (l *lead) observe(at Times) {
 	}
 }
 
-// ClockLead returns by how much a recorded time was ahead of the database's clock in the last minute, or 0 up to one
-// second. The history of such rows continues at that time until the clock reaches it.
+// ClockLead returns how far a recorded time was ahead of the database's clock in the last minute; 0 if at most one
+// second. Later changes of such rows get the same recorded time until the clock reaches it.
 func (e *Engine[T]) ClockLead() time.Duration {
 	if time.Since(time.Unix(0, e.health.clockLead.seen.Load())) > leadMemory {
 		return 0

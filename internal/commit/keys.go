@@ -153,8 +153,8 @@ func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
 	return first
 }
 
-// remove releases the key of an ended job and returns the jobs parked behind it. A parked job owns no key: if it ends,
-// its owner counts it as gone.
+// remove releases the key of an ended job and returns the jobs parked behind it. If the ended job was parked itself,
+// the job that owns the key counts it as gone.
 func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
 	k := j.inflightKey()
 	f.mu.Lock()

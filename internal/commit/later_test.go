@@ -87,8 +87,8 @@ func TestCancelledDeferredCallMayBeRetried(t *testing.T) {
 	}
 }
 
-// A command that depends on a row that another transaction holds is tried again, now and then, while others commit. It
-// ends with ROWS_LOCKED when its caller's time is over, and in a dry run at once.
+// A command that depends on a row held by another transaction is retried at intervals, while other commands commit. It
+// ends with ROWS_LOCKED at its deadline. A dry run is retried without pauses, and ends sooner.
 func TestHeldCommandsAreTriedAgainUntilTheirDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)

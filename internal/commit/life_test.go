@@ -83,8 +83,8 @@ func TestDrainAnswersAdmittedCallsAndRefusesOthers(t *testing.T) {
 	if outcomes["ok"]+outcomes["SHUTTING_DOWN"] != 100 || outcomes["ok"] == 0 {
 		t.Errorf("outcomes %v", outcomes)
 	}
-	// Its time ends while a try waits for the row. On a busy machine it may also end between two tries, or while the
-	// server has not yet said how a try ended.
+	// The deadline passes while an attempt waits for the row. On a busy machine it may also pass between two attempts,
+	// or before the server has answered one.
 	if a := <-held; !fault.Is(a.err, fault.RowsLocked) && !fault.Is(a.err, fault.NotRun) &&
 		!fault.Is(a.err, fault.OutcomeUnknown) {
 		t.Errorf("held: %v", a.err)

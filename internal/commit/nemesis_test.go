@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Two servers and psql hold rows against each other, backends are killed and statements cancelled, and callers leave at
-// any moment: each command runs once, or not at all if its caller was told so, and both servers drain.
+// Two servers and psql sessions lock each other's rows, backends are killed, statements are cancelled, and calls are
+// cancelled at any moment. Each command takes effect once, or not at all if its caller got an error that says so. Both
+// servers drain.
 func TestCommandsForHeldRowsRunOnceDespiteKills(t *testing.T) {
 	t.Parallel()
 	const n, calls = 12, 800

@@ -26,8 +26,7 @@ func TestOldBatchNumbersAreNotUsed(t *testing.T) {
 	}
 }
 
-// unrecorded makes the present epoch one that no server has recorded, as a failover does, and returns the last one that
-// is.
+// unrecorded begins an epoch that no server has recorded, as a failover does, and returns the last recorded one.
 func (w *world) unrecorded() (epoch int) {
 	w.t.Helper()
 	err := w.super.QueryRow(w.t.Context(), `insert into commit_epochs (epoch, xid, base)
@@ -38,7 +37,8 @@ func (w *world) unrecorded() (epoch int) {
 	return epoch
 }
 
-// The next restore counts epochs from the last one recorded: a commit of another one would come before its commits.
+// The first commit of an epoch needs the row of the epoch. A later restore counts on from the last recorded epoch, and
+// would reuse the number of an epoch that only its commits carry.
 func TestFirstCommitRecordsTheEpoch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -57,8 +57,8 @@ func TestFirstCommitRecordsTheEpoch(t *testing.T) {
 	}
 }
 
-// A server vanishes in the middle of the first batch of an epoch: before the COMMIT of the batch, whose transaction no
-// timeout of Postgres ends, or when it has written the row of the epoch. Others commit meanwhile.
+// A server vanishes during the first batch of an epoch: before the COMMIT of the batch, whose transaction no timeout of
+// Postgres ends, or after it has sent the row of the epoch. Other servers still commit.
 func TestVanishedFirstBatchStopsNoOthers(t *testing.T) {
 	t.Parallel()
 	for name, last := range map[string]func() func(data []byte) (pass int, vanish bool){
@@ -110,7 +110,8 @@ func TestVanishedFirstBatchStopsNoOthers(t *testing.T) {
 	}
 }
 
-// A session that records the epoch and does not commit stops all servers. They say so, and go on when it ends.
+// A session that inserts the row of the epoch and does not commit blocks all servers. They report not ready, and
+// continue when the session ends.
 func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{"the row": "insert into commit_epochs default values",
@@ -129,7 +130,7 @@ func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 			if took := time.Since(start); took > voidTimeout-2*time.Second {
 				t.Errorf("ready for %v", took)
 			}
-			// Its caller may leave, and learn that it has no effect.
+			// A caller with a short deadline learns that its command had no effect.
 			_, err := e.Do(within(t, recordWait), submission(add("c0", 10)))
 			if f := fault.Of(err); f == nil || f.Reason != fault.DatabaseUnavailable {
 				t.Errorf("a caller who left: %v", err)
@@ -152,7 +153,8 @@ func TestAnOpenRecordingOfTheEpochMakesUnready(t *testing.T) {
 	}
 }
 
-// A server that fetches its first numbers then is not ready either, although its callers leave before the fetch fails.
+// A server whose first fetch of numbers is blocked so is not ready either, even if its callers leave before the fetch
+// fails.
 func TestCallersWhoLeaveDoNotHideAnOpenRecording(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -166,7 +168,7 @@ func TestCallersWhoLeaveDoNotHideAnOpenRecording(t *testing.T) {
 	eventually(t, "not ready", func() bool { return e.Ready() != nil })
 }
 
-// lastBind returns the place of the last Bind message: that of COMMIT.
+// lastBind returns the offset of the last Bind message, which is that of COMMIT.
 func lastBind(messages []byte) (last int) {
 	for at := 0; at+5 <= len(messages); at += 1 + int(binary.BigEndian.Uint32(messages[at+1:])) {
 		if messages[at] == 'B' {

@@ -139,10 +139,10 @@ type Row[K comparable, V any] struct {
 	Key   K
 	Value V    // zero if there is no row
 	Found bool // the database has the row
-	// Exists: the commands of the batch see the row. It is in the database, or one of them made it.
+	// Exists: the commands of the batch see the row. It is in the database, or a command of the batch created it.
 	Exists bool
 
-	added bool // made without being looked for
+	added bool // by Add, without a look-up
 	dirty bool
 	saved uint64
 }

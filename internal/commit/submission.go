@@ -52,9 +52,9 @@ type Counted[T any] interface {
 }
 
 // Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. It is
-// recorded under the key like any other answer, since the same call may end differently later: the order of the same
-// purchase has been cancelled, or the token is spent. PresentState: First is the present state, which is not
-// recorded, because no later repeat may get it.
+// recorded under the key like any other answer, because the same call may end differently later: the order of the
+// purchase may be cancelled by then, or the token spent. With PresentState, First is the present state. It is not
+// recorded, because a later repeat must not get an outdated state.
 type Repeat struct {
 	First        any
 	PresentState bool
@@ -133,7 +133,7 @@ var (
 type job[T any] struct {
 	Submission[T]
 	state      atomic.Int32
-	awaitsRows atomic.Bool // it was set aside or timed out on a lock, so at its deadline it fails with ROWS_LOCKED
+	awaitsRows atomic.Bool // set aside, or timed out on a lock: at its deadline it fails with ROWS_LOCKED
 	callerLeft atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
 	wait       *waiter
 	lane       *lane[T]

@@ -28,8 +28,8 @@ func (b *blockedJobs[T]) waiting() int {
 	return len(b.found) + len(b.untried)
 }
 
-// Very many commands wait for one row, of which each round tries few. Those behind are answered at their deadline, and
-// those whose callers have left are forgotten, while further ones arrive.
+// Very many commands wait for one row, and each round tries few of them. The others are answered at their deadlines,
+// and abandoned ones are dropped, while more commands arrive.
 func TestEveryBlockedCommandIsAnsweredAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -65,7 +65,7 @@ func TestEveryBlockedCommandIsAnsweredAtItsDeadline(t *testing.T) {
 	<-wait.done
 }
 
-// One row is held all the time. Another was held, free, and is held again: it is known to be held again soon.
+// One row is held throughout. Another row is held, released and held again: the engine soon marks it as locked again.
 func TestARowIsHeldAgain(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -107,7 +107,8 @@ func TestARowIsHeldAgain(t *testing.T) {
 	}
 }
 
-// Callers with little time call for a held row again and again. None of them waits for it, and still it is known.
+// Callers with short deadlines need a held row again and again. The row stays marked as locked between their calls, so
+// few batches wait for it.
 func TestCallersWithLittleTimeDoNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -136,7 +137,7 @@ func TestCallersWithLittleTimeDoNotDelayOthers(t *testing.T) {
 	end()
 }
 
-// A writer's search that takes long leaves the rest to the retries, but no command of another tenant.
+// A writer that ends a long search sets the remaining commands aside for the retries, but no command of another tenant.
 func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -145,7 +146,7 @@ func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 	e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
 	end := w.holder("select from toy_counters where tenant_id = 1 for update")
 	queued, first := make(chan struct{}), &toyAdd{tenant: 2, counter: "x", delta: 1}
-	first.onApply = func(*toyTx) error { <-queued; return nil } // meanwhile all others come, and go into one batch
+	first.onApply = func(*toyTx) error { <-queued; return nil } // meanwhile all other calls arrive, to be one batch
 	calls := []<-chan answer{e.start(within(t, time.Minute), submission(first))}
 	eventually(t, "the writer is busy", func() bool { return e.queue.depth() > 0 && e.health.oldest() > 0 })
 	for i := range n {
@@ -168,7 +169,8 @@ func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 	}
 }
 
-// A statement waits no longer for a table where it is new on its connection, or was forgotten after an error.
+// A statement that must be prepared, because it is new on its connection or was dropped after an error, waits no longer
+// for a locked table than a prepared one.
 func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -195,7 +197,7 @@ func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
 	end()
 }
 
-// A command whose time would end during the next wait for a lock is answered before it: nothing of it is in doubt.
+// A command whose deadline would pass during the next lock wait is answered before that wait, so its outcome is known.
 func TestNoWaitBeginsThatACommandCannotOutlast(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -54,7 +54,7 @@ func (e *Engine[T]) write() {
 			e.markUnready(err)
 		}
 		exclusive := !e.backoff.over()
-		if exclusive { // wait for callers of the last batch to call again; another server has the rows meanwhile
+		if exclusive { // let callers of the last batch call again, and other servers use the rows
 			time.Sleep(min(e.pace.commit()/4, maxGather))
 		}
 		jobs, ticket, alone := e.queue.take(exclusive)
@@ -96,7 +96,7 @@ func (w *writer[T]) putBack() {
 	}
 }
 
-// drop closes a connection that may be dead or point to a demoted primary.
+// drop closes a connection that may be dead or lead to a demoted primary.
 func (w *writer[T]) drop() {
 	if w.conn == nil {
 		return
@@ -388,10 +388,10 @@ func (b *backoff) start() {
 	b.until = now.Add(b.pause)
 }
 
-// batchIDs hands out batch numbers from blocks of the sequence, each epoch's above those before: if the database loses
-// its last commits (an asynchronous standby is promoted, a backup is restored), their numbers are not given out again.
-// After a loss that Postgres cannot detect, such as the restore of a disk snapshot, they are: then a batch may collide
-// on the primary key, and a new block is fetched.
+// batchIDs hands out batch numbers from blocks of the sequence. The numbers of an epoch are above those of all earlier
+// epochs: if the database loses its last commits (an asynchronous standby is promoted, a backup is restored), their
+// numbers are not reused. After a loss that Postgres cannot detect, such as the restore of a disk snapshot, numbers are
+// reused: then a batch may collide on the primary key, and a new block is fetched.
 type batchIDs struct {
 	mu            sync.Mutex
 	unused, limit int64
