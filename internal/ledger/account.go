@@ -135,7 +135,7 @@ func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want Ne
 	return nil
 }
 
-// Changes returns the new accounts that may be overdrawn. Others have no settings of note.
+// Changes returns the new accounts that are unbounded or have an overdraft. The audit log omits other new accounts.
 func (c *CreateAccountsCommand) Changes() (commit.Caller, []audit.Change) { return c.Caller, c.changes }
 
 // settings are the settings of an account in the audit log.
@@ -157,7 +157,7 @@ func (a *Account) settings() settings {
 	return settings{Min: decimal(a.Min), Max: decimal(a.Max), State: a.State, Metadata: a.Metadata}
 }
 
-// change is the change to the account's present settings.
+// change returns the audit entry of a change from the settings before to the present ones.
 func (a *Account) change(before any) audit.Change {
 	return audit.Change{Kind: audit.Account, Name: a.Code + " " + a.Asset, Before: before, After: a.settings()}
 }

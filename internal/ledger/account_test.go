@@ -180,7 +180,7 @@ func TestMetadataIsSetByNameAndRemovedByAnEmptyValue(t *testing.T) {
 	}
 }
 
-// The edge bounds a single request; the sum of many requests is bounded here.
+// The API bounds the metadata of one request; the ledger bounds the sum over all requests.
 func TestMetadataDoesNotGrowPastTheLimitOfTheTable(t *testing.T) {
 	p := newTown(t)
 	p.must(change("ann", AccountChange{Metadata: noted("a", strings.Repeat("x", 16<<10-1))}))

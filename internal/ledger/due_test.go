@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// The scheduler polls every second. The query must not read holds that are not due, even on a connection that
-// planned it when there were no holds.
+// The scheduler polls every second. The query must read only due holds, even on a connection that planned it when there
+// were no holds.
 func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

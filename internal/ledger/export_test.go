@@ -9,7 +9,7 @@ func NewTailThatKeeps(r *Reader, entries int) *Tail {
 	return t
 }
 
-// State reports whether the tail runs, its number of lanes, and of entries that it keeps.
+// State reports whether the tail runs, its number of lanes, and the sum of the entries and groups that it keeps.
 func (t *Tail) State() (running bool, lanes, kept int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

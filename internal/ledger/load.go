@@ -11,8 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Discover finds the accounts of holds to capture and of transfers to reverse, by columns that never change. A
-// row committed later is either found missing again under the locks, or makes the batch run again.
+// Discover finds the accounts of holds to capture and of transfers to reverse, by columns that never change. If such a
+// row is committed after Discover, Lookup either does not find it either, or finds it, and its command returns
+// ErrMoreRows.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	if len(tx.holdNames)+len(tx.holdRefs) > 0 {
 		tx.discoverHolds(p)

@@ -43,7 +43,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 		return Balance{}, fault.InvalidField("record_time", "must not be in the future")
 	}
 	if err == nil && !row.Final {
-		// No later entry is recorded, so a running batch may still record an earlier one: wait.
+		// The account has no entry after that time, so a running batch may still record one before it: wait.
 		if err = commit.AwaitRunning(ctx, r.one()); err == nil {
 			row, err = q.BalanceReadAtRecord(ctx, r.one(), arg)
 		}

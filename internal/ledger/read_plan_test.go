@@ -236,7 +236,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 }
 
 // waitUntilSettled waits until no transaction runs that began before the last commit, such as one of a test in another
-// database of the cluster: watchers are shown a commit only then.
+// database of the cluster. Watchers see a commit only then.
 func waitUntilSettled(t *testing.T, c *pgx.Conn) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)

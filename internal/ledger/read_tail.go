@@ -22,8 +22,8 @@ const (
 )
 
 // Tail follows the commits of the database for all watchers of a process, with one query at a time, and none while
-// there are no watchers. It keeps the newest entries of the watched tenants in memory. A Watcher that is older than
-// these reads by itself until it has caught up.
+// there are no watchers. It keeps the newest entries of the watched tenants in memory. A Watcher that is behind
+// these entries reads the database until it has caught up.
 type Tail struct {
 	reader *Reader
 	keep   int // tailKeep, except in tests
@@ -77,7 +77,7 @@ func (t *Tail) join(tenant int32) *lane {
 	return l
 }
 
-// leave removes a watcher from a lane, and the lane of no watchers from the tail.
+// leave removes a watcher from a lane. The last watcher of a lane removes the lane, with its groups, from the tail.
 func (t *Tail) leave(tenant int32, l *lane) {
 	if l.watchers--; l.watchers > 0 || l.ended {
 		return
@@ -123,7 +123,7 @@ func (t *Tail) end(tenant int32, l *lane) {
 	}
 }
 
-// reset forgets all that was read and ends all lanes.
+// reset drops all groups and the position, and ends all lanes.
 func (t *Tail) reset(err error) {
 	for _, l := range t.lanes {
 		l.ended, l.err = true, err
@@ -133,7 +133,7 @@ func (t *Tail) reset(err error) {
 	t.kept, t.entries, t.known, t.polling = nil, 0, false, false
 }
 
-// run polls until ctx ends. An error ends all lanes: their watchers return it, and the next ones begin anew.
+// run polls until ctx ends. An error ends all lanes: their watchers return the error, and later watchers get new lanes.
 func (t *Tail) run(ctx context.Context) {
 	for pause := tailPauseMin; ; {
 		progress, err := t.poll(ctx)
@@ -196,8 +196,8 @@ func (t *Tail) poll(ctx context.Context) (progress, error) {
 	return pageSome, nil
 }
 
-// knows reports whether the tail has a position in the epoch. The watchers of another epoch begin anew, and learn that
-// theirs has ended.
+// knows reports whether the tail has a position in the epoch. If the epoch has changed, all lanes end: their watchers
+// then read the database, which refuses their cursors.
 func (t *Tail) knows(ctx context.Context, epoch commit.Epoch) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,7 +217,7 @@ func (t *Tail) locate(ctx context.Context, epoch commit.Epoch, at position) {
 	}
 }
 
-// openLanes makes new lanes complete from the tail's position on.
+// openLanes marks new lanes as ready: from the tail's position on, they get all entries of their tenants.
 func (t *Tail) openLanes() {
 	for _, l := range t.lanes {
 		if !l.ready {
@@ -227,7 +227,7 @@ func (t *Tail) openLanes() {
 	}
 }
 
-// beginPoll returns the lanes of which the poll reads entries.
+// beginPoll returns the lanes for which the poll reads entries, and the position to read from.
 func (t *Tail) beginPoll(ctx context.Context) (map[int32]*lane, position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,7 +241,7 @@ func (t *Tail) beginPoll(ctx context.Context) (map[int32]*lane, position) {
 	return lanes, t.at
 }
 
-// endPoll adds what was read, and drops the oldest groups.
+// endPoll adds the groups that the poll read, and drops the oldest ones above the limit.
 func (t *Tail) endPoll(ctx context.Context, groups []*group, at position) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -278,7 +278,7 @@ func (p position) compare(q position) int {
 // tailRows are commits in whole groups, with the entries of some tenants.
 type tailRows struct {
 	batches []watchedBatch
-	rows    []db.EntryOfTenantsRow // N is the index of the batch. By batch within each tenant
+	rows    []db.EntryOfTenantsRow // ordered by batch within each tenant; N is the index of the batch
 	more    bool
 }
 
@@ -317,7 +317,7 @@ func (r *Reader) tailPage(ctx context.Context, lanes map[int32]*lane, after posi
 	return page, err
 }
 
-// groups returns the entries by tenant and group, those of each tenant in order.
+// groups returns the entries by tenant and group. The groups of each tenant are in order.
 func (p *tailRows) groups(lanes map[int32]*lane, epoch commit.Epoch) (groups []*group) {
 	ends := make([]int, len(p.batches)) // index of the last batch of the same group
 	for i, end := len(p.batches)-1, 0; i >= 0; i-- {
@@ -329,7 +329,7 @@ func (p *tailRows) groups(lanes map[int32]*lane, epoch commit.Epoch) (groups []*
 	newest := map[int32]*group{}
 	for _, row := range p.rows {
 		if int(row.N) >= len(p.batches) {
-			continue // behind the last whole group
+			continue // after the last whole group: for the next poll
 		}
 		g, end := newest[row.TenantID], p.batches[ends[row.N]].position
 		if g == nil || g.end != end {

@@ -37,7 +37,7 @@ func (w *readWorld) follow(tail *ledger.Tail, cursor, pattern string) *follower 
 		reading: make(chan struct{}, 2)}
 }
 
-// step reads once. With wait it returns when there may be something new.
+// step reads once. With wait, if there was nothing new, it returns when there may be.
 func (f *follower) step(ctx context.Context, limit int, wait bool) error {
 	commits, changed, following, err := f.Follow(limit)
 	if err != nil {
@@ -84,7 +84,7 @@ func (f *follower) step(ctx context.Context, limit int, wait bool) error {
 	return nil
 }
 
-// until steps until it has seen a number of entries.
+// until calls step until the follower has seen a number of entries.
 func (f *follower) until(t *testing.T, ctx context.Context, want int) {
 	t.Helper()
 	for len(f.got) < want {
@@ -202,8 +202,8 @@ func TestWatchersOfOneTailSkipAndRepeatNothing(t *testing.T) {
 	}
 }
 
-// watchUntilDone follows until all writers are done and nothing comes any more. Every fourth watcher is slow: it takes
-// few entries at once, and lets others run. Every third one reconnects now and then.
+// watchUntilDone follows until all writers are done and the follower has all entries. Every fourth watcher reads few
+// entries at once. Every third one reconnects sometimes.
 func (w *readWorld) watchUntilDone(ctx context.Context, f *follower, tail *ledger.Tail, n int, done <-chan struct{}) {
 	want := -1
 	for ctx.Err() == nil {

@@ -154,10 +154,10 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 	}
 }
 
-// markCuts splits batches, ordered by position, into groups: no batch before a cut may depend on a batch after
-// it. A batch depends on another only if it locked its rows after the other's commit, so its time is not
-// earlier, and the other batch is visible if it is. Times of different epochs come from different clocks, but
-// epochs are ordered. more means that further batches follow. Returns the end of the last settled group.
+// markCuts splits batches, ordered by position, into groups: no batch before a cut may depend on a batch after the cut.
+// Batch B can depend on batch A only if B locked its rows after A's commit. So B's time is not before A's, and A is
+// visible if B is. Times of different epochs come from different clocks, but epochs are ordered. more means that
+// further batches follow. Returns the end of the last settled group.
 func markCuts(batches []watchedBatch, more bool) (end int) {
 	for len(batches) > end {
 		rest := batches[end:]
@@ -230,9 +230,8 @@ func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	return batches[0].position, nil
 }
 
-// withEntries counts the tenant's entries in batches, and keeps as many groups as have about limit entries. It
-// counts in growing steps, because a caller that lags behind would otherwise count the whole backlog on every
-// call.
+// withEntries counts the tenant's entries in batches, and returns the first groups with about limit entries. It counts
+// in growing steps: otherwise each call of a lagging caller would count the whole backlog.
 func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch,
 	limit int) ([]watchedBatch, error) {
 	var entries int64

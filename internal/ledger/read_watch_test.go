@@ -28,7 +28,7 @@ func (w *readWorld) watch(cursor, pattern string, limit int) *watcher {
 	return &watcher{readWorld: w, cursor: cursor, pattern: pattern, limit: limit, versions: map[string]int64{}}
 }
 
-// next reads once more. The versions of every account must be consecutive, starting at 1.
+// next reads once, and checks that the versions of every account are consecutive, starting at 1.
 func (w *watcher) next() error {
 	commits, next, err := w.EntriesAfter(w.ctx, 1, w.cursor, w.pattern, w.limit)
 	if err != nil {
@@ -116,8 +116,8 @@ func TestWatchingSkipsAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-// TestCommitsThatOverlapComeInTheOrderOfTheirEffects has a batch that gets its transaction id first and its
-// second lock last, so that it depends on a batch with a higher id.
+// TestCommitsThatOverlapComeInTheOrderOfTheirEffects has a batch that is the first to get its transaction id and the
+// last to get its second lock, so it depends on a batch with a higher id.
 func TestCommitsThatOverlapComeInTheOrderOfTheirEffects(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)

@@ -39,7 +39,7 @@ func (t *Tail) Watch(tenant int32, cursor, codes string) (*Watcher, error) {
 // Close ends the watch.
 func (w *Watcher) Close() { w.tail.end(w.tenant, w.lane) }
 
-// Cursor continues after the entries returned so far. Empty: there was no Read yet, and the caller began now.
+// Cursor continues after the entries returned so far. Before the first Read it is the cursor that was passed to Watch.
 func (w *Watcher) Cursor() string {
 	if !w.placed {
 		return w.cursor
@@ -56,8 +56,8 @@ func (w *Watcher) Read(ctx context.Context, limit int) ([]Commit, error) {
 	return commits, err
 }
 
-// Follow returns the next commits from memory, until there are limit entries or more. After changed is closed there may
-// be others. It returns false if the watcher is behind: then Read.
+// Follow returns the next commits from memory, until they have limit entries or more. When changed is closed, there may
+// be more. following is false if the watcher is behind the tail's memory: then call Read.
 func (w *Watcher) Follow(limit int) (commits []Commit, changed <-chan struct{}, following bool, err error) {
 	groups, newest, changed, following, err := w.next()
 	if err != nil || !following {
@@ -104,8 +104,8 @@ func (w *Watcher) next() (groups []*group, newest position, changed <-chan struc
 	return slices.Clone(l.groups[first:]), t.at, l.changed, true, nil
 }
 
-// matching returns the entries of a group after a position, which may be within the group: another read may have found
-// an end of a group there, where the tail found none.
+// matching returns the matching entries of a group after a position. The position may be within the group, because a
+// read of the database may split commits into other groups than the tail.
 func (w *Watcher) matching(g *group, after position) (entries []Entry) {
 	several := false
 	for i := range g.entries {

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// A read of the database may have found the end of a group within one of the tail. The watcher gets the rest of it.
+// A read of the database may end within a group of the tail. The watcher then gets the rest of that group.
 func TestWatcherContinuesWithinAGroupOfTheTail(t *testing.T) {
 	tail, epoch := NewTail(nil), commit.Epoch{Term: "1-x"}
 	at := func(xid uint64) position { return position{epoch: 1, xid: xid} }
@@ -43,8 +43,8 @@ func TestWatcherContinuesWithinAGroupOfTheTail(t *testing.T) {
 	}
 }
 
-// The entries that a poll reads are those of the tenants at its beginning. A tenant that joins meanwhile has the later
-// ones.
+// A poll reads the entries of the tenants that were watched at its beginning. A tenant that joins during the poll gets
+// only later entries.
 func TestTenantThatJoinsDuringAPollHasNoneOfItsEntries(t *testing.T) {
 	tail, ctx := NewTail(nil), t.Context()
 	tail.known, tail.at = true, position{xid: 3}

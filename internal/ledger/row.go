@@ -42,7 +42,7 @@ type Account struct {
 
 	madeBy  string         // request id of the creating call
 	xmin    uint32         // transaction that wrote the row
-	tid     pgtype.TID     // location of the row; unknown if the batch before, which it was taken over from, changes it
+	tid     pgtype.TID     // location of the row; unknown if taken over from a predecessor that changes it
 	writer  *commit.Writer // batch that will write the row; nil: loaded
 	found   bool           // in the database or created by this batch
 	fresh   bool           // created by this batch

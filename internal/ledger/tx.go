@@ -19,7 +19,7 @@ type Tx struct {
 	assets      map[assetKey]*Asset
 	assetList   []*Asset
 	seen        map[assetKey]*Asset // assets that are only read: they never change, so they are not latched
-	exists      map[AccountKey]bool // accounts of which only this is read, without a latch: none is deleted
+	exists      map[AccountKey]bool // whether accounts exist, read without a latch: accounts are never deleted
 	details     map[*Account]bool   // load their metadata too
 
 	transferNames map[nameKey]*transferName
@@ -157,7 +157,7 @@ func (tx *Tx) accountWithDetails(tenant int32, code, asset string) *Account {
 	return a
 }
 
-// SeeAsset declares an asset of which another domain needs the decimals.
+// SeeAsset declares an asset whose number of decimals another domain needs.
 func (tx *Tx) SeeAsset(tenant int32, code string) {
 	k := assetKey{tenant, code}
 	if tx.seen[k] != nil {
@@ -171,7 +171,7 @@ func (tx *Tx) SeeAsset(tenant int32, code string) {
 	tx.assetList = append(tx.assetList, a)
 }
 
-// Decimals returns the decimals of an asset that is declared, or made by the batch. Returns fault ASSET_NOT_FOUND.
+// Decimals returns the number of decimals of a declared asset. Returns fault ASSET_NOT_FOUND.
 func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
 	k := assetKey{tenant, code}
 	a := tx.assets[k]
@@ -184,8 +184,8 @@ func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
 	return a.Scale, nil
 }
 
-// SeeAccount declares an account that another domain will pay later. An operation of Execute with references is decoded
-// again after the look-up, whose result stays.
+// SeeAccount declares an account whose existence another domain needs. It may be called again for the account after the
+// look-up, when an operation of an Execute with references is decoded again, and keeps the result of the look-up.
 func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
 	if tx.exists == nil {
 		tx.exists = make(map[AccountKey]bool)
@@ -196,7 +196,7 @@ func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
 	}
 }
 
-// MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if an account that is declared does not exist.
+// MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if a declared account does not exist.
 func (tx *Tx) MustExist(tenant int32, code, asset, field string) error {
 	k := AccountKey{tenant, code, asset}
 	if a := tx.accounts[k]; a != nil && a.found || tx.exists[k] {
@@ -233,7 +233,7 @@ func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 // SeeTransfer declares the biz_no of a transfer that a later command makes.
 func (tx *Tx) SeeTransfer(tenant int32, bizNo string) { tx.transferName(tenant, bizNo).want(1) }
 
-// HasTransfer reports whether a biz_no that is declared is that of a transfer.
+// HasTransfer reports whether a declared biz_no is that of a transfer.
 func (tx *Tx) HasTransfer(tenant int32, bizNo string) bool {
 	return tx.transferName(tenant, bizNo).t != nil
 }

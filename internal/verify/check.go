@@ -71,8 +71,8 @@ func comment(sql string) string {
 	return strings.Join(words, " ")
 }
 
-// violations runs a check, whole or sliced, and reports the returned rows in Postgres' text format. A value that the
-// check cannot compute with is a violation, too: others are still found.
+// violations runs a check, whole or sliced, and reports the returned rows in Postgres' text format. A data exception,
+// such as text that is not a time, counts as a violation too, and the verification continues.
 func (r *run) violations(ctx context.Context, tx pgx.Tx, c check, sql string, args ...any) error {
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
@@ -101,7 +101,7 @@ func (r *run) violations(ctx context.Context, tx pgx.Tx, c check, sql string, ar
 	return nil
 }
 
-// dataException is the class of SQLSTATE for values that an expression cannot take, such as the text of no time.
+// dataException is the SQLSTATE class of values that an expression cannot process.
 const dataException = "22"
 
 // found counts a violation, and keeps the first ones of a check.

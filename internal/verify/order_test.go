@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/verify/verifytest"
 )
 
-// lost are changes of paid orders that leave stock and ledger as consistent as they were: the counts of the item and
-// the balances of the accounts are changed too.
+// lost are changes of paid orders that keep stock and ledger consistent: they change the counts of the item and the
+// balances of the accounts as well.
 var lost = []struct {
 	name, sql string
 	named     []string

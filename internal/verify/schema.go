@@ -22,7 +22,7 @@ const (
 // object is an object that was found.
 type object struct {
 	schema.Object
-	// expected is set for parts of partitions, which must be like those of their parents.
+	// expected is set for a part of a partition that differs from its parent, to the parent's definition.
 	expected *string
 }
 
@@ -54,8 +54,8 @@ func Schema(ctx context.Context, conn *pgx.Conn) (list []schema.Object, err erro
 	return list, err
 }
 
-// readSchema reads the objects. The session's search_path decides only which table is the ledger's. Partitions are
-// locked against dropping: Postgres' functions for definitions fail on dropped objects that the query still sees.
+// readSchema reads the objects. It uses the session's search_path only to find the schema of the ledger. It locks the
+// partitions against dropping: Postgres' functions for definitions fail on dropped objects that the query still sees.
 func readSchema(ctx context.Context, conn *pgx.Conn) (found []object, err error) {
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error {
@@ -100,7 +100,7 @@ func prepare(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// compare returns a violation for each object that differs, is missing, or is there in addition.
+// compare returns a violation for each object that differs, is missing, or is not expected.
 func compare(expected []schema.Object, found []object) (differences []Violation) {
 	type key struct{ kind, name string }
 	want := map[key]string{}
@@ -124,7 +124,7 @@ func compare(expected []schema.Object, found []object) (differences []Violation)
 			differ(k, o.Definition, definition)
 		}
 		if o.expected == nil {
-			delete(want, k) // a second one with this name is one too many
+			delete(want, k) // a second object of this name is not expected
 		}
 	}
 	for _, o := range expected {

@@ -240,7 +240,7 @@ func weaken(t *testing.T, db *pgtest.DB, sql string) {
 	}
 }
 
-// Attributes and memberships of roles are those of the cluster, so these tests have one of their own.
+// Attributes and memberships of roles belong to the cluster, so these tests have a cluster of their own.
 var roleWeakenings = []struct{ name, sql, undo, named string }{
 	{"a role is a superuser", `alter role ledgerd_app superuser`, `alter role ledgerd_app nosuperuser`,
 		`kind=role object=ledgerd_app definition="nologin, inherit, superuser" (should be nologin, inherit)`},
@@ -295,7 +295,7 @@ func TestWeakeningsOfRolesAreFoundAndNamed(t *testing.T) {
 		}
 		t.Log(c.name)
 		expect(t, got, []string{"schema_matches"}, []string{c.named})
-		for _, v := range got.Violations { // and the logins that it gives powers
+		for _, v := range got.Violations { // other violations may only be of logins that gained power
 			if !strings.Contains(v.String(), c.named) && v.Fields[0].Value != "login" {
 				t.Errorf("not named: %s", v)
 			}
@@ -303,7 +303,7 @@ func TestWeakeningsOfRolesAreFoundAndNamed(t *testing.T) {
 		execute(c.undo)
 	}
 
-	// A role that is no superuser may migrate, and is named as one that can change everything.
+	// A role that is no superuser can migrate, and is then reported among the roles that can change everything.
 	execute("create role migrator login createrole in role ledgerd_owner; create role above login in role migrator")
 	execute("create database other owner migrator")
 	app := strings.ReplaceAll(db.AppDSN, db.Name, "other")
@@ -404,7 +404,7 @@ func TestPartitionsOfManyWeeksMatchTheirParents(t *testing.T) {
 	clean(t, db.AllDSN)
 }
 
-// Partitions come and go while the comparison runs.
+// Partitions are created and dropped while the comparison runs.
 func TestPartitionsThatAreDroppedGiveNoFalseAlarm(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

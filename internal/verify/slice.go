@@ -86,7 +86,7 @@ func (s slicing) end(ctx context.Context, tx pgx.Tx, t tenant, first int64) (las
 
 // snapshot runs do in a read-only transaction on a single snapshot.
 func (r *run) snapshot(ctx context.Context, do func(pgx.Tx) error) error {
-	// To compile a check takes longer than to run it on a slice.
+	// JIT compilation of a check takes longer than running it on a slice.
 	const begin = "begin isolation level repeatable read read only; set local jit = off"
 	return pgx.BeginTxFunc(ctx, r.conn, pg.Begin(pg.ForAllTenants(ctx), begin), do)
 }

@@ -1,5 +1,5 @@
--- One query of all partitioned tables that the role may read. It returns nothing, but locks them: no partition can be
--- dropped before the end of the transaction.
+-- The text of a query over all partitioned tables that the role may read. Running it returns no rows, but locks the
+-- tables, so that no partition can be dropped before the end of the transaction.
 select string_agg('select from only ' || c.oid::regclass, ' union all ')
 from pg_class c
 join pg_class l on l.relnamespace = c.relnamespace

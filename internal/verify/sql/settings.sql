@@ -1,4 +1,4 @@
--- Settings of one slice's transaction: it goes by indexes alone, whatever the statistics say.
+-- Settings of one slice's transaction: its plans use indexes only, whatever the statistics.
 select set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),

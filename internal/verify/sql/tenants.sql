@@ -1,4 +1,4 @@
--- Every tenant that has rows, with its name if it has one; by skipping from one to the next in the indexes.
+-- Every tenant that has rows, with its name if it has one. Skips from tenant to tenant in the indexes.
 with recursive t(tenant_id) as (
     select -2147483648
     union all

@@ -41,7 +41,7 @@ func (b *Books) approvals() {
 	b.ask("req-reject", flow.Approval(reject))
 }
 
-// approve approves a request that a command stands for.
+// approve approves a request, and runs a command in place of the requested one.
 type approve struct {
 	flow.Command
 	by  commit.Caller

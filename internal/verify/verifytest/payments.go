@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// says tells the engine what a gateway of demo says of a payment.
+// says commits a notice of a gateway of demo about a payment.
 func (b *Books) says(gatewayName string, n gateway.Notice) {
 	b.t.Helper()
 	n.Currency = "CNY"
@@ -40,8 +40,8 @@ func (b *Books) flagOf(transaction string) (id int64) {
 }
 
 // payments pays order-9 through the gateway card, with too little: payment card-1 is flagged, and refund-1 gives its
-// money back. card-2 is not decided. card-3, which is not there, was given back in the console of the gateway. None of
-// it is in the ledger, as the gateway has no suspense account.
+// money back. Payment card-2 is undecided. A console refund is for payment card-3, which does not exist. None of this is
+// in the ledger, because the gateway has no suspense account.
 func (b *Books) payments() {
 	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "card",
 		Gateway: payment.Gateway{Clearing: "world", Payee: "fees"}})
@@ -63,8 +63,8 @@ func (b *Books) payments() {
 
 // Payments makes payments of demo through the gateway bank, each of an order of 10 with the same number: good has paid
 // its order and is being refunded, back was refunded in part, less was accepted with 9, twice was paid twice and the
-// second money written off, late came after its order was cancelled, open is not decided, and gone is to be closed.
-// The gateway tells of none, which is not there.
+// second money written off, late came after its order was cancelled, open is undecided, and gone is to be closed. A
+// notice is about payment none, which does not exist.
 func (b *Books) Payments() {
 	b.t.Helper()
 	b.Accounts(Demo, "req-accounts", "bank", "shop", "suspense", "loss")
@@ -95,9 +95,9 @@ func (b *Books) Payments() {
 	b.refunds()
 }
 
-// refunds asks for refunds of 4: r-good of good, which is not decided, and of back r-back and r-gone, which succeed,
-// r-gone after its hold was released. r-late, of the money of late, fails. 3 of good were given back in the console of
-// the gateway, and r-late is paid in the end.
+// refunds requests three refunds of 4: r-good of payment good is undecided; r-back and r-gone of payment back succeed,
+// r-gone after its hold was released. r-late, of all money of late, fails, and the gateway then reports 2 of it as
+// refunded. A console refund gave back 3 of good.
 func (b *Books) refunds() {
 	for _, no := range []string{"good", "back", "gone"} {
 		of, n := no, Decimal("4")
