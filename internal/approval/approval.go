@@ -23,7 +23,7 @@ const (
 	Open     State = "open"
 	Approved State = "approved"
 	Rejected State = "rejected"
-	Expired  State = "expired" // never stored: an open one whose time is over
+	Expired  State = "expired" // never stored: an open request past its expiry
 )
 
 // Key identifies a request.
@@ -49,7 +49,7 @@ type Request struct {
 	Response []byte
 }
 
-// Content is what is requested, and on behalf of which caller it is done.
+// Content is a request with its content and the requester's API key.
 type Content struct {
 	Request
 	KeyID string // API key of the requester; empty: none
@@ -96,10 +96,10 @@ func (r *Request) check(now time.Time) error {
 	return nil
 }
 
-// RequestIDPrefix begins the request ids of what approvals did. No caller can send one.
+// RequestIDPrefix begins the request ids of commands that approvals run. Callers cannot use such ids.
 const RequestIDPrefix = "approval."
 
-// RequestID is the request id of all that an approval did, so that it cannot be mistaken for anything else.
+// RequestID is the request id of the command that the approval of the request runs.
 func (k Key) RequestID() string { return fmt.Sprint(RequestIDPrefix, k.ID) }
 
 // NotFound is the fault for an id without a request.
@@ -130,7 +130,7 @@ type RejectCommand struct {
 	commit.Caller
 	ID   int64
 	Note string
-	// Unseen: there was no request with this id when the rights of the caller were checked.
+	// Unseen: no request had this id when the rights of the caller were checked. Apply then refuses.
 	Unseen bool
 
 	row *Row
@@ -139,7 +139,7 @@ type RejectCommand struct {
 // Need names the request.
 func (c *RejectCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.ID}) }
 
-// Apply rejects the request, unless it is rejected.
+// Apply rejects the request. Rejecting a rejected request is a repeat.
 func (c *RejectCommand) Apply(tx *Tx) (any, error) {
 	if c.Unseen {
 		return nil, c.row.Key.NotFound()

@@ -37,7 +37,7 @@ func (r *Reader) Content(ctx context.Context, k Key) (c Content, found bool, err
 	return c, true, nil
 }
 
-// Requests lists requests in a state, the newest first; without a state, all. Returns fault PAGE_TOKEN_INVALID.
+// Requests lists requests in a state, or in all states if s is empty, newest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Requests(ctx context.Context, tenant int32, s State, size int, token string) ([]Request, string,
 	error) {
 	return paging.ReadNumbered(paging.Of("approvals", tenant, string(s)), size, token, math.MaxInt64,

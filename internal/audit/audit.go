@@ -44,8 +44,8 @@ type Change struct {
 
 // Audited is a command that changes settings.
 type Audited interface {
-	// Changes returns what the last Apply has changed, if it succeeded, and its caller. The principal of changes that
-	// the service makes by itself is empty.
+	// Changes returns the changes of the last Apply, if it succeeded, and their caller. The principal is empty for
+	// changes that the service makes by itself.
 	Changes() (commit.Caller, []Change)
 }
 
@@ -57,7 +57,7 @@ type event struct {
 	before, after string // JSON; empty: nothing
 }
 
-// newEvent encodes a change; ok is false if nothing has changed.
+// newEvent encodes a change; ok is false if Before and After are equal.
 func newEvent(c commit.Caller, x Change) (e event, ok bool, err error) {
 	before, err := encode(x.Before)
 	if err != nil {
@@ -80,7 +80,7 @@ func encode(v any) ([]byte, error) {
 
 var q db.Queries
 
-// Write adds an event for each change to a transaction outside the engine. A change from equal to equal is none.
+// Write adds an event for each change to a transaction outside the engine, unless Before and After are equal.
 func Write(ctx context.Context, tx pgx.Tx, c commit.Caller, changes ...Change) error {
 	var events []event
 	for _, x := range changes {

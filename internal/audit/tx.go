@@ -6,7 +6,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Tx holds the events of one batch's transaction. It reads no rows and takes no locks: the changed settings are locked.
+// Tx holds the events of one batch's transaction. It reads no rows and takes no locks: the domains lock the settings
+// that they change.
 type Tx struct {
 	commit.Base
 	events []event

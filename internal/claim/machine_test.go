@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 )
 
-// told is a claim in the model. Time is counted in minutes, so that the run time of a play does not matter.
+// told is a claim in the model. The unit of time is a minute, so the duration of the test does not matter.
 type told struct {
 	owner, result string
 	uses          int

@@ -16,7 +16,7 @@ import (
 type Tx struct {
 	claims
 	sorted    []*Row        // all rows
-	rechecked map[*Row]bool // named with WantRechecked; true: claimed since the batch has locked its rows
+	rechecked map[*Row]bool // declared with WantRechecked; true: claimed after the batch locked its rows
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -39,7 +39,7 @@ func compare(a, b Key) int {
 }
 
 // WantRechecked declares a key that is looked up again after all rows of the batch are locked or read. A command that
-// reads a claim and other rows needs it: otherwise it could see a part of what another process commits together.
+// reads a claim and other rows needs the second look-up, or it might see only a part of another process's commit.
 func (tx *Tx) WantRechecked(k Key) *Row {
 	r := tx.Want(k)
 	if tx.rechecked == nil {
@@ -49,7 +49,7 @@ func (tx *Tx) WantRechecked(k Key) *Row {
 	return r
 }
 
-// Lookup looks again for the keys of WantRechecked.
+// Lookup looks up the keys of WantRechecked a second time.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	var rows []*Row
 	var arg db.ClaimSeenParams
@@ -66,14 +66,14 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.ClaimSeen(p.Context(), d, arg)
 		for _, n := range found {
-			tx.rechecked[rows[n-1]] = !rows[n-1].Found // Lock has answered before
+			tx.rechecked[rows[n-1]] = !rows[n-1].Found // Found is of the first look-up, by Lock
 		}
 		return err
 	})
 }
 
-// ClaimedSince reports whether another process has claimed a key of WantRechecked since the batch has locked its rows:
-// a later batch sees the claim.
+// ClaimedSince reports whether another process claimed a key of WantRechecked after the batch locked its rows. A later
+// batch sees the claim.
 func (tx *Tx) ClaimedSince(r *Row) bool { return tx.rechecked[r] }
 
 // Live reports whether a key is claimed. An expired claim counts as absent, even if its row exists.

@@ -82,7 +82,7 @@ func TestTwoProcessesProcessEachMessageOnce(t *testing.T) {
 				if b.Verdict != inbox.Run {
 					continue
 				}
-				if (i+w)%3 == 0 { // resumes when another worker may hold the message
+				if (i+w)%3 == 0 { // resumes late, when another worker may hold the message
 					<-time.After(120 * time.Millisecond)
 					zombies.Add(1)
 				}

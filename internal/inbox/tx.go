@@ -105,8 +105,8 @@ func (tx *Tx) compare(r *row, d *Delivery) error {
 		With("content_sha256", hex.EncodeToString(m.Hash)).With("request_content_sha256", hex.EncodeToString(d.Hash))
 }
 
-// attempt begins an attempt of an existing or new message. The fence always grows, even if the row was deleted
-// in between: a fence is at least the time in microseconds.
+// attempt begins an attempt of an existing or new message. Fences always grow, even if the row was deleted in between,
+// because a fence is at least the time in microseconds.
 func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	_, live := tx.live(r)
 	m := tx.Change(r)

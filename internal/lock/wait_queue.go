@@ -141,7 +141,7 @@ func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams,
 			return err
 		}
 		select {
-		case <-over: // other callers keep getting the lock first
+		case <-over: // other callers got the lock first every time
 			return w.leave(ctx, c, p, 0)
 		default:
 			return errTicketLost

@@ -33,7 +33,7 @@ const postgresEpoch = 946_684_800_000_000
 func appendInt64(b []byte, n int64) []byte { return binary.BigEndian.AppendUint64(b, uint64(n)) }
 
 func registerArray[T any](m *pgtype.Map, oid uint32, appendElement func([]byte, T) []byte) {
-	t, _ := m.TypeForOID(oid) // pgx has all types of arrays
+	t, _ := m.TypeForOID(oid) // pgx knows all these array types
 	m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid,
 		Codec: arrayCodec[T]{t.Codec.(*pgtype.ArrayCodec), appendElement}})
 }

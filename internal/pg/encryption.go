@@ -15,7 +15,8 @@ type Encryption struct {
 	Plain   bool   // a connection to another machine may be unencrypted
 }
 
-// EncryptionOf reads the configuration of a pool. A host has several entries if it may be tried with TLS and without.
+// EncryptionOf reads the configuration of a pool. A host has several entries if connections to it may be tried both
+// with and without TLS.
 func EncryptionOf(pool *pgxpool.Pool) Encryption {
 	c := pool.Config().ConnConfig
 	all := append([]*pgconn.FallbackConfig{{Host: c.Host, TLSConfig: c.TLSConfig}}, c.Fallbacks...)

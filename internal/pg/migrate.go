@@ -26,7 +26,7 @@ var (
 	ErrCannotMigrate = errors.New("the role cannot migrate the database")
 )
 
-// Migrate brings the schema up to date. Several processes may do it at once: one works, the others wait.
+// Migrate brings the schema up to date. Several processes may call it at once: one migrates, and the others wait.
 func Migrate(ctx context.Context, dsn string) error {
 	s, err := openSchema(dsn)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *schema) pending(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the version of the schema: %w", err)
 	}
-	var snapshot bool // of the time before the migrations were squashed, whose numbers will be used again
+	var snapshot bool // from before the migrations were squashed; new migrations reuse their numbers
 	err = s.db.QueryRowContext(ctx, "select to_regnamespace('notify_parts') is not null").Scan(&snapshot)
 	if err != nil {
 		return nil, fmt.Errorf("read the version of the schema: %w", err)

@@ -15,13 +15,13 @@ const modeSetting = "default_query_exec_mode"
 
 // Errors of CheckMode.
 var (
-	ErrMode     = errors.New("the database URL asks for a query execution mode that is not supported")
+	ErrMode     = errors.New("the database URL sets an unsupported query execution mode")
 	ErrPoolMode = errors.New("the pooler before the database allows no transactions")
 )
 
 // CheckMode refuses query execution modes that do not work. exec and simple_protocol cannot encode arrays of
-// the service's types. describe_exec uses an unnamed statement over two round trips, between which a pooler may switch
-// to a connection with another one. Behind a pooler, prepared statements (cache_statement, the default) may be lost.
+// the service's types. describe_exec uses an unnamed statement over two round trips, and a pooler may switch to
+// another connection between them. Behind a pooler, prepared statements (cache_statement, the default) may be lost.
 func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	config := pool.Config().ConnConfig
 	switch config.DefaultQueryExecMode {

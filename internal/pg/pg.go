@@ -56,8 +56,8 @@ const (
 	readOnlyLife  = time.Second
 )
 
-// renewReadOnly drops a session that is read-only by its default after a second of use, since it stays so when the
-// default of the role or the database is changed back.
+// renewReadOnly drops a session that is read-only by default, a second after its first use: the session keeps this
+// default even when that of the role or the database is changed back.
 func renewReadOnly(_ context.Context, c *pgx.Conn) (usable bool, err error) {
 	if c.PgConn().ParameterStatus("default_transaction_read_only") != "on" {
 		return true, nil

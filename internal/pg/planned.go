@@ -18,8 +18,8 @@ type DB interface {
 // Planned plans every statement anew with its parameter values. A cached plan made on a small table would
 // outlive its growth, and with one tenant every index looks equally selective.
 //
-// On a pool a statement sees the rows of the tenants of its context, see ForTenants; this takes no further round trip.
-// A transaction has set its tenants when it began.
+// On a pool a statement sees the rows of the tenants of its context (see ForTenants), without a further round trip. A
+// transaction set its tenants when it began.
 type Planned struct{ DB DB }
 
 // scoped returns the pool, and the tenants that the statement is to see, if both are there.

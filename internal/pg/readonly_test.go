@@ -35,7 +35,7 @@ func TestReadOnlySessionsAreNotKept(t *testing.T) {
 	if got := show(); got != "on" {
 		t.Errorf("transaction_read_only is %q", got)
 	}
-	for range 500 { // one connection a read would fail some
+	for range 500 { // some would fail if every read opened a connection
 		show()
 	}
 	if n := pool.Stat().NewConnsCount(); n > 100 {

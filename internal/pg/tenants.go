@@ -64,14 +64,14 @@ func Begin(ctx context.Context, begin string) pgx.TxOptions {
 	return pgx.TxOptions{BeginQuery: begin}
 }
 
-// beginSnapshot opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
-// than it needs. With poor statistics the planner would read and sort everything. The timeout is for connections
-// through a pooler, which have none of their own.
+// beginSnapshot opens a snapshot and disables all plans but ordered index scans, so that a page reads no more rows than
+// it needs. With poor statistics the planner would read and sort everything. The timeout is for connections through a
+// pooler, which have none of their own.
 var beginSnapshot = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off; " +
 	fmt.Sprintf("set local statement_timeout = %d", ReadTimeout.Milliseconds())
 
-// Snapshot runs several statements, or a list, on one snapshot, which sees the tenants of the context.
+// Snapshot runs several statements, or a read of a list, on one snapshot, which sees the tenants of the context.
 func Snapshot(ctx context.Context, pool *pgxpool.Pool, read func(DB) error) error {
 	return pgx.BeginTxFunc(ctx, pool, Begin(ctx, beginSnapshot),
 		func(tx pgx.Tx) error { return read(Planned{DB: tx}) })
@@ -86,7 +86,7 @@ func FromSnapshot[T any](ctx context.Context, pool *pgxpool.Pool, read func(DB) 
 	return v, err
 }
 
-// applyTenants sets the tenants, and disables cached plans, for the rest of the implicit transaction.
+// applyTenants sets the tenants and disables cached plans for the rest of the implicit transaction.
 const applyTenants = "select set_config('ledgerd.tenants', $1, true), " +
 	"set_config('plan_cache_mode', 'force_custom_plan', true)"
 
@@ -110,7 +110,7 @@ func within(ctx context.Context, pool *pgxpool.Pool, set, sql string, args []any
 	return r, nil
 }
 
-// rows are the result of the second statement. The end of them ends the round trip, and gives the connection back.
+// rows are the result of the second statement. Their end ends the round trip, and returns the connection to the pool.
 type rows struct {
 	pgx.Rows
 	conn    *pgxpool.Conn

@@ -21,7 +21,7 @@ func TestTenantSets(t *testing.T) {
 	}
 }
 
-// The tenants of a context hold for its statements and transactions only, and cost no round trip.
+// The tenants of a context apply to its statements and transactions only, and cost no round trip.
 func TestStatementsSeeTheTenantsOfTheirContext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -31,7 +31,7 @@ func TestStatementsSeeTheTenantsOfTheirContext(t *testing.T) {
 	}
 	pool, trips := pgtest.CountingPool(t, db.AppDSN)
 	const query = "select coalesce(string_agg(name, '' order by name), '') from access_tenants where $1"
-	for range 3 { // on connections that have had other tenants
+	for range 3 { // on connections that were used for other tenants
 		for _, c := range []struct {
 			ctx  context.Context
 			want string
@@ -61,7 +61,7 @@ func TestStatementsSeeTheTenantsOfTheirContext(t *testing.T) {
 	}
 }
 
-// Every way in which a result ends gives its connection back.
+// A result returns its connection to the pool, however the result ends.
 func TestResultsGiveTheirConnectionBack(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)

@@ -28,8 +28,7 @@ func OrZero[T any](p *T) (v T) {
 // Milliseconds converts a column of milliseconds.
 func Milliseconds[N int32 | int64](n N) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// Metadata reads a column of names and values that JSON wrote: null becomes nil, and so does what is not an object of
-// texts.
+// Metadata reads a column that JSON wrote. Null, an empty object, and JSON other than an object of strings become nil.
 func Metadata(b []byte) map[string]string {
 	var m map[string]string
 	if json.Unmarshal(b, &m) != nil || len(m) == 0 {
@@ -38,19 +37,19 @@ func Metadata(b []byte) map[string]string {
 	return m
 }
 
-// JSON returns names and values as a statement stores them. None is null.
+// JSON encodes names and values for a statement. An empty map becomes null.
 func JSON(m map[string]string) []byte {
 	if len(m) == 0 {
 		return nil
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // texts always encode
+		panic(err) // strings always encode
 	}
 	return text
 }
 
-// JSONOrEmpty is JSON for a column that is not null: none is an empty object.
+// JSONOrEmpty is JSON for a column that is not null: an empty map becomes an empty object.
 func JSONOrEmpty(m map[string]string) []byte {
 	if len(m) == 0 {
 		return []byte("{}")
@@ -58,8 +57,8 @@ func JSONOrEmpty(m map[string]string) []byte {
 	return JSON(m)
 }
 
-// OrNull returns nil for a column of zero values only. It is for nullable columns beside one that is not null, since
-// unnest pads a null array with nulls.
+// OrNull returns nil if all values of a column are zero. Use it for nullable columns of an unnest that also has a
+// column without nulls: unnest pads a null array with nulls.
 func OrNull[T comparable](column []T) []T {
 	var zero T
 	if slices.ContainsFunc(column, func(v T) bool { return v != zero }) {
@@ -68,7 +67,7 @@ func OrNull[T comparable](column []T) []T {
 	return nil
 }
 
-// NotNil returns bytes that a statement does not take for null.
+// NotNil replaces nil by an empty slice, which pgx does not encode as null.
 func NotNil(b []byte) []byte {
 	if b == nil {
 		return []byte{}

@@ -16,14 +16,14 @@ func Hash(token string) []byte {
 	return h[:]
 }
 
-// WantHash names a token by its hash.
+// WantHash declares a token by its hash.
 func (tx *Tx) WantHash(tenant int32, hash []byte) *Row {
 	return tx.Want(key{tenant, [sha256.Size]byte(hash)})
 }
 
-// Reopen opens a spent token again, with a new life: the submission that spent it has failed elsewhere, such as a
-// payment that was declined. It returns false if the token is not spent, or is forgotten. No command of the same batch
-// can spend it.
+// Reopen opens a spent token again, with a new life, because the submission that spent it failed in another system,
+// such as a declined payment. It returns false if the token is not spent, or its record has expired. No command of the same
+// batch can spend the reopened token.
 func (tx *Tx) Reopen(r *Row) bool {
 	if !r.Exists || r.Value.state != spent || !tx.Now.Before(r.Value.forgetAt) {
 		return false

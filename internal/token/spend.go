@@ -29,8 +29,8 @@ func (s *Spend) Need(tx *Tx) {
 	}
 }
 
-// Guard checks the token and spends it, unless it is one that survives a refusal. Until Done is called the
-// submission counts as refused: after a refusal only Guard's changes are kept.
+// Guard checks the token, and spends it unless it is of the kind that survives a refusal. The token records a refused
+// submission until Done is called, because only Guard's changes are kept after a refusal.
 func (s *Spend) Guard(tx *Tx) error {
 	if err := s.good(tx); err != nil || s.row.Value.survivesRefusal {
 		return err
@@ -39,7 +39,7 @@ func (s *Spend) Guard(tx *Tx) error {
 	return nil
 }
 
-// Apply spends a token that survives a refusal: its changes are undone by a refusal.
+// Apply spends a token that survives a refusal: a refusal undoes the changes of Apply.
 func (s *Spend) Apply(tx *Tx) error {
 	if !s.row.Value.survivesRefusal {
 		return nil

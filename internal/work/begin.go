@@ -18,7 +18,7 @@ type BeginParams struct {
 }
 
 // Begun is the answer to a Begin. State Running with Mine is the caller's own attempt; without Mine another caller
-// holds the work. Done and Refused have an answer, to be read under Fence. Parked waits for an operator to resolve it.
+// holds the work. Done and Refused work has an answer, to be read under Fence. Parked work waits to be resolved.
 type Begun struct {
 	State          State
 	Mine           bool

@@ -40,8 +40,8 @@ func (b *Books) flagOf(transaction string) (id int64) {
 }
 
 // payments pays order-9 through the gateway card, with too little: payment card-1 is flagged, and refund-1 gives its
-// money back. Payment card-2 is undecided. A console refund is for payment card-3, which does not exist. None of this is
-// in the ledger, because the gateway has no suspense account.
+// money back. Payment card-2 is undecided. A console refund is for payment card-3, which does not exist. None of this
+// is in the ledger, because the gateway has no suspense account.
 func (b *Books) payments() {
 	b.ask("req-gateway", &flow.PutGateway{Caller: caller(Demo, "req-gateway"), Name: "card",
 		Gateway: payment.Gateway{Clearing: "world", Payee: "fees"}})
