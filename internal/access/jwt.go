@@ -38,7 +38,7 @@ const (
 	leeway   = 30 * time.Second // of clocks
 )
 
-// algorithms are asymmetric: with one of the others the public key could sign tokens.
+// algorithms are asymmetric: with a symmetric one, any caller could sign tokens with the public key.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
 	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA}
 

@@ -93,7 +93,7 @@ func TestScopesCoverWhatTheyName(t *testing.T) {
 	}
 }
 
-// FuzzScope parses texts: what is accepted has a normal form that means the same.
+// FuzzScope checks that the normal form of every accepted scope has the same meaning.
 func FuzzScope(f *testing.F) {
 	for _, text := range []string{"ledger.transfer(from=user:*, to=shop)", "a.*", "a.b(c=*)", "a.b(c=d,e=f*)",
 		"a.b(("} {

@@ -20,7 +20,7 @@ type Key struct {
 
 // Claim is a claimed key, as created by its first use.
 type Claim struct {
-	ID        int64 // the fence: a key that was free in between has another one
+	ID        int64 // the fence: a later claim of the key has another one
 	Uses      int64
 	Owner     string   // empty: no owner
 	Result    string   // name of the first use's result; may be empty

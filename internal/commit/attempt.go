@@ -144,8 +144,8 @@ func abort(conn *pgx.Conn) {
 	}
 }
 
-// load locks the rows, then reads names, keys and the time, in one round trip. Discovery and dependents of the rows
-// need further ones.
+// load locks the rows, then reads names, keys and the time, in one round trip. Discovery and dependent rows need
+// further round trips.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.direct = m.direct > 0
 	a.tx = a.engine.newTx(a.direct)
@@ -261,7 +261,7 @@ func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// settings are those of the transaction. Its statements see no rows of other tenants than those of its jobs.
+// settings returns the settings of the transaction. Its statements see only rows of the tenants of its jobs.
 func (a *attempt[T]) settings(lockTimeout time.Duration) db.SettingsApplyParams {
 	tenants := make([]int32, len(a.jobs))
 	for i, j := range a.jobs {

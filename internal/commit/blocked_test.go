@@ -157,7 +157,7 @@ func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
 	if blocked > 40 {
 		t.Errorf("%v attempts were blocked", blocked)
 	}
-	// While the row is held, further commands that need it go to the blocked ones at once, and no batch waits for them.
+	// While the row is held, further commands that need it are set aside at once, and no batch waits for them.
 	before := e.attempts(conflicted)
 	var late []<-chan answer
 	for range n {

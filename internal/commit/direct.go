@@ -37,7 +37,8 @@ func (e *Engine[T]) startDirect(j *job[T]) {
 	}
 }
 
-// writeDirect runs a direct command, and then those that get its slot. A pause between attempts needs no slot.
+// writeDirect runs a direct command, and then each next command that gets its slot. A pause between attempts holds no
+// slot.
 func (e *Engine[T]) writeDirect(j *job[T]) {
 	defer e.writers.Done()
 	for next := j; next != nil; {
@@ -122,7 +123,7 @@ func (s *slots[T]) put(j *job[T]) *job[T] {
 	return s.pick()
 }
 
-// next takes back a slot of a tenant, and returns the job that gets it, or nil.
+// next frees a slot of a tenant, and returns the job that gets it, or nil.
 func (s *slots[T]) next(tenant int32) *job[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

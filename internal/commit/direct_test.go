@@ -190,7 +190,7 @@ func TestDirectCommandOfACallerThatLeftIsNotTriedAgain(t *testing.T) {
 	}
 	eventually(t, "the command's only try ends", func() bool { return e.metric(t, "attempts_total/blocked") > 0 })
 	next := directly(submission(add("c0", 1)))
-	next.Direct.Pause = 100 * time.Millisecond // a second try of the first one would come before
+	next.Direct.Pause = 100 * time.Millisecond // a second attempt of the first command would run earlier
 	answer := e.start(within(t, time.Minute), next)
 	w.waiting(1)
 	end()

@@ -14,8 +14,8 @@
 // smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
 // writer.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
-// makes one attempt (attempt.go). Need is a command's; Discover, Lock, Read, Lookup, Start, Resolve, Flush, Confirm and
-// Write are methods of participants (participant.go, worth reading first):
+// makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start, Resolve, Flush,
+// Confirm and Write are methods of participants (participant.go, worth reading first):
 //
 //	load      Need names rows. Discover finds further rows by unlocked reads of columns that never change.
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic

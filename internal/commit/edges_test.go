@@ -501,7 +501,7 @@ func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	}
 }
 
-// The fetch of a block of batch numbers hangs. It occupies one writer; the other goes on.
+// The fetch of a block of batch numbers hangs. It occupies one writer, and the other continues.
 func TestAHangingFetchOccupiesOneWriter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)

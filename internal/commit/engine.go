@@ -15,7 +15,7 @@ import (
 // Config configures an engine. Zero values mean the defaults.
 type Config[T Tx] struct {
 	Pool *pgxpool.Pool // at least Writers+2 connections, and MaxDirect more if there are direct commands
-	// NewTx returns an empty transaction. direct: it is for one direct command; false if that falls back to a batch.
+	// NewTx returns an empty transaction. direct: for a direct command that does not run as a batch of one.
 	NewTx    func(direct bool) T
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2

@@ -76,7 +76,7 @@ func recordEpoch(ctx context.Context, conn *pgx.Conn) error {
 // lacksEpoch reports that a statement draws a number or commits in an epoch that no server has recorded.
 func lacksEpoch(err error) bool { return hasState(err, "LD006") }
 
-// SameDatabase reports whether two pools have the same database, or standbys of one.
+// SameDatabase reports whether two pools connect to the same database, or to standbys of it.
 func SameDatabase(ctx context.Context, a, b *pgxpool.Pool) (bool, error) {
 	var history [2]string
 	for i, pool := range []*pgxpool.Pool{a, b} {

@@ -164,9 +164,9 @@ func (r reader) Query(context.Context, string, ...any) (pgx.Rows, error) { retur
 func (r reader) QueryRow(context.Context, string, ...any) pgx.Row { return r.results.QueryRow() }
 
 // planAge decides when the prepared plans of a connection are discarded. A plan made while a table is nearly empty may
-// use any index that begins with the tenant, and Postgres keeps it as the table grows. ANALYZE would replace it, but
-// comes a minute later at best. So plans are discarded after 16 batches, then after 32, 64 and so on, after a minute,
-// and after a slow batch. A plan made on some hundred rows stays good.
+// use any index that begins with the tenant, and Postgres keeps it as the table grows. ANALYZE would replace the
+// plan, but autovacuum runs it a minute later at best. So plans are discarded after 16 batches, then after 32, 64 and
+// so on, after a minute, and after a slow batch. A plan made on some hundred rows stays good.
 type planAge struct {
 	made    time.Time
 	batches int // since made

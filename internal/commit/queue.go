@@ -8,7 +8,7 @@ import (
 // Limits bound the jobs in the engine, by their estimates (Submission.Rows and Bytes). One tenant may have half of Rows
 // and Bytes.
 type Limits struct {
-	BatchRows int // in one batch, half of it where several tenants have jobs; a larger command runs alone
+	BatchRows int // in one batch; half as many while several tenants have jobs; a larger command runs alone
 	Rows      int // of all queued and running jobs
 	Bytes     int // of all queued and running jobs
 }

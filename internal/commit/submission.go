@@ -41,8 +41,8 @@ type Guarded[T any] interface {
 	Guard(tx T) error
 }
 
-// Counted is a Command with a part that survives any failure of the command, such as the count of wrong codes: a
-// failing command beside it in the same Execute must not make an attempt free.
+// Counted is a Command with a part that survives any failure of the command, such as the count of wrong codes:
+// another failing command of the same Execute must not undo the count.
 type Counted[T any] interface {
 	Command[T]
 	// Count runs after Guard and before Apply, and reports whether it changed anything. It does not run if Guard fails.
@@ -145,7 +145,7 @@ type job[T any] struct {
 
 	// Kept across attempts.
 	incomplete int   // number of ErrMoreRows
-	attempts   int   // failed ones of a direct command
+	attempts   int   // failed attempts of a direct command
 	turn       int64 // among the blocked jobs; guarded by blockedJobs.mu
 	deferred   error // ErrLater or ErrHeld: it runs after its batch has committed; nil
 

@@ -236,8 +236,8 @@ func (w *writer[T]) failedAttempt(a *attempt[T], live []*job[T], err error) ([]*
 	return live, end, err
 }
 
-// answer answers every job with its committed outcome, and returns the jobs deferred by ErrLater. It blocks those of
-// ErrHeld.
+// answer answers every job with its committed outcome, blocks the jobs deferred by ErrHeld, and returns those deferred
+// by ErrLater.
 func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	var held []*job[T]
 	for _, j := range jobs {

@@ -290,7 +290,7 @@ func TestLeaseIdentityIncludesItsTime(t *testing.T) {
 	}
 }
 
-// If the clock goes back right after the lease, the clock alone would lead below the mark.
+// The clock goes back right after the lease. Ids that follow only the clock would be below the mark.
 func TestNewHolderBeginsAtTheMarkRegardlessOfItsClock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

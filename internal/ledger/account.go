@@ -302,7 +302,7 @@ func (a *Account) withinLimits() bool {
 	return a.Max == nil || a.Balance.Cmp(*a.Max) <= 0
 }
 
-// Limits of an account's stored metadata; one request may carry as much.
+// Limits of an account's stored metadata. The API has the same limits for the metadata of one request.
 const maxMetadataPairs, maxMetadataBytes = 64, 16 << 10
 
 func checkMetadata(m map[string]string) error {

@@ -18,9 +18,9 @@ type DueHold struct {
 	ExpiresAt time.Time
 }
 
-// DueHolds finds holds that expired a delay ago, oldest first, after the given one. An ExpireCommand for each account
-// makes them expire. Correctness does not depend on promptness: loading an account makes its due holds expire
-// too.
+// DueHolds finds open holds that expired at least delay ago, oldest first, after the given hold. An ExpireCommand for
+// each account makes them expire. Correctness does not depend on promptness, because loading an account makes its due
+// holds expire too.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, delay time.Duration, after DueHold, limit int32) ([]DueHold,
 	error) {
 	rows, err := q.HoldDuePage(pg.ForAllTenants(ctx), pg.Planned{DB: pool},

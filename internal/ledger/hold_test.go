@@ -232,7 +232,7 @@ func TestNextExpiryIsALowerBound(t *testing.T) {
 	if next() != time.Hour {
 		t.Errorf("next expiry after %v", next())
 	}
-	p.Tick(noon.Add(time.Hour)) // it is corrected when its time comes
+	p.Tick(noon.Add(time.Hour)) // the time of the lower bound: it is corrected
 	if next() != 2*time.Hour {
 		t.Errorf("next expiry after %v", next())
 	}

@@ -95,7 +95,7 @@ func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) }
 const ReadTimeout = 65 * time.Second
 
 // setTimeout sets the statement timeout of a connection straight to Postgres. Behind a pooler in transaction mode the
-// setting would stay with a connection that others use, so there reads that may take long set it in their transaction.
+// setting would leak to other clients of the connection. There, long reads set the timeout in their transaction.
 func setTimeout(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
 	_, err := conn.Exec(ctx, "select set_config('statement_timeout', $1, false) where pg_backend_pid()::bigint = $2",
 		pgx.QueryExecModeSimpleProtocol, strconv.FormatInt(timeout.Milliseconds(), 10), int64(conn.PgConn().PID()))

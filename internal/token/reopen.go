@@ -22,8 +22,8 @@ func (tx *Tx) WantHash(tenant int32, hash []byte) *Row {
 }
 
 // Reopen opens a spent token again, with a new life, because the submission that spent it failed in another system,
-// such as a declined payment. It returns false if the token is not spent, or its record has expired. No command of the same
-// batch can spend the reopened token.
+// such as a declined payment. It returns false if the token is not spent, or its record has expired. No command of the
+// same batch can spend the reopened token.
 func (tx *Tx) Reopen(r *Row) bool {
 	if !r.Exists || r.Value.state != spent || !tx.Now.Before(r.Value.forgetAt) {
 		return false

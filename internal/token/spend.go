@@ -99,7 +99,7 @@ func (s *Spend) good(tx *Tx) error {
 	}
 	switch {
 	case len(differs) > 0:
-		return Foreign.New("the submit token was issued for another %s than the call names: name the right one beside the token, or fetch another token",
+		return Foreign.New("the submit token was issued for another %s: send the right one, or fetch another token",
 			strings.Join(differs, " and ")).
 			With("differs", strings.Join(differs, ","))
 	case r.state != open:

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// stock puts an item in three segments, with an open reservation, one that was sold and partly came back, one out of
-// two segments that was cancelled, and a direct sale.
+// stock makes an item of three segments, with an open reservation, a sold one of which units were returned, a cancelled
+// one that had units of two segments, and a direct sale.
 func (b *Books) stock() {
 	b.t.Helper()
 	run := func(request string, command func(c commit.Caller) commit.Command[*stock.Tx]) {
