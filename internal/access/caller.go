@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// caller is what a verified certificate or token says about its holder.
+// caller has the claims of a verified certificate or token about its holder.
 type caller struct {
 	tenant, principal string
 	role              Role

@@ -21,7 +21,7 @@ import (
 var KeyNotFound = fault.Define(fault.Reason{Name: "API_KEY_NOT_FOUND", Class: fault.BadRequest,
 	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no such API key, or it cannot be rotated any more."})
 
-// Rights are what an API key may do.
+// Rights are the rights of an API key.
 type Rights struct {
 	Role      Role
 	Scopes    *Scopes   // nil: all that the role allows

@@ -1,8 +1,8 @@
 // Package audit keeps the audit log: one event for each change of a setting, in the commit of the change. It owns the
 // table audit_events, which is append-only.
 //
-// Settings decide what calls may do: limits and states of accounts, API keys, policies, limits on messages, endpoints,
-// templates, machines, sales, gateways. The domains record what calls do within these settings.
+// Settings restrict calls: limits and states of accounts, API keys, policies, limits on messages, endpoints, templates,
+// machines, sales, gateways. The domains record the effects of calls within these settings.
 package audit
 
 import (

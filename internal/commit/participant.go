@@ -76,8 +76,8 @@ func (Base) Resolve(*Pipe) {}
 // Concurrency Control Mechanisms for Main-Memory Databases, VLDB 2011.
 //
 // A batch runs optimistically if all its participants can. Participants that are not Optimistic lock their rows as
-// usual. That causes no deadlock: latches separate batches of the process that share such a row, and batches of other
-// processes lock in the same order.
+// usual. The mix causes no deadlock: latches separate batches of the process that share such a row, and batches of
+// other processes lock in the same order.
 type Optimistic interface {
 	Participant
 	// TakeOver copies the rows that the same participant of an applied batch also has. That batch continues to read its

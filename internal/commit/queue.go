@@ -207,8 +207,8 @@ func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, alone bo
 	return batch, ticket, alone
 }
 
-// endExclusive lets other batches run before the exclusive one, if there is any, is done. It is called before a batch
-// is bisected, which may take long.
+// endExclusive lets other batches run beside an exclusive batch that is not done. It is called before a batch is
+// bisected, which may take long.
 func (q *queue[T]) endExclusive() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

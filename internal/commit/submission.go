@@ -65,12 +65,12 @@ type Repeat struct {
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
 // ErrLater is returned by Apply if the command has to run in a later batch: its rows need more updates than one batch
-// makes, such as holds that have expired, or it has to see what this batch or another process commits. The batch
+// makes, such as holds that have expired, or it depends on a commit of this batch or of another process. The batch
 // commits without it. A dry run is rerun instead, as after ErrMoreRows.
 var ErrLater = errors.New("commit: the command has to run in a later batch")
 
 // ErrHeld is an ErrLater of a command that depends on a row that another transaction holds, and for which the attempt
-// did not wait. The command is tried again every 20 to 40 ms, until its time is over: then it fails with ROWS_LOCKED.
+// did not wait. The command is retried every 20 to 40 ms until its deadline, and then fails with ROWS_LOCKED.
 // A dry run makes its attempts without a pause.
 var ErrHeld = fmt.Errorf("%w: another transaction holds a row of it", ErrLater)
 

@@ -98,7 +98,7 @@ type toyTx struct {
 	onFlush  func(p *Pipe)      // queues before the toy's own statements
 	discover map[toyKey]*string // names whose counter must be locked
 
-	locksOnly bool      // set also by what Discover finds
+	locksOnly bool      // Discover may set it, too
 	outcomes  *outcomes // nil: not recorded
 }
 

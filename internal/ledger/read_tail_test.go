@@ -100,7 +100,7 @@ func (f *follower) until(t *testing.T, ctx context.Context, want int) {
 	}
 }
 
-// stored returns what a watch of everything would see.
+// stored returns the stored entries of the matching accounts, as a watch of them would.
 func (w *readWorld) stored(tenant int32, matches func(string) bool) (all []string) {
 	w.Helper()
 	rows := must(w.pool.Query(w.ctx, "select a.code, e.version from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1", tenant))

@@ -338,8 +338,8 @@ func TestAWaitOutlastsADatabaseOutage(t *testing.T) {
 	handOver(t, holder, l, got)
 }
 
-// The database queues a call, and the answer is lost. That entry expires, and then the call's second entry is the
-// first.
+// The database queues a call, and the answer is lost. After this entry has expired, the call's second entry is first in
+// the queue.
 func TestAWaitOutlastsALostAnswer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

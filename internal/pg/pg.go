@@ -143,8 +143,8 @@ var (
 	ErrNoAdminRights    = errors.New("the role of administration is not a member of ledgerd_admin")
 )
 
-// rolePowers selects what the login role can do beyond the group $1, itself or as a role that it may become, and
-// whether it is a member of that group. The roles named pg_ reach past the privileges of tables.
+// rolePowers selects the powers of the login role beyond the group $1, including those of roles that it may become, and
+// whether it is a member of the group. The roles named pg_ bypass the privileges of tables.
 const rolePowers = `
 with me as (
     select * from pg_roles where rolname = session_user

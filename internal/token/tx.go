@@ -56,7 +56,7 @@ type row struct {
 	result    map[string]string
 }
 
-// binding is what a token passes on to the next one.
+// binding has the properties that the next token inherits.
 type binding struct {
 	subject, purpose string // empty: not bound
 	life             time.Duration
