@@ -12,8 +12,8 @@ import (
 )
 
 // Discover finds the accounts of holds to capture and of transfers to reverse, by columns that never change. If such a
-// row is committed after Discover, Lookup either does not find it either, or finds it, and its command returns
-// ErrMoreRows.
+// row is committed after Discover, the command either does not find it in Lookup, or returns ErrMoreRows because its
+// accounts are not locked.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	if len(tx.holdNames)+len(tx.holdRefs) > 0 {
 		tx.discoverHolds(p)
