@@ -64,7 +64,7 @@ func (o *Options) defaults() error {
 	o.Accounts = cmp.Or(o.Accounts, 1_000_000)
 	o.wal = cmp.Or(o.wal, 128)
 	if o.Active < 2 || o.Accounts < o.Active || o.Accounts > 9_999_998 {
-		return fmt.Errorf("transfers cannot go between %d of %d accounts", o.Active, o.Accounts)
+		return fmt.Errorf("%d of %d accounts active: at least 2 of at most 9,999,998 must be", o.Active, o.Accounts)
 	}
 	return nil
 }
@@ -110,8 +110,8 @@ const (
 	Big   = "big"
 )
 
-// refilled reports whether every case begins with the same rows. Otherwise rows accumulate: a round adds
-// millions, which would make small tables big.
+// refilled reports whether every case begins with the same rows, as on the small tables: a round adds millions
+// of rows, which would make them big. Big tables accumulate rows.
 func (p *plan) refilled() bool { return p.entries == 0 }
 
 // phase creates a database, measures, and verifies the database.

@@ -10,7 +10,7 @@ import (
 
 // Case is one measured workload.
 type Case struct {
-	// Name is a letter, the number of callers, and -hot; in other benchmarks than that of the ledger, a word.
+	// Name is a letter, the number of callers, and perhaps -hot. Other benchmarks than the ledger's use words.
 	Name string
 	// What is the description of the case.
 	What    string

@@ -17,7 +17,7 @@ import (
 // CheckoutOptions of RunCheckout. Zero values take the defaults.
 type CheckoutOptions struct {
 	Options
-	// Items are those of the cases that spread their orders, default 1,000.
+	// Items is the number of items in cases that spread their orders, default 1,000.
 	Items int
 }
 
@@ -29,8 +29,8 @@ const (
 	clearing = "gateway"
 )
 
-// RunCheckout measures orders from their creation until they are paid, and beside them the same rows written by
-// PL/pgSQL. With ErrFailed it also returns a report.
+// RunCheckout measures orders from creation to payment, and PL/pgSQL that writes the same rows. With ErrFailed it also
+// returns a report.
 func RunCheckout(ctx context.Context, o CheckoutOptions) (*Report, error) {
 	if o.Items == 0 {
 		o.Items = spreadItems
@@ -175,7 +175,7 @@ func (b *checkoutBench) run(ctx context.Context, c *Case) (Round, error) {
 	return run, err
 }
 
-// verify compares the rows of a run with what callers were told.
+// verify compares the rows of a run with the acknowledged orders.
 func (b *checkoutBench) verify(ctx context.Context, schema ledger, name string, r *load.Result) (failures []string,
 	err error) {
 	if _, err := b.conn.Exec(ctx, "set search_path to "+string(schema)); err != nil {
@@ -193,7 +193,7 @@ func (b *checkoutBench) verify(ctx context.Context, schema ledger, name string, 
 			return nil, err
 		}
 		if n < r.Succeeded || n > r.Succeeded+r.Unknown {
-			failures = append(failures, fmt.Sprintf("%s: %d, callers were told of %d", what, n, r.Succeeded))
+			failures = append(failures, fmt.Sprintf("%s: %d, acknowledged %d", what, n, r.Succeeded))
 		}
 	}
 	return failures, rows.Err()

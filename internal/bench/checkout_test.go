@@ -55,7 +55,7 @@ func TestCheckoutIsComparedWithTheBetterBaseline(t *testing.T) {
 	}
 }
 
-// Orders that callers were told of and that are not there, and rows that do not agree, are failures.
+// Missing rows of acknowledged orders, and counts that disagree, are failures.
 func TestUnpaidOrdersAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for some seconds")

@@ -82,7 +82,7 @@ func sharedBuffers() int64 {
 
 const dirPrefix = "ledgerd-bench-"
 
-// makeDir makes a directory on a real disk, and removes those of killed runs.
+// makeDir makes a directory on a real disk, and removes the directories of killed runs.
 func makeDir(parent string) (string, error) {
 	candidates := []string{os.TempDir(), "/var/tmp"}
 	if parent != "" {

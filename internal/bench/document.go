@@ -34,7 +34,7 @@ func (d Document) place(file string) (text []byte, from, to int, err error) {
 	begin, end := d.marks()
 	from, to = bytes.Index(text, begin), bytes.Index(text, end)
 	if from < 0 || to < from {
-		return nil, 0, 0, fmt.Errorf("%s has no %s with a %s behind it", file, begin, end)
+		return nil, 0, 0, fmt.Errorf("%s has no %s followed by %s", file, begin, end)
 	}
 	return text, from + len(begin), to, nil
 }

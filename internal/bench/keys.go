@@ -53,7 +53,7 @@ type keyBench struct {
 // enginePool is a server's number of connections for batches.
 const enginePool = 8
 
-// keyTables stands for the tables in results of the benchmark of keys.
+// keyTables is Result.Tables in the benchmark of keys.
 const keyTables = "keys"
 
 // RunKeys measures keys, tokens, guarded work and locks.

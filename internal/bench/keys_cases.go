@@ -217,7 +217,7 @@ func (b *keyBench) verify(ctx context.Context, done map[string]int64, r *Report)
 		{"locks that are held", 0, held},
 	} {
 		if x.told != x.left {
-			r.fail("%s: callers were told of %d, there are %d", x.what, x.told, x.left)
+			r.fail("%s: %d acknowledged, %d in the database", x.what, x.told, x.left)
 		}
 	}
 	return nil

@@ -19,8 +19,8 @@ type NotifyOptions struct {
 	Backlog int
 	// Held is how long a snapshot is held open under load, default 2 min.
 	Held time.Duration
-	// Lease is the lease of the processes, default as in the server: a killed process's messages are taken over
-	// after it.
+	// Lease is the lease of messages, default as in the server. A killed process's messages are taken over when it
+	// expires.
 	Lease time.Duration
 }
 

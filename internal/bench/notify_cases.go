@@ -126,7 +126,7 @@ func (b *notifyBench) burn(ctx context.Context) (r NotifyResult, err error) {
 	return r, nil
 }
 
-// now is the name of a run, which differs with and without a snapshot.
+// now returns the name of a run, with the prefix held- while the snapshot is open.
 func (b *notifyBench) now(run string) string {
 	if b.snapshot != nil {
 		return "held-" + run

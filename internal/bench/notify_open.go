@@ -30,7 +30,7 @@ type notifyBench struct {
 	*database
 	options *NotifyOptions
 	sink    *notifySink
-	// snapshot is the connection with an open snapshot, once there is one.
+	// snapshot is the connection that holds a snapshot open; nil: none yet.
 	snapshot *pgx.Conn
 	sent     int // messages so far, so that every text is unique
 }

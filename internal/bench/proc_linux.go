@@ -51,7 +51,7 @@ func runtimeOf(pid int) time.Duration {
 }
 
 // cpuOfFamily is the CPU time of a process and its children, including ended ones. It reads again if a child
-// ended during the reading, which would miss it.
+// ended meanwhile, because its time might be missing.
 func cpuOfFamily(pid int) time.Duration {
 	for {
 		before, err := statOf(pid)

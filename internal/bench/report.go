@@ -101,7 +101,7 @@ type CPU struct{ Client, Server, Postgres float64 }
 
 // Result is a case with all its rounds.
 type Result struct {
-	Tables string // Small or Big; in other benchmarks than that of the ledger, what is measured
+	Tables string // Small or Big; other benchmarks than the ledger's have one set each
 	Case
 	Rates
 	Least, Most float64 // of PerSecond

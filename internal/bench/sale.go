@@ -44,7 +44,7 @@ const (
 type SaleResult struct {
 	Name, What string
 	Callers    int
-	// Answered is the time until every ask is answered, Durable that until all winners' orders are committed.
+	// Answered is the time until all requests are answered, Durable the time until all winners' orders are durable.
 	Answered, Durable time.Duration
 	P50, P99          time.Duration // of a call
 }
@@ -94,7 +94,7 @@ type saleCase struct {
 	open       func(ctx context.Context, name string) (counter, error)
 }
 
-// counter is where buyers ask. Each caller has one.
+// counter is one sale under test, with a way to open callers.
 type counter struct {
 	caller func() (ask func(buyers []string) ([]told, error), leave func(), err error)
 	most   int                                    // buyers in a call
@@ -102,7 +102,7 @@ type counter struct {
 	close  func()
 }
 
-// told is what a buyer is told.
+// told is the answer to one buyer.
 type told struct {
 	won     bool
 	orderNo string
@@ -229,13 +229,13 @@ func (b *saleBench) run(ctx context.Context, c saleCase) (r SaleResult, err erro
 	return r, b.check(asks, wins, errs)
 }
 
-// win is an order that a buyer was told of, and how often.
+// win is the order in the answers to a buyer, and the number of these answers.
 type win struct {
 	orderNo string
 	times   int
 }
 
-// count adds what a buyer was told. It fails if he was told of another order before.
+// count adds answers to a buyer. It fails if earlier answers had another order.
 func count(wins map[string]win, buyer string, w win) error {
 	old := wins[buyer]
 	if old.times > 0 && old.orderNo != w.orderNo {
@@ -245,8 +245,7 @@ func count(wins map[string]win, buyer string, w win) error {
 	return nil
 }
 
-// check checks what buyers were told: each winner of one order, each time that he asked, and as many winners as there
-// are units.
+// check checks the answers: each winner got the same order in every answer, and there are as many winners as units.
 func (b *saleBench) check(asks []string, wins []map[string]win, errs []error) error {
 	asked := map[string]int{}
 	for _, buyer := range asks {
@@ -274,7 +273,7 @@ func (b *saleBench) check(asks []string, wins []map[string]win, errs []error) er
 	return nil
 }
 
-// asks are all buyers in a random order, of whom one in 20 asks twice.
+// asks returns all buyers in a random order, one in 20 of them twice.
 func (b *saleBench) asks() []string {
 	all := make([]string, 0, b.options.Buyers+b.options.Buyers/20)
 	for n := range b.options.Buyers {

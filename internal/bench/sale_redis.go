@@ -26,9 +26,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// The Redis design that ledgerd is compared with, made well: one script decides, so that no buyer wins twice and no
-// unit is sold twice; the file is appended to, and synced every second; two workers insert the winners' orders into
-// Postgres.
+// The design with Redis that ledgerd is compared with, as good as it gets: one script decides atomically, so that no
+// buyer wins twice and no unit is sold twice. The append-only file is synced every second. Two workers insert the
+// winners' orders into Postgres.
 
 //go:embed sql/grab.lua
 var grabScript string
@@ -178,7 +178,7 @@ func (s *redisServer) stop() {
 	}
 }
 
-// sell puts units up, and starts two workers.
+// sell stores the number of units, and starts two workers that insert orders.
 func (s *redisServer) sell(ctx context.Context, name string) (done func(context.Context) (int, error), stop func(),
 	err error) {
 	c, err := dialRedis(s.address)

@@ -73,7 +73,7 @@ func stockCases(callers []int) (all []Case) {
 				for _, strategy := range append([]string{stock.Batched}, directStrategies...) {
 					add(items, n, strategy, strategy, 1)
 					if items == "hot" && n == stockCallers && strategy == stock.Batched {
-						// Beside the case that it is compared with: later autovacuum takes a part of the CPU.
+						// Measure right after the case to compare with: later, autovacuum takes a part of the CPU.
 						add(items, n, strategy, "confirm", 1)
 					}
 				}

@@ -15,7 +15,7 @@ type section struct {
 	rows [][]string
 }
 
-// layout is how the reports of a benchmark are written.
+// layout describes the reports of a benchmark.
 type layout struct {
 	body     func(*Report) []section
 	verified string // how the results were verified

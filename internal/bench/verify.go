@@ -24,7 +24,7 @@ func (p *phase) newest(ctx context.Context, l ledger) (m mark, err error) {
 
 // verify compares a run's rows in the database with the acknowledged transfers, and records differences in the round.
 func (p *phase) verify(ctx context.Context, l ledger, before mark, name string, r *load.Result, run *Round) error {
-	// The statistics predate the rows to be found.
+	// The statistics predate the run's rows, so the planner might choose sequential scans.
 	if _, err := p.conn.Exec(ctx, "set enable_seqscan = off; set jit = off"); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (p *phase) verify(ctx context.Context, l ledger, before mark, name string, 
 	check(entries == 2*newer, "%d entries of %d transfers", entries, newer)
 	check(total == "0", "the entries sum to %s", total)
 	check(balances == "0", "the balances sum to %s", balances)
-	check(wrong == 0, "%d of %d accounts are not what their entries say", wrong, touched)
+	check(wrong == 0, "%d of %d accounts do not match their entries", wrong, touched)
 	check(r.Refused == 0, "%d transfers were refused: %s", r.Refused, r.FirstError)
 	check(r.Measured > 0, "nothing was measured: %s", r.FirstError)
 	return nil

@@ -28,7 +28,7 @@ const (
 // Seller is the account that is paid for an item.
 func Seller(item string) string { return "seller:" + item }
 
-// checkoutCaller takes one order after the other from its creation until it is paid.
+// checkoutCaller creates and pays one order after the other.
 type checkoutCaller struct {
 	conn   httpConn
 	spec   *Spec
@@ -57,7 +57,7 @@ func (c *checkoutCaller) call() Outcome {
 	return Outcome{Succeeded: 1}
 }
 
-// pay orders a unit, starts its payment, and brings the gateway's callback.
+// pay orders a unit, starts its payment, and delivers the gateway's callback.
 func (c *checkoutCaller) pay(no, item string) error {
 	if err := c.conn.unary(c.spec, orderv1connect.OrderServiceCreateOrderProcedure, &orderv1.CreateOrderRequest{
 		OrderNo: no, Subject: "buyer", Asset: Asset, Amount: Price, Payee: Seller(item), Reserve: true,
@@ -81,12 +81,12 @@ func (c *checkoutCaller) pay(no, item string) error {
 		return fmt.Errorf("callback: %w", err)
 	}
 	if answer.GetStatus() != http.StatusNoContent {
-		return fmt.Errorf("callback: it is to be answered with %d", answer.GetStatus())
+		return fmt.Errorf("callback: the status for the gateway is %d, not 204", answer.GetStatus())
 	}
 	return nil
 }
 
-// callback is what the gateway sends when the payer has paid.
+// callback is the gateway's signed callback for a paid payment.
 func (c *checkoutCaller) callback(no string) (*paymentv1.HandleCallbackRequest, error) {
 	now := time.Now()
 	body := []byte(callbackBody(no, now))
@@ -108,7 +108,7 @@ func TransactionID(no string) string { return "t-" + no }
 // Credential is what the gateway gives to the payer of a payment.
 func Credential(no string) string { return "https://gateway.example/" + no }
 
-// serveGateway answers as a gateway with which payments are created.
+// serveGateway serves a gateway that creates every payment.
 func serveGateway(ctx context.Context, address string) (stop func(), err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {

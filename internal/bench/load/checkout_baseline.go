@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// checkoutBaseline takes one order after the other from its creation until it is paid, by one PL/pgSQL call a step.
-// It asks no gateway and checks no signature: it only writes the rows.
+// checkoutBaseline creates and pays one order after the other, by one PL/pgSQL call per step. It calls no gateway and
+// checks no signature: it only writes the rows.
 type checkoutBaseline struct {
 	conn   *pgconn.PgConn
 	spec   *Spec

@@ -109,7 +109,7 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 	return Measure(ctx, calls, spec.Warmup, spec.Measure, mark)
 }
 
-// Measure runs calls in closed loops. It tells mark when the measured window begins and ends.
+// Measure runs calls in closed loops. It calls mark when the measured window begins and when it ends.
 func Measure(ctx context.Context, calls []func() Outcome, warmup, window time.Duration,
 	mark func(string)) (*Result, error) {
 	var m meter
@@ -161,7 +161,7 @@ func (m *meter) loop(ctx context.Context, call func() Outcome) {
 		if m.window.Load() {
 			m.measured.Add(o.Succeeded)
 		}
-		if began && o.Succeeded > 0 { // also if it ends later, or no latency could exceed the window
+		if began && o.Succeeded > 0 { // even if the window has closed: otherwise no latency could exceed it
 			m.latency.Add(took)
 		}
 		if m.window.Load() && o.Refused > 0 {

@@ -252,7 +252,7 @@ func TestBatchOutcomeCountsResults(t *testing.T) {
 	}
 }
 
-// A call that begins in the window counts, also if it ends later: otherwise no latency could exceed the window.
+// The latency of a call that begins in the window counts even if the call ends later.
 func TestLatenciesExceedTheWindow(t *testing.T) {
 	t.Parallel()
 	const window, slow = 100 * time.Millisecond, 300 * time.Millisecond

@@ -34,10 +34,10 @@ const (
 	pairSale     = "bench-pair"
 )
 
-// BenchmarkPair compares two servers that run already, such as two versions of ledgerd, each with its own Postgres. It
-// calls one and then the other, for a slice of time each: the speed of a machine can change by half within minutes, so
-// that runs one after the other compare minutes. -benchtime 200x makes 200 pairs of slices. ratio is the median of the
-// second server's calls a second, divided by those of the first; low and high are quartiles.
+// BenchmarkPair compares two running servers, such as two versions of ledgerd, each with its own Postgres. It
+// alternates between them in short slices, because the speed of a machine can change by half within minutes.
+// -benchtime 200x makes 200 pairs of slices. ratio is the median of the second server's calls per second divided by
+// the first server's; low and high are quartiles.
 func BenchmarkPair(b *testing.B) {
 	if os.Getenv(pairEnv) == "" {
 		b.Skip(pairEnv + " has no URLs of two servers")
@@ -149,7 +149,7 @@ func pairCall(b *testing.B, spec *Spec, open func(n int) (caller, error), n int,
 	}
 }
 
-// comparePair measures both servers once for each pair, the first one first in every other pair.
+// comparePair measures both servers once for each pair. Pairs alternate which server is measured first.
 func comparePair(b *testing.B, calls [2][]func() Outcome) {
 	b.Helper()
 	var ratios []float64
@@ -199,7 +199,7 @@ func createPairAccounts(call func(procedure string, m proto.Message)) {
 	}
 }
 
-// putPairSale puts up a sale that is sold out.
+// putPairSale creates a sale without units.
 func putPairSale(call func(procedure string, m proto.Message)) {
 	call(stockv1connect.StockServicePutItemProcedure, &stockv1.PutItemRequest{Item: pairSale})
 	call(salev1connect.SaleServicePutSaleProcedure, &salev1.PutSaleRequest{Sale: &salev1.Sale{Sale: pairSale,

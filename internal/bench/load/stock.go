@@ -25,7 +25,7 @@ func ReservationNo(run string, n uint64, caller int) string {
 	return fmt.Sprintf("%.4s-%08x-%04x", run, n, caller)
 }
 
-// busy is the reason of a sale that its strategy gave up.
+// busy is the reason of the error when a strategy gives up.
 const busy = "ROWS_LOCKED"
 
 // stockCaller sells one unit after the other.

@@ -1,4 +1,4 @@
--- The events that the creation of accounts which may be overdrawn would have left.
+-- Audit events of the unbounded accounts, as if the server had created them.
 insert into audit_events (tenant_id, event_id, kind, name, after, recorded_at, database_role)
 select a.tenant_id, nextval('audit_event_seq'), 'account', a.code || ' ' || a.asset,
     jsonb_build_object('state', a.state, 'min_balance', a.min_balance), now(), session_user

@@ -1,7 +1,7 @@
--- The baseline: the ledger that one writes when nothing but Postgres is there. Its tables are those of
--- the service without what only the service needs (principal, request id, metadata, request keys,
--- batches, holds' columns): same types, same keys and indexes, same CHECKs, same fill factor. The
--- names are the same too, so that the same verification runs on both. Indexes follow the rows.
+-- The baseline: a ledger written by hand in Postgres alone. Its tables are those of the service, with the same types,
+-- keys, indexes, CHECKs and fill factor, and without the columns that only the service needs (principal, request id,
+-- metadata, request keys, batches, holds). The names are the same too, so that the same verification runs on both.
+-- Indexes are created after the rows.
 create schema bench;
 set search_path to bench;
 
@@ -59,7 +59,7 @@ create table ledger_entries (
     constraint ledger_entries_version_check check (version >= 1)
 );
 
--- The same journal as the service begins with.
+-- The same initial journal as the service's.
 insert into ledger_accounts select tenant_id, account_id, code, asset, scale, kind, state, balance, held,
     min_balance, max_balance, version, last_entry_at from public.ledger_accounts;
 insert into ledger_transfers select tenant_id, transfer_id, biz_no, type, recorded_at, effective_at
@@ -77,9 +77,8 @@ create index ledger_entries_transfer_idx on ledger_entries (tenant_id, transfer_
 create index ledger_entries_effective_idx on ledger_entries (tenant_id, account_id, effective_at)
     where effective_at is not null;
 
--- The service's guard against entries that do not sum to zero. It costs a statement of one transfer
--- about as much as a batch of a thousand, so the baseline is measured without it, which is the harder
--- thing to beat, and once with it.
+-- The service's trigger against entries that do not sum to zero. It costs about as much for one transfer as for a batch
+-- of a thousand. So the baseline is measured without the trigger, which is harder to beat, and in one case with it.
 create function ledger_entries_balance() returns trigger language plpgsql as $$
 declare
     bad record;
@@ -102,7 +101,7 @@ create function transfer(tenant integer, biz text, from_code text, to_code text,
     set search_path = bench, pg_catalog
     as $$
 declare
-    -- Scalars, not rows, and no column that is not needed: as lean as such a function gets.
+    -- Scalars, not rows, and only the columns that are needed, so that the function is as fast as possible.
     payer bigint;
     payer_balance numeric;
     payer_free numeric;

@@ -1,6 +1,6 @@
--- The baseline of checkouts: one PL/pgSQL function a step, as one writes it by hand. Its tables are copies of the
--- service's: same columns, keys, indexes, CHECKs, fill factor and rows, without triggers. The names are the same too,
--- so that the same verification runs on both. What is hot is locked last, and accounts in the order of codes.
+-- The baseline of checkouts: one hand-written PL/pgSQL function per step. Its tables are copies of the service's: same
+-- columns, keys, indexes, CHECKs, fill factor and rows, without triggers. The names are the same too, so that the same
+-- verification runs on both. Contended rows are locked last, accounts in the order of their codes.
 create schema bench;
 do $$
 declare

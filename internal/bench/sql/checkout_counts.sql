@@ -1,5 +1,6 @@
--- Counts after a run: orders that are paid, payments that succeeded, units that were sold, and transfers with two
--- entries. The last is -1 if the sums of all runs differ: units of items from reservations, money from transactions.
+-- Counts after a run, which must all be equal: paid orders, succeeded payments, sold units, and transfers with two
+-- entries. The last row repeats the number of paid orders, or is -1 if the sums of all runs disagree: sold units of
+-- items and reservations, balances and zero, or the gateway's account and its transactions.
 with paid as (
     select key from machine_instances
     where tenant_id = $1 and machine = 'order' and state = 'paid' and key >= $2 and key < $2 || '~'

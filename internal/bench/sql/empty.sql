@@ -1,4 +1,4 @@
--- Everything that the journal and the runs wrote, in both ledgers. The service's guards are not asked.
+-- Deletes all rows of the journal and the runs, in both ledgers. The replica role disables the triggers that forbid it.
 set session_replication_role = replica;
 drop schema if exists bench cascade;
 set search_path to public;

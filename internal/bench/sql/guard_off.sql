@@ -1,2 +1,2 @@
--- The baseline without the service's guard.
+-- Disables the trigger of the baseline that checks sums.
 alter table bench.ledger_entries disable trigger ledger_entries_balance;

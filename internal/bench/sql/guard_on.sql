@@ -1,2 +1,2 @@
--- The baseline with the service's guard.
+-- Enables the trigger of the baseline that checks sums.
 alter table bench.ledger_entries enable trigger ledger_entries_balance;

@@ -1,2 +1,2 @@
--- 1,000 batch numbers, whose 16,384,000 row ids no other process gets: the first of them.
+-- Reserves 1,000 batch numbers, with their 16,384,000 row ids, and returns the first batch number.
 select nextval('public.commit_batch_seq')

@@ -1,5 +1,5 @@
--- 10,000 instances of 5 machines that go to and fro, without a history, and a connection whose commits do not wait for
--- the disk.
+-- 10,000 instances of 5 machines that alternate between two states, without history. The session then plans as the
+-- engine's do, and its commits do not wait for the disk.
 insert into machine_moves select 1, 'm' || g, 1, f, t, false
 from generate_series(0, 4) g, (values ('', 'ping'), ('ping', 'pong'), ('pong', 'ping')) v (f, t);
 insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause,

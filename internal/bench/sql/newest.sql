@@ -1,2 +1,2 @@
--- The newest transfer: what a run makes comes behind it.
+-- The greatest transfer id. Transfers of the next run have greater ones.
 select coalesce(max(transfer_id), 0) from ledger_transfers where tenant_id = $1

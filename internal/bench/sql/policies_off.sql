@@ -1,4 +1,4 @@
--- Without row-level security.
+-- Disables row-level security.
 do $$
 declare
     r regclass;

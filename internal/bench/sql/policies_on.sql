@@ -1,4 +1,4 @@
--- With row-level security, as migrations leave it.
+-- Enables row-level security, as the migrations do.
 do $$
 declare
     r regclass;

@@ -1,6 +1,6 @@
--- Accounts that a run touched and left wrong. Its entries must follow on the entry before them
--- without a gap, and the account must say what they come to. With the runs before it held to the
--- same, that makes the balance the sum of all entries and the version their count.
+-- Accounts that a run touched, and those that are wrong. The run's entries must follow the entry before them without a
+-- gap, and the account must have the version, balance and time of the last entry. If all earlier runs passed too, the
+-- balance is the sum of all entries, and the version their number.
 select count(*) as touched,
     count(*) filter (where
         a.version is distinct from n.highest

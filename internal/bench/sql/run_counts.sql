@@ -1,5 +1,5 @@
--- Counts after a run: transfers newer than the newest before it, those that bear its name, the
--- sum of their entries.
+-- Counts after a run: transfers newer than the newest before the run, transfers whose biz_no begins with the run's
+-- name, and the number and the sum of the new entries.
 select (select count(*) from ledger_transfers where tenant_id = $1 and transfer_id > $2) as newer,
     (select count(*) from ledger_transfers where tenant_id = $1 and biz_no >= $3 and biz_no < $3 || '~') as named,
     count(*) as entries,

@@ -1,5 +1,5 @@
--- By case: units that reservations have sold; units of them that their items never had, or do not count as sold; and
--- units that items count as sold without a reservation.
+-- By case: units sold by reservations; excess of these over the units that the item had, or counts as sold; and units
+-- that items count as sold without a reservation.
 select split_part(i.item, '/', 1), sum(coalesce(r.sold, 0))::bigint,
     sum(greatest(coalesce(r.sold, 0) - least(i.stocked, i.sold), 0))::bigint,
     sum(greatest(i.sold - coalesce(r.sold, 0), 0))::bigint
