@@ -62,7 +62,8 @@ func TestApprovedRequestsAreDoneDespiteKills(t *testing.T) {
 	}
 }
 
-// approver requests and approves transfers until stop, each until it is acknowledged. It returns their number.
+// approver requests and approves transfers until stop, and retries each call until it is acknowledged. It returns the
+// number of transfers.
 func (w *world) approver(key string, n int, stop <-chan struct{}) (acknowledged int) {
 	for ; ; acknowledged++ {
 		name := fmt.Sprintf("wish-%d-%d", n, acknowledged)
@@ -94,7 +95,7 @@ func (w *world) approver(key string, n int, stop <-chan struct{}) (acknowledged 
 	}
 }
 
-// untilAnswered calls any server until one answers.
+// untilAnswered calls random servers until one answers.
 func (w *world) untilAnswered(name, key string, call func(context.Context, *client.Client) error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

@@ -211,7 +211,7 @@ func (w *world) send(a *attempt) (told bool) {
 	id, err := w.try(ctx, a)
 	refused := connect.CodeOf(err) == connect.CodeFailedPrecondition
 	if err != nil && !refused {
-		// lost together with the rest
+		// the token was lost with the old database: issue another one
 		if client.ReasonOf(err) == client.ReasonTokenUnknown && w.era.Load() == afterwards {
 			a.token = ""
 		}

@@ -35,7 +35,7 @@ type operation struct {
 	by               stockv1.Strategy
 }
 
-// objectState is what an object should be in, as one call comes after the other.
+// objectState is the state of an object in the model, which applies calls one after the other.
 type objectState struct {
 	left, held, sold int64
 	states           map[string]string // of reservations; of buyers: their orders
@@ -118,7 +118,7 @@ func (s *objectState) end(d operation) string {
 	return s.states[d.name]
 }
 
-// grab has a buyer ask for a unit of the sale.
+// grab applies a Grab of a buyer.
 func (s *objectState) grab(d operation, output string) (ok bool, after any) {
 	no, won := strings.CutPrefix(output, "won ")
 	switch held := s.states[d.name]; {
@@ -131,8 +131,8 @@ func (s *objectState) grab(d operation, output string) (ok bool, after any) {
 	return won && no != "", *s
 }
 
-// random returns an operation on one of the objects of a round. The first numbers are for reservations, the others for
-// units that are sold at once.
+// random returns an operation on one of the objects of a round. The first half of the numbers is for reservations, the
+// second half for direct sales.
 func (w *world) random(round int) operation {
 	if rand.IntN(3) == 0 {
 		return operation{object: fmt.Sprint("sale-", round), do: []string{"grab", "grab", "grab", "read"}[rand.IntN(4)],
@@ -186,7 +186,7 @@ func existed(response any) string {
 	return ""
 }
 
-// history is what callers did and were told.
+// history records calls and their answers.
 type history struct {
 	*world
 	begun time.Time
@@ -201,7 +201,7 @@ func (h *history) do(caller int, key string, d operation) (output string) {
 	s.call = func(ctx context.Context, c *client.Client) (existing, error) {
 		var err error
 		if output, err = d.response(ctx, c); client.ReasonOf(err) == client.ReasonReservationNotFound {
-			output, err = "RESERVATION_NOT_FOUND", nil // nothing refuses it: it may be known to the next try
+			output, err = "RESERVATION_NOT_FOUND", nil // not a recorded refusal: another call may create it later
 		}
 		return answered{}, err
 	}
@@ -279,8 +279,8 @@ func (h *history) put(n int) {
 }
 
 // TestAnswersOfTwoServersFitOneOrderDespiteKills has callers grab, and reserve and sell by all strategies, on two
-// server processes, which are killed meanwhile, as Postgres is. There is one order of all calls that explains every
-// answer.
+// server processes. The servers and Postgres are killed meanwhile. The calls must be linearizable: some sequential
+// order of them explains every answer.
 func TestAnswersOfTwoServersFitOneOrderDespiteKills(t *testing.T) {
 	t.Parallel()
 	h := &history{world: &world{t: t, db: pgtest.NewDurable(t)}, ends: map[string]int{}}
@@ -307,7 +307,7 @@ func TestAnswersOfTwoServersFitOneOrderDespiteKills(t *testing.T) {
 	}
 }
 
-// unseen is an end of calls that no caller has met yet; empty: there is none.
+// unseen returns an outcome that no call has had yet; empty: none.
 func (h *history) unseen() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

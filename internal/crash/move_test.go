@@ -24,7 +24,7 @@ func withSynchronousStandby(w *world) {
 		return query[bool](w, w.db, "select count(*) = 1 from pg_stat_replication where sync_state = 'sync'")
 	})
 	primary := w.db
-	w.t.Cleanup(func() { // it is checked and dropped, and needs no standby
+	w.t.Cleanup(func() { // the final checks and the drop run without a standby
 		primary.Restart(w.t)
 		primary.System(w.t, "synchronous_standby_names", "")
 	})

@@ -170,7 +170,7 @@ func silence(w *world) {
 	begun := time.Now()
 	w.lines[0].silenceNext(pgtest.Requests, pgtest.Answers)
 	w.lines[1].silenceNext(pgtest.Answers)
-	waits := make([]bool, len(w.servers)) // both are asked in turn: one may be ready again before the other is not
+	waits := make([]bool, len(w.servers)) // remembered: one may be ready again before the other becomes unready
 	w.until("unready", func() bool {
 		for n := range w.servers {
 			_, found := w.readiness(n).Problems["commits"] // a read that hangs is another problem
@@ -234,7 +234,7 @@ func (w *world) cursor() string {
 		if err != nil {
 			w.t.Fatalf("watching: %v", err)
 		}
-		if len(message.GetEntries()) > 0 { // there are none while a transaction of any database is open
+		if len(message.GetEntries()) > 0 { // empty while a transaction is open in any database of the cluster
 			return message.GetCursor()
 		}
 	}

@@ -72,7 +72,7 @@ func textArgs(t *testing.T, url string) []string {
 }
 
 // TestAnOrderWithEverythingEndsTheSameWhereverItsServerIsKilled kills a server before each message between it and
-// Postgres. The retry at another server finds the whole of the order, or makes it, once.
+// Postgres. A retry at the other server finds the complete order or creates it, once.
 func TestAnOrderWithEverythingEndsTheSameWhereverItsServerIsKilled(t *testing.T) {
 	t.Parallel()
 	w := &world{t: t, db: &pgtest.Durable{DB: pgtest.New(t)}, args: textArgs(t, newGateway(t).URL)}
@@ -135,8 +135,8 @@ func TestAnOrderWithEverythingEndsTheSameWhereverItsServerIsKilled(t *testing.T)
 	w.verify()
 }
 
-// killAt makes a call at the first server, and kills this before a message of the call. Step 0 is the first message
-// with the text. It reports whether the call had so many messages.
+// killAt calls the first server, and kills the server before a message between it and Postgres. Step 0 is the first
+// message that contains the text. killAt returns false if the call ended before this step.
 func (w *world) killAt(step int, text string, r *batchv1.ExecuteRequest) (killed bool) {
 	target, left := -1, step
 	tap := func(conn int, data []byte) (int, bool) {

@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// buyers are the callers that order, beside those of baskets. ordered is their item.
+// buyers is the number of callers that create orders, besides those with baskets. ordered is their item.
 const (
 	buyers  = 6
 	ordered = "ordered"
@@ -68,7 +68,7 @@ func (w *world) beginOrders() {
 	}
 }
 
-// judgePurchases compares the answers with the orders and with what became of their parts.
+// judgePurchases compares the answers with the orders and the states of their parts.
 func (w *world) judgePurchases(all []*basket) {
 	w.until("recorded", func() bool { // by the scheduler
 		return query[bool](w, w.db, "select count(*) = 0 from machine_instances where timer_at <= now()")
@@ -76,7 +76,7 @@ func (w *world) judgePurchases(all []*basket) {
 	got, ends, left := w.orderRows(), map[string]int{}, int64(10*units)
 	for _, b := range all {
 		want := "nothing"
-		if b.steps[0].answer != "" { // else it was refused
+		if b.steps[0].answer != "" { // empty: the order was refused
 			want = "pending creation, reserved reserved, hold held"
 		}
 		end := "pending"
@@ -118,7 +118,8 @@ func (w *world) judgePurchases(all []*basket) {
 	}
 }
 
-// orderRows are the orders of buyers in the database, with their parts, as text by number. Parts without an order too.
+// orderRows returns the buyers' orders in the database, with their parts, as text by number. It includes parts without
+// an order.
 func (w *world) orderRows() map[string]string {
 	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(), `
 		select no, concat_ws(', ', (select state || ' ' || cause from machine_instances where key = no),

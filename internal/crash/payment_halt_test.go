@@ -19,14 +19,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// halt kills a server at one point of a story. A point is armed before a step of the story, so that it strikes at the
-// first commit, call or notice after that.
+// halt kills a server at one point of a story. It is armed before a step of the story, and takes effect at the next
+// matching commit, call or notice.
 type halt struct {
 	name, story, before string
 	arm                 func(*stage)
 }
 
-// stage is one story on a shop that others use before and after it.
+// stage runs one story. All stories share a shop, one after the other.
 type stage struct {
 	*trip
 	out    string // number of the payment
@@ -41,7 +41,7 @@ const (
 	paid      = "paid"      // order, pay, await, refund
 	polled    = "polled"    // the same, and the gateway does not call back
 	cancelled = "cancelled" // order, pay, cancel
-	expired   = "expired"   // order, pay, and the time is over
+	expired   = "expired"   // order, pay, let the order expire
 )
 
 var halts = []halt{
@@ -76,7 +76,7 @@ var halts = []halt{
 	{"the payment is closed before its submission arrives", cancelled, "pay", meanwhile(false, (*stage).closeNow)},
 }
 
-// kill kills a server, once in a story. It is started again.
+// kill kills a server, once in a story. The server is restarted.
 func (g *stage) kill(n int) (killed bool) {
 	g.once.Do(func() {
 		g.shop.servers[n].kill()
@@ -87,7 +87,7 @@ func (g *stage) kill(n int) (killed bool) {
 	return killed
 }
 
-// commits kills at the next commit of the story.
+// commits kills the server at its next commit for the story.
 func commits(at cutAt) func(*stage) {
 	return func(g *stage) {
 		for n, l := range g.shop.lines {
@@ -96,8 +96,8 @@ func commits(at cutAt) func(*stage) {
 	}
 }
 
-// asks kills the server that makes a call at the gateway: before the call arrives, or after, when its answer is lost.
-// With next, the call goes well, and that is armed.
+// asks kills the server that makes a call at the gateway: before the call arrives, or after, so that the answer is
+// lost. If next is set, the call succeeds instead, and arms next.
 func asks(call string, after bool, next func(*stage)) func(*stage) {
 	return func(g *stage) {
 		for n, gate := range g.shop.gates {
@@ -111,7 +111,8 @@ func asks(call string, after bool, next func(*stage)) func(*stage) {
 	}
 }
 
-// hears kills the server that gets a notice: before or after.
+// hears kills the server that a callback is sent to: before the callback arrives, or after, so that the response is
+// lost. If next is set, the callback succeeds instead, and arms next.
 func hears(kind string, after bool, next func(*stage)) func(*stage) {
 	return func(g *stage) {
 		hook := g.hook(0, "/pay/callbacks/standard", kind, next)
@@ -137,7 +138,7 @@ func (g *stage) hook(n int, path, kind string, next func(*stage)) func(string, [
 	}
 }
 
-// meanwhile does something while the submission is on its way to the gateway, or its answer is on its way back.
+// meanwhile calls do while the submission is on its way to the gateway, or its answer is on its way back.
 func meanwhile(after bool, do func(*stage)) func(*stage) {
 	return func(g *stage) {
 		for _, gate := range g.shop.gates {
@@ -158,25 +159,25 @@ func meanwhile(after bool, do func(*stage)) func(*stage) {
 
 func (g *stage) cancelNow() { g.cancel() }
 
-// closeNow cancels the order, and waits until its payment is closed: the gateway did not know it.
+// closeNow cancels the order, and waits until its payment, which the gateway does not know yet, is closed.
 func (g *stage) closeNow() {
 	g.cancel()
 	g.shop.until("closed", func() bool { return g.state() == "closed" })
 }
 
-// state is that of the payment.
+// state returns the state of the payment.
 func (g *stage) state() string {
 	return query[string](g.shop.world, g.shop.db, `select coalesce((select state from machine_instances where machine = 'payment' and key = $1), '')`, g.out)
 }
 
-// step arms the halt if it is to strike in this step.
+// step arms the halt if it belongs to this step.
 func (g *stage) step(name string) {
 	if g.halt != nil && g.halt.before == name {
 		g.halt.arm(g)
 	}
 }
 
-// play tells a story to its end.
+// play runs a story to its end.
 func (g *stage) play(story string) {
 	s := g.shop
 	f := fate{"payer": "pay", "after": "50ms"}
@@ -216,7 +217,7 @@ func (g *stage) play(story string) {
 	}
 }
 
-// patiently waits for a condition. After a moment, time passes faster for calls.
+// patiently waits for a condition. After 300 ms it makes calls at gateways due early.
 func (g *stage) patiently(what string, done func() bool) bool {
 	g.shop.t.Helper()
 	for begun := time.Now(); !done(); <-time.After(50 * time.Millisecond) {
@@ -230,7 +231,7 @@ func (g *stage) patiently(what string, done func() bool) bool {
 	return true
 }
 
-// end describes how the story ended: in the database, and at the gateway.
+// end describes the final state: in the database, and at the gateway.
 func (g *stage) end() string {
 	text := query[string](g.shop.world, g.shop.db, `select concat_ws(', ',
 		(select 'order ' || state || ' ' || cause || ' ' || revision from machine_instances where machine = 'order' and key = $1),
@@ -253,8 +254,8 @@ func (g *stage) end() string {
 	return strings.NewReplacer(g.out, "PAYMENT", g.name, "ORDER").Replace(text)
 }
 
-// stage tells a story, and restarts what is killed. It returns the end, once that is the wanted one, or does not
-// change.
+// stage runs a story, and restarts killed servers. It returns the final state, as soon as it is the wanted one or after
+// a timeout.
 func (s *shop) stage(name, story string, h *halt, want string) (end string, hit bool) {
 	g := &stage{trip: &trip{&visit{w: s.world, name: name, facts: map[string]string{}, outcomes: map[string]int{}}, s,
 		0, "standard", "CNY"},
@@ -283,8 +284,8 @@ func (s *shop) stage(name, story string, h *halt, want string) (end string, hit 
 	return end, g.hit.Load()
 }
 
-// TestAPaymentEndsTheSameWhereverAServerIsKilled kills a server at each point between two commits, calls or notices of
-// the way from a form to a refunded payment, or a closed one.
+// TestAPaymentEndsTheSameWhereverAServerIsKilled kills a server at each point between two commits, calls or notices,
+// from the submission of a form until the payment is refunded or closed.
 func TestAPaymentEndsTheSameWhereverAServerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, &pgtest.Durable{DB: pgtest.New(t)})

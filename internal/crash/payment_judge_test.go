@@ -16,21 +16,21 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// hurry makes the calls at gateways due, as if time had passed: the waits between questions, and the leases of killed
-// servers that are older than some seconds.
+// hurry makes the calls at gateways due, as if their waits were over. It also ends leases that are older than some
+// seconds, such as those of killed servers.
 func (s *shop) hurry(lease float64) {
 	query[int](s.world, s.db, `with u as (update payment_calls set next_call_at = least(next_call_at, now()), lease_expires_at =
 			case when lease_expires_at < now() + make_interval(secs => 90 - $1::float8) then now() else lease_expires_at end
 		where call <> 'flag' returning 1) select count(*)::integer from u`, lease)
 }
 
-// atRest tells what is left to do: calls, timers, and orders that can still be paid.
+// atRest selects the remaining work: calls, timers, and orders that can still be paid.
 const atRest = `select concat_ws(', ',
 	(select 'calls ' || string_agg(concat_ws(' ', call, number, last_code), ', ') from payment_calls where call <> 'flag'),
 	(select 'timers ' || string_agg(machine || ' ' || key, ', ') from machine_instances where timer_at <= now()),
 	(select 'orders ' || string_agg(key, ', ') from machine_instances where state in ('awaiting_payment', 'pending')))`
 
-// rest waits until every payment and every order has ended. Orders without a payer are cancelled.
+// rest waits until every payment and every order has ended. It cancels the orders that no payer paid.
 func (s *shop) rest() {
 	begun := time.Now()
 	s.settleDown("every payer is done and heard", func() bool { return s.unheard() == "" })
@@ -39,7 +39,8 @@ func (s *shop) rest() {
 	s.t.Logf("at rest after %v", time.Since(begun))
 }
 
-// settleDown waits for a condition, while notices that are held are released, and time passes faster for calls.
+// settleDown waits for a condition. Meanwhile it has the simulator release held notices, and makes calls at gateways
+// due early.
 func (s *shop) settleDown(what string, done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; <-time.After(300 * time.Millisecond) {
@@ -55,7 +56,7 @@ func (s *shop) settleDown(what string, done func() bool) {
 	}
 }
 
-// unheard names transactions at gateways whose payments the servers still ask for.
+// unheard names payments that have a transaction at the gateway, and are still open in the database.
 func (s *shop) unheard() string {
 	open := map[string]string{}
 	for number, state := range s.pairs(`select key, state from machine_instances where machine = 'payment' and state in ('created', 'submitted', 'declined')`) {
@@ -90,14 +91,14 @@ func (w *world) pairs(sql string) map[string]string {
 func (s *shop) cancelRest() {
 	for no := range s.pairs("select key, state from machine_instances where state in ('awaiting_payment', 'pending')") {
 		v := &visit{w: s.world, name: "rest-" + no, outcomes: map[string]int{}}
-		// or its time is over
+		// refused if the order has expired meanwhile
 		ask(v, func(ctx context.Context, c *client.Client) (*orderv1.CancelOrderResponse, error) {
 			return c.Orders.CancelOrder(ctx, &orderv1.CancelOrderRequest{OrderNo: no})
 		})
 	}
 }
 
-// judgeTrips compares the database with itself, with what buyers were told, and with the books of the gateways.
+// judgeTrips checks that the database is consistent, and compares it with the buyers' answers and the gateways' books.
 func (s *shop) judgeTrips(all []*trip) {
 	s.empty("orders", ordersAsTheyEnd)
 	s.empty("money", moneyHasAPlace)
@@ -133,8 +134,8 @@ func (s *shop) empty(about, sql string) {
 	}
 }
 
-// ordersAsTheyEnd: a paid order has one payment, and has bought its parts; an order that ended unpaid has none, and has
-// given all back.
+// ordersAsTheyEnd selects violations: a paid order has one succeeded payment, and its parts are sold, captured and
+// used; an order that ended unpaid has none, and its parts are free again.
 const ordersAsTheyEnd = `
 	select format('%s is %s, payments %s, units %s, hold %s, coupon %s, refunded %s of %s', order_no, state, payments, units, hold, coupon, refunded,
 		paid) as problem
@@ -163,7 +164,7 @@ const ordersAsTheyEnd = `
 		else state not in ('cancelled', 'expired') or succeeded <> 0 or units not in ('cancelled', 'expired')
 			or holds and hold not in ('released', 'expired') or has_coupon and coupon <> 'claimed' end`
 
-// moneyHasAPlace: all money that came pays an order, or has one flag, and what pays is the amount that was due.
+// moneyHasAPlace selects violations: each transaction either pays its order, with the amount due, or has one open flag.
 const moneyHasAPlace = `
 	select format('%s %s of %s: pays %s orders and has %s flags', t.gateway, t.transaction_id, t.out_trade_no, x.pays, x.flags) as problem
 	from payment_transactions t
@@ -177,8 +178,9 @@ const moneyHasAPlace = `
 	union all
 	select format('flag %s of %s %s', kind, gateway, transaction_id) from payment_flags where kind in ('unknown_refund', 'refund_returned', 'unknown_number', 'order_refused')`
 
-// accountsMatch: the account at a gateway has what came and was not given back, suspense what is flagged, the wallet
-// what orders did not take, and the shop the rest.
+// accountsMatch selects violations: a gateway's account has its transactions less refunds, suspense the flagged
+// amounts, the wallet its initial balance less its parts of paid orders, and the shop the amounts of paid orders less
+// refunds.
 const accountsMatch = `
 	select format('%s %s: %s, not %s', a.code, a.asset, a.balance, w.want) as problem
 	from ledger_accounts a
@@ -196,7 +198,8 @@ const accountsMatch = `
 				where p.order_no = o.order_no) t on true where o.asset = a.asset) end as want) w
 	where (a.code like 'at:%' or a.code like 'lost:%' or a.code in ('wallet', 'shop')) and (a.balance <> w.want or a.held <> 0)`
 
-// refundsMatch: what transactions say is given back is the sum of the refunds that succeeded, and none is open.
+// refundsMatch selects violations: the refunded amount of a transaction is the sum of its succeeded refunds, and no
+// refund is open.
 const refundsMatch = `
 	select format('%s %s: refunding %s, refunded %s, refunds %s', t.gateway, t.transaction_id, t.refunding, t.refunded, x.back) as problem
 	from payment_transactions t
@@ -206,8 +209,8 @@ const refundsMatch = `
 	union all
 	select format('refund %s is %s', key, state) from machine_instances where machine = 'refund' and state not in ('succeeded', 'failed')`
 
-// judgeGateways compares with the books of the gateways: each transaction is recorded once, or its payment had ended
-// before and no caller was told of it; a payment was charged once; and what was given back is what succeeded.
+// judgeGateways compares the database with the gateways' books. Each transaction is recorded, unless no notice of its
+// payment was acknowledged. A payment exists once. The amounts given back are those of the succeeded refunds.
 func (s *shop) judgeGateways() {
 	recorded := s.pairs(`select concat_ws(' ', gateway, out_trade_no, transaction_id), concat_ws(' ', currency, amount) from payment_transactions`)
 	payments := s.pairs("select gateway || ' ' || out_trade_no, order_no from payment_payments")

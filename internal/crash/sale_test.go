@@ -28,21 +28,21 @@ import (
 var onSale = map[string]int64{"lasting": 30, "fleeting": 6, "gift": 25}
 
 const (
-	guests  = 90 // each is a buyer for whom several callers ask
+	guests  = 90 // buyers, for each of whom several callers grab
 	printed = 40 // coupons to claim
 )
 
-// visit is what one caller does for a buyer: it grabs, and pays, cancels or uses the things that it gets.
+// visit is one caller's session for a buyer: it grabs or claims, and pays or cancels its orders, or uses its coupon.
 type visit struct {
 	w           *world
 	name, buyer string
 	steps       []*step
-	facts       map[string]string // things that it was told, by what they are about
-	names       []string          // orders and coupons that it was told of without having won them
+	facts       map[string]string // in answers, by their subject
+	names       []string          // winners named by answers "already"
 	outcomes    map[string]int
 }
 
-// answered is the response of a step. One without `existed` has to be the same in a repeat.
+// answered adapts any response to existing. A response without a field existed must be the same in a repeat.
 type answered struct{ proto.Message }
 
 func (a answered) GetExisted() bool {
@@ -82,7 +82,7 @@ func (v *visit) count(outcome string) {
 	v.w.outcomes.of[outcome]++
 }
 
-// unseen is an outcome that no visitor has had yet, or not often enough; empty: there is none.
+// unseen returns an outcome that has not occurred yet, or not often enough; empty: none.
 func (w *world) unseen() string {
 	w.outcomes.Lock()
 	defer w.outcomes.Unlock()
@@ -112,7 +112,7 @@ func (w *world) finish(s *step) bool {
 	return true
 }
 
-// note records a fact of which there is one.
+// note records a fact that may not change during the visit.
 func (v *visit) note(about, fact string) {
 	if v.facts[about] != "" {
 		v.w.t.Errorf("%s: %s was %s before, and is %s", v.name, about, v.facts[about], fact)
@@ -179,7 +179,7 @@ func (v *visit) many() {
 	res, ok := ask(v, func(ctx context.Context, c *client.Client) (*salev1.GrabManyResponse, error) {
 		res, err := c.Sales.GrabMany(ctx, r)
 		for _, x := range res.GetResults() {
-			if x.GetError() != nil { // such as that of a batch that a kill interrupted: the same key grabs the rest
+			if x.GetError() != nil { // such as a batch interrupted by a kill: a retry with the same key grabs the rest
 				err = errors.Join(err, errors.New(x.GetError().GetReason()))
 			}
 		}
@@ -215,7 +215,7 @@ func (v *visit) settle(no, to string) {
 	}
 }
 
-// coupon uses a coupon at a till, or for an order, which may be cancelled. Others may be told of it, and use it too.
+// coupon redeems a coupon, or uses it for an order, which may be cancelled. Other visits of the same buyer may try too.
 func (v *visit) coupon(code string) {
 	if code == "" {
 		return
@@ -329,7 +329,7 @@ func TestGrabsAndCouponsHappenOnceDespiteKills(t *testing.T) {
 	w.judgeVisits(all)
 }
 
-// judgeVisits compares all that callers were told with the database.
+// judgeVisits compares all answers with the database.
 func (w *world) judgeVisits(all []*visit) {
 	w.until("recorded", func() bool { // by the scheduler
 		return query[bool](w, w.db, "select count(*) = 0 from machine_instances where timer_at <= now()")
@@ -366,8 +366,8 @@ func (w *world) judgeVisits(all []*visit) {
 	w.t.Logf("%d facts, %v", len(facts), w.outcomes.of)
 }
 
-// facts are what callers have to have been told: who won, how orders ended that did not time out, and who has and used
-// coupons.
+// facts returns the facts that answers must have contained: winners, ends of orders that did not time out, and owners
+// and uses of coupons.
 func (w *world) facts() map[string]string {
 	found := map[string]string{}
 	for _, fact := range query[[]string](w, w.db, `select array_agg(fact) from (

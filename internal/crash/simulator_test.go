@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// simulator is a restartable process that is all payment gateways.
+// simulator is a restartable process that simulates all payment gateways.
 type simulator struct {
 	t           *testing.T
 	binary, dir string
@@ -40,7 +40,7 @@ func startSimulator(t *testing.T, notify string) *simulator {
 	return s
 }
 
-// start starts the process, after the first time on the same address, and waits until it serves.
+// start starts the process, again on the same address if it ran before, and waits until it serves.
 func (s *simulator) start() {
 	address := strings.TrimPrefix(s.url, "http://")
 	if address == "" {
@@ -191,15 +191,15 @@ func (s *simulator) charges() (all []charge) {
 	return all
 }
 
-// takings are sums of a gateway in one currency.
+// takings are the totals of a gateway in one currency.
 type takings struct {
 	Taken      string `json:"taken"`
 	GivenBack  string `json:"given_back"`
 	GivingBack string `json:"giving_back"`
 }
 
-// passage is a proxy of HTTP calls between a gateway and a server, in one direction. Its hooks see a call before it is
-// passed, and its answer. If one returns false, the connection breaks.
+// passage is an HTTP proxy between gateways and servers, in one direction. Its hooks run before a call is forwarded and
+// after the answer arrived. If a hook returns false, the client's connection breaks.
 type passage struct {
 	*httptest.Server
 	to func() (base string)

@@ -21,14 +21,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// units are stocked of each item: fewer than the callers want.
+// units is the stock of each item: less than the callers want.
 const units = 60
 
 var items = map[string]int32{"plain": 1, "spread": 10} // with their segments
 
-// basket is an order in stock and as an instance of a machine, and the use of a coupon that other baskets want too.
-// Its steps come one after the other, each repeated under its key until its outcome is known. The first one that is
-// refused ends it.
+// basket is a purchase: a reservation, an instance of a machine, and the use of a coupon that other baskets compete
+// for. Its steps run one after the other, each retried under its key until its outcome is known. A refused step ends
+// the basket.
 type basket struct {
 	name, item string
 	number     string // of the reservation
@@ -38,7 +38,7 @@ type basket struct {
 	steps      []*step
 }
 
-// step is one call. After it the reservation and the instance are in these states, if it changes them.
+// step is one call. reservation and instance are their states after the step; empty: unchanged.
 type step struct {
 	key                   string
 	reservation, instance string
@@ -48,7 +48,7 @@ type step struct {
 
 type call func(context.Context, *client.Client) (existing, error)
 
-// existing is the response of a call under a number: that of a repeat says so.
+// existing is a response that reports whether the call repeats an earlier one with the same number.
 type existing interface {
 	proto.Message
 	GetExisted() bool
@@ -67,7 +67,7 @@ func newBasket(n, i int) *basket {
 	}
 	open, paid := b.create("order", name), b.move("order", name, "paid")
 	switch i % 6 {
-	case 0: // together
+	case 0: // all in one Execute
 		add("sold", "paid", func(ctx context.Context, c *client.Client) (existing, error) {
 			r, err := c.Execute(ctx, client.Operation{Request: b.deduct(0)},
 				client.Operation{Request: b.createRequest("order", name)},
@@ -154,14 +154,15 @@ func (b *basket) move(machine, key, to string) call {
 	}
 }
 
-// take tries a step once, on any server, and records a definite answer. Another answer than the first is an error.
+// take tries a step once, on any server, and records a definite answer. An answer that differs from the first fails the
+// test.
 func (w *world) take(s *step) (told bool) {
 	ctx, cancel := context.WithTimeout(client.WithKey(context.Background(), s.key), 2*time.Second)
 	defer cancel()
 	c := w.once()
 	defer c.Close()
 	response, err := s.call(ctx, c)
-	answer, refused := "existed", "" // such an answer is not recorded: the instance may move on
+	answer, refused := "existed", "" // without the content, which shows the current state
 	if err == nil && !response.GetExisted() {
 		answer = fmt.Sprint(response)
 	}
@@ -281,8 +282,8 @@ func TestSalesAndMovesHappenOnceDespiteKills(t *testing.T) {
 	w.judgePurchases(slices.Concat(done[callers:]...))
 }
 
-// repeat gets an answer for the open step of a basket, and for each other one again: under its key the first answer,
-// and without it, by the numbers in the request, a repeat.
+// repeat retries every step of a basket under its key: the answer must be the first one, if there was one. It then
+// calls each successful step without its key: the response must report a repeat, by the numbers in the request.
 func (w *world) repeat(b *basket) {
 	for _, s := range b.steps {
 		for end := time.Now().Add(patience); !w.take(s); {
@@ -359,7 +360,7 @@ func (w *world) judgeBaskets(all []*basket) {
 	}
 }
 
-// shopRows are reservations, instances and items of the database, but those of orders, as text by name.
+// shopRows returns reservations, instances and items in the database as text by name, without the rows of orders.
 func (w *world) shopRows() map[string]string {
 	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(), `
 		select 'reservation ' || reservation_no, concat_ws(' ', item, quantity, state) from stock_reservations where item <> 'ordered'

@@ -24,8 +24,7 @@ type form struct {
 	made  string // biz_no of the acknowledged transfer
 }
 
-// TestAFormIsSubmittedOnceDespiteKills repeatedly kills both servers and Postgres while forms are
-// submitted.
+// TestAFormIsSubmittedOnceDespiteKills repeatedly kills both servers and Postgres while forms are submitted.
 func TestAFormIsSubmittedOnceDespiteKills(t *testing.T) {
 	t.Parallel()
 	w := &world{t: t, db: pgtest.NewDurable(t)}
