@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
-// A payment of an order that has ended is closed, whatever the gateway says of it before, and also if it was created in
-// the batch that ended the order.
+// A payment of an ended order is closed, despite later notices that it is pending or declined, and even if the batch
+// that ended the order created it.
 func TestPaymentsOfEndedOrdersAreClosed(t *testing.T) {
 	t.Parallel()
 	d := newPlans(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Put creates or changes a gateway named with WantPut. It returns false if the gateway is like this already.
+// Put creates or changes a gateway named with WantPut. It returns false if nothing changes.
 func (tx *Tx) Put(r *GatewayRow, c commit.Caller, g Gateway) bool {
 	if r.Exists && r.Value == g {
 		return false
@@ -26,7 +26,7 @@ func (tx *Tx) Create(r *Row, p Payment) *Payment {
 	return v
 }
 
-// Change returns what changes of a payment, for modification.
+// Change returns the mutable fields of a payment, for modification.
 func (tx *Tx) Change(r *Row) *Progress { return &tx.Payments.Change(r).Progress }
 
 // Record stores a notice with its verdict, under a new id.
@@ -36,11 +36,11 @@ func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID str
 	return id
 }
 
-// AddName gives a notice that is recorded, or was before, another name, in a row that does not exist.
+// AddName records another name of a notice, which this batch or an earlier one has recorded. The row must not exist.
 func (tx *Tx) AddName(r *NoticeRow, id int64) { *tx.Notices.Change(r) = Recorded{ID: id} }
 
-// RecordTransaction records money that came. Later commands of the batch do not see what the gateway gave back of it
-// before: that is read with the transaction.
+// RecordTransaction records a transaction. Later commands of the batch see no ExtraRefunded from before: it is loaded
+// only with stored transactions.
 func (tx *Tx) RecordTransaction(r *TransactionRow, t Transaction) { *tx.Transactions.Change(r) = t }
 
 // CreateRefund records a refund, in a row that does not exist.
@@ -82,8 +82,8 @@ func (tx *Tx) CallRefund(k RefundKey, gateway string, kind CallKind, after time.
 		kind: kind, at: tx.Now.Add(after)})
 }
 
-// Lease leases the call that was scheduled last to the caller of the command, who makes it after the commit. 0: a
-// worker makes it, and nil is returned.
+// Lease leases the call that was scheduled last to the caller of the command, which makes the call after the commit.
+// With a lease of 0 a worker makes the call, and Lease returns nil.
 func (tx *Tx) Lease(d time.Duration) *Leased {
 	if d == 0 {
 		return nil
@@ -98,8 +98,8 @@ func (tx *Tx) EndCalls(k Key) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo})
 }
 
-// EndFlagUnknown deletes the scheduled flagging of a payment's money, unless this batch records another unmatched
-// notice. A call that was scheduled since stays.
+// EndFlagUnknown deletes the scheduled FlagUnknown of a payment, unless this batch records another notice without a
+// payment. A call that this batch has scheduled remains.
 func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.Notices.Fresh(), func(r *NoticeRow) bool {
@@ -117,7 +117,6 @@ func (tx *Tx) EndRefundCalls(k RefundKey) {
 	tx.calls = append(tx.calls, dueCall{tenant: k.Tenant, subject: OfRefund, number: k.RefundNo})
 }
 
-// CloseAll asks the gateways to close the open payments of an order that ended. The command holds the instance of the
-// order. A payment that the batch decides is not closed, nor one that a later command creates: the order was opened
-// again.
+// CloseAll schedules calls that close the open payments of an ended order. The command holds the instance of the order.
+// It closes no payment that the batch decides, and none that a later command creates after reopening the order.
 func (tx *Tx) CloseAll(k OrderKey) { tx.closes = append(tx.closes, k) }

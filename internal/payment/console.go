@@ -19,8 +19,8 @@ type ConsoleKey struct {
 // ConsoleRefund is a refund that no call requested, for example one made in the console of the gateway.
 type ConsoleRefund struct {
 	Gateway         string
-	RefundNo        string // empty: not stated, as the next one
-	GatewayRefundID string
+	RefundNo        string // empty: not stated
+	GatewayRefundID string // empty: not stated
 	OutTradeNo      string
 	TransactionID   string // empty: not stated, and the payment had none
 	Unit
@@ -28,17 +28,17 @@ type ConsoleRefund struct {
 	Failed    bool       // it gave nothing back, or the money came back
 	NoticedAt time.Time  // of that notice, by the gateway's clock; zero: none stated a time
 	FlagID    int64      // last flag about it; 0: none
-	Reflagged bool       // a command of the batch has changed it
+	Reflagged bool       // a command of the batch has changed the outcome or amount
 }
 
-// Unit is what an amount is in.
+// Unit is the unit of an amount.
 type Unit struct {
 	Currency string // empty: not stated
 	Asset    string // empty: none for the currency
 	Scale    uint8
 }
 
-// GivenBack is what the refund gave back.
+// GivenBack is the amount given back, by the last notice.
 func (r *ConsoleRefund) GivenBack() amount.Int {
 	if r.Failed {
 		return amount.Int{}
@@ -46,8 +46,8 @@ func (r *ConsoleRefund) GivenBack() amount.Int {
 	return r.Amount
 }
 
-// Of is what the refund gave back of a transaction, in its minor units, rounded up. A currency other than that of the
-// transaction cannot be compared with it: 0.
+// Of is the amount given back of a transaction, in its minor units, rounded up. It is 0 if the refund has another
+// currency than the transaction.
 func (r *ConsoleRefund) Of(t *Transaction) amount.Int {
 	if r.Currency != "" && r.Currency != t.Currency {
 		return amount.Int{}
@@ -59,7 +59,7 @@ func compareConsoles(a, b ConsoleKey) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
 }
 
-// AddConsole records a console refund with its first notice, which is recorded.
+// AddConsole records a console refund, whose first notice is already recorded.
 func (tx *Tx) AddConsole(first *NoticeRow, r ConsoleRefund) {
 	tx.Consoles.Add(ConsoleKey{first.Key.Tenant, first.Value.ID}, r)
 }

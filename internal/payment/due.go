@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// DueFlag is a payment that its gateway says is paid, and that was not created in time.
+// DueFlag names a payment that its gateway reported as paid and that was not created in time.
 type DueFlag struct {
 	Key
 	At time.Time
@@ -29,7 +29,7 @@ func DueFlags(ctx context.Context, pool *pgxpool.Pool, after DueFlag, limit int3
 	return due, err
 }
 
-// Leased is a call that a worker has taken.
+// Leased is a call under a lease.
 type Leased struct {
 	Subject  Subject
 	Number   string
@@ -42,7 +42,7 @@ type Leased struct {
 // Queue leases calls to workers. It is safe for concurrent use.
 type Queue struct{ Pool *pgxpool.Pool }
 
-// newFence returns a random number for a lease, which is not 0.
+// newFence returns a random fence for a lease. It is never 0, which means no lease.
 func newFence() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 
 // Take leases calls of a gateway that are due, for a time.
@@ -58,7 +58,7 @@ func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Durati
 	return list, err
 }
 
-// TakeOne leases one call, early also before it is due. ok is false if there is none, or a worker has it.
+// TakeOne leases one call; if early is set, even before it is due. ok is false if there is none, or a worker has it.
 func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration, early bool) (
 	l Leased, ok bool, err error) {
 	fence := newFence()
@@ -79,8 +79,8 @@ func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number str
 		Number: number})
 }
 
-// Again schedules a call again after a wait, unless the payment has been decided meanwhile, or another worker has it.
-// code and text say why the last try had no result; empty: it had one.
+// Again reschedules a call after a wait, unless the payment has been decided meanwhile, or another worker has the call.
+// code and text are the error of the last try; empty: none.
 func (u *Queue) Again(ctx context.Context, l Leased, kind CallKind, wait time.Duration, code, text string) error {
 	ctx = pg.ForTenants(ctx, l.tenant)
 	_, err := q.CallAgain(ctx, pg.Planned{DB: u.Pool}, db.CallAgainParams{TenantID: l.tenant,

@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
 )
 
-// flushCalls closes the payments of orders that ended, and writes the last call that the batch schedules about each
-// payment and refund. A payment that is to be closed keeps that call, unless the batch decides it.
+// flushCalls schedules the close of payments of ended orders, and writes the last call that the batch schedules about
+// each payment and refund. A scheduled close remains, unless the batch decides the payment.
 func (tx *Tx) flushCalls(p *commit.Pipe) {
 	tx.flushCloses(p)
 	calls := slices.Clone(tx.calls)
@@ -22,7 +22,7 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 	var ends db.CallDeleteParams
 	for i, c := range calls {
 		if i+1 < len(calls) && c.sameSubject(calls[i+1]) {
-			continue // the last request of the batch wins
+			continue // the batch's last call wins
 		}
 		if c.kind == "" {
 			ends.Tenants, ends.Subjects = append(ends.Tenants, c.tenant), append(ends.Subjects, string(c.subject))
@@ -64,7 +64,7 @@ func (tx *Tx) ended(c dueCall) bool {
 		slices.Contains(tx.closes[tx.born[k]:], OrderKey{c.tenant, r.Value.OrderNo})
 }
 
-// flushCloses asks the gateways to close the payments that orders had before the batch.
+// flushCloses schedules the close of payments that existed before the batch.
 func (tx *Tx) flushCloses(p *commit.Pipe) {
 	if len(tx.closes) == 0 {
 		return

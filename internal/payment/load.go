@@ -57,7 +57,7 @@ func (tx *Tx) gatewayRows(changed bool) (rows []*GatewayRow, arg db.GatewayLooku
 	return rows, arg
 }
 
-// Lookup reads everything else. It runs after the instances are locked, which guard it.
+// Lookup reads all other rows. The instances that guard them have been locked before.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	tx.lookupGateways(p)
 	tx.lookupPayments(p)

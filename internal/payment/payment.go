@@ -17,17 +17,17 @@ type Key struct {
 // Payment is a stored payment.
 type Payment struct {
 	Key
-	ID      int64 // that of its instance too
+	ID      int64 // also the id of its instance
 	OrderNo string
 	Gateway string
 	PayType string // empty: the gateway's default
-	Attempt int16  // from 1, of one order, gateway and pay type
+	Attempt int16  // from 1, per order, gateway and pay type
 	Asset   string
 	Scale   uint8 // decimals of the asset
 	Amount  amount.Int
 	Payee   string
 	Details
-	ExpiresAt time.Time // zero: the order stays unpaid for ever
+	ExpiresAt time.Time // zero: the order does not expire
 	TokenHash []byte    // of the submit token that the call spent; nil: none
 	Early     bool      // a notice came before the payment was created
 	Messages  []byte    // to send in the commit that pays the order; not read back. Nil: none
@@ -52,7 +52,7 @@ type Progress struct {
 	PaidAt                   time.Time
 	Credential               gateway.Credential // nil: the gateway does not know the payment yet
 	FailureCode, FailureText string             // of the last decline or refusal
-	Decided                  bool               // by a command of the batch: its messages are forgotten
+	Decided                  bool               // by a command of the batch: deletes its messages
 }
 
 // GatewayKey identifies a gateway of a tenant.
@@ -86,7 +86,7 @@ type Transaction struct {
 	Asset      string // empty: none for the currency
 	Scale      uint8  // decimals of the amounts
 	Amount     amount.Int
-	Account    string // to which it was posted; empty: it was not
+	Account    string // to which it was posted; empty: not posted
 	Refunding  amount.Int
 	Refunded   amount.Int // by refunds that have succeeded
 	// ExtraRefunded is the amount given back beyond Refunded, by refunds and console refunds. Nothing limits
@@ -104,7 +104,7 @@ func (t *Transaction) Remaining() amount.Int {
 	return n
 }
 
-// GivenBack is the amount given back: by refunds, and beyond them.
+// GivenBack is the total amount given back: Refunded and ExtraRefunded.
 func (t *Transaction) GivenBack() amount.Int {
 	n, ok := t.Refunded.Add(t.ExtraRefunded)
 	if !ok {
@@ -137,7 +137,7 @@ func (k RefundKey) PayNo() string { return "refund/" + k.RefundNo + "/paid" }
 // Refund is a stored refund of a transaction.
 type Refund struct {
 	RefundKey
-	ID              int64 // that of its instance too
+	ID              int64 // also the id of its instance
 	OutTradeNo      string
 	Gateway         string
 	TransactionID   string
@@ -146,7 +146,7 @@ type Refund struct {
 	Scale           uint8
 	Amount          amount.Int
 	Account         string // on which the money is held; empty: it was not posted
-	MovesOrder      bool   // the order is refunding because of it
+	MovesOrder      bool   // the refund has moved the order to refunding
 	FlagID          int64  // flag whose money it gives back; 0: none
 	Reason          string
 	Principal       string
@@ -155,10 +155,10 @@ type Refund struct {
 	GatewayRefundID string
 	FailureCode     string
 	FailureText     string
-	GivenBack       amount.Int // by the gateway, as it said last; 0: nothing, or not decided
-	Booked          amount.Int // of it, by the ledger; 0: nothing, or its hold could not be captured
-	NoticedAt       time.Time  // of the last notice that said so, by the gateway's clock; zero: none stated a time
-	OutcomeFlagID   int64      // last flag of a difference between GivenBack and the state; 0: none
+	GivenBack       amount.Int // amount that the gateway gave back, by its last notice; 0: none, or not decided
+	Booked          amount.Int // part of GivenBack that is posted; 0: none, or its hold could not be captured
+	NoticedAt       time.Time  // time of the last notice of the outcome, by the gateway's clock; zero: not stated
+	OutcomeFlagID   int64      // last flag about a difference between GivenBack and the state; 0: none
 	Reflagged       bool       // a command of the batch has raised that flag
 }
 
@@ -167,7 +167,7 @@ func (r *Refund) Transaction() TransactionKey {
 	return TransactionKey{r.Tenant, r.Gateway, r.TransactionID}
 }
 
-// FlagKind is why money was flagged.
+// FlagKind is the reason of a flag.
 type FlagKind string
 
 // Kinds of flags.
@@ -183,10 +183,10 @@ const (
 	RefundReturned    FlagKind = "refund_returned"
 )
 
-// OfRefund reports whether the flag is about a refund, and not about a whole transaction.
+// OfRefund reports whether flags of the kind are about refunds, not about whole transactions.
 func (k FlagKind) OfRefund() bool { return k == UnknownRefund || k == RefundReturned }
 
-// Resolution says what was done with flagged money.
+// Resolution is the way in which a flag was resolved.
 type Resolution string
 
 // Resolutions.
@@ -194,7 +194,7 @@ const (
 	Accept   Resolution = "accept"
 	GiveBack Resolution = "refund"
 	WriteOff Resolution = "write_off"
-	// Withdrawn: nothing is left to decide, since the gateway said the contrary. No person decides that.
+	// Withdrawn: a later notice has replaced the flag, so no decision is needed. Callers cannot choose it.
 	Withdrawn Resolution = "withdrawn"
 )
 
@@ -211,20 +211,20 @@ type Flag struct {
 	Gateway       string
 	TransactionID string
 	OutTradeNo    string
-	OrderNo       string // empty: none is known
+	OrderNo       string // empty: unknown
 	Currency      string
 	Asset         string // empty: none for the currency
 	Scale         uint8
 	Amount        amount.Int
 	Account       string // to which the money was posted; empty: not posted
-	AboutRefund   string // whose GivenBack differs from its state; empty: none
+	AboutRefund   string // refund whose GivenBack differs from its state; empty: none
 	AboutConsole  int64  // console refund; 0: none
 	RequestID     string
 	CreatedAt     time.Time
 	Resolved
 }
 
-// TooMuch is the surplus that the gateway gave back, by a flag about a refund; negative: a shortfall.
+// TooMuch is the surplus given back, for a flag about a refund; negative: a shortfall.
 func (f *Flag) TooMuch() amount.Int {
 	if f.Kind == RefundReturned {
 		return f.Amount.Neg()
@@ -251,10 +251,10 @@ const (
 	VerdictApplied Verdict = "applied" // it took effect
 	VerdictKnown   Verdict = "known"   // it changed nothing
 	VerdictFlagged Verdict = "flagged"
-	VerdictUnknown Verdict = "unknown" // no payment is known by it yet
+	VerdictUnknown Verdict = "unknown" // its payment does not exist yet
 )
 
-// MaxUnknown bounds the notices that a batch reads of a payment, of those that came before the payment.
+// MaxUnknown limits the notices that are read together of those that came before their payment.
 const MaxUnknown = 20
 
 // NoticeKey identifies a notice by the gateway's own id.
@@ -264,7 +264,7 @@ type NoticeKey struct {
 	ID      string
 }
 
-// RefundName is a second name of notices about a refund: by the gateway's id of it, or by another name of the refund.
+// RefundName is an additional name of notices about a refund: name is the gateway's refund id or another alias.
 func RefundName(k GatewayKey, name string) NoticeKey {
 	return NoticeKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
 }
@@ -282,12 +282,12 @@ type Received struct {
 type Recorded struct {
 	ID       int64
 	Verdict  Verdict
-	received *Received // of one that the batch records
+	received *Received // of a notice that the batch records; nil: recorded before
 	detail   string
 	request  string
 }
 
-// CallKind is a call that is due at a gateway.
+// CallKind is a kind of call at a gateway.
 type CallKind string
 
 // Calls.
@@ -295,12 +295,11 @@ const (
 	Submit CallKind = "submit"
 	Query  CallKind = "query"
 	Close  CallKind = "close"
-	// FlagUnknown is not a call at the gateway: the scheduler flags the money of a payment that was not created in
-	// time.
+	// FlagUnknown is no call at the gateway: the scheduler flags the money of a payment that was not created in time.
 	FlagUnknown CallKind = "flag"
 )
 
-// Subject is what a call is about.
+// Subject is the kind of object that a call is about.
 type Subject string
 
 // Subjects of calls.

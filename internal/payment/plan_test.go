@@ -119,7 +119,7 @@ func told(k gateway.Kind, no, n string) flow.Command {
 	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }
 
-// console tells of a console refund.
+// console applies a notice about a console refund.
 func console(k gateway.Kind, no string) flow.Command {
 	s := payment.Received{Asset: "CNY", Body: []byte("{}"),
 		Notice: gateway.Notice{ID: string(k) + no, Kind: k, OutTradeNo: no,
@@ -373,7 +373,7 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 				100},
 			"notices of": {func() int { l, _, err := r.Notices(ctx, 1, "b777", 10, ""); check(err); return len(l) }, 2,
 				60},
-			// sorted without statistics
+			// Without statistics, the plan sorts.
 			"flags": {func() int { l, _, err := r.Flags(ctx, 1, "", 10, ""); check(err); return len(l) }, 10, 500},
 			"open flags": {func() int { l, _, err := r.Flags(ctx, 1, "open", 10, ""); check(err); return len(l) }, 10,
 				100},
@@ -402,7 +402,7 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 				return n
 			}, 4, 300}, // the order's refund with its hold, and a notice of the console with its flag
 		} {
-			if rows := c.read(); rows != c.rows { // reads the catalog
+			if rows := c.read(); rows != c.rows { // the first read also reads the catalog
 				t.Errorf("%s: %d rows", what, rows)
 			}
 			if n := d.blocks(func() { c.read() }); n > c.most {

@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// State is the state of a payment or refund: what its instance says.
+// State is the state of the instance of a payment or refund.
 type State struct {
 	State     string
 	Revision  int64
@@ -28,7 +28,7 @@ type View struct {
 	Payment
 	State
 	Refunding, Refunded amount.Int
-	// Lease of the first call at the gateway, of a payment just created by a caller that makes the call itself.
+	// Lease is the lease of the first call at the gateway, if the creator of the payment makes the call itself.
 	Lease *Leased
 }
 
@@ -45,12 +45,12 @@ type NamedGateway struct {
 	Gateway
 }
 
-// NoticeView is a notice as it was kept.
+// NoticeView is a stored notice.
 type NoticeView struct {
 	ID      int64
 	Gateway string
 	Received
-	Amount     string // as it was read
+	Amount     string // as stored; it hides Received.Amount
 	Verdict    Verdict
 	Detail     string
 	RequestID  string
@@ -201,8 +201,8 @@ func (r *Reader) Gateways(ctx context.Context, tenant int32, size int, token str
 		})
 }
 
-// NumberOf returns the number of the payment that a refund or a transaction belongs to, or "": some notices name only
-// those. gatewayRefundID is the gateway's id of the refund.
+// NumberOf returns the number of the payment of a refund or transaction, or "" if it is unknown: some notices name only
+// the refund or the transaction. gatewayRefundID is the gateway's id of the refund.
 func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, gatewayRefundID, transactionID string) (string,
 	error) {
 	if refundNo != "" {
@@ -226,7 +226,7 @@ func (r *Reader) NumberOf(ctx context.Context, k GatewayKey, refundNo, gatewayRe
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return row.OutTradeNo, err
 	}
-	number, err := q.PaymentOfTransaction(ctx, pg.Planned{DB: r.pool}, // its money is not here yet
+	number, err := q.PaymentOfTransaction(ctx, pg.Planned{DB: r.pool}, // the transaction is not recorded yet
 		db.PaymentOfTransactionParams{TenantID: k.Tenant, Gateway: k.Gateway, TransactionID: transactionID})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil

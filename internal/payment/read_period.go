@@ -16,7 +16,7 @@ import (
 type TransactionView struct {
 	TransactionKey
 	Transaction
-	PaidAt     time.Time // by the gateway's clock; zero: not said
+	PaidAt     time.Time // by the gateway's clock; zero: not stated
 	RecordedAt time.Time
 }
 

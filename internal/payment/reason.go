@@ -11,7 +11,7 @@ var (
 		Doc:  "There is no payment with this out_trade_no."})
 	ExistsDifferent = fault.Define(fault.Reason{Name: "PAYMENT_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The order has an open payment with this gateway and pay type, under another out_trade_no: the metadata has it. It has to be closed first, or used."})
+		Doc: "The order has an open payment with this gateway and pay type, under another out_trade_no: the metadata has it. Close that payment first, or use it."})
 	NumberTaken = fault.Define(fault.Reason{Name: "OUT_TRADE_NO_TAKEN", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "Another payment has this out_trade_no. Choose another one."})
@@ -29,10 +29,10 @@ var (
 		Doc: "The gateway did not answer in time, or refused the call: the metadata has the code. The state of the payment is unchanged."})
 	Forged = fault.Define(fault.Reason{Name: "CALLBACK_FORGED", Class: fault.BadRequest, Code: fault.PermissionDenied,
 		Step: fault.Fix,
-		Doc:  "The callback has no valid signature of the gateway, or is too old. Nothing was kept of it."})
+		Doc:  "The callback has no valid signature of the gateway, or is too old. It was not stored."})
 	Unreadable = fault.Define(fault.Reason{Name: "CALLBACK_UNREADABLE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The callback is signed by the gateway, but it is not in its format."})
+		Doc: "The callback is signed by the gateway, but not in the gateway's format."})
 	RefundNotFound = fault.Define(fault.Reason{Name: "REFUND_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no refund with this refund_no."})

@@ -29,7 +29,7 @@ type Tx struct {
 	writer   map[GatewayKey]commit.Caller // of a changed gateway
 	calls    []dueCall
 	closes   []OrderKey
-	born     map[Key]int // closes that the batch had asked for when it created a payment
+	born     map[Key]int // by payment that the batch creates: the length of closes at that time
 	marks    struct{ calls, closes int }
 }
 
@@ -46,7 +46,7 @@ type (
 	GatewayRow     = commit.Row[GatewayKey, Gateway]
 )
 
-// messagesOf looks for the messages of a payment.
+// messagesOf is a request for the messages of a payment.
 type messagesOf struct {
 	key   Key
 	found func(messages []byte)
@@ -79,7 +79,7 @@ type dueCall struct {
 	number  string
 	gateway string
 	kind    CallKind
-	only    CallKind // the one that it ends; empty: any
+	only    CallKind // the kind of call to end; empty: any
 	at      time.Time
 	fence   int64 // of a lease; 0: none
 	until   time.Time
@@ -172,7 +172,7 @@ func (tx *Tx) WantMoney(k Key) {
 // HasMoney reports whether the money of a payment is named.
 func (tx *Tx) HasMoney(k Key) bool { _, ok := tx.moneyOf[k]; return ok }
 
-// Money returns the transactions of a payment whose money is named, the first first.
+// Money returns the transactions of a payment whose money is named, the oldest first.
 func (tx *Tx) Money(k Key) (rows []*TransactionRow) {
 	for _, t := range tx.moneyOf[k] {
 		rows = append(rows, tx.Transactions.Wanted(t))
@@ -247,7 +247,7 @@ func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
 	return tx.Gateways.Want(k)
 }
 
-// Latch owns all named rows, but for gateways that are only read: all payments of a gateway would wait for each other.
+// Latch owns all named rows except gateways that are only read: owning these would serialize a gateway's payments.
 func (tx *Tx) Latch(l *commit.Latches) {
 	tx.Payments.Latch(l)
 	tx.Refunds.Latch(l)
@@ -260,8 +260,8 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	}
 }
 
-// CanOverlap is true for batches that only read gateways. Everything else is locked, guarded by instances, which are
-// locked, or a name.
+// CanOverlap is true unless the batch changes gateways. All other rows are protected by locks, by locked instances, or
+// by unique names.
 func (tx *Tx) CanOverlap() bool { return len(tx.puts) == 0 }
 
 // Mark sets the point to which Undo reverts.

@@ -24,8 +24,8 @@ type accounts struct {
 // maxAccounts bounds the memory.
 const maxAccounts = 10_000
 
-// checkAccounts refuses a payment whose money could not be posted, before its payer pays: its payee, or the clearing
-// account of its gateway, does not exist.
+// checkAccounts refuses a payment, before its payer pays, if its money could not be posted: the payee or the clearing
+// account of its gateway does not exist.
 func (d *Dispatcher) checkAccounts(ctx context.Context, p *payment.Payment) error {
 	codes := []string{p.Payee}
 	if g, ok := d.KnownGateway(payment.GatewayKey{Tenant: p.Tenant, Gateway: p.Gateway}); ok {

@@ -16,7 +16,7 @@ import (
 // payment; nil: run loads it. limit bounds the requests. It returns the payment if the call has submitted it.
 func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View,
 	limit time.Duration) (*payment.View, error) {
-	ctx = context.WithoutCancel(ctx) // a call that has begun ends, so that its outcome is recorded
+	ctx = context.WithoutCancel(ctx) // complete a call that has begun, so that its outcome is recorded
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if l.Kind == payment.Query && l.Subject == payment.OfPayment {
@@ -50,7 +50,7 @@ func (d *Dispatcher) run(ctx context.Context, g *gateway.Configured, l payment.L
 }
 
 // applyWaiting applies the notices that came before their payment was created, and reports whether there were any. The
-// gateway may not say again that it is paid, and a query may lag behind what it has said.
+// gateway may not repeat them, and its answers to queries may lag behind.
 func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l payment.Leased) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, recordWithin)
 	defer cancel()
@@ -72,7 +72,7 @@ func (d *Dispatcher) reschedule(ctx context.Context, l payment.Leased, kind paym
 	return d.Queue.Again(ctx, l, kind, wait, code, text)
 }
 
-// again is the call that follows one with an answer that decided nothing.
+// again returns the kind of the next call, after a call whose answer decided nothing.
 func again(k payment.CallKind) payment.CallKind {
 	if k == payment.Submit {
 		return payment.Query
@@ -80,7 +80,7 @@ func again(k payment.CallKind) payment.CallKind {
 	return k
 }
 
-// call makes a call, and returns what the gateway said.
+// call makes a call, and returns the gateway's answer.
 func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.Leased, v *payment.View) (
 	gateway.Notice, gateway.Credential, error) {
 	if l.Subject == payment.OfRefund {
@@ -96,7 +96,7 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 	}
 	p, err := requestOf(g, v)
 	if err != nil && (!payment.IsNew(v.State.State) || l.Kind != payment.Submit) {
-		// The gateway may know the payment, and the settings have changed since.
+		// Not a refusal: the gateway may know the payment from before a change of the settings.
 		return gateway.Notice{}, nil, &gateway.CallError{Outcome: gateway.NotSent, Code: "currency", Text: err.Error()}
 	}
 	if err != nil {
@@ -112,8 +112,8 @@ func (d *Dispatcher) call(ctx context.Context, g *gateway.Configured, l payment.
 	case payment.Query:
 		n, err := g.Query(ctx, p)
 		if err == nil && n.Kind == gateway.Pending && v.Credential == nil {
-			// The answer to Create was lost, and the payer needs its credential. A gateway may have forgotten our
-			// number.
+			// The answer to Create was lost, and the payer needs the credential: create again, with the transaction id,
+			// because the gateway may no longer recognize our number.
 			p.TransactionID = cmp.Or(n.TransactionID, p.TransactionID)
 			break
 		}
@@ -148,7 +148,7 @@ func refusal(err error) *gateway.CallError {
 	return nil
 }
 
-// refusedPayment says that a payment cannot be made: the gateway refused to create it.
+// refusedPayment returns the notice that closes a payment, because the gateway refused to create it.
 func refusedPayment(number string, e *gateway.CallError) gateway.Notice {
 	return gateway.Notice{ID: "refused/payment/" + number, Kind: gateway.Closed, OutTradeNo: number, Code: e.Code,
 		Text: e.Text}
@@ -165,7 +165,7 @@ func requestOf(g *gateway.Configured, v *payment.View) (*gateway.Payment, error)
 	return p, nil
 }
 
-// Describe describes a payment, but for its currency.
+// Describe describes a payment, without its currency.
 func Describe(p *payment.Payment) *gateway.Payment {
 	description := p.Description
 	if description == "" {
@@ -218,8 +218,8 @@ func (d *Dispatcher) refund(ctx context.Context, g *gateway.Configured, l paymen
 	return about(n, &v), err
 }
 
-// refused queries a refund that the gateway has refused: it may know the number, with other content, and may have
-// given money back under it. If it does not, the refund has failed.
+// refused queries a refund that the gateway has refused, since the gateway may have made a refund with other content
+// under the number. If it has not, the refund has failed.
 func refused(ctx context.Context, g *gateway.Configured, r *gateway.Refund, why *gateway.CallError) (
 	n gateway.Notice, err error) {
 	n, err = g.QueryRefund(ctx, r)
@@ -230,7 +230,7 @@ func refused(ctx context.Context, g *gateway.Configured, r *gateway.Refund, why 
 	return n, err
 }
 
-// about completes the numbers of an answer with those of the request.
+// about sets the numbers of an answer to those of the request.
 func about(n gateway.Notice, v *payment.RefundView) gateway.Notice {
 	n.OutTradeNo, n.RefundNo = v.OutTradeNo, v.RefundNo
 	if n.TransactionID == "" {
@@ -245,9 +245,9 @@ const recordWithin = 10 * time.Second
 // requests bounds the requests of a worker's call: most calls make one, and none needs more than two that are slow.
 func requests(g *gateway.Configured) time.Duration { return 2 * g.Timeout }
 
-// lease is how long a worker has a call at a gateway: longer than the call may take.
+// lease is the lease of a worker's call: longer than the call may take.
 func lease(g *gateway.Configured) time.Duration { return requests(g) + 2*recordWithin }
 
-// FirstLease is how long the creator of a payment or refund has its first call. It is short: if the creator is gone, a
-// worker makes the call.
+// FirstLease is the lease of the first call, which the creator of a payment or refund makes. It is short, so that a
+// worker soon makes the call if the creator has died.
 func FirstLease(g *gateway.Configured) time.Duration { return g.Timeout + 5*time.Second }

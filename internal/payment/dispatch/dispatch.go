@@ -36,9 +36,9 @@ type Config struct {
 
 // Result is the effect of a notice.
 type Result struct {
-	// Advanced: the payment or refund has moved, which has replaced the call that was due.
+	// Advanced means that the payment or refund has moved, which has replaced the call that was due.
 	Advanced bool
-	// Payment that was submitted, as it is now; nil: not so.
+	// Payment is the payment after its submission; nil: the notice did not submit it.
 	Payment *payment.View
 }
 
@@ -55,7 +55,7 @@ const (
 	// maxConcurrent bounds the calls of one gateway and process at a time.
 	maxConcurrent = 16
 	pollInterval  = time.Second
-	takeTimeout   = 10 * time.Second // the connection may be silent
+	takeTimeout   = 10 * time.Second // the connection may hang
 )
 
 // Run makes calls that are due until ctx ends.
@@ -149,13 +149,13 @@ type Claimed int
 
 // Outcomes of ClaimAndRun.
 const (
-	NotDue  Claimed = iota // it is made later, or there is none
-	Running                // a worker has it
+	NotDue  Claimed = iota // the call is due later, or there is none
+	Running                // a worker has the call
 	Ran
 )
 
-// ClaimAndRun makes the call about a payment or refund that is next, if no worker has it; one that is not due only if
-// early is set.
+// ClaimAndRun makes the next call about a payment or refund, unless a worker has it. It makes a call that is not due
+// only if early is set.
 func (d *Dispatcher) ClaimAndRun(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string,
 	early bool) (Claimed, error) {
 	g := d.Gateway(k)
@@ -176,7 +176,7 @@ func (d *Dispatcher) ClaimAndRun(ctx context.Context, k payment.GatewayKey, s pa
 	return NotDue, err
 }
 
-// Ask queries the gateway for a payment's state at once, whatever is due, and returns when the answer is committed.
+// Ask queries the gateway for a payment's state at once, and returns when the answer is committed.
 func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 	g := d.Gateway(payment.GatewayKey{Tenant: v.Tenant, Gateway: v.Gateway})
 	if g == nil {

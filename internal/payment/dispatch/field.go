@@ -6,7 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// fields are the fields of CreatePayment by their names in errors of gateways, with what is wrong there.
+// fields are the fields of CreatePayment by their names in errors of gateways, with a subject for the message.
 var fields = map[string]struct{ name, what string }{"out_trade_no": {"out_trade_no", ""}, "pay_type": {"pay_type", ""},
 	"amount": {"order_no", "the amount of the order "}, "currency": {"gateway", "the currency of the order "},
 	"description": {"description", ""}, "payer": {"payer", ""}, "payer_ip": {"payer_ip", ""},
