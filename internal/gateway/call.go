@@ -42,9 +42,9 @@ func BadAnswer(dialect, text string) *CallError {
 }
 
 // ByStatus classifies an HTTP status without a known error code. said: the body is an error of the provider's own.
-// After a 4xx response nothing was done, but it is final only if the provider itself refuses the request: a wrong key,
-// a missing permission, and the answer of a proxy say nothing of the payment, and can be mended. 5xx is ambiguous, and
-// below 400 the response cannot be interpreted.
+// A 4xx response means that the call had no effect. It is final only if the provider itself refuses the content of the
+// request: a wrong key, a missing permission or a proxy's response can be corrected, and says nothing about the
+// payment. A 5xx response is ambiguous, and one below 400 cannot be interpreted.
 func ByStatus(status int, said bool) Outcome {
 	switch {
 	case status < 400 || status >= 500:
@@ -55,7 +55,7 @@ func ByStatus(status int, said bool) Outcome {
 	return Refused
 }
 
-// Invalid returns the error of a payment or refund that does not suit the gateway. It was not sent.
+// Invalid returns the error of a payment or refund that violates a rule of the gateway and was not sent.
 func Invalid(err error) *CallError {
 	return &CallError{Outcome: Refused, Code: "invalid", Text: err.Error()}
 }

@@ -28,8 +28,8 @@ const (
 	Refunded       Kind = "refunded"
 	RefundPending  Kind = "refund_pending"
 	RefundFailed   Kind = "refund_failed"   // the money stays with the merchant
-	RefundAbnormal Kind = "refund_abnormal" // neither side has it for sure: a person has to act at the provider
-	// Other is verified, but its subject is none that ledgerd follows.
+	RefundAbnormal Kind = "refund_abnormal" // the money may be with neither side: a person has to act at the provider
+	// Other is verified, but about an object that ledgerd does not track.
 	Other Kind = "other"
 	// Unreadable is signed by the gateway, but not in its format. It is returned with ErrFormat, so that the callback
 	// can be recorded.
@@ -78,14 +78,14 @@ var (
 	ErrForged = errors.New("gateway: not signed by the gateway")
 	// ErrFormat: the signature is valid, and the content unreadable.
 	ErrFormat = errors.New("gateway: not in the gateway's format")
-	// ErrNoTrade: the gateway has no such payment or refund. That is only final if no Create or Refund is under way.
+	// ErrNoTrade: the gateway has no such payment or refund. This is only final if no Create or Refund is in flight.
 	ErrNoTrade = errors.New("gateway: unknown to the gateway")
 )
 
 // Gateway is one account at a payment provider. Safe for concurrent use.
 type Gateway interface {
-	// Notice verifies and reads a callback. It returns ErrForged or ErrFormat, possibly wrapped. Of a dialect, the
-	// notice is undefined then; a configured gateway returns an Unreadable one with ErrFormat.
+	// Notice verifies and reads a callback. It returns ErrForged or ErrFormat, possibly wrapped. With an error, the
+	// notice of a dialect is undefined; a configured gateway returns an Unreadable one with ErrFormat.
 	Notice(header http.Header, body []byte, now time.Time) (Notice, error)
 	// Acknowledge returns the response to a callback in the provider's form. ok: done; else the gateway redelivers it.
 	Acknowledge(ok bool) Ack
@@ -147,7 +147,7 @@ const (
 	Unknown Outcome = iota
 	// NotSent: the call certainly had no effect. Try again.
 	NotSent
-	// Refused: the gateway refuses for good, for example because of a bad parameter or a missing permission.
+	// Refused: the gateway refuses for good, for example because of a bad parameter.
 	Refused
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/httpsend"
 )
 
-// guard checks and measures what a dialect returns, so that dialects need not.
+// guard checks the results of a dialect, and measures its calls.
 type guard struct {
 	Gateway
 	metrics *metrics
@@ -31,7 +31,7 @@ const (
 	maxCredential = 32 << 10
 )
 
-// Notice returns a notice of kind Unreadable, with ErrFormat, for one that cannot be stored.
+// Notice returns a notice of kind Unreadable, with ErrFormat, for a callback that cannot be read or stored.
 func (g *guard) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
 	n, err := g.Gateway.Notice(header, body, now)
 	if err == nil {
@@ -131,7 +131,7 @@ func (g *guard) call(name, payment, refund string, do func() (Notice, error)) (N
 		err = BadAnswer("answer", err.Error())
 	case err == nil && (n.OutTradeNo != payment || n.RefundNo != refund || n.Kind.Refund() != (refund != "") ||
 		n.Kind == Other):
-		err = BadAnswer("answer", "the answer is about something else")
+		err = BadAnswer("answer", "the answer is not about the payment or refund of the call")
 	}
 	g.metrics.called(g.name, name, err, time.Since(start))
 	if err != nil {

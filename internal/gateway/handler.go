@@ -108,7 +108,7 @@ func (h *Handler) now() time.Time {
 	return time.Now()
 }
 
-// Archived returns the header without credentials, which no gateway sends: they belong to a proxy, or to a mistake.
+// Archived returns the header without credentials. Gateways send none: a proxy or a misdirected client did.
 func Archived(h http.Header) http.Header {
 	kept := h.Clone()
 	for _, name := range []string{"Authorization", "Cookie", "Proxy-Authorization"} {

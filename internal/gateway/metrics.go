@@ -19,9 +19,9 @@ type outcome string
 
 const (
 	taken    outcome = "accepted"   // committed and acknowledged
-	again    outcome = "retry"      // kept, or not yet possible: the gateway is asked to send it again
+	again    outcome = "retry"      // verified, but not done yet: the gateway is asked to send it again
 	failed   outcome = "failed"     // not committed: the gateway is asked to send it again
-	other    outcome = "other"      // acknowledged, about nothing that ledgerd follows
+	other    outcome = "other"      // acknowledged, about an object that ledgerd does not track
 	forged   outcome = "forged"     // signature missing, wrong or too old
 	format   outcome = "unreadable" // verified, but unreadable: the gateway is asked to send it again
 	tooLarge outcome = "too_large"  // longer than 1 MiB, or cut off
@@ -51,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// export makes the counters of a gateway appear before they count.
+// export makes the counters of a gateway appear with value 0.
 func (m *metrics) export(gateway string) {
 	for _, o := range outcomes {
 		m.callbacks.WithLabelValues(gateway, string(o))

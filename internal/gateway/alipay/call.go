@@ -48,7 +48,7 @@ type result struct {
 	SubMsg  string `json:"sub_msg"`
 }
 
-// ask makes a call, and decodes its answer. The error says which sub_code there was.
+// ask makes a call, and decodes its answer. The error has the sub_code.
 func (g *account) ask(ctx context.Context, method string, biz any, extra map[string]string, into any) error {
 	form, err := g.signed(method, biz, extra, time.Now())
 	if err != nil {
@@ -218,7 +218,7 @@ func (g *account) state(ctx context.Context, call string, p *gateway.Payment) (g
 		return n, gateway.BadAnswer("alipay", "the answer has an unknown trade_status or total_amount")
 	}
 	if n.Kind == gateway.Closed && got.PaidAt != "" {
-		n.Code, n.Text = gateway.CodeRefunded, "was paid, and refunded in full" // nothing of it is with the merchant
+		n.Code, n.Text = gateway.CodeRefunded, "was paid, and refunded in full"
 	}
 	n.ID = gateway.AnswerID(call, n.Kind, n.OutTradeNo, n.TransactionID)
 	return n, nil
@@ -258,8 +258,8 @@ type refundOrder struct {
 
 const maxReason = 256
 
-// Refund asks for a refund. fund_change says whether this call moved money: a repeat does not, and has to be asked for.
-// refund_fee in the answer is the sum of all refunds, so it is not read.
+// Refund requests a refund. fund_change tells whether this call moved money. A repeat moves none, so its notice is
+// RefundPending, and the caller has to query. refund_fee in the answer is the sum of all refunds, so it is not read.
 func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
 	if err := gateway.CheckNumber("refund_no", r.RefundNo, "_-", 64); err != nil {
 		return gateway.Notice{}, gateway.Invalid(err)

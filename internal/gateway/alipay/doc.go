@@ -70,7 +70,7 @@ func build(a *gateway.Account) (gateway.Gateway, error) {
 		case err != nil:
 			return nil, fmt.Errorf("public_keys[%d]: %w", i, err)
 		case key.Equal(&g.key.PublicKey):
-			return nil, fmt.Errorf("public_keys[%d]: is the key of the app; Alipay's is beside it on the same page", i)
+			return nil, fmt.Errorf("public_keys[%d]: is the key of the app; use Alipay's key, from the same page", i)
 		}
 		g.keys = append(g.keys, key)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 )
 
-// content returns the text that is signed: name=value of all parameters, by name. Values are the bytes of the form, in
-// whatever charset: GBK is never decoded. Empty values are omitted if filled is set.
+// content returns the text that is signed: name=value of all parameters, by name. Values are the raw bytes of the form,
+// in its charset: GBK is not decoded. Empty values are omitted if filled is set.
 func content(form map[string]string, filled bool) []byte {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(form)) {
@@ -103,9 +103,9 @@ func (g *account) read(form map[string]string) (gateway.Notice, error) {
 	return n, nil
 }
 
-// refunded turns the notice of a refund, whose trade_status is that of a payment, into one that says: ask. refund_fee
-// is the sum of all refunds of the payment, not the amount of this one. A refund that was made without a number, as in
-// the console, has that of the payment.
+// refunded turns the notice of a refund, whose trade_status is that of a payment, into RefundPending without an amount,
+// so that the refund is queried: refund_fee is the sum of all refunds of the payment, not the amount of this one. A
+// refund that was made without a number, as in the console, has the number of the payment.
 func refunded(n gateway.Notice, form map[string]string) gateway.Notice {
 	n.Kind, n.Amount, n.Currency = gateway.RefundPending, amount.Decimal{}, ""
 	n.RefundNo = cmp.Or(form["out_biz_no"], n.OutTradeNo)

@@ -83,7 +83,7 @@ func check(p *gateway.Payment) error {
 	return gateway.CheckText("description", p.Description, 256)
 }
 
-// window is how far the time of a signature may be from ours.
+// window is the greatest allowed difference between the time of a signature and our clock.
 const window = 5 * time.Minute
 
 func (g *account) sign(secret []byte, id, stamp string, body []byte) string {
@@ -237,7 +237,7 @@ func (g *account) Query(ctx context.Context, p *gateway.Payment) (gateway.Notice
 	return n, err
 }
 
-// Close prevents that a payment is made.
+// Close closes a payment that is not paid.
 func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice, error) {
 	_, n, err := g.call(ctx, "close", g.payment(p))
 	return n, err
@@ -249,7 +249,7 @@ func (g *account) refund(r *gateway.Refund) *request {
 		Currency: r.Currency, Reason: r.Reason}
 }
 
-// Refund asks for a refund.
+// Refund requests a refund.
 func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
 	if err := gateway.CheckNumber("refund_no", r.RefundNo, "_-", 64); err != nil {
 		return gateway.Notice{}, gateway.Invalid(err)

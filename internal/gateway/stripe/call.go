@@ -71,7 +71,7 @@ func (g *account) ask(ctx context.Context, method, path, key string, form url.Va
 // answer returns the notice of an answer.
 func (g *account) answer(call string, p *intent) gateway.Notice {
 	n := p.notice()
-	// A decline that follows another one has another charge.
+	// A second decline is another notice: it has another charge.
 	n.ID = gateway.AnswerID(call, n.Kind, n.TransactionID, p.LatestCharge)
 	if p.Livemode != g.live {
 		n.Foreign = mode(p.Livemode)
@@ -190,8 +190,8 @@ func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice
 	return g.answer("close", &got), nil
 }
 
-// Refund asks for a refund. It looks for one with this number first: a repeat after more than a day, when Stripe has
-// forgotten the idempotency key, would otherwise refund twice.
+// Refund requests a refund. It first looks for a refund with this number: a repeat after more than a day, when Stripe
+// has forgotten the idempotency key, would otherwise refund twice.
 func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
 	if err := gateway.CheckNumber("refund_no", r.RefundNo, "_-", 64); err != nil {
 		return gateway.Notice{}, gateway.Invalid(err)

@@ -21,7 +21,7 @@ var payTypes = []gateway.PayType{{Name: "intent"}}
 
 // options are the settings of the kind.
 type options struct {
-	// APIKeys are secret or restricted keys. The first is used; others are kept while keys are exchanged.
+	// APIKeys are secret or restricted keys. Only the first is used; others may remain in the file during a rotation.
 	APIKeys []string `json:"api_keys"`
 	// WebhookSecrets are secrets of the endpoint, whsec_…; any verifies.
 	WebhookSecrets []string `json:"webhook_secrets"`
@@ -59,11 +59,11 @@ func build(a *gateway.Account) (gateway.Gateway, error) {
 	case len(o.APIKeys) == 0 || o.APIKeys[0] == "":
 		return nil, errors.New("api_keys: is missing")
 	case slices.ContainsFunc(o.APIKeys, func(k string) bool { return strings.HasPrefix(k, "pk_") }):
-		return nil, errors.New("api_keys: has a publishable key; needed are secret or restricted keys")
+		return nil, errors.New("api_keys: has a publishable key; use secret or restricted keys")
 	case len(o.WebhookSecrets) == 0:
 		return nil, errors.New("webhook_secrets: is missing")
 	case o.Mode != "live" && o.Mode != "test":
-		return nil, errors.New("mode: must be live or test, if the API key does not say it")
+		return nil, errors.New("mode: must be live or test, unless the first API key names one")
 	}
 	g := &account{Account: a, key: o.APIKeys[0], publishable: o.PublishableKey, connected: o.Account,
 		secrets: o.WebhookSecrets, live: o.Mode == "live"}
@@ -94,7 +94,7 @@ var whole = map[string]bool{"ISK": true}
 func minor(d amount.Decimal, currency string) (string, error) {
 	n, ok := decimalsOf(currency)
 	if !ok {
-		return "", errors.New("currency: is none of those that Stripe takes")
+		return "", errors.New("currency: is not supported at Stripe")
 	}
 	text, err := gateway.Minor("amount", d, n)
 	switch {

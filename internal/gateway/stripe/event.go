@@ -13,7 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 )
 
-// window is how far the time of a signature may be from ours. Stripe signs each delivery anew.
+// window is the greatest allowed difference between the time of a signature and our clock. Stripe signs each delivery
+// anew.
 const window = 5 * time.Minute
 
 // verify checks Stripe-Signature: t=SECONDS,v1=HEX,v1=HEX. There are several v1 while a secret is rolled.
@@ -87,8 +88,8 @@ func mode(live bool) string {
 	return "mode test"
 }
 
-// eventKinds are the events that are followed, with the state that each tells. Objects carry a state too, but events
-// are not ordered, and an object in an event is as it was at the event.
+// eventKinds maps the types of events that ledgerd tracks to kinds of notices. Objects have a status too, but events
+// are not ordered, and the object in an event has the status at the time of the event.
 var eventKinds = map[string]gateway.Kind{
 	"payment_intent.succeeded":       gateway.Paid,
 	"payment_intent.payment_failed":  gateway.Declined,

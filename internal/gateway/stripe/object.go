@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 )
 
-// metadata is ours, in payments and refunds.
+// metadata is the metadata that ledgerd sets on payments and refunds.
 type metadata struct {
 	OutTradeNo string `json:"out_trade_no"`
 	RefundNo   string `json:"refund_no"`
@@ -63,7 +63,7 @@ func (p *intent) notice() gateway.Notice {
 	return n
 }
 
-// amountOf returns what was received, or, of a payment that is not paid, what is asked for.
+// amountOf returns the received amount of a paid payment, else the requested amount.
 func (p *intent) amountOf(kind gateway.Kind) amount.Decimal {
 	if kind == gateway.Paid {
 		return major(p.AmountReceived, p.Currency)

@@ -91,7 +91,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-// Stripe's own library says the same of each signature: testdata/oracle has asked it.
+// Verdicts on signatures must be those of Stripe's own library, which testdata/oracle has recorded.
 func TestSignaturesByTheLibraryOfStripe(t *testing.T) {
 	text, err := os.ReadFile("testdata/webhooks.json")
 	if err != nil {
@@ -356,7 +356,7 @@ func TestRefundCalls(t *testing.T) {
 	if n, err = g.Refund(t.Context(), r); say(n, err) != "refunded P1 pi_1 R1 2.3 USD " {
 		t.Error(say(n, err))
 	}
-	// While it is not known whether there is one, none is made.
+	// While the search for an existing refund fails, none is made.
 	a.script(`500 `)
 	_, err = g.Refund(t.Context(), r)
 	gatewaytest.Failed(t, err, gateway.Unknown, "stripe_http_500")

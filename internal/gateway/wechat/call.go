@@ -42,10 +42,10 @@ type apiError struct {
 
 var (
 	absent = map[string]bool{"ORDER_NOT_EXIST": true, "ORDERNOTEXIST": true, "RESOURCE_NOT_EXISTS": true}
-	// later are refusals that do not last: nothing happened, and the same request may succeed later.
+	// later are transient refusals: the request had no effect, and may succeed later.
 	later = map[string]bool{"NOT_ENOUGH": true, "FREQUENCY_LIMITED": true, "FREQUENCY_LIMIT_EXCEED": true,
 		"RATELIMIT_EXCEEDED": true}
-	// unsure are errors after which the state has to be asked for, whatever the status.
+	// unsure are errors after which the state has to be queried, even if the status is 4xx.
 	unsure = map[string]bool{"SYSTEM_ERROR": true, "SYSTEMERROR": true, "BIZERR_NEED_RETRY": true,
 		"BIZ_ERR_NEED_RETRY": true, "TRADE_ERROR": true}
 )
@@ -98,7 +98,7 @@ func refused(a *httpsend.Answer) (string, error) {
 	_ = json.Unmarshal(a.Body, &e) // an error without a body has a status
 	outcome := gateway.ByStatus(a.Status, e.Code != "")
 	if a.Status == http.StatusForbidden && e.Code != "" && e.Code != "NO_AUTH" {
-		outcome = gateway.Refused // a rule of the trade
+		outcome = gateway.Refused // a business rule, not a missing permission
 	}
 	switch {
 	case a.Status == http.StatusNotFound && absent[e.Code]:
@@ -283,7 +283,7 @@ type refundOrder struct {
 
 const maxReason = 80 // bytes
 
-// Refund asks for a refund.
+// Refund requests a refund.
 func (g *account) Refund(ctx context.Context, r *gateway.Refund) (gateway.Notice, error) {
 	if err := gateway.CheckNumber("refund_no", r.RefundNo, "_-|*@", 64); err != nil {
 		return gateway.Notice{}, gateway.Invalid(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway"
 )
 
-// window is how far the time of a signature may be from ours.
+// window is the greatest allowed difference between the time of a signature and our clock.
 const window = 5 * time.Minute
 
 // verify checks the signature of a notice or an answer. Probes, whose signature begins with WECHATPAY/SIGNTEST/, fail
@@ -28,7 +28,7 @@ func (g *account) verify(h http.Header, body []byte, now time.Time) error {
 	}
 	signed := append([]byte(stamp+"\n"+nonce+"\n"), body...)
 	if !gateway.VerifiesRSA(key, append(signed, '\n'), h.Get("Wechatpay-Signature")) {
-		return fmt.Errorf("%w: the signature is wrong, as that of a probe is on purpose", gateway.ErrForged)
+		return fmt.Errorf("%w: the signature is wrong (WeChat Pay's probes are wrong on purpose)", gateway.ErrForged)
 	}
 	return nil
 }
@@ -62,7 +62,7 @@ func (g *account) Notice(h http.Header, body []byte, now time.Time) (gateway.Not
 	return n, err
 }
 
-// refundEvents are events about refunds, with the state that each tells.
+// refundEvents maps events about refunds to kinds of notices.
 var refundEvents = map[string]gateway.Kind{"REFUND.SUCCESS": gateway.Refunded, "REFUND.CLOSED": gateway.RefundFailed,
 	"REFUND.ABNORMAL": gateway.RefundAbnormal}
 
