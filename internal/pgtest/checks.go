@@ -17,7 +17,7 @@ import (
 // shownRows is how many rows of each violated check are printed.
 const shownRows = 5
 
-// AuditAccounts is SQL that gives accounts which a test has inserted the events that their creation would have left.
+// AuditAccounts is SQL that inserts audit events for the accounts that a test has inserted directly.
 const AuditAccounts = `insert into audit_events (tenant_id, event_id, kind, name, after, recorded_at, database_role)
 	select tenant_id, nextval('audit_event_seq'), 'account', code || ' ' || asset,
 		jsonb_build_object('state', state, 'min_balance', min_balance / 10 ^ scale), now(), session_user
@@ -26,8 +26,8 @@ const AuditAccounts = `insert into audit_events (tenant_id, event_id, kind, name
 // SkipChecks disables the final checks, for a test that violates the invariants on purpose.
 func (db *DB) SkipChecks() { db.unchecked = true }
 
-// check runs the checks of the tables that have rows, and returns a message for each violated check. To plan all checks
-// takes longer than many tests.
+// check runs the checks of the tables that have rows, and returns a message for each violated check. Planning all
+// checks would take longer than many tests.
 func (db *DB) check(ctx context.Context) ([]string, error) {
 	conn, err := pgx.Connect(ctx, db.SuperDSN)
 	if err != nil {

@@ -31,8 +31,7 @@ func (d *Durable) Restore(t testing.TB, from *DB) *DB {
 	return db
 }
 
-// Reload dumps the database and restores it into itself, so that nothing that Postgres names has changed. Nothing may
-// be connected to it.
+// Reload dumps the database and restores it in place: its name and oid remain. It must have no other connections.
 func (db *DB) Reload(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -24,7 +24,7 @@ type Proxy struct {
 	network, address string
 	down             bool
 	conns            map[net.Conn]Direction // by the side that is read from
-	holes            map[net.Conn]bool      // what comes from these is acknowledged and dropped, even their end
+	holes            map[net.Conn]bool      // bytes and the end from these are read and dropped
 	accepted         int
 
 	tapMu sync.Mutex
@@ -141,7 +141,7 @@ func readStartup(from io.Reader) ([]byte, error) {
 	return message, err
 }
 
-// pump copies until either side ends, and ends the other side, unless that is not to hear of it.
+// pump copies until either side closes, and then closes the other side, unless from is silenced.
 func (p *Proxy) pump(to, from net.Conn, conn int, d Direction) {
 	data := make([]byte, 64<<10)
 	for {
@@ -154,7 +154,7 @@ func (p *Proxy) pump(to, from net.Conn, conn int, d Direction) {
 		}
 		pass, cut := p.tap(conn, d, data[:n])
 		if !p.isHole(from) {
-			_, _ = to.Write(data[:pass]) // if it has ended, its own pump notices
+			_, _ = to.Write(data[:pass]) // the other direction's pump notices a closed connection
 		}
 		if cut {
 			from.Close()
@@ -220,7 +220,7 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
-// Silence makes the current connections drop everything in the given directions: data, and the news of an end.
+// Silence makes the current connections drop all data in the given directions, and the closing of a connection.
 func (p *Proxy) Silence(directions ...Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

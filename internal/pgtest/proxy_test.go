@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// briefly is longer than the news of an end takes where it gets through.
+// briefly is longer than the closing of a connection takes to propagate.
 const briefly = 300 * time.Millisecond
 
-// Where a network drops bytes, the packet that ends a connection is lost too.
+// A silenced connection drops the closing of its peer too, like a network that drops packets.
 func TestSilentConnectionsHideTheirEnd(t *testing.T) {
 	t.Parallel()
 	db := New(t)

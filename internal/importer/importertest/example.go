@@ -2,7 +2,7 @@ package importertest
 
 import "time"
 
-// PayExamples has the payments made that the files of examples/reconcile list.
+// PayExamples makes the payments that the files of examples/reconcile list.
 func (s *Shop) PayExamples() {
 	s.Helper()
 	china := time.FixedZone("", 8*60*60)

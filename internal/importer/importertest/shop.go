@@ -25,7 +25,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// Shop is a server whose orders are paid through gateways that say what the test tells them.
+// Shop is a server with simulated gateways, whose answers the test sets.
 type Shop struct {
 	*testing.T
 	URL    string
@@ -37,9 +37,9 @@ type Shop struct {
 	says   map[string]Said // by the number of the payment or refund
 }
 
-// Said is what a gateway says of a payment or refund.
+// Said is a gateway's answer about a payment or refund.
 type Said struct {
-	Gateway, ID    string // its number
+	Gateway, ID    string // ID is the gateway's number of the transaction or refund
 	Amount         string
 	Currency       string
 	At             time.Time
@@ -100,7 +100,7 @@ func OK[Q, R any](s *Shop, method func(context.Context, Q) (R, error), q Q) R {
 	return r
 }
 
-// Pay has an order paid: the gateway says so in its first answer.
+// Pay creates an order and its payment, which the gateway's first answer reports as paid.
 func (s *Shop) Pay(x Said) {
 	s.Helper()
 	s.tell(x.Number, x)
@@ -113,7 +113,7 @@ func (s *Shop) Pay(x Said) {
 	}
 }
 
-// Refund gives money of a payment back.
+// Refund refunds a payment, or a part of it if Amount is set.
 func (s *Shop) Refund(x Said) {
 	s.Helper()
 	s.tell(x.Refund, x)
@@ -148,7 +148,7 @@ func (s *Shop) tell(number string, x Said) {
 	s.says[number] = x
 }
 
-// ServeHTTP is the vendor.
+// ServeHTTP answers as the gateways.
 func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		OutTradeNo string `json:"out_trade_no"`

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// Result is what a comparison found.
+// Result is the outcome of one comparison.
 type Result string
 
 // Results. All but Matched, Posted and Pending are mismatches.
@@ -19,10 +19,10 @@ const (
 	MissingAtGateway Result = "missing_at_gateway"
 	Differs          Result = "differs"
 	Posted           Result = "posted"      // a fee or payout is in the ledger, with the amount of the file
-	NotPosted        Result = "not_posted"  // it is not
+	NotPosted        Result = "not_posted"  // a fee or payout is not in the ledger
 	FeeDiffers       Result = "fee_differs" // a fee or payout is in the ledger, with another amount
 	Pending          Result = "pending"     // the gateway has not decided
-	Other            Result = "other"       // a row that the mapping does not name: money that the ledger does not know
+	Other            Result = "other"       // a row of a kind that the mapping does not name
 	TotalsDiffer     Result = "totals_differ"
 )
 
@@ -30,7 +30,7 @@ const (
 var results = []Result{Matched, MissingInLedgerd, MissingAtGateway, Differs, Posted, NotPosted, FeeDiffers, Pending,
 	Other, TotalsDiffer}
 
-// mismatch reports whether a result is none that was expected.
+// mismatch reports whether a result is a difference between gateway and ledger.
 func (r Result) mismatch() bool { return r != Matched && r != Posted && r != Pending }
 
 // Finding is a row of a report.
@@ -63,7 +63,7 @@ type comparison struct {
 	m          *Mapping
 	lines      []*line
 	start, end time.Time
-	failures   map[*paymentv1.Refund]bool // refunds of which a line says that they failed later
+	failures   map[*paymentv1.Refund]bool // refunds that failed later, by a line of their own
 	seen       map[any]bool
 	findings   []*Finding
 	matched    map[*line]bool // payments and refunds that are in the books
@@ -112,7 +112,7 @@ func (c *comparison) payment(l *line) {
 	c.judge(l, t.GetAmount(), d)
 }
 
-// differ notes a number of the file that is not ours.
+// differ adds a difference to d if the file's value differs from ledgerd's.
 func differ(d []string, what, theirs, ours string) []string {
 	if theirs == "" || theirs == ours {
 		return d
@@ -120,7 +120,7 @@ func differ(d []string, what, theirs, ours string) []string {
 	return append(d, what+" is "+quoted(ours)+" in ledgerd and "+quoted(theirs)+" at the gateway")
 }
 
-// judge compares the amounts, and notes the result.
+// judge compares the amounts, and adds the finding.
 func (c *comparison) judge(l *line, ours string, d []string) {
 	n, err := amount.ParseDecimal(ours)
 	if err != nil || n != l.amount {
@@ -155,7 +155,7 @@ func (c *comparison) refundLine(l *line) {
 	c.judge(l, x.GetAmount(), d)
 }
 
-// state returns what a line says of a refund if that is not what we know, or "".
+// state returns the state of a refund by a line if it contradicts ledgerd's, or "".
 func (c *comparison) state(l *line, x *paymentv1.Refund) string {
 	succeeded := x.GetState() == paymentv1.RefundState_REFUND_STATE_SUCCEEDED
 	switch {
@@ -180,7 +180,7 @@ func (c *comparison) asset(currency string) string {
 	return cmp.Or(c.m.Assets[currency], c.assets[currency], currency)
 }
 
-// missing notes what is in the books, and should be in the files.
+// missing adds the payments and refunds of the period that the files lack.
 func (c *comparison) missing() {
 	within := func(t time.Time) bool { return !t.Before(c.start) && t.Before(c.end) }
 	for _, id := range sorted(c.transactions) {

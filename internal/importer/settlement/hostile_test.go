@@ -191,7 +191,7 @@ func TestOverlappingFilesPostOnce(t *testing.T) {
 	}
 }
 
-// A run that dies while it posts is repeated. Which calls the server has got does not matter.
+// A run that dies while it posts can be repeated, no matter which calls have reached the server.
 func TestAnInterruptedRunContinues(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

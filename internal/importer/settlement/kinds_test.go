@@ -57,7 +57,7 @@ func TestARefundThatFailedLaterHasTwoRows(t *testing.T) {
 		wants(t, "matched 3, differs 1")
 }
 
-// Made in the gateway's own console, a refund has no number of ours.
+// A refund made in the gateway's console has no number of ours.
 func TestRefundsAreFoundByTheGatewaysNumber(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

@@ -20,7 +20,7 @@ const (
 	payoutType = "gateway-payout"
 )
 
-// transfer is one that a line asks for.
+// transfer is a transfer for a fee or payout of a line.
 type transfer struct {
 	line     *line
 	subject  string
@@ -29,12 +29,12 @@ type transfer struct {
 	account  string         // of fees, or at the bank
 	asset    string         // of the amount
 	currency string         // of the amount, as the file says
-	amount   amount.Decimal // that the account receives; below zero: that it pays
+	amount   amount.Decimal // positive: the account receives it; negative: the account pays it
 	found    *posting       // of an earlier run; nil: none
 	wrong    string         // why it cannot be posted
 }
 
-// plan derives the transfers of the lines. A fee is that of a payment or refund that is in the books.
+// plan derives the transfers from the lines. It omits fees of payments and refunds that are not in the books.
 func (c *comparison) plan(accounts *Accounts) (all []*transfer) {
 	for _, l := range c.lines {
 		wanted := c.matched[l] || l.kind == fee || l.kind == payout || l.kind == payoutReversal
@@ -64,7 +64,7 @@ func (c *comparison) plan(accounts *Accounts) (all []*transfer) {
 	return all
 }
 
-// read reads what earlier runs have posted, and what cannot be posted. A fee of zero needs no transfer.
+// read finds the transfers that earlier runs posted, and those that cannot be posted. It drops transfers of zero.
 func (c *comparison) read(ctx context.Context, all []*transfer) ([]*transfer, error) {
 	scales := map[string]int32{}
 	r, err := importer.Call(ctx, c.client, "", c.client.Ledger.ListAssets, &ledgerv1.ListAssetsRequest{})
@@ -145,7 +145,7 @@ func (t *transfer) finding(r Result, details ...string) *Finding {
 	return f
 }
 
-// compareTransfers notes which transfers the ledger has.
+// compareTransfers adds a finding for each transfer: whether the ledger has it.
 func (c *comparison) compareTransfers(all []*transfer) {
 	for _, t := range all {
 		switch {
@@ -161,8 +161,8 @@ func (c *comparison) compareTransfers(all []*transfer) {
 	}
 }
 
-// checkPosting refuses to post before anything is sent: amounts that the ledger cannot hold, and accounts that are
-// missing.
+// checkPosting returns an error, before any transfer is sent, if the ledger cannot represent an amount or lacks an
+// account.
 func (c *comparison) checkPosting(ctx context.Context, all []*transfer) error {
 	var problems []error
 	for _, t := range all {

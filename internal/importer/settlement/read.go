@@ -24,10 +24,10 @@ type line struct {
 	refundNo,
 	refundID string
 	at              time.Time
-	amount          amount.Decimal // never negative, but for rows that are nothing but a fee
+	amount          amount.Decimal // negative only in rows of kind fee or other
 	currency        string
 	fee             amount.Decimal // above zero: the gateway keeps it
-	settledAmount   amount.Decimal // of payouts: what was paid out
+	settledAmount   amount.Decimal // of payouts: the amount paid out
 	settledCurrency string         // of the fee and of payouts
 	pending, failed bool
 }
@@ -45,7 +45,7 @@ func (l *line) key() string {
 	return string(l.kind) + "/id/" + l.refundID
 }
 
-// same reports whether two rows of different files say the same.
+// same reports whether two rows of different files have the same content.
 func (l *line) same(x *line) bool {
 	a, b := *l, *x
 	a.file, a.number, b.file, b.number = "", 0, "", 0
@@ -63,12 +63,12 @@ type reader struct {
 	sums    map[sum]amount.Decimal
 }
 
-// content is what a file says.
+// content is the content of a file.
 type content struct {
 	lines      []*line
-	start, end time.Time // zero: not said
+	start, end time.Time // zero: not stated
 	problems   int
-	wrong      []string // totals that are not those of the rows
+	wrong      []string // problems of totals that differ from the sums of the rows
 }
 
 // readFile reads a file. It prints its problems.
@@ -257,7 +257,7 @@ func (r *reader) currency(column, code string) string {
 	v := strings.ToUpper(r.value(column))
 	if wrong := importer.BadName(v); v == "" || len(v) > 16 || wrong != "" {
 		if r.m.Settled.Currency != "" && column == r.m.Currency.Column && v == "" {
-			return "" // that of the settlement stands for it
+			return "" // the settled amount has the currency
 		}
 		r.bad(column, "%.20q is not a currency", v)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// report is what a run found.
+// report is the result of a run.
 type report struct {
 	Gateway  string         `json:"gateway"`
 	Files    []string       `json:"files"`
@@ -29,7 +29,7 @@ type report struct {
 	Accounts Accounts       `json:"-"`
 }
 
-// money is what the files add up to in one currency.
+// money has the sums of the files in one currency.
 type money struct {
 	Currency string `json:"currency"`
 	Payments string `json:"payments"`

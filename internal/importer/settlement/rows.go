@@ -16,7 +16,7 @@ import (
 // maxLine is the greatest length of a line.
 const maxLine = 1 << 20
 
-// rows reads the records of a file, one at a time, and what stands around them: comments and totals.
+// rows reads the records of a file, one at a time, and the comments and totals around them.
 type rows struct {
 	m      *Mapping
 	csv    *csv.Reader    // of files whose rows may have several lines; nil: lines are read one by one
@@ -116,7 +116,7 @@ func (r *rows) checked(record []string, problem *importer.Problem, err error) ([
 	return record, problem, err
 }
 
-// ofLine reads a line: a row, or what stands around the rows, for which it returns neither.
+// ofLine reads a line. For a comment, a total or an empty line it returns neither a record nor a problem.
 func (r *rows) ofLine(text string) ([]string, *importer.Problem) {
 	t := &r.m.Totals
 	switch {

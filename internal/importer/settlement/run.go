@@ -28,15 +28,15 @@ type Options struct {
 	Accounts   Accounts // empty: those of the mapping
 	Start, End string   // of the period; empty: those of the files
 	Post       bool
-	All        bool // the report has what matches too
+	All        bool // include matches in the report
 	JSON       bool
 	Client     *importer.Client
 	Stdin      io.Reader
 	Out, Err   io.Writer // the report; problems and progress
 }
 
-// Run reads the files, compares them with the server, posts what is missing if asked to, and writes the report. Returns
-// ErrMismatch if something differs.
+// Run reads the files, compares them with the server, posts missing fees and payouts if asked to, and writes the
+// report. Returns ErrMismatch if the gateway and the ledger differ.
 func Run(ctx context.Context, o Options) error {
 	m, err := openMapping(&o)
 	if err != nil {
@@ -136,7 +136,7 @@ func openMapping(o *Options) (*Mapping, error) {
 	return m, nil
 }
 
-// input is what all files say.
+// input is the content of all files.
 type input struct {
 	lines      []*line
 	start, end time.Time
@@ -145,7 +145,7 @@ type input struct {
 	hash       string
 }
 
-// readFiles reads all files before anything is asked of the server.
+// readFiles reads all files, before the first call to the server.
 func readFiles(o *Options, m *Mapping) (*input, error) {
 	in, of := &input{}, map[string]*line{}
 	problems := &importer.Problems{W: o.Err, Most: importer.MostProblems}
@@ -198,7 +198,7 @@ func readPath(o *Options, path string, m *Mapping, problems *importer.Problems) 
 	return c, hash, err
 }
 
-// extend extends the period by one that a file states.
+// extend extends the period to include the period that a file states.
 func (in *input) extend(start, end time.Time) {
 	if !start.IsZero() && (in.start.IsZero() || start.Before(in.start)) {
 		in.start = start
@@ -208,7 +208,8 @@ func (in *input) extend(start, end time.Time) {
 	}
 }
 
-// setPeriod sets what no file states: the days of the first and the last row.
+// setPeriod completes the period. The flags take precedence over the files' periods; without either, the period covers
+// the days of the first and the last row.
 func (in *input) setPeriod(o *Options, m *Mapping) error {
 	var first, last time.Time
 	for _, l := range in.lines {
@@ -257,7 +258,7 @@ func dayOf(t time.Time) time.Time {
 
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// quoted is a text of others, without characters that a terminal would obey.
+// quoted returns an external text without the characters that would control a terminal.
 func quoted(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x2028 && r <= 0x202e {

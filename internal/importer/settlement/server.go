@@ -18,7 +18,7 @@ const pageSize = 1000
 
 const day = 24 * time.Hour
 
-// books are what the server knows of a gateway.
+// books are the server's transactions and refunds of a gateway.
 type books struct {
 	client       *importer.Client
 	gateway      *paymentv1.Gateway
@@ -62,8 +62,8 @@ func openBooks(ctx context.Context, c *importer.Client, gateway string) (*books,
 	return b, err
 }
 
-// load reads the transactions and refunds of a period. A transaction may be recorded long after it was paid: all that
-// were recorded since the period began are read, and those that were paid in it are kept.
+// load reads the transactions and refunds of a period. A transaction may be recorded long after it was paid, so load
+// lists those recorded from a day before the period until now, and keeps those that were paid in the period.
 func (b *books) load(ctx context.Context, start, end time.Time, refundsFrom time.Time) error {
 	r := &paymentv1.ListTransactionsRequest{Gateway: b.gateway.GetGateway(), PageSize: pageSize,
 		StartTime: timestamppb.New(start.Add(-day))}
@@ -126,7 +126,7 @@ func (b *books) keep(x *paymentv1.Refund) {
 	}
 }
 
-// complete looks up what the lines name and the period did not have.
+// complete looks up the transactions and refunds of lines that load did not find.
 func (b *books) complete(ctx context.Context, lines []*line) error {
 	var ids []string
 	for _, l := range lines {
@@ -181,7 +181,7 @@ func (b *books) refund(l *line) *paymentv1.Refund {
 	return b.byID[l.refundID]
 }
 
-// posting is what a transfer of an earlier run has moved.
+// posting is the amount that a transfer of an earlier run has moved.
 type posting struct{ asset, amount string }
 
 // posted reads the transfers of a type on an account, by their biz_no.

@@ -79,7 +79,7 @@ func changed(t *testing.T, name string, pairs ...string) string {
 	return importertest.Write(t, filepath.Base(name), strings.NewReplacer(pairs...).Replace(string(text)))
 }
 
-// wants fails unless the counts are so, such as "matched 3, not_posted 2".
+// wants fails the test unless the counts are as given, such as "matched 3, not_posted 2".
 func (r *result) wants(t *testing.T, counts string) {
 	t.Helper()
 	want, got := map[string]int{}, map[string]int{}

@@ -41,7 +41,7 @@ func main() {
 }
 
 func run(hold bool, command []string) (code int, err error) {
-	// From here on signals go to the command, or end the holding; in either case the server is stopped cleanly.
+	// From here on signals go to the command, or end the hold. In either case the server is stopped cleanly.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	if os.Getenv(pgtest.DSNEnv) != "" {
