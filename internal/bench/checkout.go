@@ -55,7 +55,7 @@ func RunCheckout(ctx context.Context, o CheckoutOptions) (*Report, error) {
 	return r.end()
 }
 
-// checkoutCases are named by what runs, callers and items.
+// checkoutCases are named by implementation, callers and items.
 func checkoutCases() (all []Case) {
 	for _, hot := range []bool{true, false} {
 		items := "spread"

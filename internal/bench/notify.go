@@ -83,7 +83,7 @@ func RunNotify(ctx context.Context, o NotifyOptions) (*Report, error) {
 		}
 		r.Messages.Results = append(r.Messages.Results, result)
 		if result.Lost > 0 || result.Twice > 0 {
-			r.fail("%s: %d messages were lost, %d went out twice", x.name, result.Lost, result.Twice)
+			r.fail("%s: %d messages were lost, %d were sent twice", x.name, result.Lost, result.Twice)
 		}
 	}
 	r.judgeMessages()
@@ -99,7 +99,7 @@ func notifyCases() []notifyCase {
 		{"pickup", "from the call of Send to the provider, 300/s, in one process", pickup},
 		{"pickup-other", "the same, delivered by another process", pickupOther},
 		{"kill", "two processes deliver, one is killed with SIGKILL", kill},
-		{"later-burn-down", "another backlog, when all that is above has gone out", laterBurnDown},
+		{"later-burn-down", "another backlog, after all messages above were sent", laterBurnDown},
 		{"held-steady", "steady, at the end of a snapshot held open", heldSteady},
 		{"held-pickup", "pickup, with the snapshot still held", pickup},
 		{"held-burn-down", "later-burn-down, with the snapshot still held", laterBurnDown},
@@ -115,7 +115,7 @@ func (x *NotifyResult) line() string {
 	if x.P95 > 0 {
 		s += fmt.Sprintf(", p50 %s, p95 %s", milliseconds(x.P50), milliseconds(x.P95))
 	}
-	return s + fmt.Sprintf(", %d lost, %d asked for again, %d twice. %s", x.Lost, x.Repeated, x.Twice, x.Note)
+	return s + fmt.Sprintf(", %d lost, %d requested again, %d sent twice. %s", x.Lost, x.Repeated, x.Twice, x.Note)
 }
 
 // judgeMessages compares the results with the targets for 2 cores.
@@ -152,7 +152,7 @@ func (r *Report) judgeMessages() {
 
 func (r *Report) messageSections() []section {
 	m := r.Messages
-	rows := [][]string{{"case", "what", "messages", "messages/s", "p50", "p95", "lost", "asked for again",
+	rows := [][]string{{"case", "what", "messages", "messages/s", "p50", "p95", "lost", "requested again",
 		"sent twice"}}
 	for _, x := range m.Results {
 		rate, p50, p95 := "", "", ""

@@ -239,7 +239,7 @@ type win struct {
 func count(wins map[string]win, buyer string, w win) error {
 	old := wins[buyer]
 	if old.times > 0 && old.orderNo != w.orderNo {
-		return fmt.Errorf("%s was told of orders %s and %s", buyer, old.orderNo, w.orderNo)
+		return fmt.Errorf("%s got the orders %s and %s", buyer, old.orderNo, w.orderNo)
 	}
 	wins[buyer] = win{w.orderNo, old.times + w.times}
 	return nil
@@ -264,11 +264,11 @@ func (b *saleBench) check(asks []string, wins []map[string]win, errs []error) er
 	}
 	for buyer, w := range whole {
 		if w.times != asked[buyer] {
-			return fmt.Errorf("%s asked %d times and was told of order %s %d times", buyer, asked[buyer], w.orderNo, w.times)
+			return fmt.Errorf("%s asked %d times and got order %s %d times", buyer, asked[buyer], w.orderNo, w.times)
 		}
 	}
 	if len(whole) != b.options.Units {
-		return fmt.Errorf("%d buyers were told that they won, of %d units", len(whole), b.options.Units)
+		return fmt.Errorf("%d buyers won, of %d units", len(whole), b.options.Units)
 	}
 	return nil
 }
@@ -426,7 +426,8 @@ func (r *Report) saleSections() []section {
 			seconds(x.Durable), milliseconds(x.P50) + ", " + milliseconds(x.P99)})
 	}
 	return []section{{text: fmt.Sprintf("Load, service and database share the machine. All buyers ask at once; one buyer in 20 asks twice. "+
-		"Medians of %d rounds. An order of ledgerd is durable when its winner is told; one of the Redis design is in its "+
-		"append-only file (everysec), and in Postgres when one of two workers has inserted it, in batches.", r.Rounds)},
+		"Medians of %d rounds. An order of ledgerd is durable before its winner gets the answer. An order of the "+
+		"Redis design is then in its append-only file (everysec), and in Postgres when one of two workers has "+
+		"inserted it, in batches.", r.Rounds)},
 		{rows: rows}}
 }

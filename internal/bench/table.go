@@ -28,11 +28,11 @@ var layouts = map[Document]layout{
 	NotifyDocument:   {(*Report).messageSections, ""},
 	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
 	SaleDocument: {(*Report).saleSections,
-		"Counted in SQL after every sale: one order for each unit, and none twice for a buyer. Each winner was told one number, however often he asked. "},
+		"Counted in SQL after every sale: one order for each unit, and none twice for a buyer. All answers to a winner had the same order number. "},
 	CheckoutDocument: {(*Report).checkoutSections,
-		"Counted in SQL after every round: each order that a caller was told of is paid, sold and posted once. "},
+		"Counted in SQL after every round: each acknowledged order is paid, sold and posted once. "},
 	StockDocument: {(*Report).stockSections,
-		"Counted in SQL at the end: every sale that callers were told of, and no unit oversold. "},
+		"Counted in SQL at the end: every acknowledged sale, and no unit oversold. "},
 }
 
 // WriteText writes a report for a terminal.

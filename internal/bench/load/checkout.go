@@ -19,7 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1/paymentv1connect"
 )
 
-// Gateway is the gateway of all payments, and Price what an order costs.
+// Gateway is the gateway of all payments, and Price the amount of an order.
 const (
 	Gateway = "standard"
 	Price   = "2.00"

@@ -57,7 +57,7 @@ type Spec struct {
 	Confirm          bool
 
 	// Gateway is the address where the gateway of Checkout listens, and Secret signs its callbacks. Prefix and Accounts
-	// are those of the items that are ordered.
+	// name the ordered items.
 	Gateway, Secret string
 
 	Warmup, Measure time.Duration
