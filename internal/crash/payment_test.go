@@ -73,7 +73,7 @@ sms: [{kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: 
 	return []string{"--secrets-file", filepath.Join(dir, "master"), "--notify", filepath.Join(dir, "notify.yaml")}
 }
 
-// open creates what is sold, and the accounts of shop, wallet and gateways.
+// open creates the item on sale, the gateways, and the accounts of shop, wallet and gateways.
 func (s *shop) open(c *client.Client) {
 	ctx := context.Background()
 	_, err := c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "USD",

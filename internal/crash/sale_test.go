@@ -88,7 +88,7 @@ func (w *world) unseen() string {
 	defer w.outcomes.Unlock()
 	for name, n := range onSale {
 		won := "OUTCOME_WON " + name
-		if w.outcomes.of[won] < n || w.outcomes.of[won] == n && name != "gift" { // units come back
+		if w.outcomes.of[won] < n || w.outcomes.of[won] == n && name != "gift" { // cancelled and expired orders free units
 			return won
 		}
 	}

@@ -163,7 +163,7 @@ func (s *simulator) act(gateway, number string, act map[string]any) (status int)
 	return s.control("POST", "payments/"+gateway+"/"+number, act, nil)
 }
 
-// open opens a payment as the payer's client does, with what the merchant got from the gateway.
+// open opens a payment as the payer's client does, with the credential from the gateway.
 func (s *simulator) open(gateway string, credential map[string]string) {
 	if form := credential["form_url"]; form != "" {
 		u, err := url.Parse(form)

@@ -1,5 +1,5 @@
 // Package gateway has the interface between payments and payment providers: calls, callbacks, and the notices that both
-// bring. It owns no tables and knows no domain. Each provider's dialect is a package below this one.
+// yield. It owns no tables and knows no domain. Each provider's dialect is a package below this one.
 //
 // Promises: a Notice is verified: signed by the provider, or an answer to our request over TLS. Requests carry our
 // number, so that the provider deduplicates. A failed call says whether it certainly had no effect, was refused for

@@ -67,7 +67,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handle also returns the number of the payment that a verified callback is about.
+// handle processes a callback. It also returns the payment's number, if the callback is verified.
 func (h *Handler) handle(ctx context.Context, requestID string, g *Configured, raw Raw) (outcome, string, error) {
 	n, unread := g.Notice(raw.Header, raw.Body, raw.At)
 	if unread != nil && n.Kind != Unreadable {

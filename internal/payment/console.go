@@ -25,7 +25,7 @@ type ConsoleRefund struct {
 	TransactionID   string // empty: not stated, and the payment had none
 	Unit
 	Amount    amount.Int // by the last notice; 0: not stated
-	Failed    bool       // it gave nothing back, or the money came back
+	Failed    bool       // the refund failed, or its money came back
 	NoticedAt time.Time  // of that notice, by the gateway's clock; zero: none stated a time
 	FlagID    int64      // last flag about it; 0: none
 	Reflagged bool       // a command of the batch has changed the outcome or amount

@@ -136,7 +136,7 @@ func (r *Reader) Refunds(ctx context.Context, tenant int32, outTradeNo string, s
 		func(x *db.RefundPageRow) (RefundView, error) { return refundOf(tenant, *x), nil })
 }
 
-// Notices lists what gateways said about a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
+// Notices lists the notices about a payment, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, size int, token string) ([]NoticeView,
 	string, error) {
 	return paging.ReadNumbered(paging.Of("notices", tenant, outTradeNo), size, token, math.MaxInt64,
@@ -156,7 +156,7 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 		})
 }
 
-// Waiting returns the notices of a payment that came before it, the oldest first, with the request that brought each.
+// Waiting returns the notices of a payment that came before it, the oldest first, with the request id of each.
 func (r *Reader) Waiting(ctx context.Context, k Key) (list []Stored, requests []string, err error) {
 	rows, err := q.NoticeWaiting(ctx, pg.Planned{DB: r.pool}, db.NoticeWaitingParams{TenantID: k.Tenant,
 		OutTradeNo: k.OutTradeNo, Most: MaxUnknown})

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// TransactionView is a transaction as it was recorded.
+// TransactionView is a stored transaction.
 type TransactionView struct {
 	TransactionKey
 	Transaction
@@ -20,7 +20,8 @@ type TransactionView struct {
 	RecordedAt time.Time
 }
 
-// Period selects what was recorded of a gateway, or of all if it is empty, between two times. Zero: open.
+// Period selects rows that were recorded between two times, of a gateway or, if it is empty, of all. A zero time is
+// open.
 type Period struct {
 	Gateway      string
 	From, Before time.Time
@@ -63,8 +64,8 @@ func momentOf(l paging.List, token string) (m moment, err error) {
 	return m, err // the token is bound to its text, which is ours
 }
 
-// Transactions lists the transactions of a period, or those of its gateway with some numbers, the newest first. Returns
-// fault PAGE_TOKEN_INVALID.
+// Transactions lists the transactions of a period, the newest first; if there are ids, only those with these ids.
+// Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Transactions(ctx context.Context, tenant int32, p Period, ids []string, size int,
 	token string) ([]TransactionView, string, error) {
 	if ids != nil && p.Gateway == "" {

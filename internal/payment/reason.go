@@ -44,7 +44,7 @@ var (
 		Doc: "The refund_no is already used with other content: the metadata lists the fields that differ. Or a refund made in the gateway's console uses this number: audit.console_refunds has it."})
 	RefundExceedsPaid = fault.Define(fault.Reason{Name: "REFUND_EXCEEDS_PAID", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The amount exceeds the paid amount less its succeeded and pending refunds: the metadata has what remains. Refunds made in the gateway's console are subtracted too (FLAG_KIND_UNKNOWN_REFUND)."})
+		Doc: "The amount exceeds the paid amount less its succeeded and pending refunds: the metadata has the remaining amount. Refunds made in the gateway's console are subtracted too (FLAG_KIND_UNKNOWN_REFUND)."})
 	FlagNotFound = fault.Define(fault.Reason{Name: "FLAG_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such flag."})

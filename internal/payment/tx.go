@@ -58,10 +58,10 @@ type OrderKey struct {
 	OrderNo string
 }
 
-// OrderPayment is the newest payment of an order with one gateway and pay type.
+// OrderPayment is a payment of an order: the newest one with its gateway and pay type, or one with a transaction.
 type OrderPayment struct {
 	OutTradeNo, Gateway, PayType string
-	Paid                         bool // money came, for the order or for suspense
+	Paid                         bool // has a transaction, even if its money is in suspense
 	Attempt                      int16
 }
 
@@ -201,7 +201,8 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 // HasOfOrder reports whether the payments of an order are named.
 func (tx *Tx) HasOfOrder(k OrderKey) bool { _, ok := tx.ofOrder[k]; return ok }
 
-// OfOrder returns the newest payment of a named order for each gateway and pay type.
+// OfOrder returns the payments of a named order: the newest one for each gateway and pay type, and older ones with a
+// transaction.
 func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 	all := slices.Clone(tx.ofOrder[k])
 	for _, r := range tx.Payments.Fresh() { // of earlier commands of the batch

@@ -139,6 +139,6 @@ func (c *cluster) keepHint(test string) string {
 		return ""
 	}
 	top, _, _ := strings.Cut(test, "/")
-	return fmt.Sprintf("\nits server ends with this run; to look inside run\n"+
+	return fmt.Sprintf("\nits server ends with this run; to inspect it, run\n"+
 		"go run ./internal/pgtest/cmd/withpg -hold -- go test -count=1 -run '^%s$' <package>", top)
 }

@@ -99,7 +99,7 @@ func TestBrokenCheckIsNamed(t *testing.T) {
 	}
 }
 
-// The checks that a test runs are those of the tables with rows, partitions too.
+// A test runs the checks of all tables with rows, including partitions.
 func TestChecksOfUsedTablesAreRun(t *testing.T) {
 	t.Parallel()
 	db := New(t)

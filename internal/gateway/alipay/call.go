@@ -82,7 +82,7 @@ func (g *account) ask(ctx context.Context, method string, biz any, extra map[str
 	}
 	if r.Code == "10000" {
 		if err := json.Unmarshal(body, into); err != nil {
-			return gateway.BadAnswer("alipay", "the answer is not that of the call")
+			return gateway.BadAnswer("alipay", "the answer is not in the format of the call")
 		}
 		return nil
 	}

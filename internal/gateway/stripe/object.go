@@ -32,7 +32,7 @@ type intent struct {
 	} `json:"last_payment_error"`
 }
 
-// kind reads the status. requires_payment_method is also that of an intent whose payment was declined.
+// kind reads the status. requires_payment_method is also the status of an intent whose payment was declined.
 func (p *intent) kind() gateway.Kind {
 	switch p.Status {
 	case "succeeded":

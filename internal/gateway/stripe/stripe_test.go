@@ -259,7 +259,7 @@ func TestPaymentCalls(t *testing.T) {
 	if say(n, err) != "paid P1 pi_1  12.3 USD " || n.ID != "query/paid/pi_1/" {
 		t.Errorf("%s %s", say(n, err), n.ID)
 	}
-	// By number: of several the paid one, and never that of another number.
+	// By number: the paid one of several, and none with another number.
 	a.script(`200 {"data":[` + strings.Replace(paid, `"P1"`, `"p1"`, 1) + `,` + intentText + `,` + paid + `]}`)
 	n, err = g.Query(t.Context(), p)
 	if say(n, err) != "paid P1 pi_1  12.3 USD " {

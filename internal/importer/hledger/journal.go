@@ -127,7 +127,7 @@ func newJournal(in io.Reader, e exact) (*journal, error) {
 		err = fmt.Errorf("begins with %v", t)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("this is not what `hledger print -O json` writes, a list of transactions: %w", err)
+		return nil, fmt.Errorf("this is not the output of `hledger print -O json`, a list of transactions: %w", err)
 	}
 	return j, nil
 }

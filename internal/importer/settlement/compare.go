@@ -175,7 +175,7 @@ func stateOf(x *paymentv1.Refund) string {
 	return strings.ToLower(strings.TrimPrefix(x.GetState().String(), "REFUND_STATE_"))
 }
 
-// asset returns the asset of a currency: that of the mapping, or of a transaction, or that of the same code.
+// asset returns the asset of a currency: from the mapping, else from a transaction, else the same code.
 func (c *comparison) asset(currency string) string {
 	return cmp.Or(c.m.Assets[currency], c.assets[currency], currency)
 }

@@ -89,7 +89,7 @@ type file struct {
 	} `yaml:"totals"`
 }
 
-// kind is what a row is about.
+// kind is the kind of a row.
 type kind string
 
 const (
@@ -116,7 +116,7 @@ type Mapping struct {
 	sums      []sum      // all that the totals name
 }
 
-// sum is a total that a file states: of all rows, or of those of a kind, of a column, or their number.
+// sum is a total that a file states: the number of rows, or the sum of a column, of all rows or of one kind.
 type sum struct {
 	of     kind   // empty: all rows
 	column string // empty: their number

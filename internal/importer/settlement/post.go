@@ -239,8 +239,8 @@ func (t *transfer) newAccount() *ledgerv1.NewAccount {
 	return a
 }
 
-// request is the transfer as it is sent. It depends on the line alone, not on its file or place, so that another file
-// with the same line makes the same transfer.
+// request returns the request for a transfer. It depends on the line alone, not on its file or place, so that another
+// file with the same line makes the same transfer.
 func (c *comparison) request(t *transfer) *ledgerv1.TransferRequest {
 	p := &ledgerv1.Posting{From: c.gateway.GetClearing(), To: t.account, Asset: t.asset, Amount: abs(t.amount).String()}
 	if t.amount.Coef.Sign() < 0 {

@@ -235,7 +235,7 @@ func (r *reader) money(l *line) {
 	}
 }
 
-// fee reads the fee: what the gateway keeps.
+// fee reads the fee, which the gateway keeps.
 func (r *reader) fee(l *line) {
 	if r.m.Fee.Column != "" {
 		if l.fee = r.number(r.m.Fee.Column); r.m.Fee.Sign == "balance" {

@@ -48,7 +48,7 @@ func newRows(in io.Reader, m *Mapping) *rows {
 
 func (r *rows) configure(c *csv.Reader) { c.Comma, c.LazyQuotes = r.m.delimiter, r.m.LazyQuotes }
 
-// columns returns the names of the columns: those of the mapping, or those of the first row.
+// columns returns the names of the columns, from the mapping or else from the first row.
 func (r *rows) columns() ([]string, error) {
 	columns := r.m.Columns
 	if columns == nil {

@@ -24,9 +24,9 @@ type Accounts struct{ Fee, Bank string }
 type Options struct {
 	Paths      []string // "-": Stdin
 	Mapping    string   // path
-	Gateway    string   // empty: that of the mapping
-	Accounts   Accounts // empty: those of the mapping
-	Start, End string   // of the period; empty: those of the files
+	Gateway    string   // empty: from the mapping
+	Accounts   Accounts // empty: from the mapping
+	Start, End string   // of the period; empty: from the files
 	Post       bool
 	All        bool // include matches in the report
 	JSON       bool
@@ -88,7 +88,7 @@ func (c *comparison) settle(ctx context.Context, o *Options, in *input, r *repor
 		return nil
 	}
 	if err = c.checkPosting(ctx, all); err == nil && len(in.wrong) > 0 {
-		err = errors.New("the totals of a file are not those of its rows: nothing was posted")
+		err = errors.New("the totals of a file differ from the sums of its rows: nothing was posted")
 	}
 	if err != nil {
 		c.compareTransfers(all)

@@ -117,7 +117,7 @@ func TestHeldServerEndsWithASignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	dsn := strings.TrimSpace(string(line[:n]))
-	// Before it says so, signals go to the command.
+	// Signals go to the command until this line is printed.
 	held := bufio.NewScanner(stderr)
 	for held.Scan() && !strings.Contains(held.Text(), "is held") {
 	}
