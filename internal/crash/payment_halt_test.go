@@ -303,7 +303,7 @@ func TestAPaymentEndsTheSameWhereverAServerIsKilled(t *testing.T) {
 			t.Errorf("%s:\n%s\n%s, undisturbed", h.name, end, ends[h.story])
 		}
 		if !hit {
-			t.Errorf("%s: that did not happen", h.name)
+			t.Errorf("%s: this did not happen", h.name)
 		}
 	}
 	s.empty("orders", ordersAsTheyEnd)

@@ -114,7 +114,7 @@ func (s *shop) judgeTrips(all []*trip) {
 	for _, p := range all {
 		for about, told := range p.facts {
 			if states[about] != told {
-				s.t.Errorf("%s: %s is %s, and the buyer was told that it %s", p.name, about, states[about], told)
+				s.t.Errorf("%s: %s is %s, and the answer was %s", p.name, about, states[about], told)
 			}
 		}
 	}
@@ -246,7 +246,7 @@ func (s *shop) judgeGateways() {
 	for id, what := range recorded {
 		s.t.Errorf("%s of %s was recorded, and the gateway does not have it", what, id)
 	}
-	s.t.Logf("%d payments at the gateways, %d transactions that no caller was told of", len(charged), untold)
+	s.t.Logf("%d payments at the gateways, %d transactions not recorded, with no acknowledged notice", len(charged), untold)
 	var totals struct {
 		Gateways map[string]map[string]takings
 		Accepted int `json:"forgeries_accepted"`

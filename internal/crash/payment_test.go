@@ -128,7 +128,7 @@ func api(do ...string) map[string]any {
 // pays is the default fate.
 var pays = fate{"payer": "pay", "after": "50ms"}
 
-// fates are the plans that payments get in turn.
+// fates are plans, which payments get in turn.
 var fates = []fate{
 	pays,
 	{"payer": "pay", "late": "1s"},

@@ -88,7 +88,7 @@ func (w *world) unseen() string {
 	defer w.outcomes.Unlock()
 	for name, n := range onSale {
 		won := "OUTCOME_WON " + name
-		if w.outcomes.of[won] < n || w.outcomes.of[won] == n && name != "gift" { // cancelled and expired orders free units
+		if w.outcomes.of[won] < n || w.outcomes.of[won] == n && name != "gift" { // ended orders free units
 			return won
 		}
 	}
@@ -338,7 +338,7 @@ func (w *world) judgeVisits(all []*visit) {
 	for _, v := range all {
 		for about, fact := range v.facts {
 			if first := facts[about]; first != "" && !strings.HasPrefix(about, "owner of ") {
-				w.t.Errorf("%s: callers were told %s and %s", about, first, fact)
+				w.t.Errorf("%s: answers say %s and %s", about, first, fact)
 			}
 			facts[about] = fact
 		}
@@ -347,19 +347,19 @@ func (w *world) judgeVisits(all []*visit) {
 		for _, name := range v.names {
 			about, winner, _ := strings.Cut(name, " is ")
 			if facts[about] != winner {
-				w.t.Errorf("%s: %s was told of %s, and it is %s", about, v.name, winner, facts[about])
+				w.t.Errorf("%s: the answer to %s was %s, and it is %s", about, v.name, winner, facts[about])
 			}
 		}
 	}
 	got := w.facts()
 	for about := range maps.Keys(facts) {
 		if got[about] != facts[about] {
-			w.t.Errorf("%s: %q, and callers were told %q", about, got[about], facts[about])
+			w.t.Errorf("%s: %q, and answers said %q", about, got[about], facts[about])
 		}
 	}
 	for about, fact := range got {
 		if facts[about] == "" {
-			w.t.Errorf("%s is %s, and no caller was told", about, fact)
+			w.t.Errorf("%s is %s, and no answer said so", about, fact)
 		}
 	}
 	w.units()
@@ -412,6 +412,6 @@ func (w *world) units() {
 		union all
 		select i.owner from coupon_coupons c join machine_instances i on i.machine = 'coupon' and i.key = c.code
 			where i.owner is not null group by campaign, i.owner having count(*) > 1) b`); twice != "" {
-		w.t.Errorf("these have two: %s", twice)
+		w.t.Errorf("buyers with two units: %s", twice)
 	}
 }

@@ -325,7 +325,7 @@ func (w *world) judgeBaskets(all []*basket) {
 				want[b.machine+" "+b.name] = s.instance + " creation"
 			case "used":
 				if first := want["voucher "+b.coupon]; first != "" {
-					w.t.Errorf("%s was told that it used %s, which is %s", b.name, b.coupon, first)
+					w.t.Errorf("%s was acknowledged as the use of %s, which is %s", b.name, b.coupon, first)
 				}
 				want["voucher "+b.coupon] = "used " + b.name
 			default:
