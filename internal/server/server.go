@@ -50,7 +50,7 @@ type Options struct {
 	TLS *TLSFiles
 	// Issuers are the issuers of accepted tokens.
 	Issuers []access.Issuer
-	// Anyone is the identity of every caller; no API key is required. For development.
+	// Anyone is the identity of callers without credentials, which need no API key then. For development.
 	Anyone *access.Identity
 	// Origins are the CORS origins of pages that may call, such as https://shop.example.com; *: all.
 	Origins []string
