@@ -1,5 +1,6 @@
--- Every request for approval has the time of its batch, or an earlier one, if an account ahead of the clock gave the
--- batch its time. Another principal approved an approved one, in time, by an Approve with its own key.
+-- Every request for approval has the time of its batch, or an earlier time if an account of the batch was ahead of the
+-- clock. An approved request was approved before it expired, by another principal, in an Approve call with an API key
+-- of that principal.
 select a.tenant_id, a.approval_id,
     case when b.batch_id is null then 'no batch made it'
         when a.decided_by = a.principal then 'its requester approved it'

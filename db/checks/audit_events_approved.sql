@@ -1,4 +1,4 @@
--- Every change of a setting that was approved has its approval: by the same principals, in the same call.
+-- Every approved change of a setting has an approved request with the same requester, approver and request id.
 select e.tenant_id, e.event_id, e.name, e.principal, e.approved_by, e.request_id
 from audit_events e
 where e.approved_by is not null and not exists (

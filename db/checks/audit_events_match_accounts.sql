@@ -1,5 +1,5 @@
--- Limits and states of accounts are those of their last events in the audit log; without one they are those of new
--- accounts, which cannot be overdrawn.
+-- Limits and state of every account equal its last event in the audit log. An account without an event is open, and
+-- cannot be overdrawn.
 select a.tenant_id, a.account_id, a.code, a.asset, e.event_id, a.state, e.after ->> 'state' as state_expected,
     a.min_balance, (e.after ->> 'min_balance')::numeric * 10::numeric ^ a.scale as min_balance_expected,
     a.max_balance, (e.after ->> 'max_balance')::numeric * 10::numeric ^ a.scale as max_balance_expected

@@ -1,4 +1,4 @@
--- API keys are those of their last events in the audit log.
+-- Every API key equals its last event in the audit log.
 select coalesce(k.tenant_id, e.tenant_id) as tenant_id, coalesce(k.key_id, e.name) as key_id, e.event_id,
     k.role, e.after ->> 'role' as role_expected,
     case when k.tenant_id is null then 'there is no such key' when e.event_id is null then 'it was not made by a change'
@@ -15,7 +15,7 @@ where k.tenant_id is null or e.event_id is null
     or k.role is distinct from e.after ->> 'role'
     or k.secret_digest is distinct from e.after ->> 'secret_digest'
     or to_jsonb(k.scopes) is distinct from e.after -> 'scopes'
-    -- the log has nanoseconds
+    -- the log has nanoseconds, the table microseconds
     or abs(extract(epoch from coalesce(k.expires_at, 'epoch')
         - coalesce((e.after ->> 'expire_time')::timestamptz, 'epoch'))) > 0.00001
     or abs(extract(epoch from coalesce(k.revoked_at, 'epoch')

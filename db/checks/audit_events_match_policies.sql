@@ -1,4 +1,4 @@
--- Policies are those of their last events in the audit log.
+-- Every policy equals its last event in the audit log.
 select coalesce(p.tenant_id, e.tenant_id) as tenant_id, coalesce(p.operation, e.name) as operation, e.event_id,
     p.approval_required, (e.after ->> 'approval_required')::boolean as approval_required_expected,
     case when p.tenant_id is null then 'there is no such policy' when e.after is null then 'it was not made by a change'

@@ -3,7 +3,7 @@
 // database, and `ledgerd verify` (internal/verify) runs it on a live database in slices, wrapped as: select *
 // from (<file>) c where c.tenant_id = … and c.account_id between … and …. So the rules for a file are:
 //
-//   - It begins with a comment: one sentence that states the invariant.
+//   - It begins with a comment that states the invariant.
 //   - It is one statement without a final semicolon, so it runs on one snapshot. The invariant holds at any time.
 //   - If its first two columns are tenant_id and account_id, transfer_id or hold_id, it runs in slices of these,
 //     otherwise whole. Postgres must then be able to push a condition on the two columns down to every big table:

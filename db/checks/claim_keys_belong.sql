@@ -1,4 +1,4 @@
--- Every claim was made by a batch, at its time; or before it, if an account ahead of the clock gave the batch its time.
+-- Every claim has the time of its batch, or an earlier time if an account of the batch was ahead of the clock.
 select c.tenant_id, c.scope, c.key, c.claim_id, case when b.batch_id is null then 'no batch made it' end as problem,
     c.claimed_at, b.committed_at as claimed_at_expected
 from claim_keys c

@@ -1,5 +1,5 @@
--- Every business key consists of its parts, each after its length in bytes and a colon, followed by a comma; or, beyond
--- 1,024 bytes, it is their SHA-256.
+-- Every business key is the concatenation of its parts as netstrings (length in bytes, colon, part, comma), or the
+-- SHA-256 of these if they are longer than 1,024 bytes.
 select c.tenant_id, c.scope, c.claim_id, c.key, k.key as key_expected
 from claim_keys c
 cross join lateral (

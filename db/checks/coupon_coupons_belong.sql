@@ -1,5 +1,5 @@
--- Every coupon has an instance of the machine of coupons with its code and its id, and the time of its batch; or an
--- earlier one, if an account ahead of the clock gave the batch its time. One that is locked or used has an owner.
+-- Every coupon has an instance of the machine "coupon" with its code and its id. Its time is that of its batch, or
+-- earlier if an account of the batch was ahead of the clock. A claimed, locked or used coupon has an owner.
 select c.tenant_id, c.code, c.coupon_id,
     case when i.instance_id is null then 'it has no instance' when b.batch_id is null then 'no batch made it'
         when i.state in ('claimed', 'locked', 'used') and i.owner is null then 'it has no owner' end as problem,

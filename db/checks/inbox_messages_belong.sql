@@ -1,5 +1,4 @@
--- Every inbox message was inserted by a batch, at its time; or before it, if an account ahead of the clock gave the
--- batch its time.
+-- Every inbox message has the time of its batch, or an earlier time if an account of the batch was ahead of the clock.
 select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id,
     case when b.batch_id is null then 'no batch made it' end as problem,
     m.received_at, b.committed_at as received_at_expected

@@ -1,5 +1,5 @@
--- Every account has an asset of its scale, and details with the time of the batch that created it; or an earlier time,
--- if an account ahead of the clock gave the batch its time.
+-- Every account has an asset of its scale, and details. Its time is that of its batch, or earlier if an account of the
+-- batch was ahead of the clock.
 select a.tenant_id, a.account_id, a.code, a.asset, a.scale, s.scale as scale_expected,
     d.created_at, b.committed_at as created_at_expected
 from ledger_accounts a

@@ -1,4 +1,4 @@
--- An account's held amount is the sum that its open holds still reserve, and none of them expires before
+-- An account's held amount is the sum of the remaining amounts of its open holds, none of which expires before
 -- next_expiry_at.
 select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept as held_expected, a.next_expiry_at, h.first_expiry_at
 from ledger_accounts a

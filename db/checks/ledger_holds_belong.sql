@@ -1,5 +1,5 @@
--- Every hold belongs to an account of its tenant, and has the time of its batch; or an earlier one, if an account ahead
--- of the clock gave the batch its time.
+-- Every hold belongs to an account of its tenant. Its time is that of its batch, or earlier if an account of the batch
+-- was ahead of the clock.
 select h.tenant_id, h.hold_id, h.biz_no, h.account_id,
     case when a.account_id is null then 'there is no such account'
         when b.batch_id is null then 'no batch made it' end as problem,

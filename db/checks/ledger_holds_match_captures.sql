@@ -1,4 +1,5 @@
--- The captured amount of a hold is the amount that its captures moved out of its account, and its state agrees.
+-- The captured amount of a hold is the amount that its captures debited from its account. The hold is in the state
+-- captured exactly if nothing remains or a capture released the rest.
 select h.tenant_id, h.hold_id, h.biz_no, h.account_id, h.state, h.amount, h.captured, c.moved as captured_expected
 from ledger_holds h
 cross join lateral (

@@ -1,4 +1,4 @@
--- Every transfer that an approval made has its approval: no caller can send such a request id.
+-- Every transfer with the request id of an approval has the approved request. No caller can send such a request id.
 select t.tenant_id, t.transfer_id, t.biz_no, t.request_id
 from ledger_transfers t
 where t.request_id like 'approval.%' and not exists (

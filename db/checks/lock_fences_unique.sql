@@ -1,5 +1,5 @@
--- No two locks have the same fence, and none has a fence that has not been drawn yet. They are numbers of the
--- sequence and the base of an epoch.
+-- No two locks have the same fence, and every fence has been drawn: it is the base of an epoch plus a number that the
+-- sequence has reached.
 select f.tenant_id, f.name, f.fence,
     case when f.locks > 1 then 'another lock has it too' else 'it was not drawn yet' end as problem
 from (

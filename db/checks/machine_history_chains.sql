@@ -1,5 +1,6 @@
--- Moves of an instance form a chain: revisions without gaps from 1, each from the state that the one before entered, by
--- a move that its version of the machine has, back only to the state before; times that never decrease.
+-- The moves of an instance form a chain. Revisions start at 1 without gaps; each move leaves the state that the
+-- previous one entered, and is allowed by the version of the machine, which never changes; a move back returns to the
+-- state before the previous move; times never decrease.
 select h.tenant_id, h.machine, h.key, h.instance_id, h.revision, h.previous_revision + 1 as revision_expected,
     h.from_state, h.previous_state as from_state_expected, h.to_state,
     case when m.from_state is null then 'the machine has no such move'

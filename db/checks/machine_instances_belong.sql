@@ -1,4 +1,5 @@
--- Every instance was created by a batch, no later than its time, and the timer that it waits for is one of its version.
+-- Every instance was created by a batch, at or before the time of the batch. Its timer leads to the state that the
+-- machine's version defines for its state.
 select i.tenant_id, i.machine, i.key, i.instance_id,
     case when b.batch_id is null then 'no batch made it' end as problem,
     i.created_at, b.committed_at as created_at_expected, i.timer_to, d.timer_to as timer_to_expected

@@ -1,4 +1,4 @@
--- Every instance is as its last move left it, and every move belongs to an instance.
+-- Every instance equals the result of its last move, and every move belongs to an instance.
 select coalesce(i.tenant_id, h.tenant_id) as tenant_id, coalesce(i.machine, h.machine) as machine,
     coalesce(i.key, h.key) as key, i.instance_id, h.instance_id as instance_id_expected,
     i.revision, h.revision as revision_expected, i.state, h.to_state as state_expected,

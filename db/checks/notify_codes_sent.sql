@@ -1,4 +1,5 @@
--- Every sent code has its message, to the recipient of its hint, while messages of that month are kept.
+-- Every sent code has its message, with the same channel and recipient hint, as long as messages of that month are
+-- kept.
 select c.tenant_id, c.type, c.recipient_hint, c.message_id
 from notify_codes c
 left join notify_messages m on m.tenant_id = c.tenant_id and m.message_id = c.message_id

@@ -1,5 +1,6 @@
--- Every message is in the queue, or was sent, cancelled or reported, or was given up and its contents expired more than
--- 30 days ago; none was cancelled and also sent, or cancelled and is still in the queue.
+-- Every message is in the queue, or was sent, cancelled or reported, or was dead or unknown when its contents had been
+-- expired for 30 days. A cancelled message was not sent, and is not in the queue. A delivered message is not in the
+-- queue.
 select m.tenant_id, m.message_id, q.state, e.kinds
 from notify_messages m
 left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.message_id

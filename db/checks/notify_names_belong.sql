@@ -1,4 +1,4 @@
--- Every biz_no belongs to a message, and that of a message to itself.
+-- Every biz_no names a message, and the biz_no of a message names that message.
 select coalesce(n.tenant_id, m.tenant_id) as tenant_id, coalesce(n.biz_no, m.biz_no) as biz_no, n.message_id,
     m.message_id as message_id_expected
 from notify_names n

@@ -1,5 +1,5 @@
--- Every order has an instance of its machine with its number and its id, and the time of its batch; or an earlier one,
--- if an account ahead of the clock gave the batch its time.
+-- Every order has an instance of its machine with its number and its id. Its time is that of its batch, or earlier if
+-- an account of the batch was ahead of the clock.
 select o.tenant_id, o.order_no, o.order_id,
     case when i.instance_id is null then 'it has no instance' when b.batch_id is null then 'no batch made it' end
         as problem,

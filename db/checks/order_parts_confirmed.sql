@@ -1,5 +1,6 @@
--- An order of which an account pays a part has a hold; and once an order was in a state that confirms the parts of
--- orders, nothing of it was given back: no reservation was cancelled or expired, and the account that pays has paid.
+-- An order of which an account pays a part has a hold. If an order was ever in a state that confirms the parts of
+-- orders, none of its reservations is cancelled or expired, its hold is neither released nor expired, and
+-- balance_account has paid.
 with confirming as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s

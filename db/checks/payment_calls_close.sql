@@ -1,7 +1,8 @@
--- A payment that is not decided is to be closed once its order has moved to a state that confirms or cancels the parts
--- of orders: it cannot be paid any more, or another payment has paid it. Moves before its creation do not count: the
--- order was opened again. Nor do those of its batch after which the order was opened again: it may have been created
--- after that. Of one that has ended, money may be left to flag.
+-- The scheduled call of a payment is "close" (or "flag", for money that may be left after its end) once its order has
+-- moved to a state that confirms or cancels the parts of orders: the order cannot be paid any more, or another payment
+-- has paid it. Two kinds of moves do not count, because the order was opened again before the payment was created:
+-- moves before the creation, and moves at the time of the creation that a move to another kind of state follows in the
+-- same batch.
 with ending as materialized (
     select d.tenant_id, d.machine, d.version, s.value ->> 'name' as state
     from machine_definitions d cross join lateral jsonb_array_elements(d.definition -> 'states') s

@@ -1,5 +1,6 @@
--- Every console refund equals its first notice, and an alias leads to it, unless it has none or a truncated one. Its
--- latest flag is about it and about the same transaction. A console refund that has not failed has a flag.
+-- Every console refund equals its first notice. If it has a number, and its aliases in payment_notice_names need no
+-- truncation, one of them refers to it. Its latest flag is about this console refund and its transaction. A console
+-- refund that has not failed has a flag.
 select r.tenant_id, r.console_id, r.gateway, r.out_trade_no, r.transaction_id, r.refund_no, r.gateway_refund_id,
     case when n.notice_id is null then 'no notice told of it' when w.named and x.notify_id is null
             then 'its name does not lead to it'

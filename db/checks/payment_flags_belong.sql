@@ -1,8 +1,8 @@
--- Every flag is about a whole transaction, about a console refund, or about a refund whose outcome changed. A resolved
--- flag has its effect. accept: the payment has succeeded by its money. refund: there is a refund that has not failed.
--- write_off: there is a transfer of the amount that is not refunded, if the ledger has the asset. An open flag has an
--- amount to resolve. A flag has the time of its batch, or an earlier one if an account of the batch was ahead of the
--- clock.
+-- Every flag is about a whole transaction, about a console refund, or about a refund whose outcome changed. The
+-- resolution of a flag has its effect. accept: the payment has succeeded with the flag's transaction. refund: there is
+-- a refund that has not failed. write_off: there is a transfer of the amount, unless money was refunded before or the
+-- ledger does not have the asset. The transaction of an open flag is not fully refunded. A flag has the time of its
+-- batch, or an earlier time if an account of the batch was ahead of the clock.
 select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_no,
     case when f.kind not in ('unknown_refund', 'refund_returned') and x.transaction_id is null
             then 'there is no such transaction'

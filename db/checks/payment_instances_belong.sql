@@ -1,5 +1,5 @@
--- Every instance of the machines of payments and refunds is that of a payment or refund, unless a gateway told of a
--- payment that was not created.
+-- Every instance of the machines "payment" and "refund" belongs to a payment or refund, except for a payment that a
+-- gateway reported and that was not created.
 select i.tenant_id, i.machine, i.key, i.instance_id, i.state
 from machine_instances i
 left join payment_payments p on i.machine = 'payment' and p.tenant_id = i.tenant_id and p.out_trade_no = i.key

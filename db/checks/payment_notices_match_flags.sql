@@ -1,4 +1,4 @@
--- A notice about a refund that was flagged has a flag of its batch, about that refund or about a console refund.
+-- For every flagged notice of a refund, its batch raised a flag about that refund or about a console refund.
 select n.tenant_id, n.notice_id, n.gateway, n.notify_id, n.out_trade_no, n.refund_no, n.amount,
     'there is no such flag' as problem
 from payment_notices n

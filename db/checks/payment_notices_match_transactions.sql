@@ -1,5 +1,5 @@
--- Money of which a gateway has told, and that took effect or was flagged, is recorded, under the number that it named.
--- Money of an unknown payment is recorded, or a call about that payment is due, which leads to it.
+-- Money of a paid notice that was applied or flagged is recorded as a transaction, under the out_trade_no of the
+-- notice. Money for an unknown payment is recorded, or a call about that payment is scheduled, which will record it.
 select n.tenant_id, n.notice_id, n.gateway, n.notify_id, n.out_trade_no, n.transaction_id, n.verdict,
     case when n.verdict = 'unknown' then 'no call is due that would take its money'
         else 'there is no such transaction' end as problem

@@ -1,6 +1,6 @@
--- Every payment has an instance of the machine of payments with its number and its id, and pays what its order leaves
--- to be paid. It has the time of its batch; or an earlier one, if an account ahead of the clock gave the batch its
--- time; or a later one, if its gateway told of it before it was created.
+-- Every payment has an instance of the machine "payment" with its number and its id. Its amount is the amount of its
+-- order less balance_amount. Its time is that of its batch; or earlier, if an account of the batch was ahead of the
+-- clock; or later, if a notice of the gateway came before the payment was created.
 select p.tenant_id, p.out_trade_no, p.payment_id, p.order_no,
     case when i.instance_id is null then 'it has no instance' when o.order_no is null then 'there is no such order'
         when b.batch_id is null then 'no batch made it' end as problem,

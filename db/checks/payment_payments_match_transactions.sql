@@ -1,5 +1,5 @@
--- A payment that has succeeded has paid its order with its transaction, which stands on the account of its payee and is
--- of its amount, unless a person has accepted another one.
+-- A succeeded payment has paid its order. The money of its transaction is on the payee's account, and is the payment's
+-- amount, unless a person has accepted another amount.
 select p.tenant_id, p.out_trade_no, p.order_no, p.gateway, p.transaction_id,
     case when x.transaction_id is null then 'there is no such transaction'
         when x.out_trade_no <> p.out_trade_no then 'its transaction is of another payment'

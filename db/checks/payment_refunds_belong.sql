@@ -1,6 +1,5 @@
--- Every refund has an instance of the machine of refunds with its number and its id, is of a transaction of its
--- payment, in its currency, and has the time of its batch; or an earlier one, if an account ahead of the clock gave the
--- batch its time.
+-- Every refund has an instance of the machine "refund" with its number and its id, and a transaction of its payment in
+-- the same currency. Its time is that of its batch, or earlier if an account of the batch was ahead of the clock.
 select r.tenant_id, r.refund_no, r.refund_id, r.out_trade_no,
     case when i.instance_id is null then 'it has no instance'
         when x.transaction_id is null then 'there is no such transaction'

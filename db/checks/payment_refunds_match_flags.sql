@@ -1,6 +1,6 @@
 -- The amount that the gateway gave back for a refund, according to its last notice, is the amount that the ledger
 -- booked for it, plus its flags unknown_refund, less its flags refund_returned; withdrawn flags do not count. Only a
--- refund that succeeded is booked.
+-- succeeded refund counts as booked.
 select r.tenant_id, r.refund_no, i.state, r.amount, r.booked, r.given, s.given as given_expected
 from payment_refunds r
 cross join lateral (

@@ -1,6 +1,6 @@
--- A refund of posted money has a hold of its amount on the account on which that stands: captured if the gateway gave
--- the money back, and open no more if it did not. If the capture was impossible, since a caller has ended the hold,
--- nothing is booked.
+-- A refund of posted money has a hold of its amount on the account of the money. The hold of a succeeded refund is
+-- captured; that of a failed one is not open. Exception: a succeeded refund with booked = 0, whose hold a caller had
+-- ended before the capture.
 select r.tenant_id, r.refund_no, n.biz_no, i.state,
     case when h.hold_id is null then 'there is no such hold'
         when i.state = 'succeeded' and t.transfer_id is null then 'no transfer gave all of it back' end as problem,

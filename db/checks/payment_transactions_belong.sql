@@ -1,5 +1,5 @@
--- Every transaction is what its notice said: number, currency and amount. It was recorded with that notice, or later,
--- if the payment was not there yet. It has paid its payment, or it was flagged.
+-- Every transaction equals its notice: number, currency and amount. It was recorded with that notice, or later if the
+-- payment was unknown then. It has paid its payment, or it was flagged.
 select x.tenant_id, x.gateway, x.transaction_id, x.out_trade_no,
     case when n.notice_id is null then 'no notice told of it'
         when f.flag_id is null and p.state is null then 'it paid nothing, and it was not flagged' end as problem,

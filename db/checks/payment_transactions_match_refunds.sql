@@ -1,4 +1,4 @@
--- refunding of a transaction is the sum of its refunds that are not decided, refunded that of those that succeeded.
+-- The column refunding of a transaction is the sum of its pending refunds, refunded the sum of its succeeded ones.
 select x.tenant_id, x.gateway, x.transaction_id, x.refunding, s.refunding as refunding_expected, x.refunded,
     s.refunded as refunded_expected
 from payment_transactions x

@@ -1,5 +1,5 @@
--- Every change belongs to an item and has its number, and it has the time of its batch; or an earlier one, if an
--- account ahead of the clock gave the batch its time.
+-- Every change belongs to an item and has its number. Its time is that of its batch, or earlier if an account of the
+-- batch was ahead of the clock.
 select coalesce(c.tenant_id, n.tenant_id) as tenant_id, coalesce(c.item, n.item) as item,
     coalesce(c.change_no, n.change_no) as change_no, coalesce(c.change_id, n.change_id) as change_id,
     case when c.change_id is null then 'there is no such change' when n.change_id is null then 'its number is missing'

@@ -1,4 +1,4 @@
--- Every item has all of its segments, which agree on their number and on the strategy, and details.
+-- Every item has details and all of its segments. The segments agree on their number and on the strategy.
 select coalesce(i.tenant_id, d.tenant_id) as tenant_id, coalesce(i.item, d.item) as item,
     case when i.item is null then 'it has no counts' when d.item is null then 'it has no details'
         when i.strategies > 1 then 'its segments have several strategies' end as problem,

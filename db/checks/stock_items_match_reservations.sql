@@ -1,5 +1,5 @@
--- The reserved and sold units of an item are those of its reservations, and none of these expires before the earliest
--- next_expiry_at of the item.
+-- The reserved and sold units of an item are the sums over its reservations. No open reservation expires before the
+-- earliest next_expiry_at of the item.
 select i.tenant_id, i.item, i.reserved, r.reserved as reserved_expected, i.sold, r.sold as sold_expected,
     i.next_expiry_at, r.first_expiry_at
 from (

@@ -1,5 +1,5 @@
--- Every reservation belongs to an item of its tenant, its units came from segments of that item, and it has the time of
--- its batch; or an earlier one, if an account ahead of the clock gave the batch its time.
+-- Every reservation belongs to an item of its tenant, and its units came from segments of that item. Its time is that
+-- of its batch, or earlier if an account of the batch was ahead of the clock.
 select r.tenant_id, r.item, r.reservation_no, r.reservation_id,
     case when i.item is null then 'there is no such item'
         when r.segment >= i.segments or cardinality(r.draws) > i.segments then 'there is no such segment'

@@ -1,4 +1,4 @@
--- As many units came back of a reservation as the changes say that took them back.
+-- The unsold units of a reservation are the sum of its changes of the kind unsell.
 select coalesce(r.tenant_id, c.tenant_id) as tenant_id, coalesce(r.item, c.item) as item,
     coalesce(r.reservation_no, c.reservation_no) as reservation_no, coalesce(r.unsold, 0) as unsold,
     coalesce(c.unsold, 0) as unsold_expected

@@ -1,5 +1,5 @@
--- No fence is ahead of its sequence, as after a restore that left the sequence behind. Fences are
--- numbers of the sequence and the base of an epoch.
+-- Every fence is the base of an epoch plus a number that the sequence has reached. A violation shows a restore that
+-- left the sequence behind.
 select w.tenant_id, w.scope, w.key, w.fence, s.last_value as drawn
 from work_records w
 cross join work_fence_seq s

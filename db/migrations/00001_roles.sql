@@ -20,7 +20,7 @@ begin
     if not pg_has_role(current_user, 'ledgerd_owner', 'member') then
         execute format('grant ledgerd_owner to %I', current_user);
     end if;
-    -- Otherwise a caller could create an object that functions running as the owner take for one of ours.
+    -- Otherwise a caller could create a temporary object that shadows one of ours in functions that run as the owner.
     execute format('revoke temporary on database %I from public', current_database());
     execute format('revoke create on schema %I from public', current_schema());
     execute format('grant usage, create on schema %I to ledgerd_owner', current_schema());

@@ -48,7 +48,7 @@ create table access_api_keys (
         and isfinite(revoked_at) and isfinite(used_at))
 );
 comment on table access_api_keys is 'API keys. The secret is shown once when made; only its SHA-256 is kept.';
-comment on column access_api_keys.tenant_id is 'Tenant whose rows the key opens.';
+comment on column access_api_keys.tenant_id is 'Tenant whose rows the key gives access to.';
 comment on column access_api_keys.key_id is 'Public part of the key.';
 comment on column access_api_keys.principal is
     'Caller that the key belongs to. Request keys are scoped by principal, so that an API key can be rotated '
@@ -70,9 +70,10 @@ comment on column access_api_keys.revoked_by is 'Revoker, as in created_by; null
 comment on column access_api_keys.used_at is
     'When it was last used, to a minute or so. Written beside the calls: the last uses before a crash may be missing.';
 comment on column access_api_keys.secret_digest is
-    'SHA-256 of secret_hash, in hex. The audit log has it, so that another secret is noticed; it opens nothing.';
+    'SHA-256 of secret_hash, in hex. The audit log records it, so that a changed secret is noticed. It authenticates '
+    'no caller.';
 
--- A key can lose rights, and never gain any.
+-- The rights of a key can shrink, but never grow.
 -- +goose StatementBegin
 create function access_keep_api_key() returns trigger
     language plpgsql
@@ -97,7 +98,8 @@ end
 $$;
 -- +goose StatementEnd
 comment on function access_keep_api_key is
-    'Trigger: an API key may be revoked, once, and expire earlier; nothing else of it changes but the time of its use.';
+    'Trigger: refuses all changes of an API key except its first revocation, an earlier expiry, and the time of its '
+    'last use.';
 create trigger access_api_keys_keep before update on access_api_keys
     for each row execute function access_keep_api_key();
 

@@ -35,7 +35,7 @@ comment on function commit_append_only is 'Trigger that refuses update, delete a
 
 -- +goose StatementBegin
 create function commit_history() returns text
-    language plpgsql -- keeps its plan: a function in SQL is planned in every call
+    language plpgsql -- caches its plan: a function in SQL is planned in every call
     stable
     set search_path from current
     as $$
@@ -46,9 +46,9 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_history is
-    'The cluster''s system identifier, and the oids of the database and of commit_epochs: a restored dump differs in '
-    'that of commit_epochs, even in a cluster with the same identifier; a copy made from a template in that of the '
-    'database.';
+    'The cluster''s system identifier, and the oids of the database and of commit_epochs. The oid of commit_epochs '
+    'differs in a restored dump, even in a cluster with the same identifier; the oid of the database differs in a copy '
+    'made from a template.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer
@@ -88,9 +88,9 @@ comment on column commit_epochs.history is 'Result of commit_history.';
 comment on column commit_epochs.timeline is 'Result of commit_timeline.';
 comment on column commit_epochs.begun_at is 'When a server first noticed the epoch.';
 comment on column commit_epochs.base is
-    'Added to the numbers of sequences, which never go back: at least 2^34 more than that of the epoch before, and up '
-    'to 2^34 more at random. So epochs with the same number, in copies of the database that went different ways, '
-    'begin at different places.';
+    'Added to the numbers of sequences, so that the sums never decrease: at least 2^34 more than the base of the epoch '
+    'before, plus a random number below 2^34. So copies of the database that diverged have different bases in epochs '
+    'with the same number.';
 comment on column commit_epochs.xid is
     'Transaction that wrote the row. The row of a database that was restored from a dump has another xmin.';
 
@@ -102,13 +102,13 @@ create function commit_begin_epoch() returns trigger
 declare
     last record;
 begin
-    if new.base is not null then -- a restore of the data alone
+    if new.base is not null then -- restored from a dump
         new.xid := '0';
         return new;
     end if;
     select e.epoch, e.base into last from commit_epochs e where e.epoch < new.epoch order by e.epoch desc limit 1;
     new.base := coalesce(last.base, 0) + ((new.epoch - coalesce(last.epoch, 1))::bigint << 34);
-    if new.epoch > 1 then -- not random(), which setseed() decides
+    if new.epoch > 1 then -- not random(): setseed() makes it predictable
         new.base := new.base + (('x' || left(md5(gen_random_uuid()::text), 9))::bit(36)::bigint >> 2);
     end if;
     new.begun_at := clock_timestamp();
@@ -182,8 +182,8 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_unrecorded_epoch is
-    'Number of the present epoch, or of the next one if the database has been copied or upgraded file by file: such '
-    'copies are noticed when a number is drawn or a server starts, since the identifier is read from a file.';
+    'Number of the present epoch, or of the next one if the database has been copied or upgraded file by file. Such '
+    'copies are noticed only when a number is drawn or a server starts, because reading the identifier reads a file.';
 alter table commit_epochs alter epoch set default commit_unrecorded_epoch();
 
 -- +goose StatementBegin
@@ -210,8 +210,8 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_base is
-    'Base of the present epoch. Fails with LD006 if no server has recorded the epoch: every number belongs to a '
-    'recorded one.';
+    'Base of the present epoch. Fails with LD006 if no server has recorded the epoch: every number must belong to a '
+    'recorded epoch.';
 
 -- commit_recorded_epoch runs in every batch.
 -- +goose StatementBegin
@@ -236,8 +236,8 @@ $$;
 -- +goose StatementEnd
 comment on function commit_recorded_epoch is
     'Number of the present epoch. Fails with LD006 if no server has recorded it: after a restore, epochs are counted '
-    'from the last one that is recorded, and those of commits must not come again. A batch does not record the epoch '
-    'itself, since all others would wait for its end.';
+    'from the last recorded one, so an unrecorded number could be used twice. A batch does not record the epoch '
+    'itself, because all other batches would wait for its end.';
 
 create sequence commit_batch_seq as bigint increment by 1000;
 comment on sequence commit_batch_seq is
@@ -378,8 +378,9 @@ end
 $$;
 -- +goose StatementEnd
 comment on function commit_time_taken is
-    'Whether a batch that has this time took it from another one: an account that it changed was ahead of the clock. '
-    'Looks at 6.5 million numbers before it and after it, also of other epochs: a server uses its numbers for an hour.';
+    'True if another batch has the same time. An account that is ahead of the clock gives its time to all batches that '
+    'change it. Searches some 6.5 million batch numbers in each direction, also of other epochs: a server uses a '
+    'number within an hour of fetching it.';
 
 create trigger commit_batches_append_only before update or delete or truncate on commit_batches
     for each statement execute function commit_append_only();
@@ -389,14 +390,15 @@ grant select, insert on commit_batches to ledgerd_app;
 grant select, insert, delete on commit_keys to ledgerd_app;
 grant update (refused, fingerprint, answer, request_id, created_at, expires_at) on commit_keys to ledgerd_app;
 grant select on commit_batches to ledgerd_audit;
--- Without the answers, which may hold tokens, and the hashes of requests, which may name people.
+-- Without the answers, which may contain tokens, and the fingerprints of requests, from which personal data could be
+-- guessed.
 grant select (tenant_id, principal, operation, key, refused, request_id, created_at, expires_at)
     on commit_keys to ledgerd_audit;
 
 create trigger commit_epochs_append_only before update or delete or truncate on commit_epochs
     for each statement execute function commit_append_only();
 grant select on commit_epochs to ledgerd_app;
--- Defaults and the triggers decide all columns: no login begins an epoch that Postgres does not know.
+-- Defaults and triggers set all columns: a login can record only an epoch that Postgres has begun.
 grant insert (begun_at) on commit_epochs to ledgerd_app;
 grant select on commit_epochs to ledgerd_audit;
 
@@ -490,8 +492,8 @@ comment on column audit.request_key_usage.keys is 'How many keys are recorded.';
 comment on column audit.request_key_usage.refused is 'Number of them whose answer is a refusal.';
 comment on column audit.request_key_usage.expired is 'Number of them that have expired and are not deleted yet.';
 comment on column audit.request_key_usage.answer_bytes is 'Total size of their answers.';
-comment on column audit.request_key_usage.oldest_at is 'When the call of the oldest ran.';
-comment on column audit.request_key_usage.newest_at is 'When the call of the newest ran.';
+comment on column audit.request_key_usage.oldest_at is 'When the call of the oldest key ran.';
+comment on column audit.request_key_usage.newest_at is 'When the call of the newest key ran.';
 
 create view audit.batches as
 select b.batch_id, b.committed_at, b.commands, b.commands = 0 as void, b.instance, b.xid

@@ -58,7 +58,7 @@ comment on column ledger_accounts.kind is 'asset, liability, equity, income or e
 comment on column ledger_accounts.state is
     'open; frozen: can only be credited; closed: can be neither debited nor credited.';
 comment on column ledger_accounts.balance is 'Credits minus debits.';
-comment on column ledger_accounts.held is 'Sum of what is left of its open holds.';
+comment on column ledger_accounts.held is 'Sum of the remaining amounts of its open holds.';
 comment on column ledger_accounts.min_balance is 'Lower limit: balance - held must not fall below it. Null: no limit.';
 comment on column ledger_accounts.max_balance is 'Upper limit of the balance. Null: no limit.';
 comment on column ledger_accounts.version is 'Version of its newest entry.';
@@ -302,7 +302,7 @@ comment on column audit.accounts.kind is 'asset, liability, equity, income or ex
 comment on column audit.accounts.state is
     'open; frozen: can only be credited; closed: can be neither debited nor credited.';
 comment on column audit.accounts.balance is 'Credits minus debits.';
-comment on column audit.accounts.held is 'Sum of what is left of its open holds.';
+comment on column audit.accounts.held is 'Sum of the remaining amounts of its open holds.';
 comment on column audit.accounts.available is 'Available balance: balance - held - min_balance; null: unlimited.';
 comment on column audit.accounts.min_balance is 'Lower limit of the balance; null: no limit.';
 comment on column audit.accounts.max_balance is 'Upper limit of the balance; null: no limit.';

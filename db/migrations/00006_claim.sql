@@ -31,8 +31,8 @@ comment on table claim_keys is 'Claimed keys. A row past expires_at counts as de
 comment on column claim_keys.tenant_id is 'Tenant.';
 comment on column claim_keys.scope is 'Kind of key, such as page or phone.';
 comment on column claim_keys.key is
-    'The key. One made of parts is stored as netstrings, such as 5:order,4:1001,, or as sha256: and their SHA-256 in '
-    'hexadecimal if they are longer than 1,024 bytes.';
+    'The key. A key made of parts is stored as netstrings, such as 5:order,4:1001,. If they are longer than 1,024 '
+    'bytes, it is sha256: and their SHA-256 in hexadecimal.';
 comment on column claim_keys.claim_id is
     'Fence of this claim. A key that was freed and claimed again has another one. claim_id >> 14 is the batch that '
     'created it.';

@@ -30,8 +30,8 @@ comment on column ids_workers.lease_expires_at is
     'End of the lease, by the database''s clock. Another process can lease the number when lease_expires_at and '
     'high_water_at are past.';
 comment on column ids_workers.high_water_at is
-    'All ids of this number have earlier times: it is raised before ids up to it are made. The next holder starts '
-    'at this time, whatever the clocks say.';
+    'Upper limit of the times in ids of this number, raised before ids up to it are generated. The next holder starts '
+    'at this time, even if its clock is behind.';
 
 insert into ids_workers (worker) select generate_series(0, 1023);
 

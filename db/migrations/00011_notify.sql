@@ -1,6 +1,6 @@
--- Messages to people and systems, which are accepted in the commit of their cause. Messages and events, which are kept
--- for ever, contents, which are deleted after some weeks, and the queue, which changes often, are separate tables
--- (ADR 10). Then webhook endpoints, templates of messages, and verification codes. Locks nothing.
+-- Messages to people and systems, which are accepted in the commit of their cause; webhook endpoints, templates of
+-- messages, and verification codes. Messages have separate tables by lifetime (ADR 10): messages and events are kept
+-- until the owner drops them, contents are deleted after some weeks, and rows of the queue change often. Locks nothing.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -231,8 +231,8 @@ comment on column notify_queue.month is 'The same as in notify_messages.';
 comment on column notify_queue.contents_until is 'The same as in notify_messages.';
 comment on column notify_queue.provider is 'Provider that failed last: the next attempt uses the one after it.';
 comment on column notify_queue.unsure is
-    'True if provider may have sent it, in an attempt with unknown outcome: only that provider, which may '
-    'recognise the key, is tried again.';
+    'True if provider may have sent it in an attempt with unknown outcome. Then only that provider is tried again, '
+    'because it may recognise the key.';
 comment on column notify_queue.failure_code is 'Error code of the last failure.';
 
 create table notify_names (
@@ -358,10 +358,9 @@ create function notify_drop_partition(parent text, part text) returns boolean
 declare
     holders text[];
 begin
-    -- DROP TABLE needs an exclusive lock on the parent, and while it waits for that, all later transactions wait
-    -- behind it. So don't try while a transaction keeps the parent locked for longer than a batch does, that is, in
-    -- two looks 100 ms apart. The same relation may have the same oid in a copy of the database: look only at locks
-    -- of this database.
+    -- DROP TABLE needs an exclusive lock on the parent, and while it waits for that lock, all later transactions wait
+    -- behind it. So do not try if the same transaction holds a lock in two checks 100 ms apart: that is longer than a
+    -- batch. A copy of the database may have a relation with the same oid: check only locks of this database.
     holders := array(select l.virtualtransaction from pg_locks l
         join pg_database d on d.oid = l.database and d.datname = current_database()
         where l.relation in (to_regclass(parent), to_regclass(part)) and l.pid <> pg_backend_pid());
@@ -398,7 +397,7 @@ declare
     part record;
 begin
     made := 0; dropped := 0; left_over := 0;
-    lock table only notify_events in share update exclusive mode; -- another process may be doing it
+    lock table only notify_events in share update exclusive mode; -- excludes other processes that do the same
     for n in 0..1 loop
         first := (date_trunc('month', today) + n * interval '1 month')::date;
         made := made
@@ -458,7 +457,7 @@ begin
         if part.parent = 'notify_events'
             and to_regclass('notify_messages_' || right(part.name, 6)) is not null
         then
-            left_over := left_over + 1; -- not before their messages
+            left_over := left_over + 1; -- the messages of the month are dropped first
         elsif notify_drop_partition(part.parent, part.name) then
             dropped := 1;
             return; -- the parent is locked until the end of the transaction

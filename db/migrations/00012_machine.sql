@@ -81,7 +81,8 @@ create table machine_instances (
     constraint machine_instances_timer_check check (timer_ms > 0 and (timer_at is null) = (timer_to is null)),
     constraint machine_instances_changed_check check (changed_at >= created_at)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
--- All but the primary key are partial: on an empty table they would look as good as that for a look-up by key.
+-- All indexes but the primary key are partial: otherwise a plan made on an empty table could use one of them for a
+-- lookup by key.
 create index machine_instances_state_idx on machine_instances (tenant_id, machine, state, instance_id)
     where state <> '';
 create index machine_instances_owner_idx on machine_instances (tenant_id, machine, owner, instance_id)
@@ -100,8 +101,7 @@ comment on column machine_instances.came_from is 'State before the last move; em
 comment on column machine_instances.revision is 'Number of its moves, its creation included. Each has the next.';
 comment on column machine_instances.cause is
     'Cause of the last move, as the caller named it; "timer": its timer; "creation": its creation.';
-comment on column machine_instances.owner is
-    'Owner, as named at its creation, or by the move that gave it to one; null: none.';
+comment on column machine_instances.owner is 'Owner, as named at its creation or by a later move; null: none.';
 comment on column machine_instances.timer_ms is
     'Length of the first state''s timer in milliseconds, as given at its creation; null: that of the machine.';
 comment on column machine_instances.timer_at is 'When the timer of its state fires; null: the state has none.';
@@ -109,9 +109,9 @@ comment on column machine_instances.timer_to is 'State to which the timer moves 
 comment on column machine_instances.created_at is 'When it was created.';
 comment on column machine_instances.changed_at is 'Time of its last move, or of its creation.';
 
--- The only statement trigger that looks at another table: it copies its rows into arrays first, and then looks up each
--- move by its key. An update adds each row to both transition tables at once, so the nth rows of both belong together;
--- if they ever did not, their ids would differ, and the update would be refused.
+-- The only statement trigger that reads another table: it copies its rows into arrays first, and then looks up each
+-- move by its key. An update adds each row to both transition tables at the same position. If positions ever differed,
+-- the ids would differ, and the trigger would refuse the update.
 -- +goose StatementBegin
 create function machine_instances_moved() returns trigger
     language plpgsql
@@ -222,7 +222,7 @@ comment on column machine_history.principal is 'Principal of the caller; null: a
 comment on column machine_history.request_id is
     'X-Request-ID of the call. Of a timer: the call that recorded the move, or "scheduler." and the instance''s id.';
 comment on column machine_history.recorded_at is
-    'When it was recorded, by the database''s clock. If that has gone back since: the time of the move before.';
+    'When it was recorded, by the database''s clock, but not before the previous move.';
 
 create trigger machine_history_append_only before update or delete or truncate on machine_history
     for each statement execute function commit_append_only();
@@ -243,8 +243,8 @@ from machine_instances i
 cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
 left join access_tenants t on t.tenant_id = i.tenant_id;
 comment on view audit.machines is
-    'Instances of state machines, as they count now: past its timer, an instance is in the state to which that moves '
-    'it.';
+    'Instances of state machines in their present states: once its timer has fired, an instance is shown in the state '
+    'to which the timer moves it.';
 comment on column audit.machines.tenant is 'Name of the tenant.';
 comment on column audit.machines.machine is 'Name of the machine.';
 comment on column audit.machines.key is 'The caller''s name of the instance.';
@@ -253,7 +253,7 @@ comment on column audit.machines.came_from is 'State before the last move; null:
 comment on column audit.machines.revision is 'Number of its moves, its creation included.';
 comment on column audit.machines.cause is 'Cause of the last move.';
 comment on column audit.machines.changed_at is 'Time of its last move, or of its creation.';
-comment on column audit.machines.due is 'True if its timer has moved it, and the history does not have the move yet.';
+comment on column audit.machines.due is 'True if its timer has fired, and the move is not recorded yet.';
 comment on column audit.machines.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column audit.machines.timer_to is 'State to which the timer moves it.';
 comment on column audit.machines.owner is 'Owner; null: none.';

@@ -19,7 +19,7 @@ create table coupon_coupons (
     constraint coupon_coupons_campaign_check check (campaign ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
     constraint coupon_coupons_metadata_check check (octet_length(metadata::text) <= 131072)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
--- Partial: on an empty table it would look as good as the primary key for a look-up by code.
+-- Partial: otherwise a plan made on an empty table could use it for a lookup by code.
 create index coupon_coupons_campaign_idx on coupon_coupons (tenant_id, campaign, coupon_id) where campaign <> '';
 comment on table coupon_coupons is
     'Coupons as they were issued. The state and the owner are those of the instance with the code as key. Append-only.';
@@ -28,7 +28,7 @@ comment on column coupon_coupons.code is 'Code: given by the caller, or made by 
 comment on column coupon_coupons.coupon_id is
     'Id, that of the instance too; coupon_id >> 14 is the batch that issued it.';
 comment on column coupon_coupons.campaign is 'Campaign. Each owner can have one coupon of it.';
-comment on column coupon_coupons.expires_at is 'From when on it cannot be used.';
+comment on column coupon_coupons.expires_at is 'When it expires: it cannot be used from then on.';
 comment on column coupon_coupons.metadata is 'Metadata of the caller: names and values; null: none.';
 comment on column coupon_coupons.principal is 'Principal of the caller that issued it.';
 comment on column coupon_coupons.request_id is 'X-Request-ID of the call.';
@@ -48,7 +48,7 @@ from coupon_coupons c
 join machine_instances i on i.tenant_id = c.tenant_id and i.machine = 'coupon' and i.key = c.code
 cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
 left join access_tenants t on t.tenant_id = c.tenant_id;
-comment on view audit.coupons is 'Coupons, as they count now.';
+comment on view audit.coupons is 'Coupons in their present states.';
 comment on column audit.coupons.tenant is 'Name of the tenant.';
 comment on column audit.coupons.code is 'Code.';
 comment on column audit.coupons.campaign is 'Campaign.';
@@ -56,8 +56,8 @@ comment on column audit.coupons.state is 'unclaimed, claimed, locked by an unpai
 comment on column audit.coupons.owner is 'Owner; null: it is not claimed yet.';
 comment on column audit.coupons.cause is 'Cause of its last move, such as the order that locked or used it.';
 comment on column audit.coupons.changed_at is 'Time of its last move, or of its creation.';
-comment on column audit.coupons.due is 'True if it has expired, and the history does not have that yet.';
-comment on column audit.coupons.expires_at is 'From when on it cannot be used.';
+comment on column audit.coupons.due is 'True if it has expired, and that is not recorded yet.';
+comment on column audit.coupons.expires_at is 'When it expires: it cannot be used from then on.';
 comment on column audit.coupons.metadata is 'Metadata of the caller: names and values.';
 comment on column audit.coupons.principal is 'Principal that issued it.';
 comment on column audit.coupons.request_id is 'X-Request-ID of the call that issued it.';

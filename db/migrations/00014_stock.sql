@@ -27,12 +27,12 @@ create table stock_items (
     constraint stock_items_stocked_check check (available + reserved + sold = stocked),
     constraint stock_items_version_check check (version >= 0)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
--- For the background task alone. "is not null" keeps it out of the plans of searches for one item: one made on an empty
--- table would read all of it.
+-- For the background task alone. "is not null" excludes it from lookups of one item: a plan made on an empty table
+-- could use it, and read the whole index.
 create index stock_items_due_idx on stock_items (next_expiry_at, tenant_id, item) where next_expiry_at is not null;
 comment on table stock_items is
     'Counts of items, in one row, or in several segments. These are the hot rows: narrow, and without an index on '
-    'counts. No row can promise more than it has.';
+    'counts. Constraints keep available from falling below zero in any row.';
 comment on column stock_items.tenant_id is 'Tenant.';
 comment on column stock_items.item is 'The caller''s name of the item, such as sku-1001.';
 comment on column stock_items.segment is 'Segment, from 0. The counts of an item are the sums over its segments.';
@@ -40,14 +40,14 @@ comment on column stock_items.segments is 'Number of segments of the item: the s
 comment on column stock_items.strategy is
     'Strategy of calls that name none: the same in all rows of the item.';
 comment on column stock_items.available is 'Units that can be reserved or sold.';
-comment on column stock_items.reserved is 'Units of reservations that are reserved.';
-comment on column stock_items.sold is 'Units of reservations that are sold, without those that came back.';
+comment on column stock_items.reserved is 'Units of open reservations.';
+comment on column stock_items.sold is 'Units that are sold, without those that came back.';
 comment on column stock_items.stocked is
     'Units put in, less those removed again: available + reserved + sold.';
 comment on column stock_items.version is 'Number of changes.';
 comment on column stock_items.next_expiry_at is
-    'No reservation of the item expires before the earliest of its rows, whichever segments gave the units. Null in '
-    'all rows: none expires.';
+    'The earliest of these times of an item is a lower limit: none of its open reservations expires before it, '
+    'whichever segments gave the units. Null in all rows: none expires.';
 
 create table stock_item_details (
     tenant_id  integer not null,
@@ -71,7 +71,7 @@ comment on column stock_item_details.label is 'Label, for people; may be empty.'
 comment on column stock_item_details.metadata is 'Metadata of the caller: names and values.';
 comment on column stock_item_details.created_at is 'When it was created.';
 comment on column stock_item_details.changed_at is 'When it was created or last updated by PutItem.';
-comment on column stock_item_details.principal is 'Principal that created it, or last described it anew.';
+comment on column stock_item_details.principal is 'Principal that created it or last updated it by PutItem.';
 comment on column stock_item_details.request_id is 'X-Request-ID of that call.';
 
 create table stock_reservations (
@@ -216,9 +216,9 @@ comment on column audit.stock.tenant is 'Name of the tenant.';
 comment on column audit.stock.item is 'The caller''s name of the item.';
 comment on column audit.stock.label is 'Label, for people; may be empty.';
 comment on column audit.stock.available is 'Units that can be reserved or sold.';
-comment on column audit.stock.reserved is 'Units of reservations that are reserved.';
-comment on column audit.stock.sold is 'Units of reservations that are sold, without those that came back.';
-comment on column audit.stock.stocked is 'Units that were ever put in: available + reserved + sold.';
+comment on column audit.stock.reserved is 'Units of open reservations.';
+comment on column audit.stock.sold is 'Units that are sold, without those that came back.';
+comment on column audit.stock.stocked is 'Units put in, less those removed again: available + reserved + sold.';
 comment on column audit.stock.segments is 'Number of rows that hold its counts.';
 comment on column audit.stock.strategy is 'Strategy of calls that name none.';
 comment on column audit.stock.changes is 'Number of changes of its counts.';
@@ -244,7 +244,7 @@ comment on column audit.reservations.ref is 'Purpose, according to the caller.';
 comment on column audit.reservations.created_at is 'When it was made.';
 comment on column audit.reservations.expires_at is 'When it expires, or would have; null: sold directly.';
 comment on column audit.reservations.due is
-    'True if its time is over, and it will expire when the item is next used, or by the background task.';
+    'True if it has expired, and this will be recorded when the item is next used, or by the background task.';
 comment on column audit.reservations.closed_at is 'When it was sold or cancelled, or expired.';
 comment on column audit.reservations.principal is 'Principal that made it.';
 comment on column audit.reservations.request_id is 'X-Request-ID of the call that made it.';

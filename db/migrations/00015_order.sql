@@ -1,4 +1,4 @@
--- Orders: what was ordered. The state of an order is that of its instance in machine_instances. Locks nothing.
+-- Orders as they were created. The state of an order is that of its instance in machine_instances. Locks nothing.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -53,12 +53,12 @@ create table order_orders (
         and jsonb_typeof(expiry_messages) = 'array' and jsonb_array_length(expiry_messages) between 1 and 10),
     constraint order_orders_submit_token_check check (octet_length(submit_token) = 32)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
--- Partial: on an empty table they would look as good as the primary key for a look-up by number, and the second as good
--- as the first for a list of a subject's orders.
+-- Partial: otherwise a plan made on an empty table could use them for a lookup by number, or the second one for a list
+-- of a subject's orders.
 create index order_orders_subject_idx on order_orders (tenant_id, subject, created_at, order_id) where subject <> '';
 create index order_orders_created_idx on order_orders (tenant_id, created_at, order_id) where order_id > 0;
 comment on table order_orders is
-    'Orders: what was ordered. The state is that of the instance with the same number. Append-only.';
+    'Orders as they were created. The state is that of the instance with the same number. Append-only.';
 comment on column order_orders.tenant_id is 'Tenant.';
 comment on column order_orders.order_no is 'Number: chosen by the caller, or made by the service.';
 comment on column order_orders.order_id is 'Id, that of the instance too; order_id >> 14 is the batch that created it.';
@@ -69,23 +69,24 @@ comment on column order_orders.asset is 'Asset of the amounts.';
 comment on column order_orders.scale is 'Decimals of the asset.';
 comment on column order_orders.amount is 'Amount to pay, in minor units.';
 comment on column order_orders.lines is
-    'Lines: item, quantity, amount (a decimal; missing: not said), description. The nth line is reserved under the '
+    'Lines: item, quantity, amount (a decimal; missing: not given), description. The nth line is reserved under the '
     'number order_no/n, from 1. Null: none.';
 comment on column order_orders.payee is 'Code of the account that is paid; null: none.';
 comment on column order_orders.pay_within_ms is
-    'How long it may stay unpaid, in milliseconds, as the caller said; null: as the machine says.';
+    'How long it may stay unpaid, in milliseconds, as given by the caller; null: as defined by the machine.';
 comment on column order_orders.life_ms is
     'How long it may stay unpaid, in milliseconds; null: for ever. Reservations and the hold have the same life.';
 comment on column order_orders.reserve is 'True if the units of its lines are reserved.';
 comment on column order_orders.balance_account is 'Code of the account that pays balance_amount; null: none.';
 comment on column order_orders.balance_amount is
-    'Amount that balance_account pays, in minor units: if it is all, at once, else out of the hold order_no/hold.';
+    'Amount that balance_account pays, in minor units: the whole amount at once, or a part of it out of the hold '
+    'order_no/hold.';
 comment on column order_orders.purchase_parts is
-    'Parts of the business key that makes it the same purchase as another order; null: none.';
+    'Parts of the business key of its purchase: an order with the same parts is the same purchase; null: none.';
 comment on column order_orders.purchase_window_ms is 'Life of that key in milliseconds.';
 comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
 comment on column order_orders.sale is 'Sale in which it was won; null: none.';
-comment on column order_orders.sale_unit is 'Which unit of its buyer, from 1.';
+comment on column order_orders.sale_unit is 'Number of the unit among those of its buyer in the sale, from 1.';
 comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
 comment on column order_orders.metadata is 'Metadata of the caller: names and values; null: none.';
 comment on column order_orders.expiry_messages is
@@ -114,7 +115,8 @@ join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine 
 cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
 left join access_tenants t on t.tenant_id = o.tenant_id;
 comment on view audit.orders is
-    'Orders, as they count now: past its timer, an order is in the state to which that moves it.';
+    'Orders in their present states: once its timer has fired, an order is shown in the state to which the timer moves '
+    'it.';
 comment on column audit.orders.tenant is 'Name of the tenant.';
 comment on column audit.orders.order_no is 'Number.';
 comment on column audit.orders.subject is 'Orderer: the caller''s name of the end user.';
@@ -122,7 +124,7 @@ comment on column audit.orders.state is 'State.';
 comment on column audit.orders.cause is 'Cause of the last move.';
 comment on column audit.orders.revision is 'Number of its moves, its creation included.';
 comment on column audit.orders.changed_at is 'Time of its last move, or of its creation.';
-comment on column audit.orders.due is 'True if its timer has moved it, and the history does not have the move yet.';
+comment on column audit.orders.due is 'True if its timer has fired, and the move is not recorded yet.';
 comment on column audit.orders.timer_at is 'When the timer of its state fires; null: the state has none.';
 comment on column audit.orders.asset is 'Asset of the amounts.';
 comment on column audit.orders.amount is 'Amount to pay.';
@@ -131,7 +133,7 @@ comment on column audit.orders.reserve is 'True if the units of its lines were r
 comment on column audit.orders.balance_account is 'Account that pays balance_amount; null: none.';
 comment on column audit.orders.balance_amount is 'Amount that balance_account pays.';
 comment on column audit.orders.lines is 'Lines: item, quantity, amount, description.';
-comment on column audit.orders.purchase_parts is 'Key that makes it the same purchase as another order; null: none.';
+comment on column audit.orders.purchase_parts is 'Parts of the business key of its purchase; null: none.';
 comment on column audit.orders.metadata is 'Metadata of the caller: names and values.';
 comment on column audit.orders.machine is 'State machine that it follows.';
 comment on column audit.orders.principal is 'Principal that created it.';

@@ -1,4 +1,4 @@
--- Sales: items that many buyers want at once, with their limits a buyer. Locks nothing.
+-- Sales: items that are sold first come, first served, with a limit for each buyer. Locks nothing.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -51,8 +51,8 @@ comment on column sale_sales.coupon_life_ms is 'Life of a coupon from the grab o
 comment on column sale_sales.metadata is 'Metadata of each coupon: names and values; null: none.';
 comment on column sale_sales.per_buyer is 'Largest number of units for each buyer.';
 comment on column sale_sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
-comment on column sale_sales.opens_at is 'From when on units can be grabbed; null: always.';
-comment on column sale_sales.closes_at is 'From when on they cannot; null: never.';
+comment on column sale_sales.opens_at is 'When units can be grabbed; null: always.';
+comment on column sale_sales.closes_at is 'When units can no longer be grabbed; null: never.';
 comment on column sale_sales.principal is 'Principal of the caller that last changed it.';
 comment on column sale_sales.request_id is 'X-Request-ID of that call.';
 comment on column sale_sales.created_at is 'When it was created.';
@@ -82,8 +82,8 @@ comment on column audit.sales.available is 'Units that can be grabbed.';
 comment on column audit.sales.reserved is 'Units that are reserved.';
 comment on column audit.sales.sold is 'Units that are sold.';
 comment on column audit.sales.open is 'True between its opening and its closing time.';
-comment on column audit.sales.opens_at is 'From when on units can be grabbed; null: always.';
-comment on column audit.sales.closes_at is 'From when on they cannot; null: never.';
+comment on column audit.sales.opens_at is 'When units can be grabbed; null: always.';
+comment on column audit.sales.closes_at is 'When units can no longer be grabbed; null: never.';
 comment on column audit.sales.per_buyer is 'Largest number of units for each buyer.';
 comment on column audit.sales.once is 'True if a buyer whose order was cancelled cannot grab again.';
 comment on column audit.sales.asset is 'Asset of the orders; null: it gives coupons.';

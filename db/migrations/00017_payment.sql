@@ -19,12 +19,12 @@ create table payment_gateways (
     constraint payment_gateways_gateway_check check (gateway ~ '^[a-z0-9][a-z0-9._-]{0,31}$'),
     constraint payment_gateways_suspense_check check (suspense <> clearing and suspense <> payee)
 );
-comment on table payment_gateways is 'Gateways: where their money stands in the ledger. Keys are not in the database.';
+comment on table payment_gateways is 'Gateways with their accounts in the ledger. Their keys are not in the database.';
 comment on column payment_gateways.tenant_id is 'Tenant.';
 comment on column payment_gateways.gateway is 'Name, as in the settings of the server.';
 comment on column payment_gateways.clearing is 'Code of the account from which payments are posted.';
 comment on column payment_gateways.suspense is
-    'Code of the account on which money stands that fits no order; null: such money is flagged only.';
+    'Code of the account for money that fits no order; null: such money is flagged, but not posted.';
 comment on column payment_gateways.payee is
     'Code of the account that is paid for orders without a payee; null: such orders cannot be paid.';
 comment on column payment_gateways.principal is 'Principal of the caller that last changed it.';
@@ -74,8 +74,8 @@ create table payment_payments (
     constraint payment_payments_messages_check check (octet_length(messages) <= 66000),
     constraint payment_payments_credential_check check (octet_length(credential::text) <= 65536)
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
--- Partial: on an empty table they would look as good as the primary key for a look-up by number. The first is unique
--- without being a name: the instance of the order is locked by all who add a payment to it.
+-- Partial: otherwise a plan made on an empty table could use them for a lookup by number. The first one is never
+-- violated: a batch locks the instance of the order before it adds a payment.
 create unique index payment_payments_order_key on payment_payments (tenant_id, order_no, gateway, pay_type, attempt)
     where order_no <> '';
 create index payment_payments_id_idx on payment_payments (tenant_id, payment_id) where payment_id > 0;
@@ -84,11 +84,13 @@ comment on table payment_payments is
 comment on column payment_payments.tenant_id is 'Tenant.';
 comment on column payment_payments.out_trade_no is 'Number under which the gateway knows it.';
 comment on column payment_payments.payment_id is
-    'Id; payment_id >> 14 is the batch that created it or, if it is early, first heard of it.';
+    'Id; payment_id >> 14 is the batch that created it or, if it is early, that recorded its first notice.';
 comment on column payment_payments.order_no is 'Order that it pays.';
 comment on column payment_payments.gateway is 'Gateway.';
-comment on column payment_payments.pay_type is 'Way to pay, as the gateway knows several; empty: its default.';
-comment on column payment_payments.attempt is 'Attempt, from 1: of the same order, gateway and pay type.';
+comment on column payment_payments.pay_type is
+    'Way to pay, by the name that the gateway has for it; empty: its default.';
+comment on column payment_payments.attempt is
+    'Number of the attempt among those with the same order, gateway and pay type, from 1.';
 comment on column payment_payments.asset is 'Asset of the amount.';
 comment on column payment_payments.scale is 'Decimals of the asset.';
 comment on column payment_payments.amount is 'Amount to pay, in minor units.';
@@ -97,11 +99,11 @@ comment on column payment_payments.description is
     'Text that the payer reads at the gateway; null: the number of the order.';
 comment on column payment_payments.payer is 'Payer, by the gateway''s name; null: none.';
 comment on column payment_payments.payer_ip is 'IP address of the payer; null: none.';
-comment on column payment_payments.return_url is 'Where the gateway leads the payer afterwards; null: none.';
+comment on column payment_payments.return_url is 'URL to which the gateway sends the payer afterwards; null: none.';
 comment on column payment_payments.expires_at is
-    'When the order ends if it is not paid, as at the creation of the payment; null: never.';
+    'When the unpaid order ends, as known at the payment''s creation; null: never.';
 comment on column payment_payments.early is
-    'The gateway sent notices of it before it was created: those with the verdict unknown may wait for it.';
+    'True if the gateway sent notices of it before it was created: notices with the verdict unknown may apply to it.';
 comment on column payment_payments.token_hash is
     'SHA-256 of the submit token that the call spent, which a decline opens again; null: none.';
 comment on column payment_payments.principal is 'Principal of the caller that created it.';
@@ -112,12 +114,11 @@ comment on column payment_payments.transaction_id is
 comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or unknown.';
 comment on column payment_payments.credential is
     'Values with which the payer''s client pays, by name; null: the gateway does not know it yet.';
-comment on column payment_payments.failure_code is
-    'Why it was last declined or refused, by the gateway; null: it was not.';
-comment on column payment_payments.failure_text is 'The same for people.';
+comment on column payment_payments.failure_code is 'The gateway''s code of the last decline or refusal; null: none.';
+comment on column payment_payments.failure_text is 'The gateway''s text of the last decline or refusal; null: none.';
 comment on column payment_payments.messages is
-    'Messages that the commit sends that pays the order, sealed with a key derived from the master key; null: none, or '
-    'the payment is decided.';
+    'Messages to send in the commit that pays the order, encrypted under a key derived from the root secret; null: '
+    'none, or the payment is decided.';
 grant select, insert on payment_payments to ledgerd_app;
 grant update (transaction_id, paid_at, credential, failure_code, failure_text, messages) on payment_payments
     to ledgerd_app;
@@ -159,11 +160,11 @@ comment on column payment_transactions.transaction_id is 'The gateway''s number 
 comment on column payment_transactions.out_trade_no is 'Number of the payment, by the gateway.';
 comment on column payment_transactions.notice_id is 'First notice of it; notice_id >> 14 is the batch.';
 comment on column payment_transactions.currency is 'Currency, by the gateway.';
-comment on column payment_transactions.asset is 'Asset of the currency; null: the settings name none that exists.';
+comment on column payment_transactions.asset is 'Asset of the currency; null: the settings name no existing asset.';
 comment on column payment_transactions.scale is 'Decimals of the amount.';
 comment on column payment_transactions.amount is 'Amount, in 10^-scale of the currency.';
 comment on column payment_transactions.account is
-    'Code of the account on which it stands: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
+    'Code of the account that has the money: posted under the biz_no pay/GATEWAY/TRANSACTION_ID, or moved there by the '
     'resolution of a flag; null: not posted.';
 comment on column payment_transactions.refunding is 'Amount of the pending refunds.';
 comment on column payment_transactions.refunded is 'Amount of the refunds that have succeeded.';
@@ -184,11 +185,13 @@ create table payment_notice_names (
     constraint payment_notice_names_pkey primary key (tenant_id, gateway, notify_id),
     constraint payment_notice_names_notify_id_check check (octet_length(notify_id) between 1 and 256)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
-comment on table payment_notice_names is 'The gateways'' own ids of notices: a repeat takes no effect. Append-only.';
+comment on table payment_notice_names is
+    'The gateways'' own ids of notices, which deduplicate them, and aliases of console refunds. Append-only.';
 comment on column payment_notice_names.tenant_id is 'Tenant.';
 comment on column payment_notice_names.gateway is 'Gateway.';
 comment on column payment_notice_names.notify_id is
-    'The gateway''s id of a callback; of an answer to a call, a text made of the call and the answer.';
+    'The gateway''s id of a callback; for an answer to a call, a text composed of the call and the answer; for a '
+    'console refund, its alias unknown_refund/….';
 comment on column payment_notice_names.notice_id is 'Id in payment_notices.';
 create trigger payment_notice_names_append_only before update or delete or truncate on payment_notice_names
     for each statement execute function commit_append_only();
@@ -234,23 +237,22 @@ comment on column payment_notices.notify_id is 'As in payment_notice_names.';
 comment on column payment_notices.callback is 'True if the gateway called back; false: it answered a call.';
 comment on column payment_notices.kind is
     'paid, pending, declined, closed; of refunds refunded, refund_pending, refund_failed, refund_abnormal; other: '
-    'about nothing that is followed; unreadable: signed, but not in the gateway''s format.';
-comment on column payment_notices.out_trade_no is
-    'Number of the payment; empty: it is about none that is known.';
+    'about a subject that ledgerd does not follow; unreadable: signed, but not in the gateway''s format.';
+comment on column payment_notices.out_trade_no is 'Number of the payment; empty: no known payment.';
 comment on column payment_notices.transaction_id is
     'The gateway''s number of the transaction; null: the notice has none.';
-comment on column payment_notices.refund_no is 'Number of the refund; null: it is about none.';
+comment on column payment_notices.refund_no is 'Number of the refund; null: the notice is about no refund.';
 comment on column payment_notices.amount is 'Amount in major units; null: the notice has none.';
 comment on column payment_notices.currency is 'Currency; null: the notice has none.';
 comment on column payment_notices.asset is 'Asset of the currency by the settings; null: none.';
 comment on column payment_notices.fields is
-    'The whole notice as it was read, from which one that was unknown applies later.';
+    'The whole notice as it was parsed: a notice that was unknown is applied from it later.';
 comment on column payment_notices.verdict is
-    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: no payment was known by '
-    'it.';
-comment on column payment_notices.detail is 'Why, for people; null: nothing to say.';
+    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: no payment with its '
+    'number was known.';
+comment on column payment_notices.detail is 'Reason of the verdict, for people; null: none.';
 comment on column payment_notices.headers is 'Headers of the callback, without secrets; null: an answer.';
-comment on column payment_notices.body is 'Body as it came.';
+comment on column payment_notices.body is 'Body as it was received.';
 comment on column payment_notices.request_id is 'X-Request-ID under which it was recorded.';
 comment on column payment_notices.occurred_at is
     'When it happened, by the gateway''s clock; null: the notice has none.';
@@ -308,22 +310,23 @@ comment on column payment_refunds.asset is 'Asset of the amount; null: the ledge
 comment on column payment_refunds.scale is 'Decimals of the amount.';
 comment on column payment_refunds.amount is 'Amount of the refund, in 10^-scale.';
 comment on column payment_refunds.account is
-    'Code of the account on which it is held under the biz_no refund/REFUND_NO; null: the money was not posted.';
-comment on column payment_refunds.moves_order is 'True if the order is refunding because of it.';
+    'Code of the account on which the amount is held under the biz_no refund/REFUND_NO; null: the money was not '
+    'posted.';
+comment on column payment_refunds.moves_order is 'True if the order is in the state refunding because of it.';
 comment on column payment_refunds.flag_id is
-    'Flag whose money it gives back: open again if it fails; null: none.';
+    'Flag that it resolves; the flag opens again if the refund fails; null: none.';
 comment on column payment_refunds.reason is 'Reason, for the payer; null: none.';
-comment on column payment_refunds.principal is 'Principal of the caller that asked for it.';
+comment on column payment_refunds.principal is 'Principal of the caller that requested it.';
 comment on column payment_refunds.request_id is 'X-Request-ID of the call.';
-comment on column payment_refunds.created_at is 'When it was asked for: time of its batch.';
+comment on column payment_refunds.created_at is 'When it was requested: time of its batch.';
 comment on column payment_refunds.gateway_refund_id is 'The gateway''s number of it; null: not known.';
-comment on column payment_refunds.failure_code is 'Why it failed, by the gateway; null: it did not.';
-comment on column payment_refunds.failure_text is 'The same for people.';
+comment on column payment_refunds.failure_code is 'The gateway''s code of its failure; null: it did not fail.';
+comment on column payment_refunds.failure_text is 'The gateway''s text of its failure; null: it did not fail.';
 comment on column payment_refunds.given is
     'Amount that the gateway gave back, by its latest notice, in 10^-scale; 0: none, or not known yet.';
 comment on column payment_refunds.booked is
-    'Amount that the ledger has given back: all of it if the refund succeeded; 0: it did not, or its hold could not be '
-    'captured.';
+    'Amount that the ledger has booked as given back: all of it if the refund succeeded; 0: it has not succeeded, or '
+    'its hold could not be captured.';
 comment on column payment_refunds.noticed_at is
     'Time of the latest notice by the gateway''s clock, at most a minute after its receipt; null: notices had no time.';
 comment on column payment_refunds.outcome_flag_id is
@@ -357,18 +360,19 @@ create table payment_console_refunds (
 create index payment_console_refunds_transaction_idx
     on payment_console_refunds (tenant_id, gateway, transaction_id, out_trade_no) where out_trade_no <> '';
 comment on table payment_console_refunds is
-    'Refunds that no call requested, for example those made in the gateway''s console. Each is its own lock.';
+    'Refunds that no call requested, for example those made in the gateway''s console. Each is guarded by its own row '
+    'lock.';
 comment on column payment_console_refunds.tenant_id is 'Tenant.';
 comment on column payment_console_refunds.console_id is
     'Id: that of its first notice. Its aliases in payment_notice_names have the same id.';
 comment on column payment_console_refunds.gateway is 'Gateway.';
-comment on column payment_console_refunds.refund_no is 'Its number, as that notice says; null: none.';
+comment on column payment_console_refunds.refund_no is 'Its number, according to its first notice; null: none.';
 comment on column payment_console_refunds.gateway_refund_id is
-    'The gateway''s number of it, as that notice says; null: none.';
-comment on column payment_console_refunds.out_trade_no is 'Number of the payment, as that notice says.';
+    'The gateway''s number of it, according to its first notice; null: none.';
+comment on column payment_console_refunds.out_trade_no is 'Number of the payment, according to its first notice.';
 comment on column payment_console_refunds.transaction_id is
     'Transaction that it refunds; empty: its first notice named none, and the payment had none.';
-comment on column payment_console_refunds.currency is 'Currency; empty: not told.';
+comment on column payment_console_refunds.currency is 'Currency; empty: the notices name none.';
 comment on column payment_console_refunds.asset is 'Asset of the currency; null: the ledger has none.';
 comment on column payment_console_refunds.scale is 'Decimals of the amount.';
 comment on column payment_console_refunds.amount is
@@ -432,18 +436,17 @@ comment on column payment_flags.flag_id is 'Id; flag_id >> 14 is the batch that 
 comment on column payment_flags.kind is
     'unknown_number, wrong_amount, wrong_asset, wrong_merchant, late, second_transaction, order_refused, '
     'unknown_refund, refund_returned.';
-comment on column payment_flags.detail is 'Why, for people.';
+comment on column payment_flags.detail is 'Explanation of the kind, for people.';
 comment on column payment_flags.gateway is 'Gateway.';
 comment on column payment_flags.transaction_id is
-    'The gateway''s number of the transaction; empty: it named none, and the payment had none.';
+    'The gateway''s number of the transaction; empty: neither the notice nor the payment had one.';
 comment on column payment_flags.out_trade_no is 'Number of the payment, by the gateway.';
 comment on column payment_flags.order_no is 'Order of the payment; null: none is known.';
 comment on column payment_flags.currency is 'Currency, by the gateway.';
 comment on column payment_flags.asset is 'Asset of the currency; null: the ledger has none.';
 comment on column payment_flags.scale is 'Decimals of the amount.';
 comment on column payment_flags.amount is 'Amount, in 10^-scale.';
-comment on column payment_flags.account is
-    'Code of the suspense account on which the money stands; null: not posted.';
+comment on column payment_flags.account is 'Code of the suspense account that has the money; null: not posted.';
 comment on column payment_flags.about_refund is
     'Refund that the flag is about: the gateway gave back another amount than the ledger; null: none.';
 comment on column payment_flags.about_console is
@@ -452,8 +455,8 @@ comment on column payment_flags.request_id is 'X-Request-ID under which it was r
 comment on column payment_flags.created_at is 'When it was raised: time of its batch.';
 comment on column payment_flags.state is 'open; resolved.';
 comment on column payment_flags.resolution is
-    'accept: it paid its order. refund: it is given back. write_off: it went to target. withdrawn: a later '
-    'notice removed its reason.';
+    'accept: the money paid the order. refund: a refund gives it back. write_off: it was moved to target. withdrawn: a '
+    'later notice removed the reason of the flag.';
 comment on column payment_flags.target is 'Code of the account to which it was written off.';
 comment on column payment_flags.refund_no is 'Refund that gives it back.';
 comment on column payment_flags.note is 'Note of the person who decided.';
@@ -493,14 +496,15 @@ comment on column payment_calls.subject is 'payment; refund.';
 comment on column payment_calls.number is 'Number of the payment or refund.';
 comment on column payment_calls.gateway is 'Gateway.';
 comment on column payment_calls.call is
-    'submit; query: ask for the state; close: so that it cannot be paid any more; flag: no call, its money is flagged '
-    'then.';
-comment on column payment_calls.attempts is 'Number of tries since the call was asked for.';
+    'submit: create it at the gateway; query: ask for its state; close: prevent its payment; flag: no call, its money '
+    'is flagged at next_call_at.';
+comment on column payment_calls.attempts is 'Number of attempts since the call was scheduled.';
 comment on column payment_calls.next_call_at is 'When it is due.';
-comment on column payment_calls.lease_expires_at is 'Until when a worker has it; null: none.';
-comment on column payment_calls.fence is 'Random number of that worker''s try, which its later writes name.';
-comment on column payment_calls.last_code is 'Why the last try failed; null: it did not.';
-comment on column payment_calls.last_text is 'The same for people.';
+comment on column payment_calls.lease_expires_at is 'End of a worker''s lease of the call; null: none.';
+comment on column payment_calls.fence is
+    'Random number of the attempt under that lease, which the worker''s later writes name.';
+comment on column payment_calls.last_code is 'Error code of the last attempt; null: none.';
+comment on column payment_calls.last_text is 'Error text of the last attempt; null: none.';
 grant select, insert, update, delete on payment_calls to ledgerd_app;
 grant select on payment_calls to ledgerd_audit;
 
@@ -536,7 +540,7 @@ cross join lateral (
 comment on view payment_money is
     'Transactions with the amounts that their gateways gave back beyond succeeded refunds: the surplus of refunds, and '
     'console refunds in the same currency, rounded up. A console refund without a transaction came before its payment '
-    'had one: it counts for each transaction that came.';
+    'had one: it counts for every transaction of the payment.';
 comment on column payment_money.tenant_id is 'As in payment_transactions.';
 comment on column payment_money.gateway is 'As in payment_transactions.';
 comment on column payment_money.transaction_id is 'As in payment_transactions.';
@@ -568,7 +572,7 @@ left join payment_money x on x.tenant_id = p.tenant_id and x.gateway = p.gateway
     and x.transaction_id = p.transaction_id
 left join payment_calls c on c.tenant_id = p.tenant_id and c.subject = 'payment' and c.number = p.out_trade_no
 left join access_tenants t on t.tenant_id = p.tenant_id;
-comment on view audit.payments is 'Payments of orders, with what was paid and given back, and the call that is due.';
+comment on view audit.payments is 'Payments of orders, with the amounts given back, and the scheduled call.';
 comment on column audit.payments.tenant is 'Name of the tenant.';
 comment on column audit.payments.out_trade_no is 'Number under which the gateway knows it.';
 comment on column audit.payments.order_no is 'Order.';
@@ -585,13 +589,13 @@ comment on column audit.payments.refunded is
     'Amount given back, console refunds included; null: nothing was paid.';
 comment on column audit.payments.account is 'Account to which the money was posted; null: none.';
 comment on column audit.payments.payee is 'Account that is to be paid.';
-comment on column audit.payments.due_call is 'Call that is due at the gateway; null: none.';
+comment on column audit.payments.due_call is 'Scheduled call to the gateway; null: none.';
 comment on column audit.payments.next_call_at is 'When it is due.';
-comment on column audit.payments.attempts is 'Number of its tries.';
-comment on column audit.payments.last_code is 'Why the last try had no result; null: it had one.';
-comment on column audit.payments.last_text is 'The same for people.';
-comment on column audit.payments.failure_code is 'Why it was last declined or refused.';
-comment on column audit.payments.failure_text is 'The same for people.';
+comment on column audit.payments.attempts is 'Number of attempts at the call.';
+comment on column audit.payments.last_code is 'Error code of the last attempt; null: none.';
+comment on column audit.payments.last_text is 'Error text of the last attempt.';
+comment on column audit.payments.failure_code is 'The gateway''s code of the last decline or refusal.';
+comment on column audit.payments.failure_text is 'The gateway''s text of the last decline or refusal.';
 comment on column audit.payments.expires_at is 'When the order ends if it is not paid.';
 comment on column audit.payments.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.payments.principal is 'Principal that created it.';
@@ -609,11 +613,11 @@ comment on view audit.flags is 'Money received or given back that fits no order.
 comment on column audit.flags.tenant is 'Name of the tenant.';
 comment on column audit.flags.flag_id is 'Id; flag_id >> 14 is the batch that raised it.';
 comment on column audit.flags.state is 'open: a person has to decide; resolved.';
-comment on column audit.flags.kind is 'Why.';
-comment on column audit.flags.detail is 'Why, for people.';
+comment on column audit.flags.kind is 'Kind, such as wrong_amount.';
+comment on column audit.flags.detail is 'Explanation of the kind, for people.';
 comment on column audit.flags.amount is 'Amount.';
 comment on column audit.flags.currency is 'Currency.';
-comment on column audit.flags.account is 'Suspense account on which the money stands; null: not posted.';
+comment on column audit.flags.account is 'Suspense account that has the money; null: not posted.';
 comment on column audit.flags.gateway is 'Gateway.';
 comment on column audit.flags.transaction_id is 'The gateway''s number of the transaction.';
 comment on column audit.flags.out_trade_no is 'Number of the payment.';
@@ -638,11 +642,12 @@ comment on view audit.callbacks is
     'Notices of gateways, from callbacks and from answers to calls, with their verdicts.';
 comment on column audit.callbacks.tenant is 'Name of the tenant.';
 comment on column audit.callbacks.gateway is 'Gateway.';
-comment on column audit.callbacks.notify_id is 'The gateway''s id of it, or a text made of the call and the answer.';
+comment on column audit.callbacks.notify_id is
+    'The gateway''s id of it, or a text composed of the call and the answer.';
 comment on column audit.callbacks.callback is 'True if the gateway called back; false: it answered a call.';
 comment on column audit.callbacks.kind is 'Kind of the notice.';
 comment on column audit.callbacks.verdict is 'Effect: applied, known, flagged or unknown.';
-comment on column audit.callbacks.detail is 'Why, for people.';
+comment on column audit.callbacks.detail is 'Reason of the verdict, for people.';
 comment on column audit.callbacks.out_trade_no is 'Number of the payment.';
 comment on column audit.callbacks.transaction_id is 'The gateway''s number of the transaction.';
 comment on column audit.callbacks.refund_no is 'Number of the refund.';
@@ -652,7 +657,7 @@ comment on column audit.callbacks.occurred_at is 'When it happened, by the gatew
 comment on column audit.callbacks.recorded_at is 'When it was recorded.';
 comment on column audit.callbacks.request_id is 'X-Request-ID under which it was recorded.';
 comment on column audit.callbacks.headers is 'Headers of the callback, without secrets.';
-comment on column audit.callbacks.body is 'Body as it came: convert_from(body, ''UTF8'').';
+comment on column audit.callbacks.body is 'Body as it was received: convert_from(body, ''UTF8'').';
 comment on column audit.callbacks.notice_id is 'Id; notice_id >> 14 is the batch that recorded it.';
 
 create view audit.refunds as
@@ -664,29 +669,29 @@ from payment_refunds r
 join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no
 left join payment_calls c on c.tenant_id = r.tenant_id and c.subject = 'refund' and c.number = r.refund_no
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.refunds is 'Refunds of payments, with the call that is due.';
+comment on view audit.refunds is 'Refunds of payments, with the scheduled call.';
 comment on column audit.refunds.tenant is 'Name of the tenant.';
 comment on column audit.refunds.refund_no is 'Number.';
 comment on column audit.refunds.out_trade_no is 'Payment.';
 comment on column audit.refunds.state is 'State.';
 comment on column audit.refunds.amount is 'Amount of the refund.';
 comment on column audit.refunds.currency is 'Currency.';
-comment on column audit.refunds.account is 'Account on which it is held; null: the money was not posted.';
+comment on column audit.refunds.account is 'Account on which the amount is held; null: the money was not posted.';
 comment on column audit.refunds.reason is 'Reason, for the payer.';
 comment on column audit.refunds.gateway is 'Gateway.';
 comment on column audit.refunds.transaction_id is 'Transaction whose money it gives back.';
 comment on column audit.refunds.gateway_refund_id is 'The gateway''s number of it.';
-comment on column audit.refunds.due_call is 'Call that is due at the gateway; null: none.';
+comment on column audit.refunds.due_call is 'Scheduled call to the gateway; null: none.';
 comment on column audit.refunds.next_call_at is 'When it is due.';
-comment on column audit.refunds.attempts is 'Number of its tries.';
-comment on column audit.refunds.last_code is 'Why the last try had no result; null: it had one.';
-comment on column audit.refunds.last_text is 'The same for people.';
-comment on column audit.refunds.failure_code is 'Why it failed.';
-comment on column audit.refunds.failure_text is 'The same for people.';
+comment on column audit.refunds.attempts is 'Number of attempts at the call.';
+comment on column audit.refunds.last_code is 'Error code of the last attempt; null: none.';
+comment on column audit.refunds.last_text is 'Error text of the last attempt.';
+comment on column audit.refunds.failure_code is 'The gateway''s code of its failure.';
+comment on column audit.refunds.failure_text is 'The gateway''s text of its failure.';
 comment on column audit.refunds.changed_at is 'Time of its last move, or of its creation.';
-comment on column audit.refunds.principal is 'Principal that asked for it.';
+comment on column audit.refunds.principal is 'Principal that requested it.';
 comment on column audit.refunds.request_id is 'X-Request-ID of the call.';
-comment on column audit.refunds.created_at is 'When it was asked for.';
+comment on column audit.refunds.created_at is 'When it was requested.';
 comment on column audit.refunds.refund_id is 'Id; refund_id >> 14 is the batch that created it.';
 create view audit.console_refunds as
 select t.name as tenant, r.out_trade_no, case when r.failed then 'failed' else 'succeeded' end as state,
@@ -700,7 +705,7 @@ comment on column audit.console_refunds.tenant is 'Name of the tenant.';
 comment on column audit.console_refunds.out_trade_no is 'Number of the payment.';
 comment on column audit.console_refunds.state is 'succeeded; failed: it gave nothing back, or the money came back.';
 comment on column audit.console_refunds.amount is 'Amount of the refund; 0: no notice had an amount.';
-comment on column audit.console_refunds.currency is 'Currency; empty: not told.';
+comment on column audit.console_refunds.currency is 'Currency; empty: the notices name none.';
 comment on column audit.console_refunds.gateway is 'Gateway.';
 comment on column audit.console_refunds.transaction_id is 'Transaction that it refunds; empty: unknown.';
 comment on column audit.console_refunds.refund_no is 'Number; null: none.';

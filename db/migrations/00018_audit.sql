@@ -1,4 +1,4 @@
--- The audit log of settings: who changed what, when, from what to what. Locks nothing.
+-- The audit log of settings: each change with its time, its author, and the values before and after. Locks nothing.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -6,8 +6,8 @@ set local role ledgerd_owner;
 
 create sequence audit_event_seq as bigint;
 comment on sequence audit_event_seq is
-    'Numbers of events in the audit log. Of one setting they rise in the order of its changes. The base of the '
-    'epoch is added: see commit_base.';
+    'Numbers of events in the audit log. Those of one setting rise in the order of its changes. The base of the epoch '
+    'is added: see commit_base.';
 
 create table audit_events (
     tenant_id     integer not null,
@@ -53,7 +53,7 @@ comment on column audit_events.approved_by is
 create trigger audit_events_append_only before update or delete or truncate on audit_events
     for each statement execute function commit_append_only();
 grant select on audit_events to ledgerd_app;
--- No login can name another in database_role.
+-- Without database_role, so that a login cannot name another one.
 grant insert (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id, approved_by)
     on audit_events to ledgerd_app, ledgerd_admin;
 grant usage, select on sequence audit_event_seq to ledgerd_app;
@@ -66,7 +66,8 @@ select t.name as tenant, e.recorded_at as at, e.kind, e.name, e.before, e.after,
     e.approved_by, e.database_role, e.request_id, e.event_id
 from audit_events e
 join access_tenants t on t.tenant_id = e.tenant_id;
-comment on view audit.changes is 'Changes of settings: who changed what, when, from what to what.';
+comment on view audit.changes is
+    'Changes of settings: each with its time, its author, and the values before and after.';
 comment on column audit.changes.tenant is 'Name of the tenant.';
 comment on column audit.changes.at is 'When it was changed.';
 comment on column audit.changes.kind is

@@ -1,14 +1,14 @@
--- Row-level security: a second wall between tenants, ADR 17. Locks every table with tenants for a moment.
+-- Row-level security: a second isolation of tenants, ADR 17. Locks every table with tenants for a moment.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 -- The service sees and writes rows of the tenants in the setting ledgerd.tenants, a multirange such as {[1,1],[7,7]};
--- {(,)} are all tenants, and without the setting there are none. The setting is read once per statement. The test is
--- no index condition, and is estimated to keep every row, so that statements have the plans that they have without it.
--- Administration spans tenants, and reaches only tables of settings, by its privileges.
--- Partitions need no policies: the service has no privileges on them, only on their parents.
+-- {(,)} means all tenants, and no setting means none. The setting is read once per statement. The planner cannot use
+-- the condition with an index, and estimates that every row satisfies it, so that policies do not change the plans of
+-- statements. Administration spans tenants; its privileges limit it to tables of settings. Partitions need no policies:
+-- the service has no privileges on them, only on their parents.
 -- +goose StatementBegin
 do $$
 declare

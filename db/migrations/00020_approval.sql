@@ -51,7 +51,7 @@ comment on column approval_requests.request is
     'The request, as google.protobuf.Any. Auditors do not read it: it may hold personal data.';
 comment on column approval_requests.details is
     'The request as JSON; null: it is about messages, orders, payments or sales, and may hold personal data.';
-comment on column approval_requests.reason is 'Why it is requested, as the requester says; null: none.';
+comment on column approval_requests.reason is 'Reason given by the requester; null: none.';
 comment on column approval_requests.principal is 'Principal that requested it: the requester.';
 comment on column approval_requests.key_id is 'API key of the requester; null: a client certificate or a token.';
 comment on column approval_requests.request_id is 'X-Request-ID of the call that requested it.';
@@ -61,8 +61,8 @@ comment on column approval_requests.decided_by is
     'Principal that approved or rejected it; null: neither. Only the requester withdraws: state rejected.';
 comment on column approval_requests.decided_key_id is 'API key of decided_by; null: none was used.';
 comment on column approval_requests.decided_request_id is
-    'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
-    'which no caller can send.';
+    'X-Request-ID of the call that rejected it. If it was approved: "approval." and its id, the request id of all its '
+    'effects, which no caller can send.';
 comment on column approval_requests.decided_at is 'When it was approved or rejected.';
 comment on column approval_requests.note is 'Note of decided_by; null: none.';
 comment on column approval_requests.response is
@@ -88,8 +88,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function approval_keep is
-    'Trigger: a request may be decided, once; nothing else of it changes.';
+comment on function approval_keep is 'Trigger: refuses all changes of a request except its one decision.';
 create trigger approval_requests_keep before update on approval_requests
     for each row execute function approval_keep();
 create trigger approval_requests_append_only before delete or truncate on approval_requests
@@ -117,15 +116,15 @@ select t.name as tenant, a.approval_id,
 from approval_requests a
 left join access_tenants t on t.tenant_id = a.tenant_id;
 comment on view audit.approvals is
-    'Requests for approval: who requested what, who approved or rejected it. Other views have what an approved request '
-    'did under decided_request_id.';
+    'Requests for approval, with requester and approver. Other views have the effects of an approved request under '
+    'decided_request_id.';
 comment on column audit.approvals.tenant is 'Name of the tenant.';
 comment on column audit.approvals.approval_id is 'Id of the approval.';
 comment on column audit.approvals.state is
-    'open; approved: it was done; rejected; withdrawn: rejected by the requester; expired: neither in time.';
+    'open; approved: it was done; rejected; withdrawn: rejected by the requester; expired: not decided in time.';
 comment on column audit.approvals.operation is 'Operation that is requested.';
 comment on column audit.approvals.details is 'The request as JSON; null: it may hold personal data.';
-comment on column audit.approvals.reason is 'Why it is requested, as the requester says.';
+comment on column audit.approvals.reason is 'Reason given by the requester.';
 comment on column audit.approvals.requested_by is 'Principal that requested it.';
 comment on column audit.approvals.key_id is 'API key of the requester; null: none was used.';
 comment on column audit.approvals.request_id is 'X-Request-ID of the call that requested it.';
@@ -134,8 +133,8 @@ comment on column audit.approvals.expires_at is 'From then on it can be neither 
 comment on column audit.approvals.decided_by is 'Principal that approved or rejected it.';
 comment on column audit.approvals.decided_key_id is 'API key of decided_by; null: none was used.';
 comment on column audit.approvals.decided_request_id is
-    'X-Request-ID of the call that rejected it. Approved, "approval." and the id: the request id of all that it did, '
-    'which no caller can send.';
+    'X-Request-ID of the call that rejected it. If it was approved: "approval." and its id, the request id of all its '
+    'effects, which no caller can send.';
 comment on column audit.approvals.decided_at is 'When it was approved or rejected.';
 comment on column audit.approvals.note is 'Note of decided_by.';
 grant select on audit.approvals to ledgerd_audit;

@@ -4,7 +4,8 @@
 -- Only transfers, moves and notifications have indexes on request ids. Rows of the other tables change or are deleted,
 -- and new rows reuse their space: there any kind of index costs more than it saves (ADR 8). Those tables are scanned:
 -- 0.15 to 0.2 s for a million claims, 0.4 s for a million works in their two branches of 'work', on a busy machine of
--- two cores. A condition on what excludes tables, so each kind of row has a branch, even if two share a table.
+-- two cores. A condition on the column what excludes branches, so each kind of row has a branch of its own, even if two
+-- kinds share a table.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -197,7 +198,8 @@ with story as (
             o.request_id
         from (select where o.sale is not null) f
         union all
-        -- The first state that cancels gives the claim back, unless its window is over, or a buyer may only have one.
+        -- The first move to a state that cancels parts gives the claim back, unless its window is over, or it is a unit
+        -- of a sale with once.
         select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"),
             'given back', h.principal, h.request_id
         from (
@@ -283,8 +285,8 @@ with story as (
             from ledger_transfers v where v.tenant_id = o.tenant_id and v.reverses_id = f.transfer_id
         ) x (at, n, name, type, principal, request_id)
         union all
-        -- Others of the calls that created and moved it, such as those of points and refunds in an Execute. Those of
-        -- payments are below.
+        -- Other transfers of the calls that created and moved the order, such as points and refunds in an Execute.
+        -- Transfers of payments are below.
         select v.recorded_at, case when c.created then 7 else 2012 end, 'transfer', v.biz_no, v.type, v.principal,
             v.request_id
         from (
@@ -297,7 +299,7 @@ with story as (
         cross join lateral (
             select * from ledger_transfers w
             where w.request_id = c.request_id and w.recorded_at = c.recorded_at
-            offset 0 -- without the tenant: with it, another index looks as good as the one on request ids
+            offset 0 -- no tenant here: with it, a plan could use another index than that on request ids
         ) v
         where v.tenant_id = o.tenant_id and not exists (
             select from order_orders p
@@ -320,7 +322,7 @@ with story as (
         union all
         select x.at, x.n, x.what, m.name, x.detail, x.principal, x.request_id
         from (
-            -- Under the order's numbers.
+            -- Messages under the order's numbers.
             select n.biz_no as name, n.biz_no is distinct from v.biz_no or v.accepted_at < o.created_at as repeated, v.*
             from (
                 select k.biz_no, k.message_id from notify_names k
@@ -331,8 +333,8 @@ with story as (
             ) n
             join notify_messages v on v.tenant_id = o.tenant_id and v.message_id = n.message_id
             union all
-            -- Of the calls that created and moved it. A call about another order may record the move of a timer:
-            -- only its event counts.
+            -- Messages of the calls that created and moved the order. A call about another order may record the move of
+            -- a timer: then only the published event of that move counts.
             select coalesce(v.biz_no, v.message_id::text collate "C"), false, v.*
             from (
                 select h.request_id, h.recorded_at, bool_and(h.actor = 'timer') as by_timer, min(h.machine) as machine,
@@ -345,7 +347,7 @@ with story as (
                 select * from notify_messages w
                 where w.request_id = c.request_id and w.accepted_at = c.recorded_at
                     and w.month = date_trunc('month', c.recorded_at at time zone 'UTC')::date
-                offset 0 -- without the tenant: with it, the primary key looks as good as the index on request ids
+                offset 0 -- no tenant here: with it, a plan could use the primary key
             ) v
             where v.tenant_id = o.tenant_id
                 and not exists (
@@ -465,15 +467,14 @@ left join lateral (
     where s.what = 'transfer' and x.tenant_id = s.tenant_id and x.biz_no = s.name
 ) p on true;
 comment on view audit.order_story is
-    'Everything that happened to an order: its submit token, its moves, its reservations and what came back of them, '
-    'its coupon, its hold, its transfer, the claim on its purchase, its messages and what became of them, and its '
-    'payments. Ask for one order, by tenant and order_no, in the order of at, n. Messages are those under the '
-    'order''s numbers, and all others of the calls that created and moved it: a call that moved several orders has its '
-    'messages in the story of each. Transfers are the order''s own, those of its payments, refunds and flags, and all '
-    'others of the calls that created and moved it. Not here: calls that changed nothing, such as repeats and '
-    'refusals; '
-    'and, because no index finds them, messages with a number of their own that were suppressed as repeats, and '
-    'messages and transfers of those calls that were recorded while the database''s clock was behind recorded times.';
+    'Everything that happened to an order: its submit token, its moves, its reservations and their unsells, its '
+    'coupon, its hold, its transfer, the claim on its purchase, its messages and their events, and its payments. '
+    'Select one order by tenant and order_no, ordered by at, n. Messages are those under the order''s numbers, and all '
+    'others of the calls that created and moved it: a call that moved several orders has its messages in the story of '
+    'each. Transfers are the order''s own, those of its payments, refunds and flags, and all others of the calls that '
+    'created and moved it. Not here: calls that changed nothing, such as repeats and refusals; and, because no index '
+    'finds them, messages with a number of their own that were suppressed as repeats, and messages and transfers of '
+    'those calls that were recorded while the database''s clock was behind recorded times.';
 comment on column audit.order_story.tenant is 'Name of the tenant.';
 comment on column audit.order_story.order_no is 'Number of the order.';
 comment on column audit.order_story.at is 'When it happened.';
