@@ -47,7 +47,7 @@ const (
 	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
 	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
 	ReasonTemplateNotFound       Reason = "TEMPLATE_NOT_FOUND"
-	ReasonVariablesInvalid       Reason = "TEMPLATE_VARIABLES_INVALID" // Fields names each
+	ReasonVariablesInvalid       Reason = "TEMPLATE_VARIABLES_INVALID" // Fields names each variable
 	ReasonCodeTemplateUnfit      Reason = "CODE_TEMPLATE_UNFIT"
 	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
@@ -65,7 +65,7 @@ const (
 	ReasonMachineNotFound         Reason = "MACHINE_NOT_FOUND"
 	ReasonInstanceNotFound        Reason = "INSTANCE_NOT_FOUND"
 	ReasonInstanceExistsDifferent Reason = "INSTANCE_EXISTS_DIFFERENT"
-	ReasonMoveInputMissing        Reason = "MOVE_INPUT_MISSING" // Fields names them
+	ReasonMoveInputMissing        Reason = "MOVE_INPUT_MISSING" // Fields names the inputs
 
 	ReasonItemNotFound               Reason = "ITEM_NOT_FOUND"
 	ReasonReservationNotFound        Reason = "RESERVATION_NOT_FOUND"
@@ -73,7 +73,7 @@ const (
 	ReasonChangeExistsDifferent      Reason = "CHANGE_EXISTS_DIFFERENT"
 	ReasonStockTooLarge              Reason = "STOCK_TOO_LARGE"
 	ReasonSegmentsTooFew             Reason = "SEGMENTS_TOO_FEW"      // segments can grow, but not shrink
-	ReasonStrategyStandsAlone        Reason = "STRATEGY_STANDS_ALONE" // it cannot share a transaction
+	ReasonStrategyStandsAlone        Reason = "STRATEGY_STANDS_ALONE" // the strategy cannot share a transaction
 
 	ReasonOrderNotFound         Reason = "ORDER_NOT_FOUND"
 	ReasonOrderExistsDifferent  Reason = "ORDER_EXISTS_DIFFERENT" // Metadata has the fields that differ
@@ -83,11 +83,11 @@ const (
 	ReasonCouponExistsDifferent Reason = "COUPON_EXISTS_DIFFERENT"
 
 	ReasonPaymentNotFound        Reason = "PAYMENT_NOT_FOUND"
-	ReasonPaymentExistsDifferent Reason = "PAYMENT_EXISTS_DIFFERENT" // Metadata has the open one
+	ReasonPaymentExistsDifferent Reason = "PAYMENT_EXISTS_DIFFERENT" // Metadata has the open payment
 	ReasonOutTradeNoTaken        Reason = "OUT_TRADE_NO_TAKEN"
 	ReasonGatewayNotFound        Reason = "GATEWAY_NOT_FOUND"
-	ReasonGatewayNotConfigured   Reason = "GATEWAY_NOT_CONFIGURED" // the server has no settings of it
-	ReasonCallbackForged         Reason = "CALLBACK_FORGED"        // nothing was kept of it
+	ReasonGatewayNotConfigured   Reason = "GATEWAY_NOT_CONFIGURED" // the server has no settings for it
+	ReasonCallbackForged         Reason = "CALLBACK_FORGED"        // nothing was recorded
 	ReasonCallbackUnreadable     Reason = "CALLBACK_UNREADABLE"
 	ReasonRefundNotFound         Reason = "REFUND_NOT_FOUND"
 	ReasonRefundExistsDifferent  Reason = "REFUND_EXISTS_DIFFERENT" // Metadata has the fields that differ
@@ -151,8 +151,8 @@ const (
 	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
 	ReasonLockLost               Reason = "LOCK_LOST" // expired or released: it cannot be renewed
 
-	ReasonStateTaken     Reason = "STATE_TAKEN"      // Metadata has the cause that took it
-	ReasonMoveNotAllowed Reason = "MOVE_NOT_ALLOWED" // Metadata has both states, and the moves that are
+	ReasonStateTaken     Reason = "STATE_TAKEN"      // Metadata has the cause of the move into the state
+	ReasonMoveNotAllowed Reason = "MOVE_NOT_ALLOWED" // Metadata has both states, and the allowed moves
 	ReasonMoveNotYours   Reason = "MOVE_NOT_YOURS"
 
 	ReasonOutOfStock         Reason = "OUT_OF_STOCK"         // Metadata has "available"
@@ -182,7 +182,7 @@ const (
 const (
 	ReasonStaleVersion       Reason = "STALE_VERSION"
 	ReasonCursorHistoryEnded Reason = "CURSOR_HISTORY_ENDED" // the database was restored, or a standby was promoted
-	ReasonFenceLost          Reason = "FENCE_LOST"           // another caller may hold it now
+	ReasonFenceLost          Reason = "FENCE_LOST"           // another caller may have the lease now
 	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
 	ReasonBusy               Reason = "BUSY"
 	ReasonRowsLocked         Reason = "ROWS_LOCKED"

@@ -263,7 +263,7 @@ func sameError(t *testing.T, what string, got, want error) {
 
 var camelCase = regexp.MustCompile(`[a-z]+([A-Z][a-z]*)+`)
 
-// snake spells the names of fields in a text as in proto: over JSON, errors name them as JSON does.
+// snake converts the names of fields in a text to snake case: errors over JSON have them in camel case.
 func snake(text string) string {
 	return camelCase.ReplaceAllStringFunc(text, func(word string) string {
 		return strings.ToLower(regexp.MustCompile("[A-Z]").ReplaceAllString(word, "_$0"))

@@ -40,7 +40,7 @@ func newHTTPClient(grpc bool, config *tls.Config) *http.Client {
 	return &http.Client{Transport: t, CheckRedirect: RefuseRedirect}
 }
 
-// withoutRedirects returns a copy of an HTTP client that refuses redirects, unless it has a rule of its own.
+// withoutRedirects returns a copy of an HTTP client that refuses redirects, unless it has a CheckRedirect of its own.
 func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
 	c, ok := h.(*http.Client)
 	if !ok || c.CheckRedirect != nil {
@@ -51,9 +51,9 @@ func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
 	return &refusing
 }
 
-// RefuseRedirect is the CheckRedirect of HTTP clients that call a ledgerd: a redirected call would lose its body, or
-// take its API key to another server. The error has CodeFailedPrecondition, so retries end.
-func RefuseRedirect(to *http.Request, _ []*http.Request) error {
+// refuseRedirect refuses a redirect of a call, which could lose the body, or send the API key to another server. The
+// error is final, because a retry would be redirected too.
+func refuseRedirect(to *http.Request, _ []*http.Request) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
 		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
 		to.URL.Scheme, to.URL.Host))

@@ -46,7 +46,7 @@ func statements(t *testing.T) (all []statement) {
 	return all
 }
 
-// sources are the files of Go and SQL below roots that people wrote, without tests and their databases.
+// sources lists the hand-written Go and SQL files below roots, without tests and package pgtest.
 func sources(t *testing.T, roots ...string) (files []string) {
 	t.Helper()
 	for _, root := range roots {
@@ -74,10 +74,10 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// exceptions are names with the reason why each breaks a convention.
+// exceptions maps a name to the reason why it breaks a convention.
 type exceptions map[string]string
 
-// hold fails for every name that is no exception, and for every exception that is not among the names.
+// hold fails the test for every name without an exception, and for every exception that is not among the names.
 func (e exceptions) hold(t *testing.T, what string, names []string) {
 	t.Helper()
 	for _, name := range names {
@@ -292,8 +292,8 @@ func TestStatementTriggersReadTheirOwnRows(t *testing.T) {
 	}.hold(t, "is read by a trigger", others)
 }
 
-// rising are the sequences, with the columns that have their values. The values of one row must rise, for ever: moved
-// to another database, a sequence has to begin above the greatest value of its columns without the base of its epoch.
+// rising maps each sequence to the columns that have its values. These must never decrease: after a move to another
+// database, a sequence must start above the greatest value of its columns less the base of its epoch.
 var rising = map[string][]string{
 	"commit_batch_seq": {"commit_batches.batch_id"},
 	"lock_fence_seq":   {"lock_locks.fence", "lock_waiters.ticket"},
@@ -389,22 +389,22 @@ func TestPositionsInTheOrderOfCommitsBeginWithTheEpoch(t *testing.T) {
 	}
 }
 
-// advisory are the classes of advisory locks, the first of their two numbers. The second one is the home, which is 0 as
-// long as there is one, or a hash of what is locked in it. Every login of the database can take them, so a lock that
-// many calls or the service as a whole need is a lock on a table instead.
+// advisory maps the registered classes of advisory locks, the first of their two numbers, to the second one: a hash of
+// the name of the locked object. Every login of the database can take advisory locks, so a lock that many calls or the
+// whole service need must be a table lock instead.
 var advisory = map[string]string{
 	"77003": "hashtext(@name::text",                                                         // the cleaner of a table
 	"77016": "hashtext(u.tenant_id::text || '/' || u.message_id::text",                      // reports on a message
 	"77017": "hashtext(concat_ws('/', @tenant_id::integer, @segment::smallint, @item::text", // a segment of an item
 }
 
-// TestScansTurnedOffAreNotCompiled: without sequential scans, a plan may cost so much that the server compiles it,
-// which takes it 100 ms and more.
+// With sequential scans disabled, the estimated cost of a plan may exceed jit_above_cost. Postgres then compiles the
+// plan, which takes 100 ms and more.
 func TestScansTurnedOffAreNotCompiled(t *testing.T) {
 	t.Parallel()
 	found := 0
 	for _, file := range sources(t, "queries", "../internal") {
-		end := "\n" // a string of Go is in one line
+		end := "\n" // in Go, each of these strings is in one line
 		if strings.HasSuffix(file, ".sql") {
 			end = ";\n"
 		}

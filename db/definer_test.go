@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// escapes create temporary objects that shadow names used in a function of the owner. Each leads to
-// pg_temp.escape.
+// escapes are statements that create temporary objects, which shadow names used in a function of the owner. Each of
+// them calls pg_temp.escape.
 var escapes = map[string]string{
 	"a view in the place of a system table": `
 		create view pg_temp.pg_inherits as select * from pg_catalog.pg_inherits where pg_temp.escape(true);
@@ -31,7 +31,8 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			super := connect(t, db.SuperDSN)
-			// The first protection is the missing privilege on the database; this test is about the second one.
+			// The first protection is the missing privilege on the database. This test removes it to test the second
+			// one.
 			do(t, super, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to ledgerd_app")
 			do(t, super, "grant execute on function lock_check to ledgerd_app")
 			conn := connect(t, db.AllDSN)

@@ -9,7 +9,7 @@ import (
 // illegalMove is the SQLSTATE of a move that a machine does not allow.
 const illegalMove = "LD004"
 
-// machines has a machine order, whose paid orders go to refunding and back, and orders a and b that are paid.
+// machines creates a machine "order", whose paid orders can move to refunding and back, and the paid orders a and b.
 const machines = `
 	insert into machine_definitions select 1, 'order', v, '{}', sha256('x'), 'p', 'r', now() from generate_series(1, 2) v;
 	insert into machine_moves values (1, 'order', 1, '', 'pending', false), (1, 'order', 1, 'pending', 'paid', false),
@@ -42,7 +42,7 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 			"state = 'pending', came_from = 'paid', revision = 3",   // no such move
 			"state = 'refunded', came_from = 'paid', revision = 3",  // no such state
 			"state = 'paid', came_from = 'paid', revision = 3",      // not a move
-			"state = 'paid', came_from = 'refunding', revision = 2", // another past
+			"state = 'paid', came_from = 'refunding', revision = 2", // not the state before
 			"revision = 3",
 			"state = case key when 'a' then 'shipped' else 'pending' end, came_from = 'paid', revision = 3", // one of two
 		} {

@@ -70,7 +70,7 @@ func TestPrivilegesAreTheListedOnes(t *testing.T) {
 	}
 }
 
-// difference shows the lines that only one of two texts has.
+// difference returns the lines that only one of two texts contains.
 func difference(want, got string) string {
 	var text strings.Builder
 	for _, line := range strings.Split(want, "\n") {
@@ -254,7 +254,7 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 	}
 }
 
-// asRole is a DSN whose sessions begin with another role.
+// asRole returns a DSN whose sessions start with another role.
 func asRole(dsn, role string) string {
 	if !strings.Contains(dsn, "://") {
 		return dsn + " options=-crole=" + role

@@ -41,15 +41,15 @@ func TestTablesOfTenantsHaveTheirPolicies(t *testing.T) {
 	}
 }
 
-// wall runs statements as the service beside the rows of another tenant.
+// wall runs statements as the service, in a database with the rows of another tenant.
 type wall struct {
 	*testing.T
 	super, app *pgx.Conn
 	tables     []string
 }
 
-// access is how a statement ended: the rows that it read from each table of tenants, and those that it tried to
-// insert.
+// access is the outcome of a statement: the number of rows that it read from each table of tenants, and of those that
+// it tried to insert.
 type access struct {
 	read     map[string]float64
 	inserted float64
@@ -82,7 +82,7 @@ begin
 	end loop;
 end $$`
 
-// A tenant without rows, in whose transaction every statement runs with the parameters of another tenant.
+// stranger is a tenant without rows. Every statement runs in its transactions with the parameters of another tenant.
 const stranger = 77
 
 const (
@@ -90,7 +90,7 @@ const (
 	andValues = "its parameters must fit each other; its plan has the policy"
 )
 
-// unreached are statements that reach no row with generic parameters.
+// unreached maps statements that reach no row with generic parameters to the reasons.
 var unreached = exceptions{
 	"AdministratorCheck": "it asks for rights, not for rows", "AttemptMark": inAState, "CallAgain": inAState,
 	"CallFlagDue": inAState, "CallRunning": inAState,
@@ -159,7 +159,7 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 	}
 	unreached.hold(t, "reaches no row with the tenant's own setting", missed)
 	for _, table := range w.tables {
-		// are empty, or only written
+		// these tables are empty, or only written
 		if !read[table] && !slices.Contains([]string{"commit_counts", "lock_waiters", "machine_moves"}, table) {
 			t.Errorf("no statement reads rows of %s", table)
 		}
@@ -228,7 +228,7 @@ func (s *step) add(tables []string, a *access) {
 
 var parameter = regexp.MustCompile(`(^|[^<\w@])@([a-z_0-9]+)`)
 
-// filled returns a statement with literals of the other tenant for its parameters.
+// filled replaces the parameters of a statement by literals of the other tenant.
 func (w *wall) filled(s statement) string {
 	w.Helper()
 	var names []string
@@ -252,7 +252,7 @@ func (w *wall) filled(s statement) string {
 	return numbered
 }
 
-// value returns a literal for a parameter: the values of the column of its name in the tables of the statement.
+// value returns a literal for a parameter: the values of the column with its name in the statement's tables.
 func (w *wall) value(s statement, name, kind string) string {
 	base, array := strings.CutSuffix(kind, "[]")
 	if strings.Contains(name, "tenant") && !strings.HasPrefix(name, "after") {
@@ -301,7 +301,7 @@ func target(text string) string {
 	return ""
 }
 
-// columns returns the columns that a parameter may be for.
+// columns returns the names of columns that a parameter may stand for.
 func columns(name string) (all []string) {
 	switch name {
 	case "tids":
@@ -317,7 +317,7 @@ func columns(name string) (all []string) {
 	return all
 }
 
-// neutral returns a literal that excludes as little as possible.
+// neutral returns a literal that excludes as few rows as possible.
 func neutral(name, base string, array bool) string {
 	late := regexp.MustCompile(`^(before|high|now|end|below|at$|scan|batch$|size|most|count|last|until|clock)`).MatchString(name)
 	pick := func(low, high string) string {

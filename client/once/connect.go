@@ -58,7 +58,7 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
 	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	m, ok := req.Any().(proto.Message)
 	if !ok {
-		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("once: %T is no protobuf message", req.Any()))
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("once: %T is not a protobuf message", req.Any()))
 	}
 	b := appendText([]byte{fingerprintVersion}, req.Spec().Procedure)
 	sum := sha256.Sum256(appendMessage(b, m.ProtoReflect()))
@@ -80,9 +80,9 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
 		return again(req.Spec(), other.GetReplay().GetAnswer())
 	case other.GetParked() != nil:
 		return nil, refusal(connect.CodeFailedPrecondition, "OUTCOME_PARKED", parked,
-			"it is not known whether the call was done; it is being looked into", 0)
+			"the outcome of the call is unknown until an operator resolves it", 0)
 	}
-	return nil, refusal(connect.CodeAborted, client.ReasonWorkRunning, conflict, "the call is still being worked on",
+	return nil, refusal(connect.CodeAborted, client.ReasonWorkRunning, conflict, "the call is still running",
 		other.GetWait().GetRetryDelay().AsDuration())
 }
 
@@ -112,7 +112,7 @@ func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect
 	return res, err
 }
 
-// recordedError records an error in Connect's wire form.
+// recordedError converts an error to its recorded form, which is Connect's wire form.
 func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.RecordedAnswer {
 	e := new(connect.Error)
 	if !errors.As(err, &e) {
@@ -129,7 +129,7 @@ func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.Re
 	return s.recorded(int(e.Code()), merged(added, e.Meta()), body)
 }
 
-// responseHeader is where handlers of the simple kind set response headers.
+// responseHeader returns the response headers that handlers of the simple API set.
 func responseHeader(ctx context.Context) http.Header {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		return info.ResponseHeader()
@@ -196,7 +196,7 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 		return nil, failed
 	case omitted:
 		return nil, refusal(connect.CodeAlreadyExists, "ANSWER_OMITTED", duplicate,
-			"the call was done; its answer was too large to be kept", 0)
+			"the call was done, but its answer was too large to be recorded", 0)
 	}
 	return res, nil
 }

@@ -42,10 +42,10 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next h
 	if err != nil {
 		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
 			problem(w, http.StatusRequestEntityTooLarge, "body-too-large",
-				"a request with an Idempotency-Key may have "+strconv.FormatInt(large.Limit, 10)+" bytes", 0)
+				"with an Idempotency-Key, the body may have at most "+strconv.FormatInt(large.Limit, 10)+" bytes", 0)
 			return
 		}
-		problem(w, http.StatusBadRequest, "body-incomplete", "the body did not arrive", 0)
+		problem(w, http.StatusBadRequest, "body-incomplete", "the body of the request is incomplete", 0)
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -62,9 +62,9 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next h
 		replay(w, other.GetReplay().GetAnswer())
 	case other.GetParked() != nil:
 		problem(w, http.StatusConflict, "outcome-unknown",
-			"it is not known whether the request was done; it is being looked into", 0)
+			"the outcome of the request is unknown until an operator resolves it", 0)
 	default:
-		problem(w, http.StatusConflict, "still-running", "the request is still being worked on",
+		problem(w, http.StatusConflict, "still-running", "the request is still running",
 			other.GetWait().GetRetryDelay().AsDuration())
 	}
 }

@@ -66,7 +66,7 @@ func TestKeysAreScopedToTheCallerAndToOneRequest(t *testing.T) {
 		}
 	}
 	s.effected(6)
-	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "a/b"); r.replayed() { // not a's "b/k"
+	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "a/b"); r.replayed() { // must not be user a's key b/k
 		t.Errorf("%v", r)
 	}
 	s.effected(7)

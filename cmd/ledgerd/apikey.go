@@ -24,7 +24,7 @@ type apikeyCmd struct {
 	Revoke apikeyRevokeCmd `cmd:"" help:"Revoke a key. Servers refuse it within 5 seconds."`
 }
 
-// lifeFlag is when a new key expires.
+// lifeFlag sets when a new key expires.
 type lifeFlag struct {
 	Life *time.Duration `help:"Time after which the key expires, such as 2160h. Required for the successor of a key that expires. Default: never."`
 }
@@ -88,7 +88,7 @@ var flagNames = map[string]string{"name": "--tenant", "scopes": "--scope", "expi
 	"approval_required": "--require-approval", "operation": "operation", "channel": "channel", "scope": "scope",
 	"window": "window", "max_messages": "most"}
 
-// asFlags names the field of a refusal as the command line does.
+// asFlags replaces the name of the field in a refusal by that of its flag or argument.
 func asFlags(err error) error {
 	f := fault.Of(err)
 	if f == nil || len(f.Fields) != 1 || f.Reason.Code == fault.NotFound {
@@ -105,7 +105,7 @@ func asFlags(err error) error {
 
 type apikeyListCmd struct{ tenantFlag }
 
-// listPage is how many keys are read at a time.
+// listPage is the number of keys read at a time.
 const listPage = 1000
 
 func (c *apikeyListCmd) Run(e *env, all *cli) error {
@@ -166,7 +166,7 @@ func (k keyArg) id(tenant int32) (string, error) {
 		return k.Key, nil
 	}
 	if part[1] != strconv.Itoa(int(tenant)) {
-		return "", fmt.Errorf("the key %s is of another tenant", part[2])
+		return "", fmt.Errorf("the key %s belongs to another tenant", part[2])
 	}
 	return part[2], nil
 }

@@ -23,7 +23,7 @@ type benchCmds struct {
 	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
 	BenchDeliver benchDeliverCmd `cmd:"" hidden:"" help:"The delivering process of bench notify."`
-	BenchRedis   benchRedisCmd   `cmd:"" hidden:"" help:"The server in front of Redis of bench sale."`
+	BenchRedis   benchRedisCmd   `cmd:"" hidden:"" help:"The server in front of Redis, for bench sale."`
 }
 
 // benchFlags are common to the benchmarks.
@@ -141,8 +141,8 @@ func (c *benchStockCmd) Run(e *env) error {
 type benchSaleCmd struct {
 	benchFlags
 	Units  int    `help:"Units of the sale." default:"10000"`
-	Buyers int    `help:"Buyers, of whom one in 20 asks twice." default:"100000"`
-	Redis  string `help:"Program of Redis to compare with, such as redis-server. Default: it is not compared." placeholder:"PROGRAM"`
+	Buyers int    `help:"Number of buyers. One in 20 asks twice." default:"100000"`
+	Redis  string `help:"Program of Redis to compare with, such as redis-server. Default: no comparison." placeholder:"PROGRAM"`
 }
 
 func (c *benchSaleCmd) Run(e *env) error {

@@ -224,7 +224,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		!strings.Contains(out, "--database-url must not be empty") {
 		t.Errorf("an empty URL: %d %s", code, out)
 	}
-	// What no flag names stays: no slip lifts an approval.
+	// Settings without a flag stay unchanged, so that an approval is not removed by mistake.
 	if set := app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-key"); !regexp.MustCompile(
 		`ledger.reverse\s+required\s+-\s+-\s+above 1000.5`).MatchString(set) {
 		t.Errorf("changed to: %s", set)
@@ -234,7 +234,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		`ledger.reverse\s+required\s+-\s+-\s+-`).MatchString(set) {
 		t.Errorf("changed to: %s", set)
 	}
-	// The server's login sees no keys: it must not say that there are none, or that a valid key is none.
+	// The server's login cannot read keys: commands must not report that there are none, or that a valid key does not
+	// exist.
 	server := &program{t: t, file: app.file, env: append(slices.Clone(app.env), "LEDGERD_ADMIN_DATABASE_URL= ")}
 	for _, command := range [][]string{{"apikey", "list", "--tenant", "acme"},
 		{"apikey", "revoke", "--tenant", "acme", key},

@@ -104,8 +104,8 @@ func (c *devCmd) keepSecret() error {
 	return err
 }
 
-// messages is the file that receives messages instead of sending them. The file of an earlier, deleted database
-// is renamed: a new database reuses message numbers, and its messages would be mistaken for the old ones.
+// messages returns the file to which messages are written instead of being sent. It renames the file of an earlier,
+// deleted database: a new database reuses message numbers, so its messages would be mistaken for the old ones.
 func (c *devCmd) messages() (string, error) {
 	name, err := c.beside(".messages")
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *devCmd) messages() (string, error) {
 	return name, nil
 }
 
-// beside is a file beside the data directory, which itself belongs to Postgres.
+// beside returns the path of a file beside the data directory, which belongs to Postgres.
 func (c *devCmd) beside(suffix string) (string, error) {
 	dir := c.Dir
 	if dir == "" {
@@ -149,7 +149,7 @@ func onlyLoopback(address string) error {
 	return nil
 }
 
-// checkFree refuses an address in use before a cluster is created for nothing.
+// checkFree refuses an address in use, so that no cluster is created in vain.
 func checkFree(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -174,7 +174,7 @@ func missing(got, want any, path string) string {
 	return ""
 }
 
-// apiPages are the reference pages of all services. The ledger's page also documents calls in general.
+// apiPages returns the reference pages of all services. The ledger's page also documents calls in general.
 func apiPages(t *testing.T) []string {
 	pages, err := filepath.Glob("../../docs/api/*.md")
 	if err != nil {
@@ -187,7 +187,7 @@ func TestEveryCallIsDocumentedWithAnExample(t *testing.T) {
 	scripts := make(map[string]string)
 	for _, page := range apiPages(t) {
 		for _, b := range blocks(t, page) {
-			if b.info == "sh" || b.info == "sh error" { // a call that needs what the server lacks shows its refusal
+			if b.info == "sh" || b.info == "sh error" { // a call that this server cannot do shows its refusal
 				scripts[page] += b.text
 			}
 		}
@@ -252,7 +252,7 @@ func TestGlossaryNamesExist(t *testing.T) {
 	}
 }
 
-// namesThere are the names of the API, the database, and the errors.
+// namesThere returns the names of the API, the database, and the errors.
 func namesThere(t *testing.T) map[string]bool {
 	t.Helper()
 	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true,

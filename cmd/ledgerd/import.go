@@ -24,7 +24,7 @@ func (f *clientFlags) dial() *importer.Client { return importer.Dial(f.Server, f
 type importCSVCmd struct {
 	clientFlags
 	File      string `arg:"" help:"CSV file; - is stdin."`
-	Mapping   string `required:"" type:"existingfile" help:"YAML file that says what the columns mean, see docs/importing.md."`
+	Mapping   string `required:"" type:"existingfile" help:"YAML file that maps the columns (docs/importing.md)."`
 	Report    string `help:"Write movements whose balance differs from the bank's to this CSV file."`
 	KeepGoing bool   `help:"Skip bad and refused rows instead of stopping. They are printed, and the exit code is 1."`
 }

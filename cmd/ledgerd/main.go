@@ -122,7 +122,7 @@ func main() {
 // errQuiet is a failure that has already been reported.
 var errQuiet = errors.New("")
 
-// checkFlags refuses what would otherwise be a guess: a flag that is given twice, and an empty URL.
+// checkFlags refuses ambiguous input: a flag that is given twice, and an empty URL of the database.
 func checkFlags(parsed *kong.Context) error {
 	given := map[*kong.Flag]bool{}
 	for _, p := range parsed.Path {
@@ -142,7 +142,7 @@ func checkFlags(parsed *kong.Context) error {
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	for _, name := range []string{"LEDGERD_ADMIN_DATABASE_URL", "DATABASE_URL"} {
-		if strings.TrimSpace(os.Getenv(name)) == "" { // not the database of libpq's defaults
+		if strings.TrimSpace(os.Getenv(name)) == "" { // an empty URL would mean the database of libpq's defaults
 			_ = os.Unsetenv(name)
 		}
 	}

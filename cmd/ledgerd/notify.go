@@ -19,7 +19,7 @@ type notifyCmds struct {
 }
 
 type notifyDropProofsCmd struct {
-	Months      int32  `required:"" help:"Drop what is older than this number of full months, at least 4."`
+	Months      int32  `required:"" help:"Number of full months to keep, at least 4."`
 	DatabaseURL string `required:"" help:"URL of the Postgres database with the messages, with a role that is a member of ledgerd_owner (the server's role is not)." env:"DATABASE_URL"`
 }
 

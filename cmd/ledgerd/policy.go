@@ -50,7 +50,7 @@ func (c *policySetCmd) Run(e *env, all *cli) error {
 	})
 }
 
-// apply changes what flags name.
+// apply changes the settings that flags name.
 func (c *policySetCmd) apply(p *access.Policy) error {
 	set(&p.KeyRequired, c.RequireKey)
 	set(&p.TokenRequired, c.RequireToken)

@@ -13,14 +13,14 @@ type reconcileCmd struct {
 type reconcileGatewayCmd struct {
 	clientFlags
 	File        []string `arg:"" help:"CSV files of the gateway; - is stdin."`
-	Mapping     string   `required:"" type:"existingfile" help:"YAML file that says what the columns mean, see docs/reconciling.md."`
+	Mapping     string   `required:"" type:"existingfile" help:"YAML file that maps the columns (docs/reconciling.md)."`
 	Gateway     string   `help:"Name of the gateway. Default: that of the mapping."`
 	Start       string   `help:"Start of the period: a date or a time. Default: the first day of the files."`
-	End         string   `help:"End of the period, not included. Default: after the last day of the files."`
+	End         string   `help:"End of the period, exclusive. Default: the day after the last day of the files."`
 	FeeAccount  string   `help:"Account that pays the gateway's fees. Default: that of the mapping."`
 	BankAccount string   `help:"Account that gets the payouts. Default: that of the mapping."`
 	Post        bool     `help:"Post fees and payouts that the ledger does not have."`
-	All         bool     `help:"Report what matches too."`
+	All         bool     `help:"Also report the lines that match."`
 	JSON        bool     `name:"json" help:"Write the report as JSON."`
 }
 

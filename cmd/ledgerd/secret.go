@@ -40,7 +40,7 @@ func (c *resealCmd) Run(e *env, all *cli) error {
 	case err != nil:
 		return err
 	case sealing.KeyID == "":
-		fmt.Fprintln(e.out, "there is no root secret yet: the first server makes it")
+		fmt.Fprintln(e.out, "there is no root secret yet: the first server will create it")
 	case sealing.Newest:
 		fmt.Fprintf(e.out, "sealed with the newest master key, %s: no other is needed\n", sealing.KeyID)
 	default:

@@ -87,7 +87,7 @@ func TestServeWarnsOfCleartextAndRefusesHalfOfTLS(t *testing.T) {
 	for want, flags := range map[string][]string{
 		"set both":                            {"--tls-cert", file},
 		"--tls-cert and --tls-key":            {"--tls-key", file},
-		"or none and no --tls-client-ca":      {"--tls-client-ca", file},
+		"--tls-client-ca needs both":          {"--tls-client-ca", file},
 		"failed to find any PEM data":         {"--tls-cert", file, "--tls-key", file},
 		"there are no issuers":                {"--oidc", file},
 		"/nowhere: no such file or directory": {"--oidc", "/nowhere"},

@@ -50,7 +50,7 @@ func (c *serveCmd) Run(e *env) error {
 	o := server.Options{DatabaseURL: c.DatabaseURL, AdminDatabaseURL: c.AdminDatabaseURL}
 	if c.TLSCert+c.TLSKey+c.TLSClientCA != "" {
 		if c.TLSCert == "" || c.TLSKey == "" {
-			return errors.New("--tls-cert and --tls-key: set both, or none and no --tls-client-ca")
+			return errors.New("--tls-cert and --tls-key: set both, or neither; --tls-client-ca needs both")
 		}
 		o.TLS = &server.TLSFiles{Cert: c.TLSCert, Key: c.TLSKey, ClientCA: c.TLSClientCA}
 	}

@@ -225,7 +225,7 @@ create table payment_notices (
     constraint payment_notices_verdict_check check (verdict in ('applied', 'known', 'flagged', 'unknown')),
     constraint payment_notices_body_check check (octet_length(body) <= 1048576)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
--- Partial: on an empty table it would look as good as the primary key for a look-up by id.
+-- Partial: otherwise a plan made on an empty table could use it for a lookup by id.
 create index payment_notices_number_idx on payment_notices (tenant_id, out_trade_no, notice_id)
     where out_trade_no <> '';
 comment on table payment_notices is
@@ -312,7 +312,7 @@ comment on column payment_refunds.amount is 'Amount of the refund, in 10^-scale.
 comment on column payment_refunds.account is
     'Code of the account on which the amount is held under the biz_no refund/REFUND_NO; null: the money was not '
     'posted.';
-comment on column payment_refunds.moves_order is 'True if the order is in the state refunding because of it.';
+comment on column payment_refunds.moves_order is 'True if it moved the order to the state refunding.';
 comment on column payment_refunds.flag_id is
     'Flag that it resolves; the flag opens again if the refund fails; null: none.';
 comment on column payment_refunds.reason is 'Reason, for the payer; null: none.';
@@ -356,7 +356,7 @@ create table payment_console_refunds (
     constraint payment_console_refunds_scale_check check (scale between 0 and 18),
     constraint payment_console_refunds_amount_check check (amount >= 0)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.02);
--- Partial: on an empty table it would look as good as the primary key for a look-up by id.
+-- Partial: otherwise a plan made on an empty table could use it for a lookup by id.
 create index payment_console_refunds_transaction_idx
     on payment_console_refunds (tenant_id, gateway, transaction_id, out_trade_no) where out_trade_no <> '';
 comment on table payment_console_refunds is

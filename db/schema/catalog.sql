@@ -1,7 +1,7 @@
 -- The objects that guard the data, and the rights to them, as rows: kind, object, definition. The search_path must be
 -- pg_catalog and then the schema of ledger_accounts, so that names are relative to that schema. expected.txt has the
--- rows of a freshly migrated database. A row whose "expected" is not null is not in the file: it is a part of a
--- partition that differs from its parent.
+-- rows of a freshly migrated database. A row with a non-null "expected" is not in the file: it is a part of a
+-- partition, and differs from the same part of its parent.
 with recursive roles as (
     select oid, rolname from pg_roles
     where rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit')
@@ -56,7 +56,7 @@ with recursive roles as (
     where c.relkind not in ('i', 'I', 't') and not c.relispartition
         and not exists (select from of_extensions e where e.classid = 'pg_class'::regclass and e.objid = c.oid)
     union
-    -- In whichever schema: queries of a table also read those that inherit from it.
+    -- In any schema: a query of a table also reads the tables that inherit from it.
     select i.inhrelid, i.inhparent from tree t join pg_inherits i on i.inhparent = t.oid
     where not exists (select from pg_class c where c.oid = i.inhrelid and c.relkind in ('i', 'I'))
 ), relations as (
@@ -171,7 +171,7 @@ with recursive roles as (
     where case
         when r.object = 'database' then a.privilege_type in ('CREATE', 'TEMPORARY')
             and (a.grantee = 0 or a.grantee in (select oid from users))
-        -- USAGE for PUBLIC depends on which schema it is.
+        -- Whether PUBLIC has USAGE depends on the choice of the schema.
         when r.object = 'schema main' then a.grantee in (select oid from roles)
             or a.privilege_type = 'CREATE' and (a.grantee = 0 or a.grantee in (select oid from users))
         when r.object ~ '^parameter ' then a.grantee = 0 or a.grantee in (select oid from users)
@@ -300,13 +300,13 @@ with recursive roles as (
     where t.evtenabled <> 'D'
         and not exists (select from of_extensions e where e.classid = 'pg_event_trigger'::regclass and e.objid = t.oid)
     union all
-    -- It writes without our triggers.
+    -- A subscription writes without firing our triggers.
     select 'subscription', u.subname || ' on ' || r.name, 'writes it', null
     from relations r
     join pg_subscription_rel l on l.srrelid = r.oid
     join pg_subscription u on u.oid = l.srsubid
     union all
-    -- Who owns the database and the main schema is the operator's choice, within limits.
+    -- The operator chooses the owners of the database and of the main schema, within limits.
     select 'schema', s.name, 'owner ' || pg_get_userbyid(n.nspowner), null
     from schemas s
     join pg_namespace n on n.oid = s.oid
@@ -354,7 +354,7 @@ with recursive roles as (
     from loaded d
     where d.name in ('session_replication_role', 'row_security', 'role', 'session_preload_libraries',
             'local_preload_libraries', 'transform_null_equals', 'allow_system_table_mods', 'ignore_system_indexes')
-        -- Nothing may be found before pg_catalog and our schema, except in a schema with the name of the role.
+        -- No schema may precede pg_catalog and our schema, except the one with the name of the role.
         or d.name = 'search_path' and not d.super and (
             not starts_with(regexp_replace(d.path, '^([$]user,|pg_catalog,)*', ''), d.main || ',')
             or d.path ~ ',pg_catalog,' and d.path !~ '^[$]user,pg_catalog,')

@@ -1,5 +1,5 @@
-// Package schema holds what `ledgerd verify` expects of the catalogs of a database: the objects that guard the data,
-// and the rights to them.
+// Package schema holds the catalog objects that `ledgerd verify` expects in a database: the objects that guard the
+// data, and the rights to them.
 package schema
 
 import (

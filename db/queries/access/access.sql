@@ -11,8 +11,8 @@ returning tenant_id, created_at;
 select tenant_id from access_tenants where name = @name;
 
 -- name: AdministratorCheck :one
--- Whether the role sees the rows of all tenants: row-level security does not apply to it, or shows it everything. Of a
--- database without the tables it says so, too: statements on them will fail.
+-- Whether the role sees the rows of all tenants: row-level security does not apply to it, or its policies show it all
+-- rows. Also true for a database without the tables, where later statements fail.
 select current_user::text as role,
     (coalesce(not row_security_active(to_regclass('access_api_keys')::oid), true)
         or pg_has_role('ledgerd_admin', 'usage') or pg_has_role('ledgerd_audit', 'usage'))::boolean as sees;
@@ -36,7 +36,7 @@ from access_api_keys, (select clock_timestamp() as now) c
 where tenant_id = @tenant_id and key_id = @key_id;
 
 -- name: APIKeyUsed :exec
--- Records the use of a key, unless another process does so, or has within a minute.
+-- Records the use of a key, unless another process is doing so, or has done so within a minute.
 update access_api_keys k set used_at = u.now
 from (
     select a.tenant_id, a.key_id, c.now
@@ -57,7 +57,7 @@ order by created_at, key_id
 limit @size;
 
 -- name: APIKeyLock :one
--- A key that is about to be changed, with the time.
+-- Locks a key that is about to be changed, and reads the time.
 select key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, revoked_at,
     revoked_by, used_at, secret_digest, clock_timestamp()::timestamptz as now
 from access_api_keys
@@ -72,8 +72,8 @@ where tenant_id = @tenant_id and key_id = @key_id;
 update access_api_keys set expires_at = @expires_at where tenant_id = @tenant_id and key_id = @key_id;
 
 -- name: Author :one
--- The name of a caller in the records of changes: without a tenant, the login role of this connection. valid: its key,
--- if it has one, is neither revoked nor expired.
+-- The name of a caller in the records of changes; without a tenant, the login role of this connection. valid is true
+-- unless the caller has a key that is revoked or expired.
 select coalesce((select t.name || '/' || @principal::text from access_tenants t where t.tenant_id = @tenant_id),
     session_user)::text as author,
     (@key_id::text = '' or exists (
@@ -88,7 +88,7 @@ from access_policies
 where tenant_id = @tenant_id order by operation;
 
 -- name: PolicyLock :one
--- A policy that is about to be changed.
+-- Locks a policy that is about to be changed.
 select key_required, token_required, key_life_s, approval_required, approval_above from access_policies
 where tenant_id = @tenant_id and operation = @operation
 for no key update;

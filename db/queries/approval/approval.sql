@@ -33,7 +33,7 @@ from (
 ) u;
 
 -- name: ApprovalUpdate :exec
--- Decides requests whose rows are locked. No response is null.
+-- Records decisions of requests whose rows are locked. A null response means that the request was not done.
 with updated as (
     update approval_requests a
     set state = u.state, decided_by = u.decided_by, decided_key_id = nullif(u.decided_key_id, ''),

@@ -17,7 +17,7 @@ order by a.tenant_id desc, a.approval_id desc
 limit @count::integer;
 
 -- name: ApprovalPageOfState :many
--- ApprovalPage for one state, as it is stored. Of the open ones those that have expired, or those that have not.
+-- ApprovalPage for one stored state. For the state open: either the expired requests or the others.
 select a.approval_id, a.state, (a.state = 'open' and a.expires_at <= clock_timestamp())::boolean as expired,
     a.operation, a.reason, a.principal, a.request_id, a.created_at, a.expires_at, a.decided_by, a.decided_at, a.note
 from approval_requests a

@@ -1,7 +1,7 @@
 -- Statements on the audit log. Arrays have the same length.
 
 -- name: EventInsert :exec
--- Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
+-- Adds the events of a batch. Empty text means null, and the zero time (year 1) the present time of the database.
 insert into audit_events (tenant_id, event_id, kind, name, before, after, recorded_at, principal, key_id, request_id,
     approved_by)
 select u.tenant_id, c.base + nextval('audit_event_seq'), u.kind, u.name, nullif(u.before, '')::jsonb,
@@ -17,7 +17,7 @@ from (
 cross join (select clock_timestamp() as now, commit_base() as base offset 0) c;
 
 -- name: EventPage :many
--- Lists events of a time, the newest first. An empty kind or principal means any.
+-- Events of a period, newest first. An empty kind or principal means any.
 select e.event_id, e.kind, e.name, e.before, e.after, e.recorded_at, e.principal, e.key_id, e.request_id,
     e.database_role, e.approved_by
 from audit_events e

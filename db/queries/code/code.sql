@@ -65,8 +65,8 @@ from (
 order by u.tenant_id, u.type collate "C", u.recipient_hash;
 
 -- name: CodeUpdate :exec
--- Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table
--- the planner would prefer reading the whole index to the ctids.
+-- Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table the
+-- planner would otherwise read the whole index instead of the ctids.
 with updated as (
     update notify_codes c
     set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash,

@@ -3,15 +3,14 @@
 
 -- name: SettingsApply :exec
 -- Settings for one transaction, not for the session, so that they also hold behind a pooler. No lock is taken before
--- lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
--- batch.
+-- lock_timeout is set. Plans are generic: planning every batch for its arrays would cost more than it could save.
 select set_config('ledgerd.tenants', @tenants::text, true), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
     else current_setting('synchronous_commit') end, true),
-    set_config('client_min_messages', 'warning', true), -- one at COMMIT says that a standby was not waited for
+    set_config('client_min_messages', 'warning', true), -- COMMIT warns if it did not wait for a standby
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),
@@ -28,7 +27,8 @@ lock table commit_batches in row exclusive mode;
 select set_config('lock_timeout', @lock_timeout::text, true);
 
 -- name: ClockRead :one
--- Time of the batch, read after its rows: locked, or, in an optimistic batch, read or taken over.
+-- Time of the batch. It is read after the rows of the batch are locked or, in an optimistic batch, after they are read
+-- or taken over from an earlier batch.
 select clock_timestamp()::timestamptz as now;
 
 -- name: BatchesOpen :many
@@ -38,13 +38,13 @@ where locktype = 'relation' and relation = 'commit_batches'::regclass and mode =
     and database = (select oid from pg_database where datname = current_database());
 
 -- name: BatchBlock :one
--- First number of a block of 1,000 batch numbers. The sequence goes back when the database loses its last commits: the
--- base of the epoch keeps a number from being given out again.
+-- First number of a block of 1,000 batch numbers. If the database loses its last commits, the sequence goes back: then
+-- the base of the new epoch prevents a number from being used twice.
 select (commit_base() + nextval('commit_batch_seq'))::bigint as first;
 
 -- name: DurabilityRaise :exec
--- Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
--- ends soon: others may wait for its rows.
+-- Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, the
+-- transaction ends soon, because others may wait for its rows.
 select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
     then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true),
     set_config('idle_in_transaction_session_timeout', '5s', true);
@@ -64,8 +64,8 @@ where current_setting('synchronous_standby_names') <> '';
 
 -- name: CommitRelax :exec
 -- Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
--- COMMIT need not wait for the disk: there is nothing to lose, and what it has read of other batches was flushed before
--- it was visible.
+-- COMMIT need not wait for the disk: the batch wrote nothing, and rows of other batches were flushed before they were
+-- visible.
 select set_config('synchronous_commit', 'off', true) where current_setting('synchronous_standby_names') = '';
 
 -- name: BatchVoid :exec
@@ -76,8 +76,8 @@ values (@batch_id, @nonce, clock_timestamp(), 0, @instance)
 on conflict (batch_id) do nothing;
 
 -- name: BatchOutcome :one
--- The row under the number of a batch, after BatchVoid. If it has commands and the nonce of the attempt, the attempt
--- committed. Otherwise it never will, because its own row would violate the primary key.
+-- The row under the number of a batch, after BatchVoid. If the row has commands and the nonce of the attempt, the
+-- attempt committed. Otherwise the attempt can never commit, because its own row would violate the primary key.
 select commands, nonce from commit_batches where batch_id = @batch_id;
 
 -- name: KeyLookup :many

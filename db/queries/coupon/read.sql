@@ -1,5 +1,5 @@
 -- Reads of coupons, beside the engine: one tenant, one snapshot, planned with their actual values. The state is that of
--- the instance, as the database's clock says.
+-- the instance at the present time of the database.
 
 -- name: CouponGet :one
 select c.code, c.coupon_id, c.campaign, c.expires_at, c.metadata, c.principal, c.request_id, c.created_at,

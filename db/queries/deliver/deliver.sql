@@ -1,12 +1,12 @@
 -- Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
--- Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays
--- right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
--- that another transaction changed meanwhile.
+-- Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays right
+-- on a full one. The outer condition repeats the fence: if another transaction changed the row meanwhile, Postgres
+-- checks only the outer condition again.
 
 -- name: PlanSteer :one
--- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
--- transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as
--- those of batches: planning SentEventInsert anew would take longer than running it.
+-- Settings and time of a transaction, whose other statements follow in the same round trip. It is as durable as a
+-- batch, because an attempt that a crash forgets would be made again. Plans are generic, as in batches: planning
+-- SentEventInsert every time would take longer than running it.
 select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
         then 'on' else current_setting('synchronous_commit') end, true),
@@ -42,8 +42,8 @@ select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority
 from lanes s;
 
 -- name: QueueTake :many
--- Leases due messages, the oldest of each lane first, skipping locked rows. A message found in state sending is
--- leased to be settled, which is no attempt. due_at and state have the values from before.
+-- Leases due messages, the oldest of each lane first, skipping locked rows. A message in the state sending is leased to
+-- settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
     holder = @holder::text, due_at = y.lease_expires_at
@@ -72,8 +72,8 @@ returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text a
     q.provider, q.unsure;
 
 -- name: ContentsRead :many
--- Contents of messages with the same contents_until, in order, up to a total number of bytes: the content of later
--- ones is empty. Expired contents are missing, even if they have not been deleted yet.
+-- Contents of messages with the same contents_until, in order, up to a total number of bytes; contents beyond it are
+-- returned empty. Expired contents are missing, even if they have not been deleted yet.
 select s.n::integer as n, case when s.bytes <= @most_bytes::bigint then s.recipient else '' end::text as recipient,
     case when s.bytes <= @most_bytes then s.content else '' end::bytea as content
 from (
@@ -92,10 +92,9 @@ from (
 ) s;
 
 -- name: AttemptMark :many
--- Records the provider of an attempt just before the request is sent, and sets the state to sending if the message
--- must not be sent twice. Only the messages that are returned may be sent: those whose lease lasts long enough. A
--- message may be marked again, with the same fence. A message whose lease was given back has no holder, so a late
--- mark does not change it.
+-- Records the provider of an attempt just before the request is sent, and sets the state to sending if the message must
+-- not be sent twice. Only the returned messages may be sent: their leases last long enough. A message may be marked
+-- again, with the same fence. A message whose lease was released has no holder, so a late mark does not change it.
 update notify_queue q
 set state = case when y.provider = '' then 'sending' else q.state end,
     provider = coalesce(nullif(y.provider, ''), q.provider), unsure = q.unsure or y.provider <> ''

@@ -1,12 +1,12 @@
--- Leases of worker numbers. Each statement is a transaction of its own, so that a process that is stopped in the
--- middle holds no lock. Its COMMIT waits for the disk, and for the synchronous standby if there is one, whatever the
--- settings of the role are: a lease that could be lost protects nothing. Times are statement_timestamp(), which lies
--- between the request and the response of the process.
+-- Leases of worker numbers. Each statement is a transaction of its own, so that a process that is stopped in the middle
+-- holds no lock. Its COMMIT waits for the disk, and for a synchronous standby if there is one, whatever the settings of
+-- the role: a lease that a crash can lose protects nothing. Times are statement_timestamp(), which lies between request
+-- and response.
 
 -- name: WorkerLease :one
--- Leases a free number, at random: one whose lease has expired and whose mark, the latest time used in its ids, has
--- passed. At random, so that after the loss of a lease (by the promotion of an asynchronous standby) the same number
--- is unlikely to be leased again while its holder still uses it.
+-- Leases a random free number: its lease has expired, and its mark has passed. The choice is random so that, if the
+-- promotion of an asynchronous standby loses a lease, the same number is unlikely to be leased again while its holder
+-- still uses it.
 with asked as materialized (
     select cast(@term_ms as bigint) * interval '1 ms' as term, cast(@clock_at as timestamptz) as clock_at,
         cast(@holder as text) as holder, statement_timestamp() as now,
@@ -28,9 +28,9 @@ where w.worker = f.worker and a.durable <> 'off'
 returning w.worker, w.fence, f.floor_at, w.high_water_at, w.leased_at as now;
 
 -- name: WorkerRenew :one
--- Extends a lease and advances its mark. No row: another process has the number. The time is compared as well as the
--- fence, because after the restore of a backup or the promotion of an old standby a later lease may have the same
--- fence.
+-- Extends a lease and advances its mark. Returns no row if another process has the number. The time is compared as well
+-- as the fence, because after the restore of a backup or the promotion of an old standby a later lease may have the
+-- same fence.
 with asked as materialized (
     select cast(@term_ms as bigint) * interval '1 ms' as term, cast(@clock_at as timestamptz) as clock_at,
         statement_timestamp() as now,

@@ -41,7 +41,7 @@ from (
 ) s;
 
 -- name: MessagePageOpen :many
--- The same for messages that have not succeeded, which are few, by an index of their own.
+-- MessagePage for messages that have not succeeded, which are few and have an index of their own.
 select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_sha256, s.state, s.holder, s.fence,
     s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.failure_text,
     s.result, s.life_ms, s.received_at, s.begun_at, s.finished_at, s.requeued_at, s.expires_at, s.principal,

@@ -20,7 +20,7 @@ cross join lateral (
 ) a;
 
 -- name: AccountLookup :many
--- The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
+-- AccountLock without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
     a.version, a.last_entry_at, a.next_expiry_at, a.xmin, a.ctid
 from (
@@ -131,7 +131,7 @@ cross join lateral (
 
 -- name: EntryLookup :many
 -- Entries of transfers with their accounts, in the order in which they were posted: a limited number of postings of
--- each, or all for 0. Not by LIMIT, with which a plan made on an empty table may use any index.
+-- each, or all for 0. It does not use LIMIT, with which a plan made on an empty table might use the wrong index.
 select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.posting, e.amount, e.balance_before,
     e.balance_after, e.recorded_at, e.effective_at
 from (

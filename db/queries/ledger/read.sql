@@ -41,8 +41,8 @@ select account_id, scale, balance, held, min_balance, version
 from ledger_accounts where tenant_id = @tenant_id::integer and code = @code::text and asset = @asset::text;
 
 -- name: BalanceReadAtRecord :one
--- The recorded balance at a time, and whether it is final: it is, once there is an entry after that time, since times
--- never decrease within an account.
+-- The recorded balance at a time. It is final once there is an entry after that time, because times never decrease
+-- within an account.
 select a.scale, v.version::bigint as version, coalesce(e.balance_after, 0)::numeric as balance,
     coalesce(a.last_entry_at > @at::timestamptz, false)::boolean as final,
     (@at::timestamptz >= clock_timestamp())::boolean as future
@@ -55,8 +55,8 @@ left join lateral (
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
 -- name: BalanceReadAtEffective :one
--- The balance by effective time: entries recorded by then, without those that took effect later, plus those recorded
--- later that had taken effect. Entries without an effective time are in neither sum.
+-- The balance by effective time: entries recorded by that time, less those that take effect later, plus those recorded
+-- later that took effect by that time. Entries without an effective time are in neither of the two sums.
 select a.scale, a.version,
     (coalesce(r.balance_after, 0) - coalesce(early.amount, 0) + coalesce(late.amount, 0))::text as balance
 from ledger_accounts a

@@ -1,9 +1,9 @@
 -- Reads of watches: commits by epoch and transaction id, and their entries.
 
 -- name: CommitPage :many
--- Commits after a position. A commit is settled if no commit before it can still appear: all of earlier epochs are,
--- since their transaction ids do not compare with those of the present one. The order names the table, because xid
--- alone would be the text column of the result.
+-- Commits after a position. A commit is settled if no commit before it can still appear. All commits of earlier epochs
+-- are settled: their transaction ids cannot be compared with those of the present one. ORDER BY qualifies xid, because
+-- the bare name would mean the text column of the result.
 select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b

@@ -23,8 +23,8 @@ order by l.name
 limit @size::integer;
 
 -- name: QueueHeads :many
--- For locks with waiters: the ticket whose turn it is (0: none), and when the lease that they wait for expires, in
--- microseconds from now (0 or less: nothing blocks them).
+-- For locks with waiters: the first ticket of the queue (0: none), and when the present lease expires, in microseconds
+-- from now (0 or less: nothing blocks the waiters).
 select u.n::integer as n,
     coalesce((select min(w.ticket) from lock_waiters w
         where w.tenant_id = u.tenant_id and w.name = u.name and w.alive_until > clock_timestamp()), 0)::bigint as head,

@@ -1,5 +1,5 @@
--- Reads of machines and instances, beside the engine: one tenant, one snapshot. A state counts as the database's clock
--- says: past its timer, an instance is in the state to which that moves it.
+-- Reads of machines and instances, beside the engine: one tenant, one snapshot. States are those at the present time of
+-- the database: once its timer has fired, an instance is in the state to which the timer moves it.
 
 -- name: MachineGet :one
 -- The newest of some versions of a machine.
@@ -39,7 +39,7 @@ limit @count::integer;
 
 -- name: InstancePageOfState :many
 -- Instances in a state after an id: those recorded in it whose timer has not fired, and the few whose timer has moved
--- them there and that the scheduler has not come to yet.
+-- them there, which the scheduler has not recorded yet.
 select i.machine, i.key, i.instance_id, i.version, i.state, i.came_from, i.revision, i.cause, i.owner, i.timer_ms,
     i.timer_at, i.timer_to, i.created_at, i.changed_at, now()::timestamptz as now
 from (

@@ -33,7 +33,8 @@ cross join lateral (
 ) m;
 
 -- name: SentFind :many
--- Messages by the ids that providers gave them, in events, which never change. Of several the newest comes last.
+-- Messages by the ids that providers gave them, from their events. If an id has several messages, the newest comes
+-- last.
 select u.n::integer as n, m.message_id
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -75,7 +76,7 @@ cross join lateral (
 ) m;
 
 -- name: ReportLock :exec
--- Locks by message id, so that reports of one message are applied one after another, also when it has left the queue.
+-- Locks message ids, so that reports of one message are applied one after another, even after it has left the queue.
 select pg_advisory_xact_lock(77016, hashtext(u.tenant_id::text || '/' || u.message_id::text))
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
@@ -110,9 +111,9 @@ cross join lateral (
 ) m;
 
 -- name: MessageLoad :many
--- Messages by id, with their row in the queue, or otherwise how they ended: a report is more than a sending, and a
--- message that has left the queue without either was given up. The time of the batch determines the month, and thus
--- the partition.
+-- Messages by id, with their row in the queue and their last event: a report has precedence over sent, and a message
+-- that has left the queue without either is dead or unknown. The time of the batch determines the month, and thus the
+-- partition.
 select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hash,
     m.recipient_hint, m.content_hash, m.priority, m.on_unknown, m.max_attempts, m.not_before, m.give_up_at,
     m.contents_until, m.accepted_at, m.principal, m.request_id, coalesce(o.state, '')::text as state,
@@ -151,7 +152,7 @@ left join lateral (
 order by u.n;
 
 -- name: FingerprintRenew :exec
--- Takes over fingerprints whose window has ended, or whose message will not be sent.
+-- Reuses fingerprints whose window has ended, or whose message will not be sent.
 with updated as (
     update notify_fingerprints f set message_id = u.message_id, expires_at = u.expires_at
     from (

@@ -1,7 +1,7 @@
 -- Limits as configured, and statements of the background task.
 
 -- name: LimitLock :many
--- A limit that is about to be changed.
+-- Locks a limit that is about to be changed.
 select max_messages from notify_limits
 where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s
 for no key update;

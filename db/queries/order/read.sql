@@ -1,5 +1,5 @@
 -- Reads of orders, beside the engine: one tenant, one snapshot, planned with their actual values. The state is that of
--- the instance, as the database's clock says.
+-- the instance at the present time of the database.
 
 -- name: OrderGet :one
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
@@ -18,7 +18,7 @@ cross join lateral (
 where o.tenant_id = @tenant_id::integer and o.order_no = @order_no::text;
 
 -- name: OrderPage :many
--- The newest orders before a place, of a time.
+-- The newest orders of a period, before a time and an id.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
@@ -73,7 +73,7 @@ limit @count::integer;
 
 -- name: OrderPageOfState :many
 -- The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
--- moved them there and that the scheduler has not come to yet. Instances that no order has do not count.
+-- moved them there, which the scheduler has not recorded yet. Instances without an order are skipped.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
     o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,

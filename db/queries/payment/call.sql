@@ -1,7 +1,7 @@
 -- Statements of the workers that call gateways, beside the engine.
 
 -- name: CallTake :many
--- Leases calls of a gateway that are due, the oldest first, skipping locked rows.
+-- Leases due calls of a gateway, oldest first, skipping locked rows.
 update payment_calls c
 set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
 from (
@@ -17,7 +17,7 @@ where c.ctid = y.tid
 returning c.subject, c.number, c.call, c.attempts;
 
 -- name: CallTakeOne :many
--- Leases one call, early also before it is due, unless a worker has it.
+-- Leases one call, unless a worker has it. With early, the call need not be due.
 update payment_calls c
 set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
 from (
@@ -32,7 +32,7 @@ where c.ctid = y.tid
 returning c.subject, c.number, c.call, c.attempts;
 
 -- name: CallRunning :one
--- Whether a worker has a call.
+-- Whether a worker has leased a call.
 select exists (
     select from payment_calls l
     where l.tenant_id = @tenant_id::integer and l.subject = @subject::text and l.number = @number::text
@@ -40,7 +40,7 @@ select exists (
 )::boolean as running;
 
 -- name: CallAgain :execrows
--- Asks for a leased call again, or for another one: the last try had no result.
+-- Ends the lease of a call, and schedules the same or another call, because the attempt had no result.
 update payment_calls c
 set call = @call::text, next_call_at = y.next_call_at, lease_expires_at = null, fence = null,
     last_code = nullif(@code::text, ''), last_text = nullif(@message::text, '')
@@ -49,7 +49,7 @@ where c.tenant_id = @tenant_id::integer and c.subject = @subject::text and c.num
     and c.fence = @fence::bigint;
 
 -- name: CallFlagDue :many
--- Payments that gateways say are paid, and that were not created in time, after a given one.
+-- Payments that gateways reported as paid and that were not created in time, after a given one.
 select c.tenant_id, c.number, c.next_call_at
 from payment_calls c
 where c.call = 'flag' and c.next_call_at <= now()
@@ -58,7 +58,8 @@ order by c.next_call_at, c.tenant_id, c.number
 limit @batch::integer;
 
 -- name: CallStats :many
--- Calls that are due, by tenant and gateway, with the age of the oldest in seconds: no server may have the settings.
+-- Number of due calls by tenant and gateway, with the age of the oldest in seconds. A gateway may be in the settings of
+-- no server.
 select c.tenant_id, c.gateway, count(*)::bigint as calls,
     extract(epoch from now() - min(c.next_call_at))::double precision as age
 from payment_calls c
@@ -66,5 +67,5 @@ where c.next_call_at <= now() and c.call <> 'flag'
 group by c.tenant_id, c.gateway;
 
 -- name: FlagStats :one
--- Open flags.
+-- Number of open flags.
 select count(*)::bigint as open from payment_flags f where f.state = 'open';

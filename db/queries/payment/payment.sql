@@ -1,9 +1,9 @@
 -- Statements on payments, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls:
--- 0, the empty text and the zero time mean null. Rows are guarded by instances: those of a payment by its own, those of
--- an order by the order's. So no statement locks them but those on gateways and console refunds.
+-- 0, the empty text and the zero time mean null. The row lock of an instance guards the rows of its payment or order.
+-- So only the statements on gateways, console refunds and calls lock rows.
 
 -- name: GatewayLock :many
--- Locks the gateways that are changed, in the order of the arrays, which callers sort by tenant and gateway.
+-- Locks gateways in the order of the arrays, which callers sort by tenant and gateway.
 select u.n::integer as n, g.clearing, g.suspense, g.payee
 from (
     select generate_subscripts(@gateways::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -15,7 +15,7 @@ cross join lateral (
 ) g;
 
 -- name: GatewayLookup :many
--- Reads gateways as they are committed: payments need no more than that.
+-- Reads gateways without locks: for payments, the committed values are enough.
 select u.n::integer as n, g.clearing, g.suspense, g.payee
 from (
     select generate_subscripts(@gateways::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -61,8 +61,8 @@ cross join lateral (
 ) p;
 
 -- name: PaymentOfOrder :many
--- Numbers of the payments of orders, and whether money came: of each gateway and pay type the newest attempt, and those
--- with a transaction.
+-- Payments of orders, and whether each has a recorded transaction: the newest attempt of each gateway and pay type, and
+-- all with a transaction id.
 select u.n::integer as n, p.out_trade_no, p.gateway, p.pay_type, p.attempt, coalesce(x.paid, false)::boolean as paid
 from (
     select generate_subscripts(@order_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -107,7 +107,7 @@ from (
 ) u;
 
 -- name: PaymentUpdate :exec
--- Updates what changes of payments, found by their keys.
+-- Updates the columns of payments that can change. Rows are found by their keys.
 with changed as (
     update payment_payments p
     set transaction_id = nullif(y.transaction_id, ''), paid_at = nullif(y.paid_at, '0001-01-01 00:00:00+00'),
@@ -160,7 +160,7 @@ from (
 ) u;
 
 -- name: TransactionUpdate :exec
--- Updates where transactions stand, and their refunds. They are found by their keys.
+-- Updates the accounts of transactions, and the sums of their refunds. Rows are found by their keys.
 with changed as (
     update payment_transactions t
     set account = nullif(y.account, ''), refunding = y.refunding, refunded = y.refunded
@@ -183,7 +183,7 @@ with changed as (
 select commit_expect(count(*), cardinality(@transaction_ids::text[])) from changed;
 
 -- name: NoticeLookup :many
--- Notices that were recorded before, with what became of them.
+-- Notices that were recorded before, with their verdicts.
 select u.n::integer as n, i.notice_id, i.verdict
 from (
     select generate_subscripts(@notify_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -201,8 +201,8 @@ cross join lateral (
 ) i;
 
 -- name: NoticeUnknown :many
--- Notices that came before their payments, and whose money is not recorded yet, the oldest first, at most so many for
--- each.
+-- Notices that came before their payments and whose money is not recorded yet, oldest first, up to a limit for each
+-- payment.
 select u.n::integer as n, i.notice_id, i.notify_id, i.gateway, i.asset, i.fields
 from (
     select generate_subscripts(@out_trade_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -278,7 +278,7 @@ from (
 ) u;
 
 -- name: RefundUpdate :exec
--- Updates what changes of refunds, found by their keys.
+-- Updates the columns of refunds that can change. Rows are found by their keys.
 with changed as (
     update payment_refunds r
     set gateway_refund_id = nullif(y.gateway_refund_id, ''), failure_code = nullif(y.failure_code, ''),
@@ -334,7 +334,7 @@ from (
 ) u;
 
 -- name: ConsoleUpdate :exec
--- Updates what changes of console refunds, found by their keys.
+-- Updates the columns of console refunds that can change. Rows are found by their keys.
 with changed as (
     update payment_console_refunds r
     set currency = y.currency, asset = nullif(y.asset, ''), scale = y.scale, amount = y.amount, failed = y.failed,
@@ -390,8 +390,8 @@ from (
 ) u;
 
 -- name: FlagResolve :exec
--- Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
--- state.
+-- Resolves flags, or opens them again if the resolution is empty. Rows are found by their keys. Fails if a flag is in
+-- the requested state already.
 with resolved as (
     update payment_flags f
     set state = case y.resolution when '' then 'open' else 'resolved' end, resolution = nullif(y.resolution, ''),
@@ -441,7 +441,7 @@ where payment_calls.call <> 'close' or excluded.call = 'flag';
 
 -- name: CallLock :many
 -- Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its
--- row: the statements after this one see it where it is then.
+-- row: the statements after this one see the row at its new place.
 select c.number
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
@@ -473,8 +473,8 @@ cross join lateral (
 ) c;
 
 -- name: CallDelete :execrows
--- Ends calls, which CallLock has locked: nothing is left to ask. Some may have none. Of a call that is not empty, only
--- one of that kind is ended.
+-- Deletes the scheduled calls of payments and refunds, if they have any. CallLock has locked them. If a call is given,
+-- only a scheduled call of that kind is deleted.
 delete from payment_calls
 where ctid = any(array(
     select l.ctid
@@ -491,8 +491,8 @@ where ctid = any(array(
 ));
 
 -- name: CallClose :execrows
--- Asks the gateways to close the open payments of orders that ended. CallLockOfOrder has locked the calls. An order may
--- have none.
+-- Schedules the call "close" for the open payments of ended orders, if they have any. CallLockOfOrder has locked the
+-- calls.
 update payment_calls c
 set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_expires_at = null, fence = null,
     last_code = null, last_text = null
@@ -514,7 +514,7 @@ from (
 where c.ctid = y.tid;
 
 -- name: TransactionOfPayment :many
--- Transactions of payments, the first first, at most 20 for each.
+-- Transactions of payments, oldest first, at most 20 for each.
 select u.n::integer as n, x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale,
     x.amount, x.account, x.refunding, x.refunded, x.extra_refunded
 from (

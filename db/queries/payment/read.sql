@@ -88,7 +88,7 @@ from (
 order by n.notice_id desc;
 
 -- name: NoticeWaiting :many
--- Notices of a payment that came before it, and whose money is not recorded yet, the oldest first.
+-- Notices that came before their payment and whose money is not recorded yet, oldest first.
 select n.gateway, n.callback, n.asset, n.fields, n.headers, n.body, n.request_id
 from payment_notices n
 where n.tenant_id = @tenant_id::integer and n.out_trade_no = @out_trade_no::text and n.out_trade_no <> ''
@@ -139,7 +139,7 @@ cross join lateral (
 order by r.refund_id desc;
 
 -- name: RefundPeriod :many
--- The newest refunds of a period before a time and an id, of a gateway or of all.
+-- The newest refunds of a period, before a time and an id, of one gateway or of all.
 select r.refund_no, r.refund_id, r.out_trade_no, r.gateway, r.transaction_id, r.currency, r.asset, r.scale, r.amount,
     r.account, r.moves_order, r.reason, r.principal, r.request_id, r.created_at, r.gateway_refund_id, r.failure_code,
     r.failure_text, i.state, i.revision, i.changed_at
@@ -159,8 +159,8 @@ cross join lateral (
 order by r.created_at desc, r.refund_id desc;
 
 -- name: TransactionPage :many
--- The newest transactions of a period before a time and an id, of a gateway or of all; or those of a gateway with some
--- numbers.
+-- The newest transactions of a period, before a time and an id, of one gateway or of all; or the transactions of a
+-- gateway with given numbers.
 select x.gateway, x.transaction_id, x.out_trade_no, x.notice_id, x.currency, x.asset, x.scale, x.amount, x.account,
     x.refunding, x.refunded, x.extra_refunded, x.recorded_at, n.occurred_at
 from (
@@ -197,7 +197,7 @@ from payment_transactions x
 where x.tenant_id = @tenant_id::integer and x.gateway = @gateway::text and x.transaction_id = @transaction_id::text;
 
 -- name: PaymentOfName :one
--- The payment of the notice with a name.
+-- The payment of the notice that a name refers to.
 select n.out_trade_no
 from payment_notice_names l
 cross join lateral (
@@ -206,7 +206,7 @@ cross join lateral (
 where l.tenant_id = @tenant_id::integer and l.gateway = @gateway::text and l.notify_id = @notify_id::text;
 
 -- name: PaymentOfTransaction :one
--- The undecided payment that its gateway knows by a transaction. Each has a call, and there are few of them.
+-- The undecided payment with a given transaction id. Undecided payments have scheduled calls, which are few.
 select p.out_trade_no
 from payment_calls c
 cross join lateral (

@@ -1,7 +1,7 @@
 -- Statements on sales. Arrays of batches have the same length; n is a position in them, from 1.
 
 -- name: SaleLock :many
--- Locks the sales that are changed, in the order of the arrays, which callers sort by tenant and sale.
+-- Locks sales in the order of the arrays, which callers sort by tenant and sale.
 select u.n::integer as n, s.item, s.asset, s.amount, s.payee, s.pay_within_ms, s.machine, s.campaign, s.coupon_life_ms,
     s.metadata, s.per_buyer, s.once, s.opens_at, s.closes_at
 from (
@@ -13,7 +13,7 @@ cross join lateral (
 ) s;
 
 -- name: SaleLookup :many
--- Reads sales as they are committed: grabs need no more than that.
+-- Reads sales without locks: for grabs, the committed values are enough.
 select u.n::integer as n, s.item, s.asset, s.amount, s.payee, s.pay_within_ms, s.machine, s.campaign, s.coupon_life_ms,
     s.metadata, s.per_buyer, s.once, s.opens_at, s.closes_at
 from (

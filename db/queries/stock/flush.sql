@@ -49,8 +49,8 @@ with updated as (
 select commit_expect(count(*), cardinality(@items::text[])) from updated;
 
 -- name: ItemTake :exec
--- Takes units by one conditional update, whatever others have made of the row since it was read. Fails if too few are
--- available. The zero time is no expiry.
+-- Takes units by one conditional update, even if the row has changed since it was read. Fails if too few are available.
+-- The zero time means no expiry.
 with updated as (
     update stock_items i
     set available = i.available - y.reserved - y.sold, reserved = i.reserved + y.reserved, sold = i.sold + y.sold,

@@ -20,8 +20,8 @@ cross join lateral (
 ) i;
 
 -- name: ItemLookup :many
--- The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
--- ATOMIC checks only what is available, in ItemTake.
+-- ItemLock without locks: ItemUpdate and ItemConfirm check that the rows have not changed since. The strategy atomic
+-- checks only the available units, in ItemTake.
 select u.n::integer as n, i.segments, i.strategy, i.available, i.reserved, i.sold, i.stocked, i.version,
     i.next_expiry_at, i.xmin, i.ctid
 from (
@@ -99,9 +99,9 @@ cross join lateral (
 ) c;
 
 -- name: ReservationDue :many
--- For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
--- locked, but for those that another session holds: they expire later, and delay no command that does not need their
--- units. The comparison of two columns leaves the planner one index to choose.
+-- For each item: the expired open reservations, up to a limit, and the one that expires next. Expired ones are locked,
+-- except those that another session has locked (free is false): their expiry is recorded later, so that a command that
+-- does not need their units need not wait. The comparison of two columns leaves the planner one index to choose.
 select u.n::integer as n, r.tid, r.reservation_no, r.quantity, r.segment, r.draws, r.expires_at, r.free
 from (
     select generate_subscripts(@items::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -132,9 +132,8 @@ cross join lateral (
 ) r;
 
 -- name: DuePage :many
--- Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
--- one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be
--- read.
+-- Segments whose next_expiry_at passed a given time ago, oldest first, after a given one, for the background task. Uses
+-- now(), because clock_timestamp() cannot be an index condition: all items would be read.
 select l.tenant_id, l.item, l.next_expiry_at from stock_items l
 where l.next_expiry_at <= now() - make_interval(secs => @delay_s::double precision)
     and (l.next_expiry_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)

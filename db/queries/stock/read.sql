@@ -1,5 +1,5 @@
--- Reads of stock beside the engine, each on one snapshot, planned with their actual values. A reservation whose time is
--- over counts as expired, whether or not that is recorded.
+-- Reads of stock beside the engine, each on one snapshot, planned with their actual values. An expired reservation is
+-- read as expired, even if its expiry is not recorded yet.
 
 -- name: ItemRead :one
 -- An item with its counts over all segments.
@@ -49,7 +49,7 @@ from stock_reservations l
 where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.reservation_no = @reservation_no::text;
 
 -- name: ReservationPage :many
--- Reservations of an item after a given number, in the order of numbers. It reads at most a number of them.
+-- Reservations of an item after a given number, in the order of numbers. Reads a limited number of rows.
 select r.reservation_no, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
     r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_principal, r.closed_request_id,
     now()::timestamptz as now
@@ -68,7 +68,7 @@ order by r.reservation_no
 limit @count::integer;
 
 -- name: ReservationPageEnd :one
--- How many reservations such a page reads, and the last of them.
+-- How many reservations ReservationPage read, and the last one of them.
 select count(*)::integer as scanned, coalesce(max(r.reservation_no), '')::text as last
 from (
     select l.reservation_no from stock_reservations l

@@ -35,8 +35,8 @@ order by u.tenant_id, u.token_hash;
 
 -- name: TokenSpend :exec
 -- Marks locked tokens as spent, by ctid. The comparison of the hash is written so that no index serves it: on a small
--- table the planner would prefer reading the whole index to the ctids. Fails unless all were open: no token is spent
--- twice.
+-- table the planner would otherwise read the whole index instead of the ctids. Fails unless all were open: no token is
+-- spent twice.
 with spent as (
     update token_submit_tokens t
     set state = u.state, forget_at = u.forget_at, spent_at = greatest(@now::timestamptz, t.issued_at),

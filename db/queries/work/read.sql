@@ -21,7 +21,7 @@ order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkPageOpen :many
--- The same for records in a state that work_records_open_idx has.
+-- WorkPage for records in a state that work_records_open_idx contains.
 select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_expires_at, w.park_lapsed, w.principal,
     w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
     w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
@@ -32,7 +32,7 @@ order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkBusy :many
--- Positions of the works that have a holder now: a Begin of the others is worth another try.
+-- Positions of the works that have a holder now. A waiting Begin of another one may be tried again.
 select u.n::integer as n
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
