@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/book"
 )
 
-// alipayText is the text that is signed, written down again.
+// alipayText is a second implementation of the text to sign.
 func alipayText(form url.Values, without ...string) string {
 	var pairs []string
 	for k, vs := range form {
@@ -27,7 +27,7 @@ func alipayText(form url.Values, without ...string) string {
 	return strings.Join(pairs, "&")
 }
 
-// alipay signs a request by openssl.
+// alipay signs a request with openssl.
 func (v *vendor) alipay(method, charset string, biz map[string]any) url.Values {
 	v.t.Helper()
 	text, err := json.Marshal(biz)
@@ -49,7 +49,7 @@ func (v *vendor) alipay(method, charset string, biz map[string]any) url.Values {
 
 var formType = http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}
 
-// ask makes a call, verifies the signature of the answer by openssl over the very text of its node, and returns it.
+// askAlipay makes a call, verifies with openssl the signature over the exact text of its node, and returns the node.
 func (v *vendor) askAlipay(form url.Values) map[string]any {
 	v.t.Helper()
 	body := string(v.must("POST", "/gateway.do", form.Encode(), formType).body)
@@ -163,7 +163,7 @@ func TestAlipayFormIsPaidAndTold(t *testing.T) {
 	}
 }
 
-// Only the seven letters acknowledge. A repeat has the same id.
+// Only "success" acknowledges a notice. A repeat has the same id.
 func TestAlipayRepeatsUntilSuccess(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/book"
 )
 
-// An answer that is lost, late or an error: the effect is there, or is not, as planned, and the next call tells.
+// An answer is lost, late or an error: the call takes effect or not, as planned, and the next call shows which.
 func TestCallsGoWrongAsPlanned(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
@@ -157,7 +157,7 @@ func TestNoticesGoAstrayAsPlanned(t *testing.T) {
 	})
 }
 
-// A notice is repeated by the vendor's schedule, and at its end given up.
+// A notice is repeated by the vendor's schedule, and given up at its end.
 func TestNoticesAreRepeatedAndGivenUp(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
@@ -194,7 +194,7 @@ func TestForgeriesAreCounted(t *testing.T) {
 	}
 }
 
-// Each forgery of each dialect is one: no verifier takes it.
+// No verifier accepts any forgery of any dialect.
 func TestForgeriesAreForged(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
@@ -203,7 +203,7 @@ func TestForgeriesAreForged(t *testing.T) {
 	v.quiet()
 	for _, how := range book.Forgeries {
 		if how == book.Old || how == book.Future {
-			continue // signed rightly, at another time
+			continue // validly signed, at another time
 		}
 		tell[book.Attempt](v, "POST", "forge/wechat/W00001", map[string]string{"how": string(how)})
 		all := v.shop.callbacks()
@@ -274,7 +274,7 @@ func TestAMixIsDrawnByNumber(t *testing.T) {
 	}
 }
 
-// program starts the simulator as a process of its own.
+// program starts the simulator in a process of its own.
 func (v *vendor) program(address string) *exec.Cmd {
 	v.t.Helper()
 	c := exec.Command(os.Args[0], "-listen", address, "-dir", v.dir, "-notify-url", v.shop.url, "-speed", "100")
@@ -292,7 +292,7 @@ func (v *vendor) program(address string) *exec.Cmd {
 	return c
 }
 
-// The process is killed. Payments, plans, and what the payer and the notices have left to do outlast that.
+// Payments, plans, scripts of payers and pending notices survive a kill of the process.
 func TestItOutlastsAKill(t *testing.T) {
 	t.Parallel()
 	v := &vendor{t: t, dir: t.TempDir(), shop: newShop(t)}
@@ -338,7 +338,7 @@ func TestThePageHasTheButtons(t *testing.T) {
 	}
 }
 
-// A payment whose time is over is closed, and cannot be paid but by force.
+// An expired payment is closed, and can only be paid by force.
 func TestPaymentsExpire(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)

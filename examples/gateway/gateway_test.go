@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/book"
 )
 
-// TestMain runs the program itself for tests that kill it.
+// TestMain runs the simulator itself in processes that tests start to kill.
 func TestMain(m *testing.M) {
 	if os.Getenv("GATEWAY_PROGRAM") != "" {
 		main()
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// callback is one that the shop got.
+// callback is a notice that the shop received.
 type callback struct {
 	path   string
 	header http.Header
@@ -55,7 +55,7 @@ type shop struct {
 
 	mu     sync.Mutex
 	got    []callback
-	answer func(c callback, n int) (int, string) // n: how many came before
+	answer func(c callback, n int) (int, string) // n: number of callbacks before this one
 }
 
 func newShop(t *testing.T) *shop {
@@ -105,7 +105,7 @@ type vendor struct {
 	shop     *shop
 }
 
-// newVendor runs one in this process, 100,000 times faster than the real ones.
+// newVendor runs a simulator in this process, whose notices are repeated 100,000 times faster.
 func newVendor(t *testing.T, flags ...string) *vendor {
 	t.Helper()
 	v := &vendor{t: t, dir: t.TempDir(), shop: newShop(t)}
@@ -137,7 +137,7 @@ var (
 	keysDir  string
 )
 
-// copyKeys gives a folder the keys of this run, since making RSA keys takes long.
+// copyKeys copies the keys of this run to a folder, because generating RSA keys is slow.
 func copyKeys(t *testing.T, dir string) {
 	t.Helper()
 	keysOnce.Do(func() {
@@ -193,7 +193,7 @@ func (r *response) json(t *testing.T) map[string]any {
 	return m
 }
 
-// do makes a request on a connection of its own, since net/http repeats some requests on old ones.
+// do makes a request on a new connection, because net/http retries some requests on reused ones.
 func (v *vendor) do(method, path, body string, header http.Header) (*response, error) {
 	v.t.Helper()
 	r, err := http.NewRequestWithContext(v.t.Context(), method, v.url+path, strings.NewReader(body))
@@ -257,7 +257,7 @@ func (v *vendor) totals() *book.Totals {
 	return tell[*book.Totals](v, "GET", "totals", nil)
 }
 
-// money is taken and given back of a number, as the gateway says.
+// money returns the amounts taken and given back for a number, according to the gateway.
 func (v *vendor) money(gateway, number, currency string) string {
 	v.t.Helper()
 	n := v.totals().Numbers[gateway+"/"+number][currency]
@@ -267,7 +267,7 @@ func (v *vendor) money(gateway, number, currency string) string {
 	return fmt.Sprintf("%s-%s in %d", n.Taken, n.GivenBack, n.Moved)
 }
 
-// openssl is the other implementation: it returns whether a public key, or a certificate's, verifies a signature.
+// openssl reports whether a signature is valid, by a public key or a certificate. It is an independent implementation.
 func (v *vendor) openssl(keyFile string, text, signature []byte) bool {
 	v.t.Helper()
 	if _, err := exec.LookPath("openssl"); err != nil {

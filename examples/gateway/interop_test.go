@@ -17,7 +17,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/gateway/dialects"
 )
 
-// merchant is ledgerd's side: it reads the simulator's settings, makes calls, and receives callbacks.
+// merchant has ledgerd's implementation of the gateways: it reads the simulator's settings, makes calls, and receives
+// callbacks.
 type merchant struct {
 	*gateway.Set
 
@@ -48,7 +49,7 @@ func newMerchant(t *testing.T, v *vendor) *merchant {
 	return m
 }
 
-// about returns whether a notice of the payment came.
+// about reports whether a notice of the payment was received, of one of the kinds.
 func (m *merchant) about(number string, kinds ...gateway.Kind) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,8 +67,8 @@ func decimal(t *testing.T, text string) amount.Decimal {
 	return d
 }
 
-// Each way to pay, with ledgerd's own implementation on the other side: created twice, opened by the payer's client,
-// paid, told, refunded, and forged.
+// Tests every way to pay with ledgerd's implementation: a payment is created twice, opened by the payer's client, paid,
+// notified, refunded, and its notices are forged.
 func TestLedgerdPaysAndRefunds(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"public key", "certificates"} {
@@ -123,7 +124,7 @@ func (m *merchant) pays(t *testing.T, v *vendor, kind string, p *gateway.Payment
 		r.GatewayRefundID = n.GatewayRefundID
 		v.quiet()
 	}
-	// Alipay's notice has the sum of all refunds: it can only be a reason to ask.
+	// Alipay's notice has the sum of all refunds, so that only a query returns the amount of this one.
 	if n, err := g.QueryRefund(t.Context(), r); err != nil || n.Kind != gateway.Refunded ||
 		!m.about(p.OutTradeNo, gateway.Refunded, gateway.RefundPending) {
 		t.Errorf("%s: %+v, %v", r.RefundNo, n, err)
@@ -133,7 +134,7 @@ func (m *merchant) pays(t *testing.T, v *vendor, kind string, p *gateway.Payment
 	}
 	for _, how := range book.Forgeries {
 		if kind == "alipay" && (how == book.Old || how == book.Future) {
-			continue // Alipay signs no time that could be judged
+			continue // Alipay has no time limit for signatures
 		}
 		a := tell[book.Attempt](v, "POST", "forge/"+kind+"/"+p.OutTradeNo, map[string]string{"how": string(how)})
 		if want := map[bool]int{true: 401, false: 403}[kind == "wechat"]; a.Status != want || a.Acknowledged {
@@ -142,7 +143,7 @@ func (m *merchant) pays(t *testing.T, v *vendor, kind string, p *gateway.Payment
 	}
 }
 
-// opens is the payer's client.
+// opens acts as the payer's client.
 func (v *vendor) opens(kind string, credential map[string]string) {
 	v.t.Helper()
 	switch {
@@ -163,7 +164,7 @@ func (v *vendor) opens(kind string, credential map[string]string) {
 	}
 }
 
-// Money of another merchant, application or mode is named as such, and another amount or currency is told as it is.
+// Notices of money name another merchant, application or mode, and another amount or currency.
 func TestLedgerdSeesWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
@@ -201,7 +202,7 @@ func TestLedgerdSeesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// An answer that is not the gateway's, or none: ledgerd does not know, and asks again.
+// After a forged answer, or none, the outcome is unknown to ledgerd, which asks again.
 func TestLedgerdDoesNotTrustForgedAnswers(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)

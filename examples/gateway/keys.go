@@ -22,7 +22,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/wechat"
 )
 
-// keys are those of all gateways. Names and secrets are in keys.json; each RSA key has a file of its own.
+// keys has the keys of all gateways. Names and secrets are in keys.json; each RSA key has a file of its own.
 type keys struct {
 	Stripe   stripe.Keys   `json:"stripe"`
 	Standard standard.Keys `json:"standard"`
@@ -40,7 +40,7 @@ type keys struct {
 	dir string
 }
 
-// openKeys reads the keys of a folder, or makes them.
+// openKeys reads the keys of a folder, or generates them.
 func openKeys(dir string) (*keys, error) {
 	k := &keys{dir: dir}
 	text, err := os.ReadFile(k.path("keys.json"))
@@ -62,7 +62,7 @@ func openKeys(dir string) (*keys, error) {
 
 func (k *keys) path(name string) string { return filepath.Join(k.dir, name) }
 
-// write replaces a file at once, so that a kill leaves the old one or the new one.
+// write replaces a file atomically, so that a kill leaves the old or the new one.
 func (k *keys) write(name string, text []byte) error {
 	if err := os.WriteFile(k.path(name+".new"), text, 0o600); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (k *keys) write(name string, text []byte) error {
 	return os.Rename(k.path(name+".new"), k.path(name))
 }
 
-// private reads or makes an RSA key, and writes its public key beside it.
+// private reads or generates an RSA key, and writes its public key beside it.
 func (k *keys) private(name string) (*rsa.PrivateKey, error) {
 	if block, err := k.pem(name + "_private.pem"); err == nil {
 		key, err := x509.ParsePKCS8PrivateKey(block)
@@ -95,7 +95,7 @@ func (k *keys) private(name string) (*rsa.PrivateKey, error) {
 		k.writePEM(name+"_private.pem", "PRIVATE KEY", private))
 }
 
-// certificate reads or makes a certificate of a key, signed by itself.
+// certificate reads or generates a self-signed certificate of a key.
 func (k *keys) certificate(name string, key *rsa.PrivateKey) (*x509.Certificate, error) {
 	der, err := k.pem(name + "_cert.pem")
 	if err != nil {

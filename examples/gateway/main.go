@@ -1,5 +1,5 @@
 // Command gateway simulates four payment gateways, with keys of its own: Stripe, Alipay, WeChat Pay, and the generic
-// one. A test or a person is the payer, and fate. README.md has the details.
+// one. A test or a person acts as the payer and injects faults. README.md has the details.
 package main
 
 import (
@@ -38,10 +38,10 @@ type options struct {
 func main() {
 	o := &options{}
 	flag.StringVar(&o.listen, "listen", "127.0.0.1:9200", "address to listen on; port 0: any")
-	flag.StringVar(&o.dir, "dir", "gateway", "folder of keys, settings and state; made if there is none")
+	flag.StringVar(&o.dir, "dir", "gateway", "folder of keys, settings and state; created if missing")
 	flag.StringVar(&o.notify, "notify-url", "http://127.0.0.1:8080", "public base URL of ledgerd, to which notices go")
-	flag.StringVar(&o.tenant, "tenant", "sample", "ledgerd's tenant, for the settings: sample is that of ledgerd dev and make run")
-	flag.Float64Var(&o.speed, "speed", 1, "divides the waits between the attempts of a notice")
+	flag.StringVar(&o.tenant, "tenant", "sample", "tenant of ledgerd in the settings; ledgerd dev has sample")
+	flag.Float64Var(&o.speed, "speed", 1, "factor by which the waits between attempts of a notice are shortened")
 	flag.BoolVar(&o.certificates, "wechat-certificates", false, "sign as WeChat Pay by certificate, not by public key")
 	flag.BoolVar(&o.forget, "forget", false, "keep no state in the folder: a restart forgets all payments")
 	flag.Parse()
@@ -52,7 +52,8 @@ func main() {
 	}
 }
 
-// run serves until ctx ends. It writes the settings, and then two lines: its URL, and where the settings are.
+// run serves until ctx ends. It writes the settings, and then prints two lines: its URL, and the command of ledgerd
+// that uses the settings.
 func run(ctx context.Context, o *options, out io.Writer) error {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/wechat"
 )
 
-// settings are those of ledgerd serve --pay.
+// settings returns the settings file for ledgerd serve --pay.
 func (k *keys) settings(o *options, url string, w *wechat.Keys) ([]byte, error) {
 	type entry map[string]any
 	file := func(name string) string { return "file:" + k.path(name) }
 	platform := []entry{{"key": file("wechat_platform_cert.pem")}}
 	publicKey := entry{"id": w.PublicKeyID, "key": file("wechat_public.pem")}
-	if !o.certificates { // the first is the one that answers are asked to be signed with
+	if !o.certificates { // requests ask for answers signed with the first one
 		platform = append([]entry{publicKey}, platform...)
 	}
 	gateways := []entry{

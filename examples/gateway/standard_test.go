@@ -10,7 +10,7 @@ import (
 	webhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// standardHeader signs a call by the library of Standard Webhooks.
+// standardHeader signs a call with the library of Standard Webhooks.
 func (v *vendor) standardHeader(body string, at time.Time) http.Header {
 	v.t.Helper()
 	w, err := webhooks.NewWebhook(v.keys.Standard.Secrets[0])
@@ -30,7 +30,7 @@ func (v *vendor) standard(operation, body string) (*response, error) {
 	return v.do("POST", "/standard/"+operation, body, v.standardHeader(body, time.Now()))
 }
 
-// order makes a payment of 12.30 EUR.
+// order creates a payment of 12.30 EUR.
 func (v *vendor) order(number string) *response {
 	v.t.Helper()
 	a, err := v.standard("create", `{"merchant":"`+v.keys.Standard.Merchant+`","out_trade_no":"`+number+
@@ -90,7 +90,7 @@ func TestStandardIsSignedBothWays(t *testing.T) {
 	}
 }
 
-// types are those of the callbacks, in order.
+// types returns the types of the callbacks, in order.
 func (s *shop) types(t *testing.T) (all []string) {
 	t.Helper()
 	for _, c := range s.callbacks() {

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/book"
 )
 
-// stripe posts a form, or gets.
+// stripe makes a call: a POST with a form, or a GET.
 func (v *vendor) stripe(method, path, form, once string) *response {
 	v.t.Helper()
 	h := http.Header{"Authorization": {"Bearer " + v.keys.Stripe.Secret}}
@@ -67,7 +67,7 @@ func TestStripeAmountsFollowItsOwnScale(t *testing.T) {
 	}
 }
 
-// opensslHMAC is the other implementation.
+// opensslHMAC computes an HMAC with an independent implementation.
 func opensslHMAC(t *testing.T, secret, text string) string {
 	t.Helper()
 	c := exec.Command("openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt",

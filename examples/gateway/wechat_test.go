@@ -17,7 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/examples/gateway/book"
 )
 
-// serialOf reads a certificate's number by openssl.
+// serialOf reads a certificate's serial number with openssl.
 func (v *vendor) serialOf(name string) string {
 	v.t.Helper()
 	out, err := exec.Command("openssl", "x509", "-in", filepath.Join(v.dir, name), "-serial", "-noout").Output()
@@ -27,7 +27,7 @@ func (v *vendor) serialOf(name string) string {
 	return strings.TrimSpace(strings.TrimPrefix(string(out), "serial="))
 }
 
-// wechatHeader signs a request by openssl.
+// wechatHeader signs a request with openssl.
 func (v *vendor) wechatHeader(method, path, body string, at time.Time) http.Header {
 	v.t.Helper()
 	stamp, nonce := strconv.FormatInt(at.Unix(), 10), book.Alnum(32)
@@ -39,7 +39,7 @@ func (v *vendor) wechatHeader(method, path, body string, at time.Time) http.Head
 			v.keys.WeChat.MchID, nonce, sign, stamp, v.serialOf("wechat_merchant_cert.pem"))}}
 }
 
-// verifyWechat verifies headers by openssl, with the key that they name.
+// verifyWechat verifies the signature headers with openssl, by the key that they name.
 func (v *vendor) verifyWechat(h http.Header, body []byte) bool {
 	v.t.Helper()
 	key := "wechat_public.pem"
@@ -193,7 +193,7 @@ func TestWeChatCertificatesAreEncrypted(t *testing.T) {
 	}
 }
 
-// An app checks nothing: the payment fails in WeChat if the merchant signed its parameters wrongly.
+// The app does not verify the parameters: WeChat refuses the payment if the merchant signed them wrongly.
 func TestWeChatVerifiesWhatTheAppBrings(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)

@@ -74,7 +74,7 @@ func serve(ctx context.Context) error {
 	return nil
 }
 
-// orders is the service's own state and its side effect: a line in a file per order.
+// orders is the state of the service: one line per order in a file. Writing it and shipping are the effects.
 type orders struct {
 	mu       sync.Mutex
 	file     *os.File
@@ -90,11 +90,11 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var ordered order
 	if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil || ordered.Goods == "" || ordered.Count < 1 {
 		// The caller may correct the request and retry under the same key.
-		http.Error(w, "an order has goods and a count", http.StatusBadRequest)
+		http.Error(w, "send goods, and a count of at least 1", http.StatusBadRequest)
 		return
 	}
 	if ordered.Count > 100 {
-		http.Error(w, "there are no more than 100", http.StatusConflict) // a business refusal, which is final
+		http.Error(w, "count: at most 100", http.StatusConflict) // a business refusal, which is final
 		return
 	}
 	attempt, _ := once.AttemptOf(r.Context())
@@ -107,7 +107,7 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-time.After(o.shipping): // a call to another system
 	case <-r.Context().Done(): // the lease was lost, and the other system's outcome is unknown
 		once.Unknown(r.Context())
-		http.Error(w, "it is not known whether the order was shipped", http.StatusGatewayTimeout)
+		http.Error(w, "the outcome of the shipping is unknown", http.StatusGatewayTimeout)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

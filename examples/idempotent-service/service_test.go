@@ -68,7 +68,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// city is the service and its ledgerd, as processes.
+// city is the service and its ledgerd, in processes of their own.
 type city struct {
 	t        *testing.T
 	ledgerd  *client.Client
@@ -125,7 +125,7 @@ func (c *city) order(p *process, key, body string) (status int, answer string, r
 	return res.StatusCode, string(b), res.Header.Get("Idempotency-Replayed") == "true"
 }
 
-// book is the lines written by orders.
+// book returns the lines that orders wrote.
 func (c *city) book() (lines []string) {
 	c.t.Helper()
 	b, err := os.ReadFile(c.bookFile)

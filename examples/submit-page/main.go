@@ -24,7 +24,7 @@ func page(api string) http.Handler {
 			name = "sale.html"
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-store") // a cached page would have an old page's state
+		w.Header().Set("Cache-Control", "no-store") // a cached page would have the state of an old page
 		if err := t.ExecuteTemplate(w, name, struct{ API string }{api}); err != nil {
 			log.Print(err)
 		}

@@ -1,5 +1,5 @@
-// The tag keeps the browser driver's module out of a plain go vet ./... and go test ./...; make test and make
-// lint set it.
+// The build tag excludes the module of the browser driver from a plain go vet ./... and go test ./...; make test and
+// make lint set it.
 
 //go:build browser
 
@@ -76,7 +76,7 @@ func newShop(t *testing.T) *shop {
 	return &shop{origin, "http://" + s.Addr(), super}
 }
 
-// paid is the number of transfers without the top-up.
+// paid returns the number of transfers, without the top-up.
 func (s *shop) paid(t *testing.T) (n int) {
 	t.Helper()
 	if err := s.db.QueryRow(t.Context(),

@@ -1,9 +1,9 @@
-// Package alipay speaks Alipay's gateway.do with public keys and RSA2: forms that start a payment, calls about it, and
-// notices.
+// Package alipay simulates Alipay's gateway.do with public keys and RSA2: forms that start a payment, calls about it,
+// and notices.
 //
-// As with the vendor, a form or a QR code is no trade yet: until the payer opens it, a query says that there is none.
-// Declines make no notice. The answer to a refund has the sum of all refunds; a refund's query answers without a status
-// if the refund failed or never was.
+// As with the vendor, a trade exists only after the payer has opened the form or the QR code: before, a query answers
+// that the trade does not exist. Declines cause no notice. The answer to a refund has the sum of all refunds. A query
+// of a refund that failed or does not exist succeeds without a status.
 package alipay
 
 import (
@@ -37,7 +37,7 @@ type Keys struct {
 	Alipay   *rsa.PrivateKey // signs answers and notices
 }
 
-// Gateway is the vendor.
+// Gateway is the simulated vendor.
 type Gateway struct {
 	Keys   Keys
 	Forger *rsa.PrivateKey // signs forgeries
@@ -52,7 +52,8 @@ func (*Gateway) Name() string { return name }
 // RefundKey is the key of a refund: its number is unique within the payment.
 func (*Gateway) RefundKey(payment, refund string) string { return payment + "/" + refund }
 
-// TransactionID is the trade number: the payment has it from the beginning, and money that came again one of its own.
+// TransactionID returns the trade number: a payment has it from the beginning, and a second transaction gets a number
+// of its own.
 func (*Gateway) TransactionID(p *book.Payment) string {
 	if p.First() == nil {
 		return p.ID
@@ -64,7 +65,7 @@ func tradeNo() string { return time.Now().In(beijing).Format("20060102") + "2200
 
 func clock(t time.Time) string { return t.In(beijing).Format(layout) }
 
-// Compose writes notices: of payments, of refunds that succeed, and of the end of the time for refunds.
+// Compose writes notices of payments, of succeeded refunds, and of the end of the period for refunds.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	if e.Payment.NotifyURL == "" || e.Transaction == nil {
 		return nil
@@ -94,10 +95,10 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 		}
 		form["gmt_refund"] = clock(e.At) + ".000"
 		unnamed := strings.HasPrefix(e.Refund.Number, "unnamed")
-		if e.Refund.Number != p.Number && !unnamed { // one without a number has that of the payment
+		if e.Refund.Number != p.Number && !unnamed { // a refund without a number has the number of the payment
 			form["out_biz_no"] = e.Refund.Number
 		}
-		form["refund_fee"] = book.Format(e.GivenBack, t.Scale) // of all refunds so far
+		form["refund_fee"] = book.Format(e.GivenBack, t.Scale) // sum of all refunds so far
 		if e.GivenBack >= t.Amount {
 			form["trade_status"], form["gmt_close"] = "TRADE_CLOSED", clock(e.At)
 		}
@@ -111,7 +112,7 @@ const buyer = "2088102122524333"
 
 func notifyID(at time.Time) string { return at.In(beijing).Format("2006010215") + book.Digits(24) }
 
-// Request signs a notice anew, with the present time, in the charset of the payment.
+// Request signs a notice with the present time, in the charset of the payment.
 func (g *Gateway) Request(n *book.Notice, address string, now time.Time, f book.Forgery) *http.Request {
 	form := map[string]string{}
 	if json.Unmarshal(n.Content, &form) != nil {
@@ -123,7 +124,7 @@ func (g *Gateway) Request(n *book.Notice, address string, now time.Time, f book.
 	case book.Key, book.Probe, book.Serial:
 		key = g.Forger
 	case book.Old, book.Future:
-		return nil // no time is judged: a replay is as good as the first
+		return nil // the signature has no time limit: a replay is valid
 	}
 	for k, v := range form {
 		form[k] = encode(v, form["charset"])
@@ -147,7 +148,7 @@ func (g *Gateway) Request(n *book.Notice, address string, now time.Time, f book.
 	return r
 }
 
-// Content is the text that is signed: all parameters with a value but those left out, sorted.
+// Content returns the text to sign: all parameters with a value, sorted, except those in without.
 func Content(form map[string]string, without ...string) string {
 	var pairs []string
 	for _, k := range slices.Sorted(maps.Keys(form)) {
@@ -162,7 +163,7 @@ func gbk(charset string) bool {
 	return slices.Contains([]string{"gbk", "gb2312", "gb18030"}, strings.ToLower(charset))
 }
 
-// encode turns text into the bytes of a charset.
+// encode encodes text in a charset.
 func encode(text, charset string) string {
 	if gbk(charset) {
 		if out, err := simplifiedchinese.GB18030.NewEncoder().String(text); err == nil {
@@ -181,12 +182,12 @@ func decode(text, charset string) string {
 	return text
 }
 
-// Acknowledged: the seven letters, and nothing else.
+// Acknowledged reports whether the body is exactly "success".
 func (*Gateway) Acknowledged(status int, body []byte) bool {
 	return status == http.StatusOK && string(body) == "success"
 }
 
-// Schedule: eight tries in 25 hours.
+// Schedule has the waits between eight attempts in 25 hours.
 func (*Gateway) Schedule() []time.Duration {
 	return []time.Duration{4 * time.Minute, 10 * time.Minute, 10 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour,
 		15 * time.Hour}

@@ -20,7 +20,7 @@ func (g *Gateway) Routes(mux *http.ServeMux) {
 	mux.HandleFunc("/gateway.do", g.gateway)
 }
 
-// request is a verified one.
+// request is a verified request.
 type request struct {
 	r       *http.Request
 	form    map[string]string
@@ -30,7 +30,7 @@ type request struct {
 	err     *failure
 }
 
-// failure is an answer that says no.
+// failure is an error answer.
 type failure struct{ code, msg, subCode, subMsg string }
 
 func business(subCode, subMsg string) *failure {
@@ -41,7 +41,7 @@ func invalid(subCode, subMsg string) *failure {
 	return &failure{"40002", "Invalid Arguments", subCode, subMsg}
 }
 
-// has returns a text of biz_content; amounts may be numbers there.
+// has returns a field of biz_content as text; amounts may be JSON numbers.
 func (q *request) has(field string) string {
 	switch v := q.biz[field].(type) {
 	case string:
@@ -96,7 +96,7 @@ func (g *Gateway) gateway(w http.ResponseWriter, r *http.Request) {
 	g.Book.Serve(w, r, call)
 }
 
-// read verifies a request: form or query, signed by the application's key over all parameters but sign.
+// read verifies a request (form or query), which the application's key signs over all parameters but sign.
 func (g *Gateway) read(w http.ResponseWriter, r *http.Request) *request {
 	q := &request{form: map[string]string{}, biz: map[string]any{}, charset: "utf-8"}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
@@ -142,7 +142,7 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request) *request {
 
 type node map[string]any
 
-// answer writes the node of the method; the signature comes later.
+// answer writes the answer's node of the method; signAnswer adds the signature.
 func (q *request) answer(result any, fail *failure) book.Answer {
 	fields := node{"code": "10000", "msg": "Success"}
 	if fail != nil {
@@ -168,7 +168,7 @@ func (q *request) answer(result any, fail *failure) book.Answer {
 		Header: http.Header{"Content-Type": {"application/json;charset=" + q.charset}}}
 }
 
-// signAnswer signs the very text of the node. An unknown application gets an answer without a signature.
+// signAnswer signs the exact text of the node. Answers to an unknown application are not signed.
 func (g *Gateway) signAnswer(q *request, a *book.Answer, f book.Forgery) {
 	if a.Header.Get("Content-Type") == "text/html; charset=utf-8" || a.Status != http.StatusOK {
 		return
@@ -188,7 +188,7 @@ func (g *Gateway) signAnswer(q *request, a *book.Answer, f book.Forgery) {
 	a.Body = []byte(text + "}")
 }
 
-// find returns the payment that a request names; trade_no counts before out_trade_no.
+// find returns the payment that a request names; trade_no has precedence over out_trade_no.
 func (g *Gateway) find(q *request) *book.Payment {
 	if id := q.has("trade_no"); id != "" {
 		p, err := g.Book.ByTransaction(name, id)
@@ -204,7 +204,7 @@ func (g *Gateway) find(q *request) *book.Payment {
 	return p
 }
 
-// create reads a payment and makes it.
+// create creates the payment of a request.
 func (g *Gateway) create(q *request, payType string, s book.Status) (*book.Payment, *failure) {
 	number := q.has("out_trade_no")
 	amount, err := book.Parse(q.has("total_amount"), 2)
@@ -266,7 +266,7 @@ func (g *Gateway) precreate(q *request) (any, *failure) {
 	return node{"out_trade_no": p.Number, "qr_code": g.URL + "/pay/alipay?qr=" + p.Secret}, nil
 }
 
-// openForm is the payer's browser or app with a signed form: now there is a trade.
+// openForm handles a signed form that the payer's browser or app sends: it creates the trade.
 func (g *Gateway) openForm(q *request) book.Answer {
 	payType := strings.Split(q.method, ".")[2] // page, wap or app
 	product := map[string]string{"page": "FAST_INSTANT_TRADE_PAY", "wap": "QUICK_WAP_WAY", "app": "QUICK_MSECURITY_PAY"}

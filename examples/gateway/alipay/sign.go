@@ -8,12 +8,12 @@ import (
 	"encoding/base64"
 )
 
-// sign makes an RSA2 signature: SHA-256 with RSA, PKCS 1 v1.5, base64.
+// sign returns an RSA2 signature: SHA-256 with RSA, PKCS 1 v1.5, base64.
 func sign(key *rsa.PrivateKey, text string) string {
 	sum := sha256.Sum256([]byte(text))
 	raw, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
 	if err != nil {
-		panic(err) // only for keys that are too short
+		panic(err) // only if the key is too short
 	}
 	return base64.StdEncoding.EncodeToString(raw)
 }

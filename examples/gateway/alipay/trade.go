@@ -105,7 +105,7 @@ func (g *Gateway) refund(q *request) (any, *failure) {
 		"refund_fee": book.Format(g.Book.GivenBack(p, t.ID), 2), "buyer_user_id": buyer}, nil
 }
 
-// refundQuery answers success without a status for a refund that failed, or that never was.
+// refundQuery answers success without a status for a refund that failed or does not exist.
 func (g *Gateway) refundQuery(q *request) (any, *failure) {
 	p, _, fail := g.trade(q)
 	if fail != nil {

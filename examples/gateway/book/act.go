@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// Act is something that a payer does, or that happens to a payment.
+// Act is an action of the payer, the merchant or the gateway on a payment.
 type Act struct {
 	Do       string   `json:"do"` // open, pay, decline, pending, second, close, finish, give_back
 	Amount   string   `json:"amount,omitempty"`
-	Refund   string   `json:"refund,omitempty"` // number of what is given back
+	Refund   string   `json:"refund,omitempty"` // number of the refund of give_back
 	Currency string   `json:"currency,omitempty"`
 	Wrong    []string `json:"wrong,omitempty"`
 	Force    bool     `json:"force,omitempty"` // pay although the payment is closed
-	Code     string   `json:"code,omitempty"`  // of a decline
+	Code     string   `json:"code,omitempty"`  // failure code of a decline
 }
 
-// may has the statuses in which an act is possible.
+// may maps each act to the statuses in which it is possible.
 var may = map[string][]Status{
 	"open":    {Unopened},
 	"pay":     {Unopened, Payable, Declined, Processing},
@@ -26,11 +26,11 @@ var may = map[string][]Status{
 	"close":   {Unopened, Payable, Declined},
 	"second":  {Paid},
 	"finish":  {Paid},
-	// The merchant gives money back in the vendor's console, not by a call.
+	// A refund that the merchant makes in the vendor's console, not by a call.
 	"give_back": {Paid},
 }
 
-// Acts returns what is possible with a payment now.
+// Acts returns the acts that are possible in the present status.
 func (p *Payment) Acts() []string {
 	var acts []string
 	for do, states := range may {
@@ -42,7 +42,7 @@ func (p *Payment) Acts() []string {
 	return acts
 }
 
-// Act does it, and makes the notices.
+// Act performs an act on a payment, and creates its notices.
 func (b *Book) Act(gateway, key string, a Act) (after *Payment, err error) {
 	err = b.change(func(c *changes) error {
 		p, err := b.payment(c, gateway, key)
@@ -61,7 +61,7 @@ func (b *Book) Act(gateway, key string, a Act) (after *Payment, err error) {
 func (b *Book) act(c *changes, p *Payment, a Act) error {
 	states, known := may[a.Do]
 	if !known {
-		return fmt.Errorf("do: %q is none of %s", a.Do, names(may))
+		return fmt.Errorf("do: %q is not one of %s", a.Do, names(may))
 	}
 	if forced := a.Force && a.Do == "pay" && p.Status == Closed; !forced && !slices.Contains(states, p.Status) {
 		return &StateError{p.Status}
@@ -97,7 +97,7 @@ func (b *Book) act(c *changes, p *Payment, a Act) error {
 	return nil
 }
 
-// pay adds the transactions, by the plan and by the act.
+// pay adds the transactions that the plan and the act define.
 func (b *Book) pay(c *changes, p *Payment, a Act) error {
 	plan := b.plans.of(p.Number)
 	if a.Amount == "" {
@@ -177,13 +177,14 @@ func (b *Book) giveBack(c *changes, p *Payment, a Act) error {
 	return nil
 }
 
-// Another merchant, of the form that Alipay and WeChat Pay use.
+// Ids of another merchant, in the formats of Alipay and WeChat Pay.
 const (
 	otherSeller = "2088999999999999"
 	otherApp    = "wx0000000000000000"
 )
 
-// smallest is a step that all vendors take: some want three decimals rounded.
+// smallest returns the smallest difference of amounts that all vendors accept: of three decimals, some require the last
+// to be 0.
 func smallest(scale int) int64 {
 	if scale == 3 {
 		return 10
@@ -191,7 +192,7 @@ func smallest(scale int) int64 {
 	return 1
 }
 
-// tell makes the notices of an event.
+// tell creates the notices of an event.
 func (b *Book) tell(c *changes, e *Event) {
 	plan := b.plans.of(e.Payment.Number)
 	e.At = c.now
@@ -231,8 +232,8 @@ func (b *Book) perform(p *Payment) {
 
 const anyLeft = -1
 
-// step does the next act of the script if left acts are left, so that two who perform the same script do each act once.
-// It returns whether it did one.
+// step performs the next act of the script if exactly left acts remain, so that of two goroutines with the same script
+// one performs each act. It reports whether it performed one.
 func (b *Book) step(gateway, key string, left int, quietly bool) (done bool) {
 	_ = b.change(func(c *changes) error {
 		p, err := b.payment(c, gateway, key)
@@ -243,7 +244,7 @@ func (b *Book) step(gateway, key string, left int, quietly bool) (done bool) {
 		act := p.Script[0]
 		p.Script, p.NextAt = p.Script[1:], c.now.Add(time.Duration(b.plans.of(p.Number).After))
 		if err := b.act(c, p, Act{Do: act}); err != nil {
-			p.Script = nil // paid or closed meanwhile
+			p.Script = nil // the payment was paid or closed meanwhile
 			c.payments = append(c.payments, p)
 		}
 		return nil

@@ -16,15 +16,15 @@ var (
 	ErrRefused   = errors.New("refused by plan")
 )
 
-// StateError means that a payment's status forbids what was asked.
+// StateError means that the status of the payment does not allow the request.
 type StateError struct{ Status Status }
 
 func (e *StateError) Error() string { return "the payment is " + string(e.Status) }
 
-// id names a thing of a gateway.
+// id names a payment, refund, notice or request of a gateway.
 type id struct{ gateway, key string }
 
-// Book is the memory of all gateways. It is safe for concurrent use; its methods return copies.
+// Book is the state of all gateways. It is safe for concurrent use; its methods return copies.
 type Book struct {
 	ctx     context.Context
 	speed   float64
@@ -35,45 +35,45 @@ type Book struct {
 	mu       sync.Mutex
 	journal  *journal
 	dialects map[string]Dialect
-	changed  chan struct{} // closed with every change
+	changed  chan struct{} // closed and replaced by every change
 
 	payments map[id]*Payment
 	byNumber map[id][]*Payment
-	byMoney  map[id]*Payment // by transaction, and by the gateway's number
-	once     map[id]any      // *Payment or *Refund, by the key of the request that made it
+	byMoney  map[id]*Payment // by transaction id, and by the gateway's number of the payment
+	once     map[id]any      // *Payment or *Refund, by the idempotency key of the request that created it
 	refunds  map[id]*Refund
 	ofTrade  map[id][]*Refund // by payment
 	notices  map[id]*Notice
 	order    []*Notice
 	told     map[id][]*Notice // by payment
 	plans    Plans
-	address  string // base of the merchant's callbacks, if it was set by SetCallbacks
-	fallback string // else
+	address  string // base URL of the merchant's callbacks, set by SetCallbacks
+	fallback string // base URL if address is empty
 
 	counts map[string]int // calls of the API, by gateway/operation/number
-	faults map[string]int // of them, those that went wrong by plan
+	faults map[string]int // matched a planned fault, by the same key
 
-	accepted int // forgeries that were sent by hand and acknowledged
+	accepted int // acknowledged forgeries of Forge
 }
 
 // Settings of a Book.
 type Settings struct {
-	// File keeps the book; empty: in memory.
+	// File is the journal; empty: the book is only in memory.
 	File string
 	// Speed divides the waits between the attempts of a notice.
 	Speed float64
-	// Callbacks is the base URL of the merchant's callbacks where the vendor has it from its console: its gateway's
-	// name is appended.
+	// Callbacks is the base URL of the merchant's callbacks for vendors that have it configured in their console: the
+	// gateway's name is appended.
 	Callbacks string
 }
 
-// Open reads the book, and begins to send what is due until ctx ends.
+// Open reads the book, and sends due notices until ctx ends.
 func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
 	b := &Book{ctx: ctx, speed: max(s.Speed, 1e-3), senders: make(chan struct{}, 64), changed: make(chan struct{}),
 		dialects: map[string]Dialect{}, payments: map[id]*Payment{}, byNumber: map[id][]*Payment{},
 		byMoney: map[id]*Payment{}, once: map[id]any{}, refunds: map[id]*Refund{}, ofTrade: map[id][]*Refund{},
 		notices: map[id]*Notice{}, told: map[id][]*Notice{}, counts: map[string]int{}, faults: map[string]int{}}
-	// Vendors do not follow redirects, and each attempt may meet another server.
+	// Vendors do not follow redirects, and each attempt may reach another server.
 	b.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, IdleConnTimeout: 30 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for _, d := range dialects {
@@ -99,7 +99,7 @@ func Open(ctx context.Context, s Settings, dialects ...Dialect) (*Book, error) {
 	return b, nil
 }
 
-// Close waits for what runs, after the end of Open's context, and closes the journal.
+// Close waits for running goroutines and closes the journal. Call it after the end of Open's context.
 func (b *Book) Close() error {
 	b.running.Wait()
 	b.mu.Lock()
@@ -110,7 +110,7 @@ func (b *Book) Close() error {
 	return b.journal.file.Close()
 }
 
-// changes are the things that one change touched.
+// changes lists the objects that one change modified.
 type changes struct {
 	now      time.Time
 	payments []*Payment
@@ -120,8 +120,8 @@ type changes struct {
 	quietly  bool // the caller plays the payer itself
 }
 
-// change runs f under the lock, and journals what it touched before any caller sees it. An error of f means that it
-// changed nothing but what it listed.
+// change runs f under the lock, and journals the modified objects before any caller sees them. Even if f returns an
+// error, it must have listed all objects that it modified.
 func (b *Book) change(f func(c *changes) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +144,8 @@ func (b *Book) change(f func(c *changes) error) error {
 	return err
 }
 
-// until waits for a condition, which is looked at under the lock after a change, and a pause.
+// until waits for a condition. It evaluates the condition under the lock, at first and then after each change and a
+// pause.
 func (b *Book) until(ctx context.Context, pause time.Duration, met func() bool) bool {
 	for {
 		b.mu.Lock()
@@ -182,7 +183,7 @@ func (b *Book) addPayment(p *Payment) {
 	b.index(p)
 }
 
-// index makes a payment known by the money that came for it.
+// index adds a payment to byMoney, under its own number and its transactions.
 func (b *Book) index(p *Payment) {
 	if p.ID != "" {
 		b.byMoney[id{p.Gateway, p.ID}] = p
@@ -205,7 +206,7 @@ func (b *Book) addRefund(r *Refund) {
 	b.ofTrade[trade] = append(b.ofTrade[trade], r)
 }
 
-// payment finds one, and closes it if its time is over.
+// payment returns a payment by its key, and closes it if it has expired.
 func (b *Book) payment(c *changes, gateway, key string) (*Payment, error) {
 	p := b.payments[id{gateway, key}]
 	if p == nil {
@@ -229,7 +230,7 @@ func (b *Book) Payment(gateway, key string) (found *Payment, err error) {
 	return found, err
 }
 
-// ByTransaction returns the payment for which a transaction came.
+// ByTransaction returns the payment of a transaction.
 func (b *Book) ByTransaction(gateway, transaction string) (found *Payment, err error) {
 	err = b.change(func(c *changes) error {
 		p := b.byMoney[id{gateway, transaction}]
@@ -245,7 +246,7 @@ func (b *Book) ByTransaction(gateway, transaction string) (found *Payment, err e
 	return found, err
 }
 
-// Search returns payments: of a gateway, of a number, or all; the newest last.
+// Search returns payments of a gateway and a number, oldest first. An empty gateway or number means any.
 func (b *Book) Search(gateway, number string) []*Payment {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +261,8 @@ func (b *Book) Search(gateway, number string) []*Payment {
 	return found
 }
 
-// Resolve returns the payment with a number or key. Of several with a number, the newest that is not closed.
+// Resolve returns the payment with a number or key. If several have the number, it returns the newest that is not
+// closed.
 func (b *Book) Resolve(gateway, number string) (*Payment, error) {
 	if p, err := b.Payment(gateway, number); err == nil {
 		return p, nil

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Create makes a payment, or returns the one with its key. once, if not empty, is the key of the request: whatever the
-// payment's key, the same request makes it once.
+// Create creates a payment, or returns the existing one with its key. once, if not empty, is the idempotency key of the
+// request: a repeat returns the first payment, even under another payment key.
 func (b *Book) Create(p Payment, once string) (made *Payment, existed bool, err error) {
 	err = b.change(func(c *changes) error {
 		old := b.payments[id{p.Gateway, p.Key}]
@@ -57,8 +57,8 @@ func with(m map[string]string, key, value string) map[string]string {
 	return all
 }
 
-// Play lets the payer of a payment whose plan says BeforeAnswer act now, and waits for the first attempts of the
-// notices, before the API answers. It returns the payment as it is then.
+// Play runs the payer's script before the API answers, if the plan has BeforeAnswer, and waits for the first attempts
+// of the notices. It returns the present payment.
 func (b *Book) Play(ctx context.Context, p *Payment) *Payment {
 	b.mu.Lock()
 	before := b.plans.of(p.Number).BeforeAnswer
@@ -75,7 +75,7 @@ func (b *Book) Play(ctx context.Context, p *Payment) *Payment {
 	return p
 }
 
-// attempted waits until each notice of a payment that is not held was sent once, for at most 5 s.
+// attempted waits up to 5 s until each notice of a payment that is not held or lost has had an attempt.
 func (b *Book) attempted(ctx context.Context, gateway, key string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -97,10 +97,10 @@ const (
 	alnum  = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 )
 
-// Digits makes n random digits.
+// Digits returns n random digits.
 func Digits(n int) string { return random(n, digits) }
 
-// Alnum makes n random letters and digits.
+// Alnum returns n random letters and digits.
 func Alnum(n int) string { return random(n, alnum) }
 
 func random(n int, from string) string {

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxAnswer is what the book keeps of a merchant's answer.
+// maxAnswer is the number of bytes kept of a merchant's answer.
 const maxAnswer = 200
 
-// begin starts the sender of a notice, unless it runs, or must not.
+// begin starts the sender of a notice, unless the sender runs, or the notice is held or done.
 func (b *Book) begin(n *Notice) {
 	if n.begun || n.Held || n.done() {
 		return
@@ -26,7 +26,7 @@ func (b *Book) begin(n *Notice) {
 	})
 }
 
-// attempt waits until a notice is due, sends it, and returns whether it is to be sent again.
+// attempt waits until a notice is due, sends it, and reports whether it must be sent again.
 func (b *Book) attempt(n *Notice) bool {
 	b.mu.Lock()
 	wait, forge, behind := time.Until(n.Due), n.Forge, b.notices[id{n.Gateway, n.Behind}]
@@ -59,7 +59,7 @@ func (b *Book) attempt(n *Notice) bool {
 	}
 	sent.Wait()
 	if b.ctx.Err() != nil {
-		return false // what was sent counts as not sent, as after a kill
+		return false // the attempt is not recorded, as after a kill
 	}
 	again := false
 	_ = b.change(func(c *changes) error {
@@ -72,7 +72,7 @@ func (b *Book) attempt(n *Notice) bool {
 	return again
 }
 
-// record writes down attempts, and when the next is due.
+// record adds attempts to a notice, and sets the time of the next one.
 func (b *Book) record(n *Notice, results []Attempt, now time.Time) {
 	repeat := !n.AcknowledgedAt.IsZero()
 	n.Attempts = append(n.Attempts, results...)
@@ -102,7 +102,7 @@ func (b *Book) record(n *Notice, results []Attempt, now time.Time) {
 	n.GaveUp = true
 }
 
-// Send makes one request with a notice. It returns false if the vendor has nothing that f could forge.
+// Send makes one request with a notice. It returns false if notices of the vendor cannot be forged by f.
 func (b *Book) Send(n *Notice, f Forgery) (Attempt, bool) {
 	d := b.dialects[n.Gateway]
 	b.mu.Lock()
@@ -113,7 +113,7 @@ func (b *Book) Send(n *Notice, f Forgery) (Attempt, bool) {
 	b.mu.Unlock()
 	a := Attempt{At: time.Now().Truncate(time.Millisecond), Forgery: f}
 	if address == "" {
-		a.Answer = "there is no address for notices"
+		a.Answer = "no URL for notices is configured"
 		return a, true
 	}
 	r := d.Request(n, address, a.At, f)
@@ -136,8 +136,8 @@ func (b *Book) Send(n *Notice, f Forgery) (Attempt, bool) {
 	return a, true
 }
 
-// Forge sends the last notice of a payment once more, forged (or honest: a repeat), and waits for the answer.
-// A payment of which there is no notice gets one made up, which says that it was paid.
+// Forge sends the last notice of a payment again, forged or (Honest) unchanged, and waits for the answer. For a payment
+// without notices it forges a notice that the payment was paid.
 func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 	b.mu.Lock()
 	p := b.payments[id{gateway, key}]
@@ -166,7 +166,7 @@ func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 	b.mu.Unlock()
 	a, ok := b.Send(n, f)
 	if !ok {
-		return a, fmt.Errorf("%s: this vendor's notices have nothing that %q could forge", gateway, f)
+		return a, fmt.Errorf("%s: notices of this vendor cannot be forged by %q", gateway, f)
 	}
 	err := b.change(func(c *changes) error {
 		if f != Honest && a.Acknowledged {
@@ -181,7 +181,7 @@ func (b *Book) Forge(gateway, key string, f Forgery) (Attempt, error) {
 	return a, err
 }
 
-// held returns the notices of a number that wait to be released, in order.
+// held returns the held notices of a number, or all, in order of creation.
 func (b *Book) held(number string) []*Notice {
 	var all []*Notice
 	for _, n := range b.order {
@@ -192,7 +192,8 @@ func (b *Book) held(number string) []*Notice {
 	return all
 }
 
-// Release sends the notices that were held: of a number, or all, one after another, in order or (reverse) newest first.
+// Release sends the held notices of a number, or all, one after another: oldest first or, if order is "reverse", newest
+// first.
 func (b *Book) Release(number, order string) (released int, err error) {
 	err = b.change(func(c *changes) error {
 		waiting := b.held(number)
@@ -215,7 +216,7 @@ func (b *Book) release(c *changes, waiting []*Notice, order string) {
 	}
 }
 
-// Notices returns those of a number, or all, in the order in which they were made.
+// Notices returns the notices of a number, or all, in order of creation.
 func (b *Book) Notices(number string) []*Notice {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,8 +229,8 @@ func (b *Book) Notices(number string) []*Notice {
 	return all
 }
 
-// Quiet waits until no payer and no refund has anything left to do, and each notice was acknowledged, given up, lost or
-// is held.
+// Quiet waits until all scripts of payers and refunds have ended, and every notice is acknowledged, given up, lost or
+// held.
 func (b *Book) Quiet(ctx context.Context) bool {
 	return b.until(ctx, 5*time.Millisecond, func() bool {
 		for _, p := range b.payments {

@@ -1,8 +1,8 @@
-// Package book is what a payment gateway remembers: payments, transactions, refunds, and the notices that it owes its
-// merchants. It knows nothing of any vendor's protocol: a Dialect writes and signs the notices.
+// Package book is the state of the simulated payment gateways: payments, transactions, refunds, and notices to
+// merchants. It is independent of the vendors' protocols: a Dialect writes and signs the notices.
 //
-// Promises: a change is in the journal before any caller learns of it, so that a kill of the process loses none; a
-// payment is made once per key, a refund once per number; never is more given back than a transaction brought.
+// Guarantees: a change is in the journal before any caller sees it, so that a kill of the process loses no change; a
+// key has one payment or refund; the refunds of a transaction never exceed its amount.
 //
-// Fate is part of the book: a Plan says how the payer acts, how notices go astray, and how calls of the API fail.
+// A Plan defines how the payer acts, how notices are lost, delayed, repeated or forged, and how calls of the API fail.
 package book

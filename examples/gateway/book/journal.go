@@ -12,8 +12,8 @@ import (
 	"os"
 )
 
-// journal has one line of JSON for each change, with the whole of each thing that changed. A kill of the process can
-// cut the last line, of which no caller was told. Losing power can lose more: it is not synced.
+// journal has one line of JSON for each change, with the complete changed objects. A kill of the process can cut off
+// the last line, whose change no caller has seen. A power failure can lose more, because the file is not synced.
 type journal struct{ file *os.File }
 
 type line struct {
@@ -32,7 +32,7 @@ func encode(v any) []byte {
 	return text
 }
 
-// write appends what changed. A gateway that cannot remember must not go on.
+// write appends the changed objects. A failure ends the program, because answers must not precede the journal.
 func (b *Book) write(c *changes) {
 	if b.journal == nil {
 		return
@@ -49,7 +49,7 @@ func (b *Book) write(c *changes) {
 	}
 }
 
-// load reads the journal, and writes it anew without what was superseded.
+// load reads the journal, and rewrites it without superseded versions of objects.
 func (b *Book) load(name string) error {
 	old, err := os.Open(name)
 	switch {
@@ -87,7 +87,7 @@ func (b *Book) read(from io.Reader) error {
 	for n := 1; ; n++ {
 		text, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // a line without an end was being written when the process was killed
+			return nil // drops a line that was cut off by a kill
 		}
 		if err != nil {
 			return err

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// sumScale has more decimals than any currency, so that sums of different scales add up.
+// sumScale is greater than the scale of any currency, so that amounts of different scales can be added.
 const sumScale = 4
 
 var errAmount = errors.New("not an amount")
 
-// Decimals of ISO 4217 that are not 2.
+// decimals has the currencies whose number of decimals in ISO 4217 is not 2.
 var decimals = map[string]int{
 	"BIF": 0, "CLP": 0, "DJF": 0, "GNF": 0, "ISK": 0, "JPY": 0, "KMF": 0, "KRW": 0, "PYG": 0, "RWF": 0, "UGX": 0,
 	"VND": 0, "VUV": 0, "XAF": 0, "XOF": 0, "XPF": 0,
@@ -63,12 +63,12 @@ func Parse(text string, scale int) (int64, error) {
 	return n, nil
 }
 
-// rescale changes the number of decimals of an amount that has no more than to.
+// rescale converts an amount to another scale, in which it must be a whole number.
 func rescale(minor int64, from, to int) int64 {
 	return minor * int64(math.Pow10(to-from))
 }
 
-// sum is a total in 10^-sumScale of a currency.
+// sum formats a total in 10^-sumScale of a currency.
 func sum(total int64, currency string) string {
 	text := Format(total, sumScale)
 	for cut := sumScale - Decimals(currency); cut > 0 && text[len(text)-1] == '0'; cut-- {

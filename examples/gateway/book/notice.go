@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Notice is a callback that the gateway owes.
+// Notice is a callback that the gateway sends until it is acknowledged or given up.
 type Notice struct {
 	ID      string `json:"id"`
 	Gateway string `json:"gateway"`
 	Payment string `json:"payment"` // its key
 	Number  string `json:"number"`
-	Type    string `json:"type"` // the vendor's word
-	URL     string `json:"url"`  // empty: the gateway's only address, see Book.SetCallbacks
+	Type    string `json:"type"` // the vendor's name of the type
+	URL     string `json:"url"`  // empty: the URL of Book.SetCallbacks
 
-	Content json.RawMessage `json:"content"` // the dialect's; signed anew for each attempt
+	Content json.RawMessage `json:"content"` // in the dialect; signed at each attempt
 
 	MadeAt   time.Time `json:"made_at"`
 	Due      time.Time `json:"due"`
@@ -30,10 +30,10 @@ type Notice struct {
 	GaveUp         bool      `json:"gave_up,omitempty"`
 	Never          bool      `json:"never,omitempty"` // lost by plan
 
-	begun bool // its sender runs
+	begun bool // its sender has been started
 }
 
-// Attempt is one request with a notice, and what came back.
+// Attempt is one request with a notice, and its answer.
 type Attempt struct {
 	At           time.Time `json:"at"`
 	Forgery      Forgery   `json:"forgery,omitempty"`
@@ -52,7 +52,7 @@ func (n *Notice) clone() *Notice {
 	return &c
 }
 
-// Kind is what an event is about.
+// Kind is the kind of an event.
 type Kind string
 
 const (
@@ -64,13 +64,13 @@ const (
 	EventRefund     Kind = "refund"   // a refund has a new status
 )
 
-// Event is something of which a dialect may send notices.
+// Event is a change of a payment or refund, for which a dialect may send notices.
 type Event struct {
 	Kind        Kind
 	Payment     *Payment
 	Transaction *Transaction
 	Refund      *Refund
-	GivenBack   int64 // of Transaction, with this refund
+	GivenBack   int64 // sum of the succeeded refunds of Transaction
 	At          time.Time
 }
 
@@ -80,36 +80,36 @@ type Content struct {
 	Body          any // becomes JSON
 }
 
-// Forgery says how a request or an answer is to be signed wrongly.
+// Forgery is the way in which a request or an answer is signed wrongly.
 type Forgery string
 
 const (
 	Honest   Forgery = ""
-	Key      Forgery = "key"      // by a foreign key
-	None     Forgery = "none"     // not at all
-	Tampered Forgery = "tampered" // content changed afterwards
-	Old      Forgery = "old"      // ten minutes ago: a replay
-	Future   Forgery = "future"   // in ten minutes
-	Probe    Forgery = "probe"    // as the vendor tests whether signatures are checked
-	Serial   Forgery = "serial"   // names a key that is not known
+	Key      Forgery = "key"      // signed by a foreign key
+	None     Forgery = "none"     // not signed
+	Tampered Forgery = "tampered" // content changed after signing
+	Old      Forgery = "old"      // signed ten minutes ago: a replay
+	Future   Forgery = "future"   // signed for ten minutes from now
+	Probe    Forgery = "probe"    // a test signature, by which the vendor probes whether merchants verify
+	Serial   Forgery = "serial"   // names an unknown key
 )
 
-// Forgeries are all ways.
+// Forgeries lists all forgeries.
 var Forgeries = []Forgery{Key, None, Tampered, Old, Future, Probe, Serial}
 
-// Dialect is a vendor's protocol as far as notices go.
+// Dialect is the part of a vendor's protocol that concerns notices.
 type Dialect interface {
 	// Name is the gateway's name.
 	Name() string
-	// TransactionID makes the number of money that came for p.
+	// TransactionID returns the id of a new transaction of p.
 	TransactionID(p *Payment) string
-	// Compose writes the notices of an event; none if the vendor sends none.
+	// Compose returns the notices that the vendor sends for an event.
 	Compose(e *Event) []Content
-	// Request signs a notice for url. It returns nil if the vendor has nothing that f could forge.
+	// Request signs a notice for url. It returns nil if notices of the vendor cannot be forged by f.
 	Request(n *Notice, url string, now time.Time, f Forgery) *http.Request
-	// Acknowledged reads the merchant's answer.
+	// Acknowledged reports whether the merchant's answer acknowledges the notice.
 	Acknowledged(status int, body []byte) bool
-	// Schedule has the waits between attempts.
+	// Schedule returns the waits between attempts.
 	Schedule() []time.Duration
 	// Patience is how long the vendor waits for an answer.
 	Patience() time.Duration

@@ -9,7 +9,7 @@ import (
 type Status string
 
 const (
-	// Unopened is a payment of which the gateway's API says nothing until the payer opens it.
+	// Unopened: the gateway's API does not know the payment until the payer opens it.
 	Unopened   Status = "unopened"
 	Payable    Status = "payable"
 	Processing Status = "processing"
@@ -18,23 +18,23 @@ const (
 	Closed     Status = "closed"
 )
 
-// Payment is one at the gateway.
+// Payment is a payment at a gateway.
 type Payment struct {
 	Gateway string `json:"gateway"`
-	Key     string `json:"key"`    // unique within the gateway: the merchant's number, or the gateway's own where it has one
+	Key     string `json:"key"`    // unique within the gateway: the merchant's number, or the gateway's own
 	Number  string `json:"number"` // the merchant's number
 	ID      string `json:"id"`     // the gateway's number
 	PayType string `json:"pay_type,omitempty"`
 
 	Amount   int64  `json:"amount"` // minor units
-	Scale    int    `json:"scale"`  // of Amount: decimals
+	Scale    int    `json:"scale"`  // decimals of Amount
 	Currency string `json:"currency"`
 
 	Status       Status        `json:"status"`
 	Transactions []Transaction `json:"transactions,omitempty"`
 	Failure      string        `json:"failure,omitempty"` // code of the last decline
 	CreatedAt    time.Time     `json:"created_at"`
-	ExpiresAt    time.Time     `json:"expires_at,omitzero"` // closed then, if it is not paid
+	ExpiresAt    time.Time     `json:"expires_at,omitzero"` // an unpaid payment is closed then
 	ClosedAt     time.Time     `json:"closed_at,omitzero"`
 
 	Description string            `json:"description,omitempty"`
@@ -42,13 +42,13 @@ type Payment struct {
 	Secret      string            `json:"secret,omitempty"` // part of the credential
 	NotifyURL   string            `json:"notify_url,omitempty"`
 	ReturnURL   string            `json:"return_url,omitempty"`
-	Details     map[string]string `json:"details,omitempty"` // what only the dialect knows
+	Details     map[string]string `json:"details,omitempty"` // for the dialect alone
 
-	Script []string  `json:"script,omitempty"` // what the payer does next, by the plan
-	NextAt time.Time `json:"next_at,omitzero"` // and when
+	Script []string  `json:"script,omitempty"` // next acts of the payer
+	NextAt time.Time `json:"next_at,omitzero"` // time of the next act
 }
 
-// Transaction is money that came for a payment. Seller and App are those of another merchant, or empty.
+// Transaction is money that was paid. Seller and App are empty, or belong to another merchant.
 type Transaction struct {
 	ID         string    `json:"id"`
 	Amount     int64     `json:"amount"`
@@ -61,7 +61,7 @@ type Transaction struct {
 	FinishedAt time.Time `json:"finished_at,omitzero"`
 }
 
-// Foreign means that the money is another merchant's.
+// Foreign reports whether the money belongs to another merchant, application or mode.
 func (t *Transaction) Foreign() bool { return t.Seller != "" || t.App != "" || t.OtherMode }
 
 // First returns the transaction that the gateway shows for the payment's number, or nil.
@@ -72,7 +72,7 @@ func (p *Payment) First() *Transaction {
 	return &p.Transactions[0]
 }
 
-// Transaction returns one by its number, or nil.
+// Transaction returns a transaction by its id, or nil.
 func (p *Payment) Transaction(id string) *Transaction {
 	for i := range p.Transactions {
 		if p.Transactions[i].ID == id {
@@ -89,7 +89,7 @@ func (p *Payment) clone() *Payment {
 	return &c
 }
 
-// expire closes a payment whose time is over.
+// expire closes an expired payment, and reports whether it did.
 func (p *Payment) expire(now time.Time) bool {
 	switch p.Status {
 	case Unopened, Payable, Declined:
@@ -102,7 +102,7 @@ func (p *Payment) expire(now time.Time) bool {
 	return false
 }
 
-// RefundStatus is that of a refund.
+// RefundStatus is the status of a refund.
 type RefundStatus string
 
 const (
@@ -112,7 +112,7 @@ const (
 	RefundAbnormal   RefundStatus = "abnormal" // the payer's account cannot take the money: a person decides
 )
 
-// Refund is one of a transaction.
+// Refund is a refund of a transaction.
 type Refund struct {
 	Gateway     string `json:"gateway"`
 	Key         string `json:"key"`    // unique within the gateway
@@ -143,5 +143,5 @@ func (r *Refund) clone() *Refund {
 	return &c
 }
 
-// holds means that its amount cannot be given back once more.
+// holds reports whether the amount is pending or given back, so that it cannot be refunded again.
 func (r *Refund) holds() bool { return r.Status != RefundFailed }

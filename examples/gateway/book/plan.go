@@ -22,65 +22,65 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Plan is the fate of a payment. The zero value waits for a payer, and lets nothing go astray.
+// Plan is the script of a payment and of its faults. The zero value waits for a payer, and has no faults.
 type Plan struct {
-	// Payer is what the payer does by itself: pay, decline, pending, decline_then_pay, pending_then_pay,
-	// pending_then_decline. Empty: it waits for a call of the control API.
+	// Payer is the script of the payer: pay, decline, pending, decline_then_pay, pending_then_pay,
+	// pending_then_decline. Empty: the payer acts only by calls of the control API.
 	Payer string   `json:"payer,omitempty"`
-	After Duration `json:"after,omitzero"` // before each act
+	After Duration `json:"after,omitzero"` // wait before each act
 
-	Amount   string   `json:"amount,omitempty"` // major units: paid instead of the amount asked for
+	Amount   string   `json:"amount,omitempty"` // paid instead of the requested amount, in major units
 	Currency string   `json:"currency,omitempty"`
 	Wrong    []string `json:"wrong,omitempty"`  // amount, currency, seller, app, mode
 	Second   bool     `json:"second,omitempty"` // the payer pays twice, in two transactions
 
-	// Callback is never (only a query tells) or empty.
+	// Callback is empty, or never: notices are lost, and only a query returns the outcome.
 	Callback     string   `json:"callback,omitempty"`
 	BeforeAnswer bool     `json:"before_answer,omitempty"` // the payer acts, and notices go out, before the API answers
-	Late         Duration `json:"late,omitzero"`           // before the first attempt
-	Hold         int      `json:"hold,omitempty"`          // until so many notices wait; then newest first. -1: until released
-	Copies       int      `json:"copies,omitempty"`        // more of each notice at the same moment
-	Repeats      int      `json:"repeats,omitempty"`       // more of each notice after it was acknowledged
+	Late         Duration `json:"late,omitzero"`           // wait before the first attempt
+	Hold         int      `json:"hold,omitempty"`          // hold back this many, then send newest first; -1: until Release
+	Copies       int      `json:"copies,omitempty"`        // additional copies of each notice at the same moment
+	Repeats      int      `json:"repeats,omitempty"`       // repeats of each notice after its acknowledgement
 	Forge        []string `json:"forge,omitempty"`         // forged notices that precede each true one
 
-	// Refund is the fate of refunds: fail, refuse (at once, by the API), pending, pending_then_fail, abnormal,
-	// abnormal_then_succeed. Empty: they succeed, at once or a moment later, as usual with the vendor.
+	// Refund is the script of refunds: fail, refuse (the API refuses the call), pending, pending_then_fail, abnormal,
+	// abnormal_then_succeed. Empty: they succeed, at once or a moment later, as is usual with the vendor.
 	Refund string `json:"refund,omitempty"`
 
 	API map[string]Fault `json:"api,omitempty"` // by operation: create, query, close, refund, query_refund, or *
 }
 
-// Fault is how a call of the API goes wrong.
+// Fault is a fault of a call of the API.
 type Fault struct {
 	Do    string   `json:"do"`
 	Times int      `json:"times,omitempty"` // 0: once; -1: always
 	After Duration `json:"after,omitzero"`  // for slow; 0: 3 s
 }
 
-// Ways in which a call goes wrong.
+// Kinds of faults.
 const (
-	Lost       = "lost"        // it takes effect, and the connection breaks
-	Hang       = "hang"        // it takes effect, and no answer comes until the caller gives up
-	Drop       = "drop"        // no effect, and the connection breaks
-	Error      = "error"       // no effect, 500
-	ErrorAfter = "error_after" // it takes effect, 500
-	Busy       = "busy"        // no effect, 429
-	Slow       = "slow"        // it takes effect, and the answer comes late
-	BadSign    = "forged"      // it takes effect, and the answer is signed by a foreign key
-	NoSign     = "unsigned"    // it takes effect, and the answer is not signed
-	ProbeSign  = "probe"       // it takes effect, and the answer is signed as the vendor's probes are
+	Lost       = "lost"        // takes effect, then the connection breaks
+	Hang       = "hang"        // takes effect, but does not answer until the caller gives up
+	Drop       = "drop"        // has no effect, and the connection breaks
+	Error      = "error"       // has no effect, answers 500
+	ErrorAfter = "error_after" // takes effect, answers 500
+	Busy       = "busy"        // has no effect, answers 429
+	Slow       = "slow"        // takes effect, answers late
+	BadSign    = "forged"      // takes effect, answers with the signature of a foreign key
+	NoSign     = "unsigned"    // takes effect, answers without a signature
+	ProbeSign  = "probe"       // takes effect, answers with a test signature, as the vendor does to probe verification
 )
 
-// Weighted is a plan of a mix.
+// Weighted is a plan with its weight in a mix.
 type Weighted struct {
 	Weight uint32 `json:"weight"`
 	Plan   Plan   `json:"plan"`
 }
 
-// Plans are those of all payments. The first that there is counts: ByNumber, Mix, Default.
+// Plans holds the plans of all payments. The order of precedence is ByNumber, Mix, Default.
 type Plans struct {
 	Default  Plan            `json:"default"`
-	Mix      []Weighted      `json:"mix,omitempty"` // drawn by the number, so that it is the same after a restart
+	Mix      []Weighted      `json:"mix,omitempty"` // chosen by a hash of seed and number
 	Seed     uint64          `json:"seed,omitempty"`
 	ByNumber map[string]Plan `json:"by_number,omitempty"`
 }
@@ -124,33 +124,33 @@ var (
 	faults     = []string{Lost, Hang, Drop, Error, ErrorAfter, Busy, Slow, BadSign, NoSign, ProbeSign}
 )
 
-// Check returns an error that names what is not known in a plan.
+// Check returns an error that names an unknown value in a plan.
 func (p *Plan) Check() error {
 	if _, ok := scripts[p.Payer]; !ok {
-		return fmt.Errorf("payer: %q is none of %s", p.Payer, names(scripts))
+		return fmt.Errorf("payer: %q is not one of %s", p.Payer, names(scripts))
 	}
 	if _, ok := refunds[p.Refund]; !ok {
-		return fmt.Errorf("refund: %q is none of %s", p.Refund, names(refunds))
+		return fmt.Errorf("refund: %q is not one of %s", p.Refund, names(refunds))
 	}
 	if p.Callback != "" && p.Callback != "never" {
 		return fmt.Errorf("callback: %q is not never", p.Callback)
 	}
 	for _, w := range p.Wrong {
 		if !slices.Contains(wrongs, w) {
-			return fmt.Errorf("wrong: %q is none of %s", w, strings.Join(wrongs, ", "))
+			return fmt.Errorf("wrong: %q is not one of %s", w, strings.Join(wrongs, ", "))
 		}
 	}
 	for _, f := range p.Forge {
 		if !slices.Contains(Forgeries, Forgery(f)) {
-			return fmt.Errorf("forge: %q is none of %v", f, Forgeries)
+			return fmt.Errorf("forge: %q is not one of %v", f, Forgeries)
 		}
 	}
 	for op, f := range p.API {
 		if !slices.Contains(operations, op) {
-			return fmt.Errorf("api: %q is none of %s", op, strings.Join(operations, ", "))
+			return fmt.Errorf("api: %q is not one of %s", op, strings.Join(operations, ", "))
 		}
 		if !slices.Contains(faults, f.Do) {
-			return fmt.Errorf("api.%s.do: %q is none of %s", op, f.Do, strings.Join(faults, ", "))
+			return fmt.Errorf("api.%s.do: %q is not one of %s", op, f.Do, strings.Join(faults, ", "))
 		}
 	}
 	return nil

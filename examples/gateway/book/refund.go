@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Refund makes a refund, or returns the one with its key. instant: this vendor's refunds usually succeed at once.
+// Refund creates a refund, or returns the existing one with its key. once is as for Create. instant: refunds of this
+// vendor usually succeed at once.
 func (b *Book) Refund(r Refund, once string, instant bool) (made *Refund, existed bool, err error) {
 	err = b.change(func(c *changes) error {
 		old := b.refunds[id{r.Gateway, r.Key}]
@@ -101,14 +102,14 @@ func (b *Book) Refunds(gateway, payment string) []*Refund {
 	return all
 }
 
-// GivenBack is the sum of a transaction's refunds that succeeded.
+// GivenBack returns the sum of a transaction's succeeded refunds.
 func (b *Book) GivenBack(p *Payment, transaction string) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.givenBack(p, transaction, RefundSucceeded)
 }
 
-// givenBack sums refunds of a status; empty: all that did not fail.
+// givenBack returns the sum of the refunds with a status; empty: all that have not failed.
 func (b *Book) givenBack(p *Payment, transaction string, s RefundStatus) (total int64) {
 	for _, r := range b.ofTrade[id{p.Gateway, p.Key}] {
 		if r.Transaction == transaction && (r.Status == s || (s == "" && r.holds())) {
@@ -118,7 +119,7 @@ func (b *Book) givenBack(p *Payment, transaction string, s RefundStatus) (total 
 	return total
 }
 
-// SettleRefund gives a refund another status, and makes the notices.
+// SettleRefund sets the status of a refund, and creates the notices.
 func (b *Book) SettleRefund(gateway, key string, s RefundStatus) (after *Refund, err error) {
 	err = b.change(func(c *changes) error {
 		r := b.refunds[id{gateway, key}]

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Answer is one of the API.
+// Answer is an answer of the API.
 type Answer struct {
 	Status int
 	Header http.Header
@@ -17,18 +17,18 @@ type Answer struct {
 // Call is a call of the API. Its signature was verified.
 type Call struct {
 	Gateway, Number, Operation string
-	// Effect does what is asked.
+	// Effect executes the call.
 	Effect func() Answer
-	// Fail is the vendor's answer with status 429 or 500.
+	// Fail returns the vendor's error answer with status 429 or 500.
 	Fail func(status int) Answer
 	// Sign adds the vendor's signature to an answer; nil: answers have none.
 	Sign func(a *Answer, f Forgery)
 }
 
-// slowness is how late a slow answer is by default.
+// slowness is the default delay of a slow answer.
 const slowness = 3 * time.Second
 
-// Serve answers a call, or lets it go wrong as planned.
+// Serve answers a call, or injects its planned fault.
 func (b *Book) Serve(w http.ResponseWriter, r *http.Request, c Call) {
 	fault := b.fault(c)
 	switch fault.Do {
@@ -89,7 +89,7 @@ func (a Answer) write(w http.ResponseWriter) {
 	}
 }
 
-// fault counts a call, and returns how it is to go wrong.
+// fault counts a call, and returns its planned fault.
 func (b *Book) fault(c Call) Fault {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,7 +124,7 @@ func (b *Book) Plans() Plans {
 	return p
 }
 
-// SetPlans replaces the plans. Payments that were made before keep what their payers do.
+// SetPlans replaces the plans. Existing payments keep the scripts of their payers.
 func (b *Book) SetPlans(p Plans) error {
 	return b.change(func(c *changes) error {
 		b.plans, c.plans = p, true
@@ -132,7 +132,7 @@ func (b *Book) SetPlans(p Plans) error {
 	})
 }
 
-// SetPlan sets the plan of one number, before or after its payment is made.
+// SetPlan sets the plan of one number, before or after the creation of its payment.
 func (b *Book) SetPlan(number string, p Plan) error {
 	return b.change(func(c *changes) error {
 		all := map[string]Plan{number: p}
@@ -146,7 +146,8 @@ func (b *Book) SetPlan(number string, p Plan) error {
 	})
 }
 
-// SetCallbacks sets the base URL for notices of vendors that have it from their console. It outlasts a restart.
+// SetCallbacks sets the base URL for notices of vendors that have it configured in their console. It survives a
+// restart.
 func (b *Book) SetCallbacks(address string) error {
 	return b.change(func(c *changes) error {
 		b.address, c.plans = address, true

@@ -2,25 +2,25 @@ package book
 
 import "slices"
 
-// Total is money of a currency, in major units.
+// Total has the sums of a currency, in major units.
 type Total struct {
-	Taken      string `json:"taken"`        // with what is another merchant's
-	Foreign    string `json:"foreign"`      // of Taken: notices and answers name another merchant, app or mode
+	Taken      string `json:"taken"`        // including Foreign
+	Foreign    string `json:"foreign"`      // part of Taken that names another merchant, app or mode
 	GivenBack  string `json:"given_back"`   // refunds that succeeded
-	GivingBack string `json:"giving_back"`  // refunds that have not ended
+	GivingBack string `json:"giving_back"`  // pending refunds
 	Moved      int    `json:"transactions"` // number of transactions
 }
 
-// Totals are the gateway's own ledger.
+// Totals has the sums of all payments, for comparison with a merchant's books.
 type Totals struct {
 	Currencies map[string]*Total            `json:"currencies"`
 	Gateways   map[string]map[string]*Total `json:"gateways"`
 	Numbers    map[string]map[string]*Total `json:"numbers"` // by gateway/number
-	// Forgeries that a merchant acknowledged.
+	// Accepted is the number of forgeries that merchants acknowledged.
 	Accepted int `json:"forgeries_accepted"`
 }
 
-// money sums before it is written as text.
+// money has the sums of a Total, as numbers.
 type money struct{ taken, foreign, back, pending, moved int64 }
 
 func (m *money) add(n money) {
@@ -40,7 +40,7 @@ func (m *money) total(currency string) *Total {
 func (b *Book) Totals() *Totals {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sums := map[[2]string]*money{} // by kind and name, and currency
+	sums := map[[2]string]*money{} // by name with its prefix, and by currency
 	add := func(name, currency string, m money) {
 		if sums[[2]string{name, currency}] == nil {
 			sums[[2]string{name, currency}] = &money{}

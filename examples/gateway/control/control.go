@@ -1,7 +1,8 @@
-// Package control is how a test or a person acts as the payer, and as fate: JSON over HTTP, and a page.
+// Package control is the API by which a test or a person acts as the payer and injects faults: JSON over HTTP, and a
+// page.
 //
-// It asks for no password: the simulator listens to its own machine. Requests that change something have to be JSON, so
-// that no foreign web page can send them.
+// It has no authentication: the simulator listens on a loopback address. Changing requests must be JSON, so that web
+// pages of other origins cannot send them.
 package control
 
 import (
@@ -23,7 +24,7 @@ import (
 // Control is the API of tests and people.
 type Control struct {
 	Book *book.Book
-	// Verify checks what an app signs in a gateway's credential.
+	// Verify verifies the credential with which an app starts a payment, by gateway.
 	Verify map[string]func(credential map[string]string) error
 }
 
@@ -92,7 +93,7 @@ func serve(f func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
-// read decodes a body; an empty one changes nothing.
+// read decodes a body. An empty body leaves the value unchanged.
 func read(r *http.Request, into any) error {
 	d := json.NewDecoder(io.LimitReader(r.Body, 1<<20))
 	d.DisallowUnknownFields()
@@ -134,7 +135,7 @@ func (c *Control) refunds(r *http.Request) (any, error) {
 	return c.Book.Refunds(p.Gateway, p.Key), nil
 }
 
-// settle ends a refund, which is named by its key: at Alipay number/refund number, with the slash as %2F.
+// settle sets the status of a refund, which is named by its key: at Alipay number/refund number, with the slash as %2F.
 func (c *Control) settle(r *http.Request) (any, error) {
 	var q struct {
 		Do string `json:"do"`
@@ -145,7 +146,7 @@ func (c *Control) settle(r *http.Request) (any, error) {
 	to, ok := map[string]book.RefundStatus{"succeed": book.RefundSucceeded, "fail": book.RefundFailed,
 		"abnormal": book.RefundAbnormal, "pending": book.RefundProcessing}[q.Do]
 	if !ok {
-		return nil, fmt.Errorf("%w: do: %q is none of succeed, fail, abnormal, pending", errRequest, q.Do)
+		return nil, fmt.Errorf("%w: do: %q is not one of succeed, fail, abnormal, pending", errRequest, q.Do)
 	}
 	return c.Book.SettleRefund(r.PathValue("gateway"), r.PathValue("refund"), to)
 }
@@ -164,7 +165,7 @@ func (c *Control) forge(r *http.Request) (any, error) {
 	return c.Book.Forge(p.Gateway, p.Key, q.How)
 }
 
-// open is the payer's client with the credential that it got from the merchant.
+// open acts as the payer's client, which opens the credential that the merchant gave it.
 func (c *Control) open(r *http.Request) (any, error) {
 	credential := map[string]string{}
 	if err := read(r, &credential); err != nil {
@@ -243,7 +244,7 @@ func (c *Control) release(r *http.Request) (any, error) {
 	return map[string]int{"released": n}, err
 }
 
-// quiet waits until there is nothing left to do.
+// quiet waits until all payers, refunds and notices are done.
 func (c *Control) quiet(r *http.Request) (any, error) {
 	wait := 10 * time.Second
 	if text := r.FormValue("timeout"); text != "" {
@@ -274,7 +275,7 @@ func (c *Control) page(w http.ResponseWriter, _ *http.Request) {
 	c.show(w, "page.html", map[string]any{"Payments": c.Book.Search("", ""), "Totals": c.Book.Totals()})
 }
 
-// cashier is the page behind a QR code or a link of the payer.
+// cashier is the page behind the payer's QR code or link.
 func (c *Control) cashier(w http.ResponseWriter, r *http.Request) {
 	p := c.bySecret(r.PathValue("gateway"), r.URL.RawQuery)
 	if p == nil {

@@ -1,4 +1,5 @@
-// Package standard speaks ledgerd's generic protocol, docs/gateways.md: JSON signed as by Standard Webhooks, both ways.
+// Package standard simulates a gateway with ledgerd's generic protocol (docs/gateways.md): JSON, signed by Standard
+// Webhooks in both directions.
 package standard
 
 import (
@@ -25,17 +26,17 @@ const (
 // Keys of the account.
 type Keys struct {
 	Merchant string   `json:"merchant"`
-	Secrets  []string `json:"secrets"` // whsec_ and base64; any verifies, all sign
+	Secrets  []string `json:"secrets"` // whsec_ and base64; any of them verifies, all of them sign
 }
 
-// NewKeys makes keys.
+// NewKeys generates keys.
 func NewKeys() Keys {
 	return Keys{Merchant: "shop-1", Secrets: []string{newSecret()}}
 }
 
 func newSecret() string { return "whsec_" + base64.StdEncoding.EncodeToString([]byte(book.Alnum(32))) }
 
-// Gateway is the vendor.
+// Gateway is the simulated vendor.
 type Gateway struct {
 	Keys Keys
 	Book *book.Book
@@ -67,7 +68,7 @@ type data struct {
 	Text          string `json:"text,omitempty"`
 }
 
-// Compose writes one notice of everything that happens.
+// Compose writes one notice for every event.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	if e.Kind == book.EventFinished {
 		return nil
@@ -87,7 +88,7 @@ func (g *Gateway) merchant(t *book.Transaction) string {
 	return g.Keys.Merchant
 }
 
-// payment tells the state; t is the money that it shows.
+// payment returns the message with the state of a payment; t is the transaction in it.
 func (g *Gateway) payment(p *book.Payment, t *book.Transaction) *message {
 	m := &message{Type: "payment.pending", Time: p.CreatedAt, Data: data{OutTradeNo: p.Number,
 		Amount: book.Format(p.Amount, p.Scale), Currency: p.Currency, Merchant: g.merchant(t)}}
@@ -116,7 +117,7 @@ func (g *Gateway) refundMessage(p *book.Payment, r *book.Refund) *message {
 	return m
 }
 
-// Request signs a notice anew, with the present time.
+// Request signs a notice with the present time.
 func (g *Gateway) Request(n *book.Notice, url string, now time.Time, f book.Forgery) *http.Request {
 	body := string(n.Content)
 	secrets := g.Keys.Secrets
@@ -159,10 +160,10 @@ func sign(secret, id, stamp, body string) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Acknowledged: any 2xx.
+// Acknowledged reports whether the status is 2xx.
 func (*Gateway) Acknowledged(status int, _ []byte) bool { return status >= 200 && status < 300 }
 
-// Schedule is the one that Standard Webhooks suggests.
+// Schedule has the waits that Standard Webhooks suggests.
 func (*Gateway) Schedule() []time.Duration {
 	const m, h = time.Minute, time.Hour
 	return []time.Duration{5 * time.Second, 5 * m, 30 * m, 2 * h, 5 * h, 10 * h, 14 * h, 20 * h, 24 * h}
@@ -222,7 +223,7 @@ func (g *Gateway) handle(operation string, f func(*http.Request, *request) book.
 		case !g.signed(r.Header, string(body)):
 			refused(fail(http.StatusUnauthorized, "signature", "no signature is valid, or its time is more than 5 minutes off"))
 		case json.Unmarshal(body, q) != nil:
-			refused(fail(http.StatusBadRequest, "format", "not the JSON of a request"))
+			refused(fail(http.StatusBadRequest, "format", "the body is not valid JSON of a request"))
 		case q.Merchant != "" && q.Merchant != g.Keys.Merchant:
 			refused(fail(http.StatusForbidden, "merchant", "another merchant's"))
 		case q.OutTradeNo == "" || len(q.OutTradeNo) > 64:
@@ -249,7 +250,7 @@ func (g *Gateway) signed(h http.Header, body string) bool {
 
 var noTrade = fail(http.StatusNotFound, "no_trade", "unknown")
 
-// find returns the payment, and the money that the request names.
+// find returns the payment and the transaction that the request names.
 func (g *Gateway) find(q *request) (*book.Payment, *book.Transaction) {
 	p, err := g.Book.Payment(name, q.OutTradeNo)
 	if err != nil {
@@ -272,7 +273,7 @@ func (g *Gateway) create(r *http.Request, q *request) book.Answer {
 	case err != nil:
 		return fail(http.StatusBadRequest, "amount", err.Error())
 	case len(q.Currency) != 3:
-		return fail(http.StatusBadRequest, "currency", "not a code of ISO 4217")
+		return fail(http.StatusBadRequest, "currency", "currency is not an ISO 4217 code")
 	}
 	p, _, err := g.Book.Create(book.Payment{Gateway: name, Key: q.OutTradeNo, Number: q.OutTradeNo, PayType: q.PayType,
 		Amount: amount, Scale: scale, Currency: q.Currency, ExpiresAt: q.ExpireTime, Description: q.Description,
@@ -294,7 +295,7 @@ func (g *Gateway) query(_ *http.Request, q *request) book.Answer {
 	return answer(http.StatusOK, g.payment(p, t))
 }
 
-// close answers the state: closed, or what prevents closing.
+// close closes the payment if possible, and answers with its state.
 func (g *Gateway) close(_ *http.Request, q *request) book.Answer {
 	p, t := g.find(q)
 	if p == nil {

@@ -73,7 +73,8 @@ func (g *Gateway) get(operation string, f func(*call) book.Answer) http.HandlerF
 	return g.handle(operation, func(c *call) book.Answer { return f(c) })
 }
 
-// post answers a repeated Idempotency-Key from memory; after a restart from what the key made.
+// post answers a repeated Idempotency-Key with the recorded answer or, after a restart, from the object that the key
+// created.
 func (g *Gateway) post(operation string, f func(*call) book.Answer) http.HandlerFunc {
 	return g.handle(operation, func(c *call) book.Answer {
 		if c.once == "" {
@@ -141,7 +142,7 @@ func (g *Gateway) authorized(r *http.Request) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(key), []byte(g.Keys.Secret)) == 1
 }
 
-// number finds the merchant's number, by which faults are planned.
+// number returns the merchant's number, by which faults are planned.
 func (g *Gateway) number(c *call) string {
 	if n := c.form.Get("metadata[" + numberAt + "]"); n != "" {
 		return n
@@ -161,7 +162,7 @@ func (g *Gateway) number(c *call) string {
 	return ""
 }
 
-// find returns a payment, and the money of the intent with this id.
+// find returns a payment, and the transaction of the intent with this id.
 func (g *Gateway) find(intent string) (*book.Payment, *book.Transaction) {
 	if intent == "" {
 		return nil, nil
@@ -202,7 +203,7 @@ func (g *Gateway) create(c *call) book.Answer {
 			"Keys for idempotent requests can only be used with the same parameters they were first used with.")
 	}
 	a := answer(http.StatusOK, g.intent(made, nil, true))
-	g.Book.Play(c.r.Context(), made) // the answer stays what it was
+	g.Book.Play(c.r.Context(), made) // the answer remains that of the creation
 	return a
 }
 
@@ -265,7 +266,7 @@ func (g *Gateway) retrieve(c *call) book.Answer {
 
 var query = regexp.MustCompile(`^metadata\[(["'])` + numberAt + `["']\]:["']([^"']*)["']$`)
 
-// search finds by metadata, at once: the vendor's search lags behind.
+// search finds payments by metadata at once; the vendor's search has a delay.
 func (g *Gateway) search(c *call) book.Answer {
 	found, kind := []object{}, "list"
 	number := ""

@@ -1,4 +1,4 @@
-// Package stripe speaks Stripe's API as far as one payment needs it: payment intents, refunds, and signed events.
+// Package stripe simulates the part of Stripe's API that payments need: payment intents, refunds, and signed events.
 //
 // Amounts are Stripe's minor units: currencies without decimals are whole, ISK and UGX have two decimals although ISO
 // has none, and of three decimals the last must be 0.
@@ -22,7 +22,7 @@ import (
 const (
 	name       = "stripe"
 	apiVersion = "2025-09-30.clover"
-	// numberAt is the metadata that has the merchant's number.
+	// numberAt is the metadata key of the merchant's number.
 	numberAt = "out_trade_no"
 	// account is the merchant's, account of another's events.
 	otherAccount = "acct_1OtherOtherOther"
@@ -31,15 +31,15 @@ const (
 // Keys of the account.
 type Keys struct {
 	Secret  string   `json:"secret_key"`     // of the API
-	Signing []string `json:"signing_secret"` // of events; all sign, as while a secret is rolled
+	Signing []string `json:"signing_secret"` // secrets of events; all of them sign, as during a rotation
 }
 
-// NewKeys makes keys of the test mode.
+// NewKeys generates keys of the test mode.
 func NewKeys() Keys {
 	return Keys{Secret: "sk_test_" + book.Alnum(48), Signing: []string{"whsec_" + book.Alnum(32)}}
 }
 
-// Gateway is the vendor.
+// Gateway is the simulated vendor.
 type Gateway struct {
 	Keys Keys
 	Book *book.Book
@@ -50,14 +50,14 @@ type Gateway struct {
 
 type recorded struct {
 	request string
-	answer  book.Answer // Status 0: the first request still runs
+	answer  book.Answer // Status 0: the first request is still running
 }
 
 var _ book.Dialect = (*Gateway)(nil)
 
 func (*Gateway) Name() string { return name }
 
-// TransactionID is that of a payment intent: the payment's own, and that of another intent for money that came again.
+// TransactionID returns the id of a payment intent: the payment's own, or a new one for a second transaction.
 func (*Gateway) TransactionID(p *book.Payment) string {
 	if p.First() == nil {
 		return p.Key
@@ -65,7 +65,7 @@ func (*Gateway) TransactionID(p *book.Payment) string {
 	return "pi_" + book.Alnum(24)
 }
 
-// scale is the number of decimals of an amount.
+// scale returns the number of decimals of amounts in a currency.
 func scale(currency string) int {
 	switch strings.ToUpper(currency) {
 	case "ISK", "UGX":
@@ -88,7 +88,7 @@ type stored struct {
 	Previous object `json:"previous,omitempty"`
 }
 
-// Compose writes events. A refund that succeeds is told three times, as Stripe does.
+// Compose writes events. As at Stripe, a succeeded refund causes three events.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	var all []book.Content
 	add := func(kind string, o, previous object) {
@@ -126,7 +126,7 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 		case book.RefundFailed:
 			add("refund.failed", r, nil)
 			add("refund.updated", r, object{"status": "pending"})
-		case book.RefundAbnormal: // Stripe has no such thing: it waits for the payer
+		case book.RefundAbnormal: // Stripe has no such status: the refund waits for the payer
 			add("refund.updated", r, object{"status": "pending"})
 		}
 	case book.EventFinished:
@@ -134,7 +134,7 @@ func (g *Gateway) Compose(e *book.Event) []book.Content {
 	return all
 }
 
-// intent is a payment intent; t is the money that it shows, nil: the first that came.
+// intent returns a payment intent; t is the transaction in it, nil: the first one.
 func (g *Gateway) intent(p *book.Payment, t *book.Transaction, secret bool) object {
 	if t == nil {
 		t = p.First()
@@ -211,7 +211,7 @@ func metadata(details map[string]string) object {
 	return m
 }
 
-// Request signs an event anew, with the present time, by each secret.
+// Request signs an event with the present time, by each secret.
 func (g *Gateway) Request(n *book.Notice, url string, now time.Time, f book.Forgery) *http.Request {
 	var s stored
 	if json.Unmarshal(n.Content, &s) != nil {
@@ -255,7 +255,7 @@ func (g *Gateway) Request(n *book.Notice, url string, now time.Time, f book.Forg
 	return r
 }
 
-// Signature is the header Stripe-Signature. It has a v0 too, for test events, which counts for nothing.
+// Signature returns the header Stripe-Signature. It includes a v0 signature, which proves nothing, as in test events.
 func Signature(body []byte, at time.Time, secrets []string) string {
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	parts := []string{"t=" + stamp}
@@ -268,10 +268,10 @@ func Signature(body []byte, at time.Time, secrets []string) string {
 	return strings.Join(slices.Concat(parts, []string{"v0=" + strings.Repeat("0", 64)}), ",")
 }
 
-// Acknowledged: any 2xx.
+// Acknowledged reports whether the status is 2xx.
 func (*Gateway) Acknowledged(status int, _ []byte) bool { return status >= 200 && status < 300 }
 
-// Schedule: three days, with growing waits. Stripe does not say which.
+// Schedule has growing waits over three days; Stripe does not document its own.
 func (*Gateway) Schedule() []time.Duration {
 	waits := []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour}
 	return append(waits, slices.Repeat([]time.Duration{12 * time.Hour}, 4)...)

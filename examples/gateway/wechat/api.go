@@ -120,7 +120,7 @@ func (g *Gateway) handle(operation string, f func(*call) book.Answer) http.Handl
 	}
 }
 
-// ours: a request for another merchant or application is refused.
+// ours reports whether a request is for this merchant and application.
 func (g *Gateway) ours(c *call) bool {
 	mchid := c.Body.MchID + c.r.URL.Query().Get("mchid")
 	needed := strings.HasPrefix(c.r.URL.Path, "/v3/pay/")
@@ -137,7 +137,7 @@ func (g *Gateway) number(c *call) string {
 	return c.Body.OutTradeNo + c.r.PathValue("number")
 }
 
-// find returns the payment that a call names, and its money.
+// find returns the payment and the transaction that a call names.
 func (g *Gateway) find(c *call) (*book.Payment, *book.Transaction) {
 	if id := c.Body.TransactionID + c.r.PathValue("id"); id != "" {
 		p, err := g.Book.ByTransaction(name, id)
@@ -155,7 +155,7 @@ func (g *Gateway) find(c *call) (*book.Payment, *book.Transaction) {
 
 var numbers = regexp.MustCompile(`^[0-9A-Za-z_|*-]{6,32}$`)
 
-// param returns what is wrong with a payment.
+// param returns the name of an invalid parameter of a payment, or "".
 func (c *call) param(g *Gateway, payType string) string {
 	b := &c.Body
 	at, err := time.Parse(time.RFC3339, b.TimeExpire)
@@ -301,7 +301,7 @@ func (g *Gateway) queryRefund(c *call) book.Answer {
 	return answer(http.StatusOK, refundObject(p, p.Transaction(r.Transaction), r))
 }
 
-// certificates gives the platform's certificate, encrypted.
+// certificates returns the platform's certificate, encrypted.
 func (g *Gateway) certificates(*call) book.Answer {
 	c := g.Keys.Certificate
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})

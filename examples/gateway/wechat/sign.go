@@ -23,7 +23,7 @@ func signed(key *rsa.PrivateKey, text string) string {
 	sum := sha256.Sum256([]byte(text))
 	raw, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
 	if err != nil {
-		panic(err) // only for keys that are too short
+		panic(err) // only if the key is too short
 	}
 	return base64.StdEncoding.EncodeToString(raw)
 }
@@ -73,7 +73,7 @@ func (g *Gateway) authorize(r *http.Request, body []byte) error {
 // VerifyClient checks the parameters with which an app or a page in WeChat starts a payment, and returns the prepay_id.
 func (g *Gateway) VerifyClient(c map[string]string) (string, error) {
 	text, signature, prepay := "", "", ""
-	if id, app := c["prepayid"]; app { // of an app
+	if id, app := c["prepayid"]; app { // parameters of an app
 		prepay, signature = id, c["sign"]
 		text = strings.Join([]string{c["appid"], c["timestamp"], c["noncestr"], id}, "\n") + "\n"
 		if c["partnerid"] != g.Keys.MchID || c["package"] != "Sign=WXPay" || c["appid"] != g.Keys.AppID {

@@ -1,8 +1,8 @@
-// Package wechat speaks WeChat Pay's API v3: payments by native, JSAPI, app and H5, refunds, signed answers, and
+// Package wechat simulates WeChat Pay's API v3: payments by native, JSAPI, app and H5, refunds, signed answers, and
 // notices with an encrypted resource; with the platform's public key, or with its certificates.
 //
-// As with the vendor, declines make no notice, a refund ends later than its call, and a refund's notice names neither
-// currency nor application.
+// As with the vendor, declines cause no notice, a refund ends after its call was answered, and a refund's notice names
+// neither currency nor application.
 package wechat
 
 import (
@@ -33,15 +33,15 @@ type Keys struct {
 	MerchantSerial string
 
 	PublicKeyID string
-	PublicKey   *rsa.PrivateKey // the platform's, of the mode with a public key
+	PublicKey   *rsa.PrivateKey // of the platform, in the mode with a public key
 	Certificate *x509.Certificate
-	CertKey     *rsa.PrivateKey // the platform's, of the mode with certificates
+	CertKey     *rsa.PrivateKey // of the platform, in the mode with certificates
 }
 
 // Serial is a certificate's number as the vendor writes it.
 func Serial(c *x509.Certificate) string { return fmt.Sprintf("%X", c.SerialNumber) }
 
-// Gateway is the vendor.
+// Gateway is the simulated vendor.
 type Gateway struct {
 	Keys         Keys
 	Forger       *rsa.PrivateKey // signs forgeries
@@ -54,7 +54,7 @@ var _ book.Dialect = (*Gateway)(nil)
 
 func (*Gateway) Name() string { return name }
 
-// TransactionID is only known once money came.
+// TransactionID returns a new id: WeChat Pay assigns it when the payer pays.
 func (*Gateway) TransactionID(*book.Payment) string {
 	return "4200" + book.Digits(6) + time.Now().In(beijing).Format("20060102") + book.Digits(10)
 }
@@ -69,7 +69,7 @@ type stored struct {
 	Plain                            object
 }
 
-// Compose writes notices: of payments, and of refunds that end.
+// Compose writes notices of payments and of ended refunds.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	s := stored{Created: clock(e.At)}
 	url := e.Payment.NotifyURL
@@ -112,7 +112,7 @@ func (g *Gateway) mchID(t *book.Transaction) string {
 	return g.Keys.MchID
 }
 
-// transaction is a payment in queries and notices; t is the money that it shows, nil: none.
+// transaction returns a payment as in queries and notices; t is the transaction in it, nil: none.
 func (g *Gateway) transaction(p *book.Payment, t *book.Transaction) object {
 	o := object{"appid": g.Keys.AppID, "mchid": g.mchID(t), "out_trade_no": p.Number, "attach": "",
 		"trade_state": "NOTPAY", "trade_state_desc": "订单未支付",
@@ -133,7 +133,7 @@ func (g *Gateway) transaction(p *book.Payment, t *book.Transaction) object {
 		o["transaction_id"], o["trade_type"], o["bank_type"] = t.ID, tradeTypes[p.PayType], "OTHERS"
 		o["trade_state"], o["trade_state_desc"], o["success_time"] = "SUCCESS", "支付成功", clock(t.At)
 		o["payer"] = object{"openid": payer}
-		// A part may be paid by a coupon of the vendor: what counts is the total.
+		// A part may be paid by a coupon of the vendor. The merchant gets the total.
 		paid := t.Amount - t.Amount/10
 		o["amount"] = object{"total": t.Amount, "payer_total": paid, "currency": t.Currency,
 			"payer_currency": t.Currency}
@@ -149,7 +149,7 @@ func refundStatus(r *book.Refund) string {
 		book.RefundAbnormal: "ABNORMAL", book.RefundProcessing: "PROCESSING"}[r.Status]
 }
 
-// seal encrypts by AES-256-GCM, as resources of notices and certificates are.
+// seal encrypts a resource of a notice, or a certificate, with AES-256-GCM.
 func (g *Gateway) seal(plain []byte, nonce, associated string) []byte {
 	block, err := aes.NewCipher([]byte(g.Keys.APIv3))
 	if err != nil {
@@ -162,7 +162,7 @@ func (g *Gateway) seal(plain []byte, nonce, associated string) []byte {
 	return gcm.Seal(nil, []byte(nonce), plain, []byte(associated))
 }
 
-// Request encrypts and signs a notice anew, with the present time.
+// Request encrypts a notice, and signs it with the present time.
 func (g *Gateway) Request(n *book.Notice, url string, now time.Time, f book.Forgery) *http.Request {
 	var s stored
 	if json.Unmarshal(n.Content, &s) != nil {
@@ -231,12 +231,12 @@ func (g *Gateway) sign(h http.Header, body []byte, at time.Time, f book.Forgery,
 	h.Set("Wechatpay-Signature", prefix+signed(key, stamp+"\n"+nonce+"\n"+string(body)+"\n"))
 }
 
-// Acknowledged: the status alone decides, whatever the body says.
+// Acknowledged reports whether the status acknowledges the notice; the body has no effect.
 func (*Gateway) Acknowledged(status int, _ []byte) bool {
 	return status == http.StatusOK || status == http.StatusNoContent
 }
 
-// Schedule: 24 hours and 4 minutes.
+// Schedule has the waits over 24 hours and 4 minutes.
 func (*Gateway) Schedule() []time.Duration {
 	const s, m, h = time.Second, time.Minute, time.Hour
 	return []time.Duration{15 * s, 15 * s, 30 * s, 3 * m, 10 * m, 20 * m, 30 * m, 30 * m, 30 * m, h,
