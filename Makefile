@@ -1,4 +1,4 @@
-# ledgerd: `make` lists what there is. Needs Go, git and bash; .ci/run also installs what else a bare Debian lacks.
+# ledgerd: `make` lists the targets. Needs Go, git and bash; .ci/run installs everything else on a bare Debian.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -10,16 +10,17 @@ TESTFLAGS ?=# more flags for go test, such as -run Transfer
 FUZZTIME  ?= 10s# for each fuzz target
 COUNT     ?= 6# runs of each benchmark
 
-# The build tools are pinned, in tools/go.mod and tools/npm. None of them needs a C compiler, and nor does the server:
-# only the race detector does. All that make check runs of the project has it, so that a package is compiled once.
+# The build tools are pinned, in tools/go.mod and tools/npm. Only the race detector needs a C compiler; the tools and
+# the server do not. All programs of the project that make check runs have the race detector, so that each package is
+# compiled once.
 TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
 WITHPG = go run $(RACE) ./internal/pgtest/cmd/withpg --
 RACE   := $$(tools/lacking | grep -q 'race detector' || echo -race)
-# A program with the race detector sleeps for a second when it ends: tests start hundreds.
+# By default a program with the race detector sleeps for a second at its end, and tests start hundreds of programs.
 export GORACE := atexit_sleep_ms=0
 
-# What else is generated: one command a line, run after buf and sqlc.
+# Other generators, one command a line, run after buf and sqlc.
 define GENERATORS
 go run $(RACE) ./internal/refdoc docs/reference
 go run $(RACE) ./internal/pgtest/cmd/schema db/schema/expected.txt
@@ -32,7 +33,7 @@ help: ## This list
 
 .PHONY: run
 run: ## Server with its own Postgres and sample data, nothing to set up
-	@# Not go run: it calls Ctrl-C a failure, and at SIGTERM ends without the server.
+	@# Not go run: it reports Ctrl-C as a failure, and SIGTERM ends it without ending the server.
 	@program=$${XDG_CACHE_HOME:-$$HOME/.cache}/ledgerd/dev/ledgerd; mkdir -p "$${program%/*}"; \
 	(set -x; CGO_ENABLED=0 go build -buildvcs=false -ldflags='-s -w' -o "$$program" ./cmd/ledgerd); exec "$$program" dev
 
@@ -42,9 +43,9 @@ build: ## bin/ledgerd, static and without debug data, as for a release
 
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector and go vet
-	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed. -w: the linker
-	@# takes half the time without the data of debuggers. GOGC: the race detector makes collecting garbage expensive. -p:
-	@# many tests wait, for leases and servers that start again; one package more than there are cores uses that time.
+	@# -count=1: a cached result may belong to another Postgres, because go test does not track installed programs. -w:
+	@# without debug data, linking takes half the time. GOGC: the race detector makes garbage collection expensive. -p:
+	@# many tests wait for leases and restarted servers; one package more than there are cores uses that time.
 	$(TOOLS) test -vet=all ./...
 	@lacking=$$(tools/lacking); race="$(RACE)"; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
@@ -72,15 +73,15 @@ proto-vendor/buf/validate/validate.proto:
 	$(TOOLS) run ./cmd/vendorproto ..
 
 .PHONY: vendorproto
-vendorproto: ## The protos of others, again, from the pinned modules
+vendorproto: ## Vendored protos, written again from the pinned modules
 	$(TOOLS) run ./cmd/vendorproto ..
 
 .PHONY: verify
-verify: ## Generate again, fail if that changes anything; go.mod is tidy, and tagged
+verify: ## Fails if generated files are out of date, or go.mod is untidy or has untagged modules
 	@tools/verify
 
 .PHONY: marks
-marks: ## How easily the code is read: widths, words, exports, and what one Transfer, Send and Begin pass
+marks: ## Readability: widths, words, exports, and the code on the way of one Transfer, Send and Begin
 	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; set -e; \
 	CGO_ENABLED=0 go build -cover -covermode=atomic -coverpkg=./internal/... -o "$$dir/journeys" ./internal/server/journeys; \
 	GOCOVERDIR=$$dir $(WITHPG) "$$dir/journeys" "$$dir" >&2; \
@@ -88,7 +89,7 @@ marks: ## How easily the code is read: widths, words, exports, and what one Tran
 	$(TOOLS) run ./marks .. "$$dir"/*.txt
 
 .PHONY: check
-check: ## Exactly what CI runs: lint, verify, test
+check: ## The stages of CI: lint, verify, test
 	@for stage in lint verify test; do \
 		start=$$SECONDS; \
 		$(MAKE) --no-print-directory $$stage || { echo "== $$stage FAILED after $$((SECONDS - start)) s"; exit 1; }; \

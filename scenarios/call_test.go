@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// request is a call as a script writes it.
+// request is a call in a script.
 type request struct {
 	path, body string
 }
@@ -38,13 +38,13 @@ func (s *script) request() request {
 	return request{fmt.Sprintf("/ledgerd.%s.v1.%s/%s", pkg, service, method), body}
 }
 
-// refusal is what a caller that was refused can read.
+// refusal is the part of an error answer that scripts can read.
 type refusal struct {
 	reason, step string
 	shown        map[string]any
 }
 
-// send makes a call, and makes it again if its connection breaks: a thousand may be opened at once.
+// send makes a call, and repeats it if its connection breaks, because a thousand connections may be opened at once.
 func (s *story) send(n int, key string, r request) (answer map[string]any, refused *refusal, err error) {
 	for range 5 {
 		if answer, refused, err = s.try(n, key, r); !errors.Is(err, syscall.ECONNRESET) {
@@ -182,8 +182,8 @@ func (s *story) until(in *script) {
 	}
 }
 
-// together has callers make a call at the same moment. Several calls, joined by "and", alternate; each of them counts
-// its own callers in {n}.
+// together makes a call for many callers at the same moment. Several calls, joined by "and", alternate; {n} numbers the
+// callers of each call.
 func (s *story) together(in *script) {
 	callers, err := strconv.Atoi(in.take("the number of callers"))
 	in.Check(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// kill kills all servers at once, and starts others.
+// kill kills all servers at once, and starts new ones.
 func (s *story) kill(*script) { s.restart() }
 
 func (s *story) restart() {
@@ -59,17 +59,17 @@ func (s *story) startGateways(in *script) {
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
-	for n := 0; n < 2 && lines.Scan(); n++ { // its URL, and then that the settings are there
+	for n := 0; n < 2 && lines.Scan(); n++ { // its URL, and the path of its settings
 		if n == 0 {
 			s.simulator = lines.Text()
 		}
 	}
-	s.key(s.caller) // makes the tenant, which the settings name
+	s.key(s.caller) // creates the tenant, which the settings name
 	s.flags = append(s.flags, "--pay", filepath.Join(dir, "pay.yaml"))
 	s.restart()
 }
 
-// gateway makes a call to the simulator: as the payer, or to ask what it has.
+// gateway makes a call to the control API of the simulator.
 func (s *story) gateway(in *script) {
 	method, path, body := in.take("the method"), in.take("the path"), ""
 	if len(in.args) > 0 {

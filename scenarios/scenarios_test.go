@@ -1,4 +1,4 @@
-// Package scenarios tells in scripts what the service makes impossible to get wrong. README.md describes the commands.
+// Package scenarios tests the guarantees of the service by scripts. README.md describes their commands.
 package scenarios
 
 import (
@@ -54,14 +54,14 @@ func TestScenarios(t *testing.T) {
 
 type storyName struct{}
 
-// story is the world of one script: two servers on a database of its own.
+// story is the environment of one script: two servers on a database of its own.
 type story struct {
 	testing.TB
 	db      *pgtest.DB
 	binary  string
 	servers []string // their addresses
 	flags   []string // of the servers
-	stops   []func() // kill the servers
+	stops   []func() // functions that kill the servers
 	http    *http.Client
 	calls   int // so far; callers alternate between the servers
 
@@ -72,7 +72,7 @@ type story struct {
 	simulator string // URL of the simulator of payment gateways; empty: it does not run
 
 	answer   any            // of the last call
-	outcomes map[string]int // of the last callers together
+	outcomes map[string]int // number of each outcome of the last together
 }
 
 // script is the running script, as commands see it.

@@ -30,7 +30,7 @@ type function struct {
 	first, last int
 }
 
-// block is a line of a profile: module/file.go:line.column,line.column statements count
+// block matches a line of a profile: module/file.go:line.column,line.column statements count
 var block = regexp.MustCompile(`^(.+\.go):(\d+)\.\d+,(\d+)\.\d+ \d+ (\d+)$`)
 
 // journeyOf returns the functions that ran according to a coverage profile, except generated ones.

@@ -19,7 +19,7 @@ type marks struct {
 	wide, veryWide           int            // lines beyond 100 and 160 columns
 	long                     int            // functions of more than 70 lines
 	appends                  int            // lines with two or more calls of append
-	riddles, persons         int            // comment lines with what or who as subject; with nobody, somebody, whoever
+	riddles, persons         int            // comment lines with what or who as subject; with words such as nobody
 	exports                  map[string]int // by package
 	engineFiles, engineLines int
 }

@@ -1,8 +1,7 @@
-// Tidy fails the build for problems that compilers and linters ignore and readers do not: long files and
-// functions, wide lines, names that shadow builtins, meaningless package names, mock libraries, tests that
-// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL, protos and Markdown are checked for wide lines,
-// fields of protos for comments.
-// The rules are few and have no exceptions by comment; to change a rule, change this program.
+// Tidy fails the build for problems that compilers and linters ignore and readers do not: long files and functions,
+// wide lines, names that shadow builtins, meaningless package names, mock libraries, tests that sleep, and imports
+// against the layers in docs/ARCHITECTURE.md. SQL, protos and Markdown are checked for wide lines, fields of protos for
+// comments. Comments cannot disable a rule: to change a rule, change this program.
 //
 //	go -C tools run ./tidy ..
 //

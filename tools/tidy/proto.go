@@ -12,8 +12,8 @@ import (
 // their "=", or no name before it.
 var protoField = regexp.MustCompile(`^\s+(?:(?:optional |repeated )?(?:map<[^>]+>|[\w.]+) )?(\w+) = \d+(?: \[|;)`)
 
-// protoComments reports fields and enum values whose comment is missing, or says only their name. The comments of the
-// protos are the reference of the API. The zero of an enum needs none if it is unspecified.
+// protoComments reports fields and enum values whose comment is missing, or repeats only their name: these comments are
+// the reference of the API. The zero value of an enum needs no comment if it is unspecified.
 func protoComments(rel string, text []byte) []finding {
 	if path.Ext(rel) != ".proto" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// emptyNames name a kind of content, never a subject. A package with such a name has no boundary and grows forever.
+// emptyNames name a kind of content, not a subject. A package with such a name has no boundary, and keeps growing.
 var emptyNames = []string{
 	"util", "utils", "common", "helper", "helpers", "model", "models", "type", "types",
 	"base", "manager", "managers", "service", "services",

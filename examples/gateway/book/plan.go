@@ -38,7 +38,7 @@ type Plan struct {
 	Callback     string   `json:"callback,omitempty"`
 	BeforeAnswer bool     `json:"before_answer,omitempty"` // the payer acts, and notices go out, before the API answers
 	Late         Duration `json:"late,omitzero"`           // wait before the first attempt
-	Hold         int      `json:"hold,omitempty"`          // hold back this many, then send newest first; -1: until Release
+	Hold         int      `json:"hold,omitempty"`          // hold this many, then send newest first; -1: until Release
 	Copies       int      `json:"copies,omitempty"`        // additional copies of each notice at the same moment
 	Repeats      int      `json:"repeats,omitempty"`       // repeats of each notice after its acknowledgement
 	Forge        []string `json:"forge,omitempty"`         // forged notices that precede each true one

@@ -24,7 +24,7 @@ const (
 	apiVersion = "2025-09-30.clover"
 	// numberAt is the metadata key of the merchant's number.
 	numberAt = "out_trade_no"
-	// account is the merchant's, account of another's events.
+	// otherAccount is the account in events of another merchant.
 	otherAccount = "acct_1OtherOtherOther"
 )
 

@@ -45,7 +45,7 @@ func run(root string) error {
 	return write(filepath.Join(root, "proto-vendor"), validate.File_buf_validate_validate_proto)
 }
 
-// write prints fd below dir. It leaves an unchanged file alone, to keep its modification time.
+// write prints fd below dir. It does not write an unchanged file, to keep its modification time.
 func write(dir string, fd protoreflect.FileDescriptor) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, header, validateModule)
