@@ -29,7 +29,7 @@ const (
 
 var journal = []string{"ledger_entries", "ledger_transfers", "commit_batches"}
 
-// changes returns statements that would change a row in a journal table harmlessly if they were allowed.
+// changes returns statements that change a journal table, some of them without effect: all must be refused.
 func changes(table string) []string {
 	column := map[string]string{"ledger_entries": "amount", "ledger_transfers": "metadata",
 		"commit_batches": "commands"}[table]

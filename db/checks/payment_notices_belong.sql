@@ -1,6 +1,6 @@
 -- Every notice has its id in payment_notice_names, and every name there refers to a notice: by its id, or by an alias
--- of its console refund (unknown_refund/…). A notice has the time of its batch, or an earlier time if an account of the
--- batch was ahead of the clock.
+-- of its console refund, which begins with unknown_refund/. A notice has the time of its batch, or an earlier time if
+-- an account of the batch was ahead of the clock.
 select coalesce(n.tenant_id, x.tenant_id) as tenant_id, coalesce(n.notice_id, x.notice_id) as notice_id,
     coalesce(n.gateway, x.gateway) as gateway, coalesce(n.notify_id, x.notify_id) as notify_id,
     case when n.notice_id is null then 'there is no such notice' when x.notice_id is null then 'it has no name'

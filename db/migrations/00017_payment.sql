@@ -191,7 +191,7 @@ comment on column payment_notice_names.tenant_id is 'Tenant.';
 comment on column payment_notice_names.gateway is 'Gateway.';
 comment on column payment_notice_names.notify_id is
     'The gateway''s id of a callback; for an answer to a call, a text composed of the call and the answer; for a '
-    'console refund, its alias unknown_refund/….';
+    'console refund, an alias that begins with unknown_refund/.';
 comment on column payment_notice_names.notice_id is 'Id in payment_notices.';
 create trigger payment_notice_names_append_only before update or delete or truncate on payment_notice_names
     for each statement execute function commit_append_only();
