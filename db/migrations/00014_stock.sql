@@ -1,4 +1,4 @@
--- Stock: items with their counts, reservations, and changes of what is stocked. Locks nothing.
+-- Stock: items with their counts, reservations, and changes of the stocked units. Locks nothing.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
