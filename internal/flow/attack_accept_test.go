@@ -21,7 +21,7 @@ func TestMoneyThatWasGivenBackIsNotAccepted(t *testing.T) {
 	m.verify()
 }
 
-// A refund that failed and then succeeded has given the money back: it cannot pay the order.
+// A refund may succeed after it has failed: its money has been given back, and cannot pay the order.
 func TestMoneyOfALateRefundIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// A part of a refund's hold may be captured by hand: the clearing account gets what the gateway gave back, or a flag
-// says that it did not.
+// A caller captures a part of a refund's hold. The rest does not cover the refund: the capture for the clearing account
+// fails, and a flag has the whole amount that the gateway gave back.
 func TestAPartOfARefundsHoldIsCapturedByHand(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -29,7 +29,7 @@ func takes(t testing.TB, m *till, bizNo, n string) {
 			Postings: []ledger.Posting{{From: "gw", To: "loss", Asset: "CNY", Amount: dec(n)}}}}), "ok")
 }
 
-// The number of the transfer of a payment may be taken: the money is flagged all the same.
+// Another transfer already has the biz_no of a payment's transfer: the money is flagged.
 func TestTheNumberOfATransferOfAPaymentIsTaken(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -40,7 +40,7 @@ func TestTheNumberOfATransferOfAPaymentIsTaken(t *testing.T) {
 	m.is("o awaiting_payment, p1 suspended; order_refused 1000; gw -1, loss 1")
 }
 
-// The number of the transfer of a refund may be taken: the money is flagged all the same.
+// Another transfer already has the biz_no of a refund's capture: the money is flagged.
 func TestTheNumberOfATransferOfARefundIsTaken(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")

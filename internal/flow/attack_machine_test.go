@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
-// A tenant's own version of the machine of orders may ask callers for what no gateway knows. A refund ends all the
-// same, and a caller moves the order.
+// A tenant's own order machine may put conditions on a move that a notice cannot meet: an input, a principal or a stay.
+// The refund ends nevertheless, and the order stays until a caller moves it.
 func TestARefundEndsThoughItsOrderCannotMove(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*machine.Allowed){

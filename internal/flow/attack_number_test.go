@@ -8,14 +8,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// A console's refund that names only the transaction may come before the notice of the payment. Without a number, the
-// server takes it for another system's, acknowledges it, and keeps nothing.
+// A console refund that names only the transaction may arrive before the notice of the payment. Its payment number is
+// found by the transaction, which the answer to the submission named.
 func TestARefundThatNamesOnlyTheTransactionComesBeforeTheMoney(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
-	m.says(notice("n0", kind(gateway.Pending)), "applied") // the answer to the submission names the transaction
+	m.says(notice("n0", kind(gateway.Pending)), "applied") // the answer to the submission
 	k, reader := payment.GatewayKey{Tenant: 1, Gateway: "g"}, payment.NewReader(m.app)
 	for transaction, want := range map[string]string{"t1": "p1", "t2": ""} {
 		if got, err := reader.NumberOf(context.Background(), k, "", "", transaction); got != want || err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// Two notices may tell of one refund of the gateway, one of them without our number.
+// Two notices report one refund, the second by the gateway's id alone: the refund counts once.
 func TestARefundOfWhichTheGatewayTellsWithoutItsNumberCountsOnce(t *testing.T) {
 	t.Parallel()
 	id := func(s *payment.Received) { s.GatewayRefundID = "re_1" }

@@ -49,8 +49,8 @@ func (tx *Tx) couponState(row *coupon.Row, c commit.Caller) (*coupon.Coupon, mac
 	return x, i, err
 }
 
-// couponNow is couponState, but first cancels an order that locks the coupon and whose time is over: that gives the
-// coupon back.
+// couponNow is couponState, but first cancels an order that locks the coupon and whose time to pay is over, which frees
+// the coupon.
 func (tx *Tx) couponNow(row *coupon.Row, lock *orderRef, e *consequences, c commit.Caller) (*coupon.Coupon,
 	machine.Instance, error) {
 	x, i, err := tx.couponState(row, c)

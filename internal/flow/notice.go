@@ -69,8 +69,8 @@ func (c *ApplyNotice) Need(tx *Tx) {
 // with Refused, and then with Unposted.
 func (c *ApplyNotice) Apply(tx *Tx) (any, error) { return c.byKind.Apply(tx) }
 
-// noticeRows is about what a notice writes: itself, the payment, two instances with their history, the transfer, and a
-// line of the order.
+// noticeRows is the approximate number of rows that a notice writes: itself, the payment, two instances with their
+// history, the transfer, and a line of the order.
 const noticeRows = 12
 
 // CommitNotice applies a notice of a gateway, and commits its effect. If the order or the ledger refuses the money, the
@@ -126,8 +126,8 @@ type notice struct {
 	accounts gatewayAccounts
 }
 
-// need names the rows that all kinds need. The order is found by the number of the payment, before rows are locked:
-// found, if not nil, then names what the order needs.
+// need names the rows that all kinds need. The order is found by the number of the payment, before rows are locked.
+// Then found, if not nil, names the rows that the order needs.
 func (c *notice) need(tx *Tx, found func(o *order.Order)) {
 	g, payments := payment.GatewayKey{Tenant: c.Tenant, Gateway: c.Gateway}, tx.Payments()
 	c.recorded = payments.Notices.Want(payment.NoticeKey{Tenant: g.Tenant, Gateway: g.Gateway, ID: c.Received.ID})
@@ -202,7 +202,7 @@ func (c *notice) keepCredential(tx *Tx) {
 
 // state returns the state of the payment.
 func (c *notice) state(tx *Tx) (string, error) {
-	find := tx.Machines().StateOf // without a payment there may be an instance all the same
+	find := tx.Machines().StateOf // an instance may exist without a payment
 	if c.payment.Exists {
 		find = tx.instanceOfRow
 	}

@@ -111,11 +111,11 @@ func (c *consoleNotice) add(tx *Tx) (any, error) {
 // describe returns the detail of the flag of a new console refund.
 func (c *consoleNotice) describe() string {
 	if c.own == nil || !c.own.Exists {
-		return "the gateway gave it back, and no refund asked for it"
+		return "the gateway gave it back, and no refund requested it"
 	}
 	x := &c.own.Value
 	if c.Currency != "" && c.Currency != x.Currency {
-		return "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which asked for " + x.Currency
+		return "the gateway gave back " + c.Currency + " for refund " + c.RefundNo + ", which requested " + x.Currency
 	}
 	return "the gateway gave it back for refund " + c.RefundNo + ", which is of payment " + x.OutTradeNo
 }
@@ -124,7 +124,7 @@ func (c *consoleNotice) describe() string {
 func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		s := c.record(tx, payment.VerdictKnown, "the gateway has said something later")
+		s := c.record(tx, payment.VerdictKnown, "the notice is older than the latest one")
 		c.addAliases(tx, r.Key.ID)
 		return s, nil
 	}
@@ -201,15 +201,15 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 
 // describeChange returns the detail of the flag of a changed console refund.
 func (c *consoleNotice) describeChange(was, next *payment.ConsoleRefund) string {
-	detail := "the refund, which no call asked for, "
+	detail := "the refund, which no call requested, "
 	switch {
 	case next.Failed:
 		detail += "failed after it had succeeded"
 	case was.Failed:
 		detail += "succeeded after it had failed"
 	default:
-		detail = fmt.Sprintf("the gateway gave back %s %s, and had said %s %s", amount.Format(next.Amount, next.Scale),
-			next.Currency, amount.Format(was.Amount, was.Scale), was.Currency)
+		detail = fmt.Sprintf("the gateway gave back %s %s after reporting %s %s",
+			amount.Format(next.Amount, next.Scale), next.Currency, amount.Format(was.Amount, was.Scale), was.Currency)
 	}
 	if c.Code != "" {
 		detail += ": " + c.Code

@@ -26,14 +26,15 @@ type paidNotice struct {
 
 // Need names the payment, its order with its parts, the transaction with the accounts of its posting, and the messages.
 func (c *paidNotice) Need(tx *Tx) {
-	if c.events == nil { // the moves that are probable: one attempt fewer
+	if c.events == nil { // names the events of the probable moves, which saves an attempt
 		c.events = map[eventKey][]string{{c.Tenant, "order.paid"}: nil, {c.Tenant, "payment.succeeded"}: nil}
 	}
 	c.need(tx, func(o *order.Order) {
 		c.others.need(tx, payment.OrderKey(o.Key))
 		tx.nameParts(o)
 		c.expectOrder(o.Key)
-		c.orders[o.Key] = *o // another attempt names its parts earlier: the account of a hold has to be found first
+		// The next attempt names the order's parts before Discover, which finds the account of the hold.
+		c.orders[o.Key] = *o
 		if !c.posting.suspend {
 			payee := c.posting.payee
 			if payee == "" {
@@ -53,7 +54,7 @@ func (c *paidNotice) Need(tx *Tx) {
 
 // posting is the transfer of the money, from the clearing account of the gateway.
 type posting struct {
-	payee    string // of the payment, as an earlier attempt found it; empty: Need names that of order or gateway
+	payee    string // of the payment, as an earlier attempt found it; empty: the order's or the gateway's
 	suspend  bool   // the money goes to suspense: Need names its account
 	transfer *ledger.TransferCommand
 }
@@ -128,8 +129,8 @@ func (c *paidNotice) paidElsewhere(tx *Tx) error {
 			return err
 		}
 		p := tx.Payments().Change(c.payment)
-		p.FailureCode, p.FailureText = "transaction_known", fmt.Sprintf("the gateway says that transaction %s has "+
-			"paid it, which is of payment %s", c.TransactionID, c.money.Value.OutTradeNo)
+		p.FailureCode, p.FailureText = "transaction_known", fmt.Sprintf("the gateway reports that transaction %s "+
+			"of payment %s has paid it", c.TransactionID, c.money.Value.OutTradeNo)
 		p.Decided = true
 	}
 	c.endCalls(tx)
@@ -147,7 +148,7 @@ func (c *paidNotice) mismatch(tx *Tx) (payment.FlagKind, string, error) {
 	case c.foreign() != "":
 		return payment.WrongMerchant, "the notice names another " + c.foreign(), nil
 	case state == machine.PaymentClosed && p.FailureCode == gateway.CodeRefunded:
-		return payment.Late, "the gateway has said that it was paid and given back", nil
+		return payment.Late, "the gateway has reported it as paid and given back", nil
 	case !payment.IsOpen(state) && state != machine.PaymentClosed:
 		return payment.SecondTransaction, "the payment has transaction " + p.TransactionID + " already", nil
 	case c.Asset != p.Asset:

@@ -166,7 +166,8 @@ func (n *NoticeParams) endsRefund() bool {
 	return n.Kind == gateway.Refunded || n.Kind == gateway.RefundFailed
 }
 
-// endRefund gives the held money back to the gateway, or releases it, and moves the order that waits for it.
+// endRefund posts the held money to the clearing account, or releases the hold, and moves the order that waits for the
+// refund.
 func (c *refundNotice) endRefund(tx *Tx, x *payment.Refund) error {
 	if err := c.refund.mustBeNamed(tx, x); err != nil {
 		return err
@@ -225,7 +226,7 @@ func (c *refundNotice) moveRefunding(tx *Tx, x *payment.Refund, full bool) error
 	}
 	m.Need(tx.Machines())
 	if _, err = c.consequences.run(tx, m.Apply); callerMustMove(err) {
-		return nil // the refund has ended all the same
+		return nil // the refund has ended nevertheless
 	}
 	return err
 }
@@ -310,7 +311,7 @@ func (h *refundHold) end(tx *Tx, c *notice, x *payment.Refund) error {
 	}
 	if c.Kind == gateway.Refunded && c.Refused == nil {
 		n := x.Given()
-		h.capture.Amount = &n // less may be left: a part that a caller has captured did not go to the gateway
+		h.capture.Amount = &n // fails if a caller has captured a part: the whole amount is flagged
 		_, err := h.capture.Apply(tx.Ledger())
 		return err
 	}

@@ -27,7 +27,7 @@ func (c *refundNotice) recordOutcome(tx *Tx, x *payment.Refund) NoticeResult {
 	}
 	g := outcome{given: c.amountGivenBack(x), booked: x.Amount, countedBefore: x.Amount, counted: x.Amount}
 	g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
-		", which asked for " + amount.Format(x.Amount, x.Scale)
+		", which requested " + amount.Format(x.Amount, x.Scale)
 	if c.Refused != nil && x.Account != "" {
 		g.booked = amount.Int{}
 		g.detail = "the hold of refund " + c.RefundNo + " cannot be captured: " + c.Refused.Reason.Name + ": " +
@@ -47,7 +47,7 @@ func (c *refundNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, fo
 		g.given = x.GivenBack
 	}
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		return c.record(tx, payment.VerdictKnown, "the gateway has said something later"), nil
+		return c.record(tx, payment.VerdictKnown, "the notice is older than the latest one"), nil
 	}
 	if g.given == x.GivenBack {
 		if c.endsRefund() && !foreign {
@@ -67,8 +67,8 @@ func (c *refundNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, fo
 		g.detail = "the gateway gave back " + amount.Format(g.given, x.Scale) + " for refund " + c.RefundNo +
 			", and names another " + c.Foreign
 	case !x.GivenBack.IsZero():
-		g.detail = fmt.Sprintf("the gateway gave back %s for refund %s, and had said %s", amount.Format(g.given, x.Scale),
-			c.RefundNo, amount.Format(x.GivenBack, x.Scale))
+		g.detail = fmt.Sprintf("the gateway gave back %s for refund %s after reporting %s",
+			amount.Format(g.given, x.Scale), c.RefundNo, amount.Format(x.GivenBack, x.Scale))
 	default:
 		g.detail = "refund " + c.RefundNo + " succeeded after it had failed"
 	}
@@ -126,8 +126,8 @@ func (c *refundNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Notice
 // otherwise, all notices sent after the clock was corrected would count as old.
 const maxAhead = time.Minute
 
-// recordTime records the time of the notice, also if the notice changes nothing: one with an earlier time that arrives
-// later does not count.
+// recordTime records the time of the notice, even if the notice changes nothing: a later notice with an earlier time
+// does not count.
 func (c *refundNotice) recordTime(tx *Tx, x *payment.Refund) {
 	if at := c.latestTime(tx, x.NoticedAt); !at.Equal(x.NoticedAt) {
 		tx.Payments().Refunds.Change(c.refund.row).NoticedAt = at

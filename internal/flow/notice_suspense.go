@@ -43,10 +43,11 @@ func (c *paidNotice) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (a
 	return s, nil
 }
 
-// moveUnpaid moves the payment to the state for money that does not pay its order. A payment that has paid stays.
+// moveUnpaid moves the payment to the state for money that does not pay its order. A payment that has paid its order
+// does not move.
 func (c *paidNotice) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 	if c.payment.Exists && c.payment.Value.Gateway != c.Gateway {
-		return nil // its own gateway decides
+		return nil // only notices of its own gateway move it
 	}
 	to := machine.PaymentSuspended
 	if kind == payment.Late || kind == payment.SecondTransaction || kind == payment.UnknownNumber {
@@ -138,7 +139,7 @@ func (c *FlagUnknown) Apply(tx *Tx) (any, error) {
 	}
 	i, err := tx.Machines().StateOf(paymentInstance(c.Key), c.Caller)
 	if err != nil || c.payment.Exists && payment.IsOpen(i.State) {
-		return false, err // its call applies them
+		return false, err // the payment's own calls apply the notices
 	}
 	if c.notices == nil {
 		return c.findNotices(tx, i.State)

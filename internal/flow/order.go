@@ -283,7 +283,7 @@ func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 		return nil, commit.ErrLater
 	}
 	if claims.Live(c.purchase) {
-		// The order may have been cancelled by its timer: then that frees the purchase now.
+		// A timer may have cancelled the order, unrecorded: recording the move frees the purchase.
 		k := order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}
 		v, err := c.same.view(tx, &c.consequences, k, c.Caller)
 		if err != nil {
@@ -338,8 +338,8 @@ func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
 	return tx.Orders().Create(c.row, o), nil
 }
 
-// checkMachine checks that the machine gives back what the order reserves, holds and locks, and that its expiry
-// messages are sent if and only if it is neither paid nor cancelled before.
+// checkMachine checks that the machine frees the order's reservations, hold and coupon, and that its expiry messages
+// are sent if and only if the order is neither paid nor cancelled before.
 func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) error {
 	cancels := o.Life > 0 && tx.Machines().Cancels(i.Key, i.TimerTo)
 	if c.Reserve || c.hold != nil || c.coupon != nil {
@@ -356,7 +356,7 @@ func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) e
 	return c.checkExpires(tx, i, cancels)
 }
 
-// checkExpires checks that an order whose buyer was told that it expired can never be paid, nor expire twice.
+// checkExpires checks that an order whose expiry messages were sent can never be paid, nor expire twice.
 func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) error {
 	m, actors := tx.Machines(), []machine.Actor{machine.ByCaller, machine.ByTimer, machine.ByFlow}
 	if !cancels {
@@ -385,7 +385,7 @@ func reservable(life time.Duration, cancels bool) error {
 	field, problem := "machine", ""
 	switch {
 	case life == 0:
-		problem = "has no timer on its first state, so it would never give back what the order reserves, holds or locks"
+		problem = "has no timer on its first state, so the order's reservations, hold and coupon would never be freed"
 	case !cancels:
 		problem = "has a timer on its first state that does not cancel the parts of orders: reservations and the hold would expire all the same, and the coupon would stay locked"
 	case life > order.MaxLife:
@@ -399,7 +399,7 @@ func reservable(life time.Duration, cancels bool) error {
 // takeMoney holds or pays, and moves an order of which nothing remains to be paid.
 func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 	if c.hold != nil {
-		if no := c.row.Key.PayNo(); tx.Ledger().HasTransfer(c.Tenant, no) { // it could not be captured
+		if no := c.row.Key.PayNo(); tx.Ledger().HasTransfer(c.Tenant, no) { // the hold could not be captured
 			return order.PartTaken(c.row.Key, "transfer", no)
 		}
 		c.hold.Life = o.Life
@@ -432,7 +432,7 @@ func paidAtOnce(confirms int) error {
 	return fault.InvalidField("machine", "must have exactly one move from its first state to a state with ORDER_PARTS_CONFIRM, because nothing remains to be paid")
 }
 
-// makePart runs the command that makes a part of an order. A part that is there already is that of another call.
+// makePart runs the command that makes a part of an order. A part that exists already belongs to another call.
 func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) error {
 	answer, err := c.Apply(tx)
 	_, existed := answer.(commit.Repeat)

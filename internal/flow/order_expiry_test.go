@@ -21,8 +21,8 @@ func reminder(about string) notify.SendCommand {
 	return m
 }
 
-// queued has the messages: their numbers, and whether they are cancelled, wait for the end of the time to pay, or are
-// due.
+// queued returns the messages: their numbers, and whether they are cancelled, wait for the end of the time to pay, or
+// are due.
 func (m *market) queued() string {
 	m.Helper()
 	return m.text(`select coalesce(string_agg(concat_ws(' ', n.biz_no, case when n.state = 'queued' and n.due_at > now() then
@@ -31,8 +31,9 @@ func (m *market) queued() string {
 		from audit.notifications n left join machine_instances i on i.key = split_part(n.biz_no, '/', 1) and i.machine <> 'coupon'`)
 }
 
-// A message for the end of the time to pay is accepted with the order, and due when the order counts as cancelled. The
-// commit in which the order is paid or cancelled before cancels it, whichever call makes the move.
+// A message for the end of the time to pay is accepted with the order, and becomes due when the order counts as
+// cancelled. If the order is paid or cancelled before, that commit also cancels the message, whichever call makes the
+// move.
 func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -44,7 +45,7 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 	m.wants(pay("paid"), "paid paid")
 	m.wants(pay("paid"), "paid paid existed")
 	byHand := cancelOrder("cancelled")
-	byHand.Params.Cause = machine.CauseTimer // it is the caller's move all the same
+	byHand.Params.Cause = machine.CauseTimer // nevertheless the move is the caller's
 	m.wants(byHand, "cancelled cancelled")
 	m.wants(flow.Machine(&machine.MoveCommand{Caller: caller,
 		MoveParams: machine.MoveParams{Machine: machine.OrderMachine, Key: "moved",
@@ -67,8 +68,8 @@ move|cancelled|timer: timeout|-|r`)
 		"move creation: 10.00 CNY, message email paid a***@example.com, move pay, message event cancelled")
 }
 
-// An order that is paid by the commit that creates it has no time to pay, and one that the same Execute or batch pays
-// or cancels has no end of it.
+// Expiry messages are not sent if an order is paid by the commit that creates it, or if the same Execute or batch pays
+// or cancels it.
 func TestExpiryMessagesOfOrdersThatEndAtOnce(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -89,8 +90,8 @@ func TestExpiryMessagesOfOrdersThatEndAtOnce(t *testing.T) {
 	m.equal("queue", m.text(`select count(*)::text from notify_queue`), "2")
 }
 
-// The batch that creates and pays an order is cut in two, because of another command: the payment comes in the second
-// part, and knows the message of an attempt that was rolled back.
+// One batch creates and pays an order, and is split because of another command. The payment runs in the second part,
+// and knows the message only from an attempt that was rolled back.
 func TestExpiryMessageOfAnAttemptThatWasRolledBack(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -105,7 +106,7 @@ func TestExpiryMessageOfAnAttemptThatWasRolledBack(t *testing.T) {
 	m.equal("messages", m.queued(), "a/message/1 cancelled")
 }
 
-// Messages of the creation come first in the numbers. A caller may cancel one himself, or take a number before.
+// Expiry messages are numbered after those of the creation. A caller may cancel one, or use its number before.
 func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -136,8 +137,8 @@ func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	m.wants(newOrder("c", plain, remind), "NOTIFY_BIZ_NO_EXISTS_DIFFERENT")
 }
 
-// Without a timer that cancels the order there is no end of the time to pay, an order that leaves its first state for
-// one that neither confirms nor cancels it may still be paid after that end, and messages wait for 30 days at most.
+// Expiry messages need a timer that cancels the order within 30 days. The order may leave its first state only to be
+// confirmed or cancelled, may not return to that state, and may not be paid after a cancellation.
 func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -163,13 +164,13 @@ func TestExpiryMessagesNeedATimeToPay(t *testing.T) {
 	m.equal("messages", m.queued(), "a/message/1 waits, b/message/1 waits")
 	m.wants(moveOrder("b", "cancelled", "no"), "b cancelled")
 	m.equal("ended", m.queued(), "a/message/1 waits, b/message/1 cancelled")
-	m.wants(newOrder("c", paidAtOnce, remind, at("own")), "c paid") // it sends none
+	m.wants(newOrder("c", paidAtOnce, remind, at("own")), "c paid") // its message is not sent
 
 	m.define("archive", "cancelled", withoutSleep,
 		func(d *machine.Definition) { d.States[3].Parts = machine.CancelParts })
 	m.wants(newOrder("d", plain, remind, at("archive")), "d pending")
 	m.clock.Set(t, 2*time.Hour)
-	m.wants(moveOrder("d", "asleep", "tidy"), "d asleep") // after the timer
+	m.wants(moveOrder("d", "asleep", "tidy"), "d asleep") // after the message was due
 	m.equal("expired", m.queued(), "a/message/1 waits, b/message/1 cancelled, d/message/1 queued")
 }
 

@@ -64,7 +64,7 @@ type bookedPurchase struct {
 // wish is a request for an order. It is comparable.
 type wish struct {
 	machine        string // order, simple_order, or own, whose timer leads to asleep
-	amount, payed  int64  // payed: of the balance
+	amount, payed  int64  // payed: from the balance
 	first, second  string // items of the lines; empty: no such line
 	units          int64  // of each line
 	reserve        bool
@@ -89,7 +89,7 @@ func (w *wish) items() (items []string) {
 	return items
 }
 
-// pass lets the time of everything end that is due.
+// pass ends everything whose time is over.
 func (b *books) pass() {
 	for key, r := range b.reservations {
 		if r.state == stock.Reserved && r.until <= b.now {
@@ -122,7 +122,7 @@ func (o *bookedOrder) enter(state, cause string) {
 	o.revision++
 }
 
-// giveBack ends what is open of an order.
+// giveBack cancels the parts of an order that are still open.
 func (b *books) giveBack(no string, o bookedOrder) {
 	if o.reserve {
 		for n, item := range o.items() {
@@ -292,7 +292,7 @@ func (b *books) move(no, to, from, cause string) string {
 	return fmt.Sprint(no, " ", to)
 }
 
-// confirm buys what an order has reserved and held. It returns why that is impossible.
+// confirm sells the units that an order has reserved, and captures its hold. It returns the reason if a part has ended.
 func (b *books) confirm(no string, o bookedOrder) string {
 	for n, item := range o.items() {
 		key := fmt.Sprint(item, " ", no, "/", n+1)
@@ -322,7 +322,7 @@ func (b *books) confirm(no string, o bookedOrder) string {
 	return ""
 }
 
-// reserve reserves 2 units, as a caller who happens to use the number of a part.
+// reserve reserves 2 units for a caller whose number may be that of an order's part.
 func (b *books) reserve(item, no string) string {
 	key := item + " " + no
 	switch r, ok := b.reservations[key]; {
@@ -378,7 +378,7 @@ type orderPlay struct {
 	waiting []bookedCommand
 }
 
-// bookedCommand is a command with the model's end.
+// bookedCommand is a command with the outcome in the model.
 type bookedCommand struct {
 	command flow.Command
 	end     func(*books) string
@@ -559,7 +559,7 @@ func (p *orderPlay) several(r *rapid.T) bookedCommand {
 	}}
 }
 
-// commit runs the waiting commands in one batch, and compares their ends.
+// commit runs the waiting commands in one batch, and compares their outcomes.
 func (p *orderPlay) commit() {
 	p.Helper()
 	works := make([]flow.Submission, len(p.waiting))

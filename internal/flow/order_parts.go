@@ -157,8 +157,8 @@ func (tx *Tx) endParts(m *machine.Moved) error {
 }
 
 // cancelExpiry cancels the messages that are due at the end of the time to pay. A caller may have cancelled one before.
-// None has been sent: the batch has locked its row and then read the time, which was not over. Only if the clock has
-// gone back can one be on its way.
+// None has been sent: the batch has locked the messages, and then read a time before that end. Only a clock that was
+// set back can let a message be in delivery already.
 func cancelExpiry(tx *Tx, m *machine.Moved, o *order.Order) error {
 	for _, id := range o.ExpiryMessages {
 		c := notify.CancelCommand{Caller: m.Caller, ID: id}

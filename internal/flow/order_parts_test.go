@@ -17,11 +17,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// refusal reports whether an end is a reason.
+// refusal reports whether an outcome is a reason.
 func refusal(end string) bool { return strings.ToUpper(end) == end }
 
-// A caller may end a part of an order directly. A part that was given back makes the payment fail, and every part that
-// has ended stays as it is when the order is cancelled, by a caller or by its timer.
+// A caller may end a part of an order directly. The payment of the order fails if the part was freed. A cancellation,
+// by a caller or by the timer, leaves the ended part unchanged.
 func TestPartsThatACallerEnded(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -34,9 +34,9 @@ func TestPartsThatACallerEnded(t *testing.T) {
 	cases := []struct {
 		what string
 		part func(no string) flow.Command
-		pay  string // end of the payment, and the rows after it
+		pay  string // outcome of the payment, and the rows after it
 		rows string
-		// Rows of the parts after a cancellation, and after the end of the time.
+		// Rows of the parts after a cancellation, and after the time to pay.
 		cancelled, expired string
 	}{
 		{"confirm", confirm, "paid", bought, "3 tea sold, hold released", "3 tea sold, hold expired"},
@@ -71,7 +71,8 @@ func TestPartsThatACallerEnded(t *testing.T) {
 	}
 }
 
-// What an order reserves or holds has the life of its first state, and must be given back when that is over.
+// Parts of an order live as long as its first state. An order with parts is refused if its machine would not free them
+// at the end of that time.
 func TestMachinesThatWouldKeepParts(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -124,7 +125,7 @@ func TestMachinesThatWouldKeepParts(t *testing.T) {
 	m.wants(cancelOrder("many-hold"), "FIELD_INVALID")
 	m.wants(moveOrder("many-hold", "gone", "c"), "many-hold gone")
 	m.wants(cancelOrder("never-plain"), "FIELD_INVALID")
-	// A caller may put an order to sleep. Its parts end with the life that they were given all the same.
+	// A caller may move an order to a state without a timer. Its parts expire at the end of their own life.
 	m.define("naps", "cancelled")
 	m.wants(newOrder("nap", at("naps")), "nap pending")
 	m.wants(moveOrder("nap", "asleep", "tired"), "nap asleep")
@@ -230,7 +231,7 @@ func TestRefundCalledOff(t *testing.T) {
 	m.wantLeft("tea 94, milk 100, ann 36 held 0")
 }
 
-// An asset, accounts and an item that the same Execute makes serve its order.
+// An order can use an asset, accounts and an item that the same Execute creates.
 func TestOrderOfWhatTheSameExecuteMakes(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -294,7 +295,7 @@ func TestOrdersSendOnce(t *testing.T) {
 		join notify_messages m using (tenant_id, message_id) left join notify_names n using (tenant_id, message_id)`),
 		"ann@example.com made a/message/1, ann@example.com made b/message/1, ann@example.com made b3/message/1, "+
 			"all order.cancelled, all order.paid, all order.paid, paid order.paid, paid order.paid, ann@example.com thanks")
-	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // its messages are not those of a
+	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // other numbers than a's messages
 	story := m.text(`select string_agg(what || ' ' || regexp_replace(name, '^\d{6,}$', 'ID') || ' ' || detail, ', ' order by at, n, name, detail)
 		from audit.order_story where order_no = 'a'`)
 	m.equal("story", story, "move awaiting_payment creation: 10.00 CNY, reservation tea a/1 3 reserved, hold a/hold 4.00 CNY held, "+

@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/order"
 )
 
-// race runs commands at once, over two engines, and returns their ends.
+// race runs commands concurrently, alternating between two engines, and returns their outcomes.
 func (m *market) race(n int, command func(i int) flow.Command) []string {
 	m.Helper()
 	ends := make([]string, n)
@@ -29,7 +29,7 @@ func (m *market) race(n int, command func(i int) flow.Command) []string {
 	return ends
 }
 
-// count returns how many ends there are of each kind.
+// count counts equal outcomes.
 func count(ends []string) map[string]int {
 	n := map[string]int{}
 	for _, end := range ends {
@@ -38,7 +38,7 @@ func count(ends []string) map[string]int {
 	return n
 }
 
-// agrees checks, over all orders, that what became of their parts agrees with their states, and that units and money
+// agrees checks, over all orders, that the states of their parts match those of the orders, and that units and money
 // add up.
 func (m *market) agrees() {
 	m.Helper()
@@ -170,7 +170,7 @@ func TestOneEndOfEachOrderWins(t *testing.T) {
 			}
 			var both sync.WaitGroup
 			ends := make([]string, 4)
-			late := func(k int) { // by some round trips
+			late := func(k int) { // a delay of some round trips
 				for range (n + k) % 4 * 2 {
 					m.text("select ''")
 				}
@@ -219,7 +219,7 @@ func TestExecutesOfOrdersNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	const orders = 4
-	numbers := func(group, i int) (nos []string) { // in one of four orders, up or down
+	numbers := func(group, i int) (nos []string) { // in one of four sequences, ascending or descending
 		for k := range orders {
 			nos = append(nos, fmt.Sprint("o", group, "-", (k*(1+2*(i%2))+i)%orders))
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// letter is an e-mail about something, which is recognized within an hour. no: its biz_no; empty: none.
+// letter returns an e-mail with a repeat window of an hour. no: its biz_no; empty: none.
 func letter(c commit.Caller, about, no string) notify.SendCommand {
 	window := time.Hour
 	return notify.SendCommand{Caller: c, Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com",
@@ -29,7 +29,7 @@ func asked(request string) commit.Caller {
 	return commit.Caller{Tenant: 1, Principal: "test", RequestID: request}
 }
 
-// story is what audit.order_story has of an order, a line a row, with ID for messages without a biz_no.
+// story returns the rows of audit.order_story for an order, one per line, with ID instead of numeric ids.
 func (m *market) story(no string) string {
 	m.Helper()
 	return m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '^\d{6,}$', 'ID'), regexp_replace(detail, '\d{6,}', 'ID'),

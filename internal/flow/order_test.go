@@ -24,8 +24,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// market is two engines on one database, like two servers, with a clock that the test sets. user:0 has 50, and of tea
-// and milk 100 units are stocked; milk has three segments.
+// market is two engines on one database, like two servers, with a clock that the test sets. user:0 has 50. 100 units of
+// tea and 100 of milk are stocked; milk has three segments.
 type market struct {
 	testing.TB
 	super   *pgxpool.Pool
@@ -33,7 +33,7 @@ type market struct {
 	clock   pgtest.ShiftedClock
 	engines [2]*flow.Engine
 	counts  [2]*prometheus.Registry
-	// culprits is how many commands the database has to reject.
+	// culprits is how many commands the database is expected to reject.
 	culprits float64
 }
 
@@ -94,12 +94,12 @@ func newOrder(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
 	return c
 }
 
-// at makes an order follow another machine.
+// at selects another machine for an order.
 func at(machine string) func(*flow.CreateOrder) {
 	return func(c *flow.CreateOrder) { c.Machine = machine }
 }
 
-// sameAs makes an order the same purchase as others with these parts.
+// sameAs gives an order a purchase with these parts.
 func sameAs(parts ...string) func(*flow.CreateOrder) {
 	return func(c *flow.CreateOrder) { c.Purchase = &order.Purchase{Parts: parts, Window: time.Hour} }
 }
@@ -132,7 +132,7 @@ func fire(no, machineName string) flow.Command {
 
 func item(c commit.Command[*stock.Tx]) flow.Command { return flow.Stock(c) }
 
-// reservation is a reservation that looks like that of the first line of newOrder.
+// reservation returns a reservation with the content of newOrder's first line.
 func reservation(itemName, no string) *stock.ReserveCommand {
 	ref, _, _ := strings.Cut(no, "/")
 	return &stock.ReserveCommand{Caller: caller, Item: itemName, ReservationNo: no, Quantity: 3,
@@ -150,7 +150,7 @@ func cancelPart(no string) flow.Command {
 	return item(&stock.CancelCommand{Caller: caller, Item: "tea", ReservationNo: no + "/1"})
 }
 
-// together is several commands that take effect together or not at all, as those of an Execute.
+// together runs several commands as one, such as those of an Execute.
 type together []flow.Command
 
 func (t together) Need(tx *flow.Tx) {
@@ -171,7 +171,7 @@ func (t together) Apply(tx *flow.Tx) (any, error) {
 	return strings.Join(ends, "; "), nil
 }
 
-// rowsOf is the number of rows that a command counts, as package rpc declares it.
+// rowsOf returns the number of rows that package rpc declares for a command.
 func rowsOf(c flow.Command) int {
 	switch x := c.(type) {
 	case *flow.CreateOrder:
@@ -230,7 +230,7 @@ func (m *market) batch(engine int, commands ...flow.Command) (ends []string) {
 	return ends
 }
 
-// wants runs a command and compares its end.
+// wants runs a command and compares its outcome.
 func (m *market) wants(c flow.Command, want string) {
 	m.Helper()
 	if got := m.batch(0, c)[0]; got != want {
@@ -246,7 +246,7 @@ func (m *market) text(query string, args ...any) (s string) {
 	return s
 }
 
-// rowsOfOrder are the rows of an order and of everything that has the number of a part of it.
+// rowsOfOrder returns the rows of an order, and all rows that have the number of one of its parts.
 func (m *market) rowsOfOrder(no string) string {
 	m.Helper()
 	return m.text(`select concat_ws(', ',
@@ -265,7 +265,7 @@ func (m *market) wantRows(no, want string) {
 	}
 }
 
-// wantLeft compares what is left: units of tea and milk, and what user:0 has and of that is held.
+// wantLeft compares the available units of tea and milk, and the balance and the held amount of user:0.
 func (m *market) wantLeft(want string) {
 	m.Helper()
 	if got := m.text(`select format('tea %s, milk %s, ann %s held %s', (select sum(available) from stock_items where item = 'tea'),
@@ -299,7 +299,7 @@ const (
 	given  = "order, cancelled 2 cancel, 3 tea cancelled, hold released"
 )
 
-// The operations of an Execute see what those before have done, in any order that makes sense.
+// The operations of an Execute see the effects of earlier operations on the same order.
 func TestOrderIsCreatedAndEndedTogether(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -331,8 +331,8 @@ func TestOrderIsCreatedAndEndedTogether(t *testing.T) {
 	m.wantLeft("tea 88, milk 100, ann 38 held 4")
 }
 
-// Each command of a batch needs rows that only the order shows, and asks for them in another attempt. Commands of one
-// Execute ask one after the other.
+// Each command of a batch needs rows that only its order names, and loads them in another attempt. Commands of one
+// Execute need one attempt each.
 func TestManyOrdersEndTogether(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -363,8 +363,8 @@ func TestManyOrdersEndTogether(t *testing.T) {
 	}
 }
 
-// The number of every part may have been taken by another call, even with the same content: the order is refused, and
-// leaves nothing.
+// Another call may have used the number of any part, even with the same content: then the order is refused, and leaves
+// nothing.
 func TestOrderTakesNoPartOfAnotherCall(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

@@ -46,8 +46,8 @@ func (m *market) equal(what, got, want string) {
 
 const late = "order, cancelled 2 timer, 3 tea expired, hold expired"
 
-// Past its time an order counts as cancelled for all callers, before the scheduler comes to it: its units and its money
-// are free, and the first command that is not refused records it.
+// Past its time to pay, an order counts as cancelled for all callers, before the scheduler records that: its units and
+// its money are free, and the first command that is not refused records the move.
 func TestOrderPastItsTime(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -86,7 +86,8 @@ func TestOrderPastItsTime(t *testing.T) {
 	}
 }
 
-// The first order of a purchase is over, and no call has recorded it: the next call does, and creates its own.
+// The time to pay of a purchase's first order is over, and not recorded: the next call records that, and creates its
+// own order.
 func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -116,7 +117,7 @@ func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 	m.wantRows("a", late)
 	m.wantRows("a2", open+", purchase")
 	m.wantRows("c", "order, simple_order expired 2 timer, 3 tea expired, hold expired")
-	// The window of an hour is over as well. The order of then ends, and the claim of the new one stays.
+	// The purchase window of the first order is over as well: its recorded end leaves the claim of the new order.
 	m.clock.Set(t, 61*time.Minute)
 	m.wants(newOrder("b2", sameAs("b")), "b2 awaiting_payment")
 	m.wants(fire("b", "own"), "true")
@@ -124,8 +125,8 @@ func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 	m.wants(newOrder("b3", sameAs("b")), "b2 awaiting_payment existed")
 }
 
-// An order that can need the most attempts: the first order of the purchase follows a machine of the tenant's own, both
-// publish events, the machine of the second is not stored yet, and it has no lines that would allow more attempts.
+// This order needs the most attempts: the first order of the purchase follows a machine of the tenant's own, both
+// publish events, the machine of the second is not stored yet, and no lines raise the limit on attempts.
 func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -151,7 +152,7 @@ func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 	m.equal("events", m.text("select string_agg(recipient || ' ' || business_type, ', ' order by message_id) from notify_messages join notify_contents using (message_id)"), "all own.cancelled, too own.cancelled, all order.paid, too order.paid")
 }
 
-// The clock goes back after the time of an order was over: a call that took its units keeps them.
+// The clock is set back after orders have expired: a call that has got their units keeps them.
 func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -161,7 +162,7 @@ func TestOrderWithAClockThatGoesBack(t *testing.T) {
 	}
 	m.clock.Set(t, 2*time.Hour)
 	m.wants(fire("a", "order"), "true")
-	m.wants(deduct("else", 100), "ok") // the reservations of the others expire, as their holds did with that of a
+	m.wants(deduct("else", 100), "ok") // the other reservations expire, as the holds did when a was recorded
 	m.clock.Set(t, time.Hour)
 	m.wants(pay("a"), "MOVE_NOT_ALLOWED")
 	m.wants(pay("b"), "RESERVATION_ENDED")

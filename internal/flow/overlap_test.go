@@ -321,8 +321,8 @@ func TestRepeatWaitsForTheCommitOfTheFirstCall(t *testing.T) {
 	}
 }
 
-// Items stand before accounts in the registry, so no batch locks an account before an item, also if only its accounts
-// were read and all its items are changed.
+// Items precede accounts in the registry, so a batch locks items before accounts, even if it only read the accounts and
+// changed all items.
 func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// Nothing pays no order: a flag of no amount can only be written off.
+// A flag of amount 0 cannot pay an order: it can only be written off.
 func TestNothingIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -26,7 +26,7 @@ func TestNothingIsNotAccepted(t *testing.T) {
 	m.verify()
 }
 
-// Money on the suspense account cannot be accepted for an order whose payee that is.
+// Money on the suspense account cannot be accepted for an order whose payee is the suspense account.
 func TestMoneyOnThePayeesAccountIsNotAccepted(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -41,20 +41,20 @@ func TestMoneyOnThePayeesAccountIsNotAccepted(t *testing.T) {
 	m.verify()
 }
 
-// done follows paid, and confirms the parts of an order too.
+// done adds a second state that confirms the parts of an order, after paid.
 func done(d *machine.Definition) {
 	d.States = append(d.States, machine.State{Name: "done", Parts: machine.ConfirmParts})
 	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "done"})
 }
 
-// returning leads from paid to refunding, and back by a move of its own.
+// returning adds the state refunding, with a move from paid and one back to paid.
 func returning(d *machine.Definition) {
 	d.States = append(d.States, machine.State{Name: "refunding"})
 	d.Moves = append(d.Moves, machine.Allowed{From: []string{"paid"}, To: "refunding"},
 		machine.Allowed{From: []string{"refunding"}, To: "paid"})
 }
 
-// An order that a payment has paid is paid by no other one, also if its machine would let it.
+// An order that one payment has paid is not paid by another, even if its machine would allow the move.
 func TestAnOrderIsPaidByOnePayment(t *testing.T) {
 	t.Parallel()
 	ten := amountOf("10", "CNY")
@@ -90,7 +90,7 @@ func TestAnOrderIsPaidByOnePayment(t *testing.T) {
 	}
 }
 
-// A moved order that no payment has paid is payable: other money of it is no obstacle.
+// An order that has moved, and that no payment has paid, can be paid, although it has flagged money.
 func TestAnOrderThatHasMovedIsPaidOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -107,7 +107,7 @@ func TestAnOrderThatHasMovedIsPaidOnce(t *testing.T) {
 	m.verify()
 }
 
-// An order that was cancelled, and opened again, can be paid: the payment is not to be closed.
+// An order that was cancelled and reopened can be paid: its new payment is not closed.
 func TestAnOrderThatIsOpenedAgainCanBePaid(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -125,7 +125,8 @@ func TestAnOrderThatIsOpenedAgainCanBePaid(t *testing.T) {
 	m.verify()
 }
 
-// All of that may happen in one batch: a payment is closed if the order ended after it.
+// The cancellation, the reopening and the payment share one batch: the payment is closed only if the order ends after
+// it.
 func TestAPaymentOfABatchIsClosedIfItsOrderEndsAfterIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, calls string }{{"create after", "g p1 submit"}, {"create before", "g p1 close"},

@@ -13,14 +13,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
 )
 
-// bank is a gateway that answers by what it has said in callbacks. It is safe for concurrent use.
+// bank is a gateway whose answers agree with the notices that the test delivers as its callbacks. It is safe for
+// concurrent use.
 type bank struct {
-	gateway.Gateway // no callbacks: they are made up
+	gateway.Gateway // panics on callbacks: the test makes them up
 	mu              sync.Mutex
-	paid            map[string][]payment.Received // by number, in the order in which it told of it
+	paid            map[string][]payment.Received // notices by number, oldest first
 	open, closed    map[string]bool               // numbers
-	refunds         map[string]gateway.Notice     // what it said last of each, by number
-	decides         bool                          // it decides what it is asked about
+	refunds         map[string]gateway.Notice     // latest notice of each refund, by number
+	decides         bool                          // it decides each payment and refund that it is queried about
 }
 
 func newBank() *bank {
@@ -35,7 +36,7 @@ func (b *bank) with(f func()) {
 	f()
 }
 
-// answer is what the bank says of a payment, closed if it is to be.
+// answer returns the state of a payment, and closes an unpaid one first if end is set.
 func (b *bank) answer(no string, end bool) (gateway.Notice, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -89,7 +90,7 @@ func (b *bank) QueryRefund(ctx context.Context, r *gateway.Refund) (gateway.Noti
 	return b.Refund(ctx, r)
 }
 
-// dispatcher makes the calls of a tenant at its banks.
+// dispatcher makes the calls of a tenant to its banks.
 func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Dispatcher {
 	configured := map[string]*gateway.Configured{}
 	for name, b := range banks {

@@ -27,7 +27,8 @@ func (m *till) calls(want string) {
 	}
 }
 
-// A payment of which another gateway has told is asked for at its own, and the other money is flagged in the end.
+// Money for a payment arrives first from another gateway. CreatePayment queries the payment's own gateway, and the
+// other gateway's money is flagged in the end.
 func TestAPaymentOfWhichAnotherGatewayToldIsAskedForAtItsOwn(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -52,7 +53,7 @@ func TestAPaymentOfWhichAnotherGatewayToldIsAskedForAtItsOwn(t *testing.T) {
 	m.verify()
 }
 
-// lost compares the number of notices that nothing will ever apply or flag.
+// lost compares the number of notices that no call will ever apply or flag.
 func (m *till) lost(want string) {
 	m.Helper()
 	if got := m.text(`select count(*)::text from payment_notices n where verdict = 'unknown'
@@ -62,7 +63,7 @@ func (m *till) lost(want string) {
 	}
 }
 
-// Money that is told of in the batch of the run that finds nothing to flag is flagged by the next one.
+// Money is reported in the batch in which FlagUnknown finds none to flag: the next run flags it.
 func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -83,7 +84,7 @@ func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// A close that is asked for while the scheduler has the run of the payment is made all the same.
+// A close is scheduled after the scheduler has read a due payment: its FlagUnknown does not remove the close.
 func TestARunThatFlagsMoneyLeavesAClose(t *testing.T) {
 	t.Parallel()
 	for _, together := range []bool{false, true} {
@@ -120,7 +121,8 @@ func TestARunThatFlagsMoneyLeavesAClose(t *testing.T) {
 	}
 }
 
-// A payment of which its gateway says that the transaction of another one has paid it is closed, and asked for no more.
+// A gateway reports a payment as paid by a transaction that belongs to another payment: the payment is closed, and not
+// queried again.
 func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string]string{"own": "", "foreign": "mode test"} {
@@ -155,13 +157,13 @@ func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 				t.Error(got)
 			}
 			m.verify()
-			m.says(notice("n7", ten, of("p1", "t2")), "applied") // it was paid all the same
+			m.says(notice("n7", ten, of("p1", "t2")), "applied") // it was paid nevertheless
 			m.verify()
 		})
 	}
 }
 
-// Another gateway that knows the transaction closes no payment.
+// A transaction that another gateway has reported closes no payment.
 func TestAKnownTransactionOfAnotherGatewayClosesNoPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -178,7 +180,8 @@ func TestAKnownTransactionOfAnotherGatewayClosesNoPayment(t *testing.T) {
 	m.is("o awaiting_payment, p1 created, px late; unknown_number 1000 sus; sus 10")
 }
 
-// A payment that its gateway had closed before it was created is closed, although that notice is known.
+// The notice that a payment is closed may arrive before the payment is created. Its repeat closes the payment, although
+// the notice is recorded already.
 func TestAPaymentThatWasClosedBeforeIsClosed(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

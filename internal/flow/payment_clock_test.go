@@ -18,10 +18,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// TestRefundsFollowTheClockOfTheGateway lets a gateway change its mind about refunds, and about console refunds, up to
-// three times, also about the amount, and tells what it said in any order, more than once, and not all of it, several
-// at once on two engines. Meanwhile a person writes flags off. At the end the service knows what the gateway has given
-// back, and one open flag has what neither the books nor the person have.
+// TestRefundsFollowTheClockOfTheGateway lets a gateway change the outcome and the amount of refunds and console refunds
+// up to three times. It delivers the notices in any order, repeats or drops some, and sends several at once to two
+// engines, while a person writes flags off. At the end the service has the amount that the gateway gave back, and one
+// open flag has the difference to the ledger and the write-offs.
 func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -35,7 +35,7 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 		m.create(fmt.Sprint("o", n), no)
 		m.says(notice(fmt.Sprint("n", n), amountOf("10", "CNY"), of), "applied")
 		var told []payment.Received
-		asked, given := map[string]int{}, map[string]int{} // what was asked for, and what the gateway says last
+		asked, given := map[string]int{}, map[string]int{} // amounts requested, and given back by the latest notice
 		for i := range rapid.IntRange(1, 3).Draw(r, "refunds") {
 			number, amount := fmt.Sprint("r", n, "-", i), i+2
 			if asked[number] = amount; rapid.Bool().Draw(r, "in the console") {
@@ -124,7 +124,7 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 // aboutRefund selects flags of a refund, or of a console refund.
 const aboutRefund = `(about_refund = $1 or about_console = (select console_id from payment_console_refunds where refund_no = $1))`
 
-// number runs a query of one number.
+// number runs a query that returns one number.
 func (m *till) number(query string, args ...any) (n int) {
 	m.Helper()
 	if err := m.super.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
@@ -133,7 +133,7 @@ func (m *till) number(query string, args ...any) (n int) {
 	return n
 }
 
-// gave says that a refund of an amount gave back another one, or, if that is 0, that it failed.
+// gave makes a notice report that a refund of an amount gave back another one, or, if that is 0, that it failed.
 func gave(number string, amount, given int) func(*payment.Received) {
 	return func(s *payment.Received) {
 		ofRefund(number, gateway.Refunded)(s)
@@ -145,7 +145,8 @@ func gave(number string, amount, given int) func(*payment.Received) {
 	}
 }
 
-// A notice that does not say how a refund ended moves no time: a failure that comes later is not old.
+// A notice that does not say how a refund ended does not advance the refund's notice time: a failure with an earlier
+// time still counts.
 func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
 	t.Parallel()
 	for _, vague := range []gateway.Kind{gateway.RefundPending, gateway.RefundAbnormal} {
@@ -168,7 +169,8 @@ func TestAPendingNoticeDoesNotMakeAFailureOld(t *testing.T) {
 	}
 }
 
-// Answers to questions about a refund have one id if they say the same, and count again after other notices.
+// Answers to queries about a refund have the same id if their content is the same. Such an answer counts again after
+// other notices.
 func TestAnAnswerAboutARefundCountsAgain(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")

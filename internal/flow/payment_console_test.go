@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// paidTill has order o, paid with 10 by p1.
+// paidTill returns a till with order o, which p1 has paid with 10.
 func paidTill(t *testing.T) *till {
 	t.Helper()
 	m := newTill(t)
@@ -22,13 +22,13 @@ func paidTill(t *testing.T) *till {
 	return m
 }
 
-// console says that money was given back that no refund asked for.
+// console returns the notice of a console refund.
 func console(id, amount string, change ...func(*payment.Received)) payment.Received {
 	return notice(id, append([]func(*payment.Received){amountOf(amount, "CNY"), ofRefund("", gateway.Refunded),
 		refundID("re_" + id)}, change...)...)
 }
 
-// refuses expects that a refund is more than what remains.
+// refuses expects REFUND_EXCEEDS_PAID, with the amount that remains.
 func (m *till) refuses(c *flow.RefundPayment, remaining string) {
 	m.Helper()
 	_, err := m.engines[0].Do(context.Background(),
@@ -40,7 +40,7 @@ func (m *till) refuses(c *flow.RefundPayment, remaining string) {
 	}
 }
 
-// Money that was given back in the console of the gateway is not given back again, whatever becomes of its flag.
+// Money that a console refund gave back cannot be given back again, however its flag is resolved.
 func TestMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -61,7 +61,7 @@ func TestMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	m.verify()
 }
 
-// A refund of flagged money gives back what remains of it, too.
+// A refund of flagged money can give back only the amount that console refunds have left.
 func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -69,12 +69,12 @@ func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	m.says(console("m1", "10", of("p1", "t2")), "flagged")
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m.gets(m.resolve(0, back), "REFUND_EXCEEDS_PAID")
-	m.gets(refund("r2", "10"), "r2 asked") // the other transaction is as it was
+	m.gets(refund("r2", "10"), "r2 asked") // the other transaction has its whole amount
 	m.verify()
 }
 
-// The notice of a console and a refund may meet in one batch. If the refund is first, the gateway decides, and a flag
-// has the rest.
+// The notice of a console refund and a refund share one batch. If the refund comes first, the gateway decides it, and
+// the console refund is flagged.
 func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -88,7 +88,7 @@ func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	}
 	m.refuses(refund("r3", ""), "0.00")
 	m.verify()
-	// the gateway does not give back more than came
+	// the gateway refuses to give back more than was paid
 	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.refuses(refund("r3", "6.01"), "6.00")
 	m.gets(refund("r3", ""), "r3 asked")
@@ -96,7 +96,7 @@ func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	m.verify()
 }
 
-// A gateway that gives back more than came is not lost sight of.
+// If the gateway gives back more than was paid, the surplus is flagged.
 func TestMoreGivenBackThanCameIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -109,7 +109,8 @@ func TestMoreGivenBackThanCameIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// On two servers, refund and notice come one after the other: nothing that both change is lost.
+// A refund on one server and a notice on another run one after the other: no update of the rows that both change is
+// lost.
 func TestARefundMeetsTheConsoleOnTwoServers(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -128,7 +129,7 @@ func TestARefundMeetsTheConsoleOnTwoServers(t *testing.T) {
 	}
 }
 
-// The gateway may tell of the refund before it tells of the money, in an earlier batch or in the same.
+// The notice of a console refund may come before that of the money, in an earlier batch or in the same one.
 func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
 	t.Parallel()
 	for name, together := range map[string]bool{"before": false, "together": true} {
@@ -138,7 +139,7 @@ func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
 			m.payableOrder("o", outside)
 			m.create("o", "p1")
 			m.says(console("m1", "1"), "flagged")
-			m.says(console("m2", "9", amountOf("9", "USD")), "flagged") // cannot be compared
+			m.says(console("m2", "9", amountOf("9", "USD")), "flagged") // another currency: not comparable
 			paid := notice("n1", amountOf("10", "CNY"))
 			if together {
 				got := m.together(hears(console("m3", "2")), hears(paid), hears(console("m4", "0.001")),
@@ -157,7 +158,7 @@ func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
 	}
 }
 
-// A notice of a console may name no transaction, or the transaction of another payment.
+// The notice of a console refund may name no transaction, or a transaction of another payment than the one it names.
 func TestTheConsoleNamesNoTransactionOrThatOfAnotherPayment(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -170,7 +171,7 @@ func TestTheConsoleNamesNoTransactionOrThatOfAnotherPayment(t *testing.T) {
 	m.verify()
 }
 
-// A refund that succeeded after it had failed counts until its gateway takes that back.
+// A refund that succeeds after it has failed counts until the gateway reports another failure.
 func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -185,7 +186,7 @@ func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
 	m.gets(refund("r2", ""), "r2 asked")
 	said("m3", gateway.RefundFailed, "applied")
 	m.refuses(refund("r3", "4.01"), "4.00")
-	// Everything was asked back, and then a part of it was not.
+	// The refunds covered the whole amount, and then a part of it failed.
 	m.is("o refunding, p1 succeeded, r1 failed, r2 asked; unknown_refund 400 withdrawn; gw -10, user:3 10 held 6")
 	m.says(notice("m4", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
 	m.is("o paid, p1 succeeded, r1 failed, r2 succeeded; unknown_refund 400 withdrawn; gw -4, user:3 4")
@@ -193,7 +194,8 @@ func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
 	m.verify()
 }
 
-// A notice of a console that names no transaction may come before the money too: it counts for all that comes.
+// The notice of a console refund without a transaction may come before the money: it reduces the money that arrives
+// later.
 func TestTheConsoleWithoutATransactionComesBeforeTheMoney(t *testing.T) {
 	t.Parallel()
 	for name, together := range map[string]bool{"before": false, "together": true} {
@@ -219,7 +221,7 @@ func TestTheConsoleWithoutATransactionComesBeforeTheMoney(t *testing.T) {
 	}
 }
 
-// Money of a payment that is not known may come before the console tells of it without a transaction.
+// Money of an unknown payment may arrive before a console refund that names the payment and no transaction.
 func TestTheConsoleNamesNoTransactionOfAnUnknownPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -229,8 +231,8 @@ func TestTheConsoleNamesNoTransactionOfAnUnknownPayment(t *testing.T) {
 	m.verify()
 }
 
-// The gateway may know the number of a refund before it is asked for, as after a restore of the database. It would not
-// give money back twice under one number, so the number is refused.
+// The gateway may know the number of a refund before RefundPayment uses it, such as after a restore of the database.
+// The gateway would not give money back twice under one number, so the number is refused.
 func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"", "re_1"} {
@@ -252,7 +254,7 @@ func refundID(id string) func(*payment.Received) {
 	return func(s *payment.Received) { s.GatewayRefundID = id }
 }
 
-// One refund, told of by our number alone, and by the gateway's id too, counts once.
+// Notices report one refund by our number, by the gateway's id, or by both: it counts once.
 func TestARefundToldOfByNumberAndByIDCountsOnce(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -268,7 +270,8 @@ func TestARefundToldOfByNumberAndByIDCountsOnce(t *testing.T) {
 	m.verify()
 }
 
-// A notice of a pending payment may name an attempt, and not the transaction that pays.
+// The notice of a pending payment may name an attempt instead of the transaction that pays. A console refund counts for
+// the latter.
 func TestTheConsoleDoesNotCountForAnAttempt(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -281,7 +284,7 @@ func TestTheConsoleDoesNotCountForAnAttempt(t *testing.T) {
 	m.verify()
 }
 
-// The gateway may know the number of a refund, and tell of it in the batch that asks for it.
+// The gateway reports a refund as succeeded in the batch that requests it.
 func TestARefundMeetsItsSuccessInOneBatch(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -293,7 +296,7 @@ func TestARefundMeetsItsSuccessInOneBatch(t *testing.T) {
 	m.verify()
 }
 
-// Two servers are asked for the same refund at the same time: both answer with it.
+// Two servers get requests for the same refund at the same time: all return that one refund.
 func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -316,8 +319,8 @@ func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
 	}
 }
 
-// A console may tell of a transaction under the number of another payment while its money comes on another server.
-// Whichever is first, it is not given back again.
+// A console refund names a transaction and the number of another payment, while another server records the
+// transaction's money. Whichever commits first, that amount cannot be given back again.
 func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -343,7 +346,7 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 	m.verify()
 }
 
-// A refund of the console that is told of by one name, and then by both, is known by either.
+// A console refund is reported under one of its names, and then under both: from then on, either name finds it.
 func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 	t.Parallel()
 	by := func(id, number, gatewayID string) payment.Received {
@@ -362,7 +365,7 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 	}
 }
 
-// What is first told of a refund of the console may not tell how much of the money is gone: what is told then counts.
+// The first notice of a console refund may have no amount or another currency: a later notice with the amount counts.
 func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*payment.Received){
@@ -389,7 +392,7 @@ func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
 	}
 }
 
-// Of a payment with many transactions the console gives back the one that paid.
+// A console refund without a transaction, of a payment with many, counts for the transaction that paid.
 func TestTheConsoleNamesNoneOfManyTransactions(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

@@ -15,12 +15,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// gaveBack says that console refund re_1 gave back an amount.
+// gaveBack returns a notice that console refund re_1 gave back an amount.
 func gaveBack(id, amount string, change ...func(*payment.Received)) payment.Received {
 	return console(id, amount, append([]func(*payment.Received){refundID("re_1")}, change...)...)
 }
 
-// cameBack says that console refund re_1 failed.
+// cameBack returns a notice that console refund re_1 failed.
 func cameBack(id string, change ...func(*payment.Received)) payment.Received {
 	return gaveBack(id, "4", append([]func(*payment.Received){kind(gateway.RefundFailed)}, change...)...)
 }
@@ -45,8 +45,8 @@ func writtenOff() flow.ResolveFlag {
 	return flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}
 }
 
-// A console refund that fails later gave nothing back: its flag is withdrawn, or, if a person has booked it, followed
-// by one for the money that came back.
+// A console refund that fails later gave nothing back: its open flag is withdrawn. If a person has resolved the flag,
+// another flag has the money that came back.
 func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -69,7 +69,8 @@ func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// After its money came back, a console refund may succeed all the same: the flag of that is withdrawn, or followed.
+// A console refund may succeed again after it has failed: the flag of the failure is withdrawn or, if it was resolved,
+// followed by a new flag.
 func TestAConsoleRefundTurnsAgain(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -82,31 +83,31 @@ func TestAConsoleRefundTurnsAgain(t *testing.T) {
 	m.verify()
 	m.says(cameBack("m4"), "flagged")
 	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
-	m.says(gaveBack("m5", "0", amountOf("0", "")), "flagged") // of as much as before
+	m.says(gaveBack("m5", "0", amountOf("0", "")), "flagged") // without an amount: as much as before
 	m.refuses(refund("r1", "7"), "6.00")
 	m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 withdrawn, refund_returned 400 write_off, unknown_refund 400; gw -10, user:3 10")
 	m.verify()
 }
 
-// Notices of a console refund count by the clock of the gateway.
+// Of several notices of a console refund, the latest by the gateway's clock counts.
 func TestNoticesOfAConsoleRefundCountByTheGatewaysTime(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	m.says(gaveBack("m1", "4", minute(5)), "flagged")
 	m.says(cameBack("m2", minute(20)), "applied")
-	m.says(gaveBack("m3", "4", minute(10)), "known") // late
+	m.says(gaveBack("m3", "4", minute(10)), "known") // older than m2
 	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn; gw -10, user:3 10")
-	answer := gaveBack("m4", "4", minute(10)) // asked, it says how it is now
+	answer := gaveBack("m4", "4", minute(10)) // an answer to a query reports the present state
 	answer.Callback = false
 	m.says(answer, "flagged")
 	m.says(cameBack("m5", minute(30)), "applied")
-	m.says(answer, "flagged existed") // the same answer again, after something else
+	m.says(answer, "flagged existed") // the same answer, after another notice
 	m.says(answer, "flagged existed")
 	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 withdrawn, unknown_refund 400; gw -10, user:3 10")
 	m.verify()
 }
 
-// The failure of a console refund may come before its success.
+// The notice of a console refund's failure may come before that of its success.
 func TestTheFailureOfAConsoleRefundComesFirst(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -119,7 +120,7 @@ func TestTheFailureOfAConsoleRefundComesFirst(t *testing.T) {
 	m.verify()
 }
 
-// The amount of a console refund may grow and shrink.
+// Later notices may increase and reduce the amount of a console refund.
 func TestAConsoleRefundOfAnotherAmountIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -136,7 +137,7 @@ func TestAConsoleRefundOfAnotherAmountIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// What was booked of a console refund in another currency has not been given back.
+// A console refund changes its currency: the amount that was flagged in the old currency was not given back.
 func TestAConsoleRefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -158,7 +159,7 @@ func TestAConsoleRefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// A console refund whose amount was not told first may fail, too.
+// A console refund whose first notice had no amount may fail.
 func TestAConsoleRefundWithoutAnAmountFails(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -170,7 +171,7 @@ func TestAConsoleRefundWithoutAnAmountFails(t *testing.T) {
 	m.verify()
 }
 
-// A console refund fails under any of its names.
+// The failure of a console refund may be reported under any of its names.
 func TestAConsoleRefundFailsUnderAllItsNames(t *testing.T) {
 	t.Parallel()
 	by := func(id string, k gateway.Kind, number, gatewayID string) payment.Received {
@@ -189,7 +190,7 @@ func TestAConsoleRefundFailsUnderAllItsNames(t *testing.T) {
 	}
 }
 
-// A later notice of a console refund may name another payment: its flag stays with the payment that was named first.
+// A later notice of a console refund may name another payment: its flag stays with the first one.
 func TestAConsoleRefundNamesAnotherPayment(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -204,7 +205,7 @@ func TestAConsoleRefundNamesAnotherPayment(t *testing.T) {
 	m.verify()
 }
 
-// Failures that name no refund, or another merchant, say nothing of a console refund.
+// Notices that name another refund, none, or another merchant do not change a console refund.
 func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -219,8 +220,8 @@ func TestFailuresOfOthersTurnNoConsoleRefund(t *testing.T) {
 	m.verify()
 }
 
-// Two servers that hear at the same time that a console refund turned, also of a payment that is not known, flag it
-// once.
+// Two servers receive notices of a console refund's failure at the same time, also of an unknown payment: it takes
+// effect once.
 func TestAConsoleRefundTurnsOnTwoServers(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -248,7 +249,7 @@ func TestAConsoleRefundTurnsOnTwoServers(t *testing.T) {
 	m.verify()
 }
 
-// A person decides on a flag while another server hears that there is nothing left to decide.
+// A person resolves a flag while another server receives the notice that withdraws it.
 func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -272,7 +273,7 @@ func TestAConsoleRefundTurnsWhileItsFlagIsResolved(t *testing.T) {
 	}
 }
 
-// In one batch, a refund sees what was said of console refunds before it, and what is said twice counts once.
+// In one batch, a refund sees the effect of earlier notices of console refunds, and repeated notices count once.
 func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -297,8 +298,8 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	m.verify()
 }
 
-// A console refund that names no transaction counts for all of its payment, also in the batch of a refund, and whatever
-// payment a later notice names.
+// A console refund without a transaction counts for all transactions of its payment, also in the batch of a refund,
+// even if a later notice names another payment.
 func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -321,7 +322,8 @@ func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T)
 	m.verify()
 }
 
-// Money in another currency for a refund of ours is flagged, once, also if the gateway's id of that is known.
+// A notice reports one of our refunds in another currency: the money is flagged once, also if the gateway's id of that
+// refund is known.
 func TestARefundOfAnotherCurrencyWithAKnownIDIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -337,7 +339,8 @@ func TestARefundOfAnotherCurrencyWithAKnownIDIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// The same money in other decimals, or in a currency that the ledger has got an asset for since, is no other money.
+// The same amount with other decimals is not flagged again, and neither is an amount whose currency has got an asset
+// since.
 func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -354,7 +357,7 @@ func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
 	m.verify()
 }
 
-// A notice may name a console refund by the gateway's id alone: its payment is found.
+// A notice may name a console refund by the gateway's id alone: the payment is found by that id.
 func TestThePaymentOfAConsoleRefundIsFoundByItsID(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
@@ -368,8 +371,8 @@ func TestThePaymentOfAConsoleRefundIsFoundByItsID(t *testing.T) {
 	}
 }
 
-// A refund on another server that has read what remains of a payment holds its instance. A notice about a console
-// refund of it waits for that, whatever payment the notice names.
+// RefundPayment on another server locks the payment's instance and reads the amount that remains. A notice of a console
+// refund of that payment waits for the lock, even if it names another payment.
 func TestAConsoleRefundWaitsForARefundOfItsPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// ownOrders gives the tenant its own version of the machine of orders.
+// ownOrders gives the tenant its own version of the order machine.
 func (m *till) ownOrders(from, to string, change func(*machine.Allowed)) {
 	m.Helper()
 	d := *machine.Shipped[machine.OrderMachine]
@@ -28,14 +28,14 @@ func (m *till) ownOrders(from, to string, change func(*machine.Allowed)) {
 	}
 }
 
-// conditions are what a tenant's own machine may ask of a move, and flows do not meet.
+// conditions are conditions of a tenant's own machine on a move, which flows do not meet.
 var conditions = map[string]func(*machine.Allowed){
 	"an input":          func(a *machine.Allowed) { a.Require = []string{"reason"} },
 	"a stay":            func(a *machine.Allowed) { a.StayMs = 3_600_000 },
 	"another principal": func(a *machine.Allowed) { a.Principals = []string{"boss"} },
 }
 
-// Money is given back also if the order does not move with it, by the tenant's own machine.
+// Refunds succeed even if the tenant's own machine does not let the order move with them.
 func TestAllIsRefundedThoughTheOrderStays(t *testing.T) {
 	t.Parallel()
 	for name, condition := range conditions {
@@ -56,7 +56,8 @@ func TestAllIsRefundedThoughTheOrderStays(t *testing.T) {
 	}
 }
 
-// An order whose machine asks for an input when it is paid cannot be paid through a gateway, which has none.
+// An order whose machine requires an input for the move to paid cannot be paid through a gateway, which gives no
+// inputs.
 func TestAnOrderThatIsPaidWithAnInputIsNotPayable(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -65,7 +66,7 @@ func TestAnOrderThatIsPaidWithAnInputIsNotPayable(t *testing.T) {
 	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1"}, "ORDER_NOT_PAYABLE")
 }
 
-// A gateway may say that a payment was paid and given back in full, and then that it was paid: the order is not.
+// A gateway may report a payment as paid and given back in full, and then as paid: the money does not pay the order.
 func TestAPaymentThatWasGivenBackPaysNoOrder(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -91,8 +92,8 @@ func TestAPaymentThatWasGivenBackPaysNoOrder(t *testing.T) {
 	}
 }
 
-// A failure gives a refund of ours no second name: a success that is told by the gateway's id alone counts, and a
-// failure by the id alone says nothing of money that came back while the refund is not decided.
+// The notice of a failure adds no alias to one of our refunds. A success under the gateway's id alone counts. A failure
+// under that id alone changes nothing while the refund is undecided.
 func TestFailuresNameNoRefund(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -107,7 +108,7 @@ func TestFailuresNameNoRefund(t *testing.T) {
 	m.verify()
 }
 
-// An answer of the gateway may be like an earlier one that changed nothing, or had no credential: it counts.
+// An answer of the gateway may equal an earlier one that changed nothing, or had no credential: it counts nevertheless.
 func TestAnswersLikeEarlierOnesCount(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -141,8 +142,7 @@ func TestAnswersLikeEarlierOnesCount(t *testing.T) {
 	m.verify()
 }
 
-// The same answer about a refund of money whose payment is unknown counts again, if the gateway has said something else
-// in between.
+// The same answer about a refund of an unknown payment's money counts again after another notice.
 func TestAnswersAboutRefundsOfUnknownMoneyCountAgain(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -160,7 +160,7 @@ func TestAnswersAboutRefundsOfUnknownMoneyCountAgain(t *testing.T) {
 	m.verify()
 }
 
-// Flagged money stands on suspense. A flag that is written off to suspense would take that of other flags.
+// Flagged money is on the suspense account. To write a flag off to that account would take the money of other flags.
 func TestNoFlagIsWrittenOffToSuspense(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -175,7 +175,7 @@ func TestNoFlagIsWrittenOffToSuspense(t *testing.T) {
 	m.verify()
 }
 
-// What was told first of a console refund, before its money came, may be in another currency, too.
+// The first notice of a console refund, which precedes the money, may be in another currency: a later notice counts.
 func TestAConsoleRefundThatIsToldRightLaterCountsBeforeItsMoney(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

@@ -175,7 +175,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 		if c.flag.Asset == "" {
 			return fault.InvalidField("resolution", "must be RESOLUTION_REFUND: the ledger has no asset for its currency")
 		}
-		return fault.InvalidField("account", "must be another account than the one on which the money stands")
+		return fault.InvalidField("account", "must be another account: the transfer would debit and credit this one")
 	}
 	if _, err := c.transfer.command.Apply(tx.Ledger()); err != nil {
 		return fault.Rename(err, func(string) string { return "account" })
@@ -204,7 +204,7 @@ func (c *ResolveFlag) giveBack(tx *Tx) error {
 // writeOff moves the money to an account.
 func (c *ResolveFlag) writeOff(tx *Tx) error {
 	if c.Target == c.gateway.Value.Suspense {
-		return fault.InvalidField("account", "must not be the suspense account: the money of flags stands there")
+		return fault.InvalidField("account", "must not be the suspense account: flagged money is on it")
 	}
 	return c.move(tx, c.Target)
 }
@@ -252,7 +252,7 @@ func (c *ResolveFlag) accept(tx *Tx) error {
 func (c *ResolveFlag) unacceptable(p *payment.Payment) string {
 	switch {
 	case c.flag.Amount.IsZero():
-		return "there is no money"
+		return "the amount of the flag is 0"
 	case c.flag.Account == p.Payee:
 		return "the payee of the order is the suspense account"
 	case c.money != nil && c.money.Exists && c.money.Value.Remaining().IsZero():

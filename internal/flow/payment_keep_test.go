@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// A notice about no payment is kept once.
+// A notice about no payment is stored once.
 func TestANoticeIsKeptOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -24,7 +24,7 @@ func TestANoticeIsKeptOnce(t *testing.T) {
 	m.verify()
 }
 
-// What a gateway says before PutGateway is called is kept, and its money flagged.
+// A gateway that PutGateway has not set may send notices: they are stored, and their money is flagged.
 func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

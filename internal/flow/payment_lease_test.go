@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
-// leasing leases the calls at gateways as a worker does that commits only when a batch waits for it.
+// leasing leases all calls in a transaction that commits only when a batch of during waits for it.
 func (m *till) leasing(during func()) {
 	m.Helper()
 	ctx := context.Background()
@@ -42,7 +42,7 @@ func (m *till) leasing(during func()) {
 	<-done
 }
 
-// A caller that makes the first call itself has its lease with the payment: no worker makes it too.
+// A caller that makes the first call itself gets the lease with the payment, so that no worker makes the call too.
 func TestACallerHasTheCallOfItsPayment(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -80,8 +80,8 @@ func TestACallerHasTheCallOfItsPayment(t *testing.T) {
 	}
 }
 
-// A worker leases a call at the moment in which a callback decides its payment: nothing is left to ask. And if its
-// order is cancelled then, the gateway is asked to close the payment.
+// A worker leases a call while a callback decides its payment: no call remains. If the order is cancelled meanwhile,
+// the next call closes the payment.
 func TestACallThatIsBeingLeasedEnds(t *testing.T) {
 	t.Parallel()
 	call := "select coalesce((select call from payment_calls), 'none')"

@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment/dispatch"
 )
 
-// payPlay is a random play of a tenant that is paid through two banks: from gw-g and gw-h to shop, or to sus.
+// payPlay is a random play of a tenant with two banks as gateways: money goes from gw-g and gw-h to shop, or to sus.
 type payPlay struct {
 	*rapid.T
 	market     *market
@@ -84,7 +84,7 @@ func (p *payPlay) begin() {
 // now runs a command that must succeed.
 func (p *payPlay) now(c flow.Command) (end string) {
 	p.Helper()
-	for range 2 { // what PutGateway names is not there yet
+	for range 2 { // the first PutGateway comes before its accounts: it is retried
 		out, err := p.market.engines[0].Do(context.Background(),
 			flow.Submission{Tenant: p.caller.Tenant, RequestID: "r", Rows: 12, Bytes: 400, Command: c})
 		if err == nil {
@@ -102,7 +102,7 @@ func (p *payPlay) text(sql string, args ...any) string {
 	return p.market.text(sql, append([]any{p.caller.Tenant}, args...)...)
 }
 
-// pick draws one of the values of a query, as long as there are some, or else any.
+// pick draws one of the values that a query returns or, sometimes and if it returns none, of another generator.
 func (p *payPlay) pick(r *rapid.T, what, sql string, other *rapid.Generator[string]) string {
 	p.Helper()
 	some := strings.Fields(p.text("select coalesce(string_agg(x::text, ' ' order by x), '') from (" + sql + ") y (x)"))
@@ -119,7 +119,7 @@ func (p *payPlay) create(r *rapid.T) {
 		PayType: rapid.SampledFrom([]string{"", "app"}).Draw(r, "type"), OutTradeNo: drawnNumbers.Draw(r, "number")})
 }
 
-// hear waits for a notice to be applied. The bank answers accordingly from now on.
+// hear queues a notice of a bank.
 func (p *payPlay) hear(bank string, s payment.Received) {
 	if s.ID == "" {
 		p.notices++
@@ -130,7 +130,7 @@ func (p *payPlay) hear(bank string, s payment.Received) {
 		NoticeParams: flow.NoticeParams{Gateway: bank, Received: s}})
 }
 
-// paid says that a transaction came: the same for ever, but perhaps under another id, or of another number.
+// paid queues the notice of a transaction. A repeat has the same content, but may have another id or payment number.
 func (p *payPlay) paid(r *rapid.T) {
 	name, transaction := drawnBanks.Draw(r, "bank"),
 		rapid.SampledFrom([]string{"t1", "t2", "t3", "t4"}).Draw(r, "transaction")
@@ -161,7 +161,7 @@ func (p *payPlay) paid(r *rapid.T) {
 	p.hear(name, s)
 }
 
-// say says how a payment stands that is not paid.
+// say queues the notice of an unpaid payment.
 func (p *payPlay) say(r *rapid.T) {
 	name, no := drawnBanks.Draw(r, "bank"), drawnNumbers.Draw(r, "number")
 	kind := rapid.SampledFrom([]gateway.Kind{gateway.Pending, gateway.Declined, gateway.Closed}).Draw(r, "kind")
@@ -177,7 +177,7 @@ func (p *payPlay) say(r *rapid.T) {
 	p.hear(name, payment.Received{Notice: n})
 }
 
-// back says how a refund ended, or that there was one in the console.
+// back queues the notice of a refund, or of a console refund.
 func (p *payPlay) back(r *rapid.T) {
 	no := p.pick(r, "refund", "select refund_no from payment_refunds where tenant_id = $1", drawnRefunds)
 	row := strings.Split(p.text(`select coalesce((select concat_ws('|', gateway, out_trade_no, transaction_id, currency,
@@ -185,7 +185,7 @@ func (p *payPlay) back(r *rapid.T) {
 		from payment_refunds where tenant_id = $1 and refund_no = $2), '')`, no), "|")
 	for _, c := range p.waiting {
 		if s, ok := c.(*flow.ApplyNotice); ok && s.RefundNo == no {
-			p.commit(true) // what it says last is applied last
+			p.commit(true) // the bank's latest notice is applied last
 			break
 		}
 	}
@@ -208,7 +208,7 @@ func (p *payPlay) back(r *rapid.T) {
 	b := p.banks[row[0]]
 	b.with(func() {
 		if last := b.refunds[no]; n.Kind != gateway.Refunded && n.Kind != gateway.RefundFailed && last.Kind != "" {
-			n = last // it does not say that it has not decided what it had decided
+			n = last // a decided refund is not pending again
 		} else if rapid.IntRange(0, 5).Draw(r, "odd") == 0 {
 			n.Amount = dec("1")
 		}
@@ -218,7 +218,7 @@ func (p *payPlay) back(r *rapid.T) {
 	p.hear(row[0], payment.Received{Notice: n, Asset: map[string]string{"CNY": "CNY"}[n.Currency]})
 }
 
-// refund asks for a refund of 4, or of all.
+// refund requests a refund of 4, or of all that remains.
 func (p *payPlay) refund(r *rapid.T) {
 	c := &flow.RefundPayment{Caller: p.caller, RefundKey: payment.RefundKey{RefundNo: drawnRefunds.Draw(r, "refund")},
 		OutTradeNo: p.pick(r, "number",
@@ -250,12 +250,12 @@ func (p *payPlay) end(r *rapid.T) {
 	case 0, 1:
 		return
 	case 2:
-		c.Cancel, c.Params = false, machine.MoveParams{To: "done", Cause: "x"} // of "twice" only
+		c.Cancel, c.Params = false, machine.MoveParams{To: "done", Cause: "x"} // only possible for "twice"
 	}
 	p.waiting = append(p.waiting, c)
 }
 
-// flag is the scheduler's run for a payment whose time is over.
+// flag queues FlagUnknown for a payment that is due for it, as the scheduler does.
 func (p *payPlay) flag(r *rapid.T) {
 	no := drawnNumbers.Draw(r, "number")
 	if p.text("select count(*)::text from payment_calls where tenant_id = $1 and number = $2 and call = 'flag' and next_call_at <= now()", no) == "1" {
@@ -303,7 +303,8 @@ func (p *payPlay) wait(minutes int) {
 }
 
 // TestPaymentsComeToRest runs random commands of callers, banks, persons and the scheduler, several in a batch or at
-// the same time on two engines, and lets time pass. Then the banks decide everything, and the books have to be right.
+// the same time on two engines, and lets time pass. Then the banks decide everything, and the ledger must agree with
+// them.
 func TestPaymentsComeToRest(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

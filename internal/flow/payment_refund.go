@@ -83,7 +83,7 @@ func (c *RefundPayment) Need(tx *Tx) {
 	c.creation.Caller, c.creation.CreateParams = c.Caller, machine.CreateParams{Machine: machine.RefundMachine,
 		Key: c.RefundNo, Owner: c.OutTradeNo}
 	c.creation.Need(tx.Machines())
-	tx.Ledger() // of the hold: Discover, which finds its account with the order, cannot open it
+	tx.Ledger() // for the hold: Discover finds its account with the order, and cannot open the domain any more
 	c.order, c.hold.command = nil, nil
 	if tx.loaded {
 		return

@@ -254,7 +254,7 @@ func TestAcceptedTransactionIsThatOfThePayment(t *testing.T) {
 	m.is("o refunding, p1 succeeded, r1 asked; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
 }
 
-// Only the resolution of its flag gives flagged money back: so the flag and the money cannot tell different stories.
+// Flagged money is given back only by resolving its flag, so that the flag and the money cannot disagree.
 func TestFlaggedMoneyIsGivenBackByItsFlag(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -467,7 +467,7 @@ func TestAFlagWhoseRefundFailsIsOpenAgain(t *testing.T) {
 	m.verify()
 }
 
-// A payer who paid very often: each transaction can be given back.
+// A payment may have many transactions: each can be given back.
 func TestEveryTransactionCanBeGivenBack(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -491,7 +491,8 @@ func TestEveryTransactionCanBeGivenBack(t *testing.T) {
 	m.verify()
 }
 
-// An order is refunded when everything has been given back: not while a part is not decided, and not if a part failed.
+// An order is refunded when its whole amount has been given back: not while one refund is undecided, nor if one has
+// failed.
 func TestAnOrderIsRefundedWhenEveryPartIs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -513,7 +514,7 @@ func TestAnOrderIsRefundedWhenEveryPartIs(t *testing.T) {
 	}
 }
 
-// The order that a caller has moved is the caller's.
+// A refund does not move an order that a caller has moved to refunding.
 func TestARefundLeavesAnOrderThatACallerMoved(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -526,7 +527,7 @@ func TestARefundLeavesAnOrderThatACallerMoved(t *testing.T) {
 	m.is("o refunding, p1 succeeded, r1 succeeded")
 }
 
-// A refund that fails after it had succeeded is flagged once, and its money can be moved to the buyer.
+// A refund that fails after it has succeeded is flagged once, and its money can be written off to an account.
 func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -544,7 +545,7 @@ func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// A notice of a refund that no call asked for, and that does not say how that ended, asks for a question.
+// The notice of a console refund that does not say how the refund ended needs a query.
 func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -564,7 +565,7 @@ func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
 	}
 }
 
-// Each flag needs a refund of its own: the number of another one does not resolve it.
+// Each flag needs a refund of its own: the number of an existing refund does not resolve it.
 func TestARefundResolvesOneFlag(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -582,7 +583,7 @@ func TestARefundResolvesOneFlag(t *testing.T) {
 		"gw -30, sus 20 held 10, user:3 10 held 1")
 }
 
-// A refund that succeeds after the gateway had refused it has no hold any more: it is flagged, once.
+// A refund that succeeds after it has failed has no hold any more: it is flagged once.
 func TestARefundThatSucceedsAfterItsFailureIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -616,7 +617,7 @@ func TestAnAcceptedTransactionOfManyCanBeGivenBack(t *testing.T) {
 	}
 }
 
-// The payment that paid an order is found, also if a later attempt was made meanwhile.
+// The payment that paid an order is found even if another payment was created after it.
 func TestAnAcceptedEarlierAttemptHasPaidTheOrder(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -630,7 +631,7 @@ func TestAnAcceptedEarlierAttemptHasPaidTheOrder(t *testing.T) {
 	m.is("o paid, p1 succeeded, p2 late; wrong_amount 900 sus accept, second_transaction 1000 sus; gw -19, sus 10, user:3 9")
 }
 
-// A refund of which a gateway without numbers of its own tells twice is flagged once.
+// A gateway without refund ids of its own reports a console refund twice: it is flagged once.
 func TestAnUnknownRefundWithoutANumberIsFlaggedOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -642,8 +643,7 @@ func TestAnUnknownRefundWithoutANumberIsFlaggedOnce(t *testing.T) {
 	m.is("o paid, p1 succeeded; unknown_refund 400; gw -10, user:3 10")
 }
 
-// A payment that the gateway closed, or refused to create, and that is paid all the same, pays an order that waits for
-// it.
+// Money may arrive for a payment that its gateway has closed: it pays the order if the order still awaits payment.
 func TestTheMoneyOfAClosedPaymentPaysAnOrderThatWaits(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -659,7 +659,7 @@ func TestTheMoneyOfAClosedPaymentPaysAnOrderThatWaits(t *testing.T) {
 	m.verify()
 }
 
-// An order whose money is on its way back cannot be paid again.
+// An order that is being refunded in full cannot be paid again.
 func TestARefundingOrderCannotBePaid(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -674,7 +674,7 @@ func TestARefundingOrderCannotBePaid(t *testing.T) {
 	m.verify()
 }
 
-// The refund of flagged money leaves the order as it is.
+// A refund of flagged money does not move the order.
 func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -689,7 +689,7 @@ func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
 	m.verify()
 }
 
-// A wrong amount for a closed payment can be accepted while its order waits.
+// A wrong amount for a closed payment can be accepted while its order awaits payment.
 func TestAWrongAmountOfAClosedPaymentCanBeAccepted(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -703,7 +703,7 @@ func TestAWrongAmountOfAClosedPaymentCanBeAccepted(t *testing.T) {
 	m.verify()
 }
 
-// A refund whose hold a console has captured fails all the same.
+// A refund fails even if a caller has captured its hold.
 func TestARefundWhoseHoldIsGoneFails(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -719,7 +719,7 @@ func TestARefundWhoseHoldIsGoneFails(t *testing.T) {
 	m.verify()
 }
 
-// Every flag can be resolved, though there is nothing that the ledger could move.
+// A flag can be resolved even if the ledger has no money to move for it.
 func TestFlagsWithoutMoneyToMoveAreResolved(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -736,7 +736,7 @@ func TestFlagsWithoutMoneyToMoveAreResolved(t *testing.T) {
 		m.gets(m.resolve(n+1, off), "unknown_refund write_off")
 	}
 	m.says(notice("n3", amountOf("3", "XYZ"), of("p1", "t3")), "flagged")
-	m.gets(m.resolve(4, off), "FIELD_INVALID") // it can be given back
+	m.gets(m.resolve(4, off), "FIELD_INVALID") // a refund can give it back
 	m.says(notice("n4", amountOf("0.0000000000001", "CNY"), of("p1", "t4")), "flagged")
 	m.gets(m.resolve(5, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r4"}), "second_transaction refund")
 	m.verify()

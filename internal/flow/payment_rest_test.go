@@ -19,7 +19,7 @@ import (
 const callsOfPlay = `select coalesce(string_agg(concat_ws(' ', gateway, subject, number, call), ',' order by subject, number), '')
 	from payment_calls where tenant_id = $1 and call <> 'flag'`
 
-// calls makes calls at the banks, also such that are not due: only the nth, or all if it is negative.
+// calls makes calls to the banks, due or not: only the nth, or all if only is negative.
 func (p *payPlay) calls(only int) {
 	for i, c := range strings.Split(p.text(callsOfPlay), ",") {
 		f := strings.Fields(c)
@@ -32,7 +32,7 @@ func (p *payPlay) calls(only int) {
 	}
 }
 
-// rest lets the banks decide everything, and days pass, until no call is due any more.
+// rest lets the banks decide everything, and lets days pass until no call is due.
 func (p *payPlay) rest() {
 	for _, b := range p.banks {
 		b.with(func() { b.decides = true })
@@ -62,7 +62,7 @@ func (p *payPlay) fail(format string, args ...any) {
 	p.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(p.log, "\n"))
 }
 
-// restRules are queries of what must not be at rest. Each has the tenant as $1.
+// restRules are queries that must return no row when all calls have ended. Each has the tenant as $1.
 var restRules = map[string]string{
 	"an order is paid twice": `select p.order_no from payment_payments p join machine_instances i using (tenant_id)
 		where tenant_id = $1 and i.machine = 'payment' and i.key = p.out_trade_no and i.state = 'succeeded' group by 1 having count(*) > 1`,
@@ -77,7 +77,7 @@ var restRules = map[string]string{
 	"a payment is open": `select key || ' ' || state from machine_instances where tenant_id = $1 and (machine = 'payment'
 		and state in ('created', 'submitted', 'declined', 'unexpected') or machine = 'refund' and state in ('asked', 'submitted', 'abnormal'))`,
 	"an order is refunding": `select key from machine_instances where tenant_id = $1 and machine = 'order' and state = 'refunding'`,
-	// Whatever is not certain to have counted when a refund was asked for is left out.
+	// Refunds and flags of which it is not certain that they counted before the refund was requested are left out.
 	"a refund is more than what remained": `select r.refund_no || ' ' || r.amount || ' of ' || x.amount - q.amount - f.amount
 		from payment_refunds r join payment_transactions x using (tenant_id, gateway, transaction_id)
 		cross join lateral (select coalesce(sum(y.amount), 0) as amount from payment_refunds y
@@ -104,7 +104,7 @@ var restRules = map[string]string{
 		) s where a.tenant_id = $1 and a.code = 'sus' and (a.balance <> s.stands or a.held <> 0)`,
 }
 
-// compare compares the books with what the banks have said.
+// compare compares the database with the notices of the banks.
 func (p *payPlay) compare() {
 	p.Helper()
 	for what, sql := range restRules {
@@ -144,7 +144,7 @@ var paymentChecks = sync.OnceValue(func() fs.FS {
 	return some
 })
 
-// compareRefunds compares each refund with what its bank said last.
+// compareRefunds compares each refund with its bank's latest notice.
 func (p *payPlay) compareRefunds() {
 	p.Helper()
 	for _, row := range strings.Split(p.text(`select coalesce(string_agg(format('%s %s %s', gateway, refund_no, given > 0), ','), '')

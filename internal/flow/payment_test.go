@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// till is a market that is paid through the gateway "g": from the account gw to user:3, or to the suspense account sus.
+// till is a market with the gateway "g", which pays user:3, or the suspense account sus, from its clearing account gw.
 type till struct{ *market }
 
 func newTill(t testing.TB) *till {
@@ -49,7 +49,7 @@ func (m *till) payableOrder(no string, change ...func(*flow.CreateOrder)) {
 	m.wants(c, no+" awaiting_payment")
 }
 
-// outside is paid by the gateway alone.
+// outside makes the gateway pay the whole amount.
 func outside(c *flow.CreateOrder) { c.Balance = nil }
 
 func (m *till) create(orderNo, number string) string {
@@ -57,7 +57,7 @@ func (m *till) create(orderNo, number string) string {
 	return m.pay(0, &flow.CreatePayment{Caller: caller, OrderNo: orderNo, Gateway: "g", OutTradeNo: number})
 }
 
-// pay runs a command on an engine, and describes its end.
+// pay runs a command on an engine, and describes its outcome.
 func (m *till) pay(engine int, c flow.Command) string {
 	return describePay(m.engines[engine].Do(context.Background(),
 		flow.Submission{Tenant: 1, RequestID: "r", Rows: 8, Bytes: 400, Command: c}))
@@ -86,7 +86,7 @@ func describePay(out commit.Outcome, err error) string {
 	return fmt.Sprint(out.Answer, existed)
 }
 
-// notice says something of payment p1: by default that it is paid, with 6 CNY.
+// notice returns a notice about payment p1: by default that it is paid, with 6 CNY.
 func notice(id string, change ...func(*payment.Received)) payment.Received {
 	s := payment.Received{Notice: gateway.Notice{ID: id, Kind: gateway.Paid, OutTradeNo: "p1", TransactionID: "t1",
 		Amount: dec("6"), Currency: "CNY"}, Asset: "CNY", Callback: true, Body: []byte("{}")}
@@ -411,7 +411,7 @@ func TestAPersonResolvesFlags(t *testing.T) {
 		"second_transaction 1000 sus write_off; gw -19, loss 10, user:3 9")
 }
 
-// Callbacks, their repeats, and an answer to a question, at the same time at two servers.
+// Callbacks, their repeats, and the answer to a query arrive at the same time at two servers.
 func TestManyNoticesAtOncePayOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -506,7 +506,7 @@ func TestADeclineOpensTheSubmitTokenAgain(t *testing.T) {
 	}
 }
 
-// The order ends while its payment is on the way to the gateway.
+// The order ends before the gateway knows its payment: the gateway has to close the payment.
 func TestAPaymentThatTheGatewayLearnsOfTooLateIsClosedThere(t *testing.T) {
 	t.Parallel()
 	call := "select coalesce((select call || ' ' || (next_call_at <= now()) from payment_calls), 'none')"
@@ -532,11 +532,11 @@ func TestAPaymentThatTheGatewayLearnsOfTooLateIsClosedThere(t *testing.T) {
 	}
 }
 
-// All rows of a payment are found before the batch locks any: the order by the number of the payment.
+// Need names the order by the number of the payment, so all rows are known before the batch locks any.
 func TestACallbackCommitsInOneAttempt(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	for i := range 3 { // the first one makes the process know the gateway
+	for i := range 3 { // after the first one, the server knows the gateway
 		no := fmt.Sprint("o", i)
 		m.payableOrder(no, outside)
 		m.create(no, "q"+no)
@@ -548,7 +548,7 @@ func TestACallbackCommitsInOneAttempt(t *testing.T) {
 	}
 }
 
-// storedTexts reads messages that a test keeps for later: recipients, separated by spaces.
+// storedTexts decodes stored messages: recipients, separated by spaces.
 func storedTexts(c commit.Caller, stored []byte) (list []notify.SendCommand, err error) {
 	for i, to := range strings.Fields(string(stored)) {
 		list = append(list, notify.SendCommand{Caller: c,
@@ -588,7 +588,7 @@ func (m *till) fault(c flow.Command) *fault.Fault {
 	return fault.Of(err)
 }
 
-// A time that no response could have is not kept.
+// The time of a notice is not stored if it is outside the range of a Timestamp.
 func TestTimesOfNoticesAreInTheRangeOfResponses(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/payment"
 )
 
-// refunding has order o, paid with 10 by p1, and its refund r1, which a gateway has not decided.
+// refunding returns a till with order o, which p1 has paid with 10, and with refund r1, which the gateway has not
+// decided.
 func refunding(t *testing.T, amount string) *till {
 	t.Helper()
 	m := newTill(t)
@@ -24,7 +25,7 @@ func refunding(t *testing.T, amount string) *till {
 	return m
 }
 
-// A refund of which the gateway gave back another amount ends all the same, and a flag has the difference.
+// A refund of which the gateway gave back another amount ends, and a flag has the difference.
 func TestARefundOfAnotherAmountEnds(t *testing.T) {
 	t.Parallel()
 	for given, c := range map[string]struct{ flag, after string }{
@@ -39,7 +40,7 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 			}
 			m.says(back("m1", given), "flagged")
 			m.says(back("m2", given), "known")
-			// it does not say how much
+			// without an amount
 			m.says(notice("m3", amountOf("0", "CNY"), ofRefund("r1", gateway.Refunded)), "known")
 			m.calls("none")
 			ended := "o refunded, p1 succeeded, r1 succeeded; " + c.flag + " 200"
@@ -52,8 +53,8 @@ func TestARefundOfAnotherAmountEnds(t *testing.T) {
 	}
 }
 
-// What the gateway says last of a refund counts. An open flag is withdrawn if the refund is again as it was before, and
-// one that a person has resolved is followed by the contrary.
+// The latest notice of a refund counts. If the refund returns to its earlier outcome, an open flag is withdrawn, and a
+// flag that a person has resolved is followed by an opposite one.
 func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 	t.Parallel()
 	for _, first := range []gateway.Kind{gateway.Refunded, gateway.RefundFailed} {
@@ -70,7 +71,7 @@ func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 			n := 0
 			says := func(turn int, want string) {
 				t.Helper()
-				for _, want := range []string{want, "known"} { // each under two ids
+				for _, want := range []string{want, "known"} { // each under two notice ids
 					n++
 					m.says(notice(fmt.Sprint("m", n), amountOf("4", "CNY"), ofRefund("r1", kinds[turn%2])), want)
 				}
@@ -100,7 +101,7 @@ func TestARefundThatTurnsTwiceLeavesTheRightFlag(t *testing.T) {
 	}
 }
 
-// Two turns in one batch are two turns.
+// A refund that changes its outcome twice in one batch has both changes recorded.
 func TestARefundTurnsTwiceInABatch(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -116,7 +117,7 @@ func TestARefundTurnsTwiceInABatch(t *testing.T) {
 	m.verify()
 }
 
-// The hold of a refund that is not decided may be released by hand: the books say what they must all the same.
+// A caller may release the hold of an undecided refund: if the refund succeeds, it is flagged.
 func TestTheHoldOfARefundIsReleasedByHand(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -126,8 +127,8 @@ func TestTheHoldOfARefundIsReleasedByHand(t *testing.T) {
 	m.verify()
 }
 
-// A refund of which the gateway gave back another amount, and that it takes back later, has one open flag: of all that
-// the ledger has given back for it.
+// The gateway gave back another amount than requested, and later reports the refund as failed: one flag is open, with
+// the whole amount that the ledger has given back.
 func TestARefundOfAnotherAmountIsReturned(t *testing.T) {
 	t.Parallel()
 	for given, flag := range map[string]string{"3": "refund_returned 100", "5": "unknown_refund 100"} {
@@ -147,7 +148,7 @@ func TestARefundOfAnotherAmountIsReturned(t *testing.T) {
 	}
 }
 
-// A person may have resolved the difference before: the whole amount has come back then.
+// The same, but a person has resolved the flag of the difference: the new flag has the whole amount of the gateway.
 func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -162,8 +163,8 @@ func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
 	m.verify()
 }
 
-// A refund whose hold was gone when it succeeded has moved no money: nothing comes back when it fails. A flag of
-// nothing tells that the payer has not got it.
+// A refund without a hold moved no money when it succeeded, so none comes back when it fails. A flag of amount 0 says
+// that the payer has not got the money.
 func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -181,8 +182,8 @@ func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	m.verify()
 }
 
-// A notice may name another merchant, and the gateway tell of the same refund with ours, or of its failure: it counts
-// once, whatever a person has decided in between.
+// A notice reports a refund with another merchant, and a later one with ours, or its failure: the refund counts once,
+// even if a person has resolved the flag in between.
 func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 	t.Parallel()
 	foreign := func(s *payment.Received) { s.Foreign = "seller" }
@@ -221,14 +222,14 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 	}
 }
 
-// A refund of which the gateway gave back another currency is not what was asked for.
+// A notice of a refund in another currency does not end the refund: its money is flagged.
 func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
 	m.says(notice("m1", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.says(notice("m2", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "known")
 	m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
-	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for refund r1, which asked for CNY USD" {
+	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for refund r1, which requested CNY USD" {
 		t.Error(got)
 	}
 	m.verify()
@@ -237,7 +238,7 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// A gateway may say later that it gave back another amount.
+// Later notices may change the amount that a refund gave back.
 func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -260,7 +261,7 @@ func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
 	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn, refund_returned 100 write_off, unknown_refund 100; gw -7, loss 1, user:3 6")
 }
 
-// Notices come in any order: that counts which the gateway said last by its own clock.
+// Notices arrive in any order: the latest by the gateway's clock counts.
 func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 	t.Parallel()
 	begin := time.Now().Add(-time.Hour)
@@ -312,7 +313,7 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 	}
 }
 
-// A gateway whose clock is a little ahead tells in the order of its clock all the same.
+// If the clock of a gateway is a little ahead, its notices still count in the order of their times.
 func TestAClockThatIsAheadOrdersItsNotices(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -328,7 +329,7 @@ func TestAClockThatIsAheadOrdersItsNotices(t *testing.T) {
 	m.verify()
 }
 
-// What is said of another merchant does not make old what is said of ours.
+// A notice that names another merchant does not advance the notice time of our refund.
 func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 	t.Parallel()
 	begin := time.Now().Add(-time.Hour)
@@ -352,8 +353,7 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 	}
 }
 
-// A notice that says neither how a refund ended nor of what amount it is makes the server ask, also if the refund was
-// recordOutcome before.
+// A pending notice without an amount needs a query if the refund is a console refund, or has ended already.
 func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	apply := func(m *till, s payment.Received) flow.NoticeResult {
@@ -368,29 +368,30 @@ func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
 	m := refunding(t, "4")
 	asks := notice("m1", amountOf("0", ""), ofRefund("r1", gateway.RefundPending))
 	if apply(m, asks).NeedsQuery {
-		t.Error("the poller asks about a refund that is not decided")
+		t.Error("a query beside the poller's, about a refund that is not decided")
 	}
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
 	for range 2 { // also when the notice comes again
 		if asks.ID = "m3"; !apply(m, asks).NeedsQuery {
-			t.Error("nobody asks about a refund that failed before")
+			t.Error("no query about a refund that failed before")
 		}
 	}
 	pending := notice("m4", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending))
 	if apply(m, pending).NeedsQuery {
-		t.Error("a notice of the time before is asked about")
+		t.Error("a query after a notice with an amount")
 	}
-	// Of a payment that is not there yet: its money would count as not given back.
+	// The payment does not exist yet: without a query, its money would count as not given back.
 	if !apply(m, notice("m5", amountOf("0", ""), of("p9", "t9"), ofRefund("hand", gateway.RefundPending))).NeedsQuery {
-		t.Error("nobody asks about a refund of an unknown payment")
+		t.Error("no query about a refund of an unknown payment")
 	}
 	if apply(m, notice("m6", amountOf("4", "CNY"), of("p9", "t9"),
 		ofRefund("hand2", gateway.RefundPending))).NeedsQuery {
-		t.Error("a pending refund of an unknown payment is asked about")
+		t.Error("a query about a pending refund of an unknown payment")
 	}
 }
 
-// The gateway knows a number already, as after a restore, and tells of it while another server asks for the refund.
+// The gateway knows a refund number already, such as after a restore of the database. Its notice arrives while another
+// server requests a refund with that number.
 func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -423,7 +424,7 @@ func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
 	m.verify()
 }
 
-// No amount that a gateway tells breaks a read.
+// No amount in a notice makes a read fail.
 func TestSumsOfRefundsBeyond38DigitsBreakNoRead(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
@@ -442,7 +443,7 @@ func TestSumsOfRefundsBeyond38DigitsBreakNoRead(t *testing.T) {
 	m.verify()
 }
 
-// The refund of a flag may be told of in the name of another merchant only if the money came so.
+// The notice of a flag's refund may name another merchant only if the notice of the money named another merchant too.
 func TestANoticeOfAnotherMerchantAboutTheRefundOfAFlag(t *testing.T) {
 	t.Parallel()
 	another := func(s *payment.Received) { s.Foreign = "merchant m2" }

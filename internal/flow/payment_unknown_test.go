@@ -14,7 +14,7 @@ func flagUnknown(number string) flow.Command {
 	return &flow.FlagUnknown{Caller: caller, Key: payment.Key{Tenant: 1, OutTradeNo: number}}
 }
 
-// Money of an unknown payment that is told of while the scheduler flags other money of it is flagged too.
+// Money of an unknown payment is reported in the batch that flags other money of the payment: it is flagged too.
 func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -35,7 +35,8 @@ func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// All money that was told of before the payment was created is taken, even if the server dies after the first.
+// All money that was reported before its payment was created is posted or flagged, even if only the first notice is
+// repeated.
 func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, end := range []struct{ name, with, calls string }{
@@ -62,7 +63,7 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 		}
 		m.verify()
 		if end.with == "c1" {
-			m.says(said, "applied existed") // the gateway says it again
+			m.says(said, "applied existed") // the gateway repeats the notice
 			m.verify()
 		}
 		m.gets(flagUnknown("p1"), "true")
@@ -82,7 +83,7 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 	}
 }
 
-// However often an unknown payment is paid, all its money is flagged when its time is over.
+// An unknown payment may have any number of transactions: all are flagged when the time to create it is over.
 func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -103,7 +104,8 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// A gateway that tells again of money of an unknown payment, when its time is over, finds it in suspense.
+// The notice of an unknown payment's money is repeated after the time to create the payment is over: the money is
+// flagged once.
 func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -121,7 +123,7 @@ func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
 	m.is("px late; unknown_number 600 sus, unknown_number 600 sus; gw -12, sus 12")
 }
 
-// A transaction that a gateway tells of under two unknown numbers is flagged once, and both payments end.
+// A transaction that is reported under two unknown numbers is flagged once, and both payments end.
 func TestATransactionOfTwoUnknownPaymentsIsFlaggedOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)

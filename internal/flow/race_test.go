@@ -388,7 +388,7 @@ func TestCrossingTransfersNeverDeadlock(t *testing.T) {
 		a.must(transfer(fmt.Sprint("fund", i), "world", user(i), "100"))
 	}
 	ends := a.together(600, func(i int) commit.Command[*ledger.Tx] {
-		c := transfer(fmt.Sprint("t", i%500), user(i), user(i+1+rand.IntN(6)), "0.01") // some names come twice
+		c := transfer(fmt.Sprint("t", i%500), user(i), user(i+1+rand.IntN(6)), "0.01") // some numbers are used twice
 		for range rand.IntN(3) {
 			from := rand.IntN(8)
 			c.Postings = append(c.Postings,

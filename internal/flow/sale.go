@@ -68,7 +68,7 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.row.Exists && (c.Order == nil) != (c.row.Value.Order == nil) {
-		return nil, fault.InvalidField("sale.sale", "must give what it gave before, orders or coupons: create a sale with another name")
+		return nil, fault.InvalidField("sale.sale", "must not change from orders to coupons, or back: create a sale with another name")
 	}
 	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
 	if c.row.Exists {
@@ -208,8 +208,8 @@ func (c *Grab) needCoupon(tx *Tx) {
 	c.deduct.Need(tx.Stock())
 }
 
-// Apply gives the unit, or says why not. Returns faults SALE_NOT_FOUND, ITEM_NOT_FOUND, FIELD_INVALID, and those
-// of the order.
+// Apply gives the unit, or returns an outcome other than Won. Returns faults SALE_NOT_FOUND, ITEM_NOT_FOUND,
+// FIELD_INVALID, and those of the order.
 func (c *Grab) Apply(tx *Tx) (any, error) {
 	s, err := sale.MustExist(c.row)
 	if err != nil {
@@ -236,7 +236,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if tx.Sales().LearnEmpty(c.row.Key, empty); empty {
 		return Grabbed{Outcome: sale.SoldOut}, nil
 	}
-	if !c.mayWin { // a unit has come back
+	if !c.mayWin { // an order has freed a unit since
 		c.mayWin = true
 		return nil, commit.ErrMoreRows
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// fairOrders is the model of a history of calls on sales, orders and coupons: fair, one call after the other.
+// fairOrders is the sequential model of a history of calls on sales, orders and coupons.
 var fairOrders = porcupine.Model{
 	Init: func() any {
 		return &fair{items: map[string]shelf{"tea": {}, "milk": {}}, sales: map[string]terms{},
@@ -75,7 +75,7 @@ func (h *fairHistory) record(call int64, client int, together []fairCommand, res
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, c := range together {
-		got := "ok" // of the clock
+		got := "ok" // of passTime
 		if results != nil {
 			got = ordered(results[i])
 			if g, ok := results[i].Outcome.Answer.(flow.Grabbed); ok && g.Outcome == sale.Won {
@@ -92,7 +92,7 @@ func (h *fairHistory) record(call int64, client int, together []fairCommand, res
 	}
 }
 
-// one returns one of those, or a name that there is not.
+// one returns a random name of a list, or "none".
 func one(of []string) string {
 	of = slices.DeleteFunc(slices.Clone(of), func(s string) bool { return s == "" })
 	if len(of) == 0 {
@@ -101,7 +101,7 @@ func one(of []string) string {
 	return of[rand.IntN(len(of))]
 }
 
-// next returns what a caller does next: one call, or the grabs of a GrabMany.
+// next returns a caller's next call, or the grabs of a GrabMany.
 func (h *fairHistory) next() []fairCommand {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,9 +169,8 @@ func (h *fairHistory) passTime(t *testing.T, from int, stop <-chan struct{}) (mi
 	}
 }
 
-// Callers on two servers grab from sales with hours, several units a buyer, orders that expire, and coupons; they pay,
-// cancel, create orders, claim and use coupons, while time passes. There is one order of all calls that explains every
-// answer.
+// Callers on two servers grab from sales with hours, several units a buyer, orders that expire, and coupons. They pay,
+// cancel, create orders, claim and use coupons, while time passes. One sequence of all calls explains every answer.
 func TestEveryAnswerOfASaleFitsOneOrderOfAllCalls(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -207,7 +206,7 @@ func TestEveryAnswerOfASaleFitsOneOrderOfAllCalls(t *testing.T) {
 			explained++
 		}
 	}
-	if explained < 6 { // few histories take too long to check
+	if explained < 6 { // a few histories take too long to check
 		t.Errorf("only %d histories were checked", explained)
 	}
 	for _, outcome := range []string{"won", "already", "sold out", "over", "STATE_TAKEN", "COUPON_TAKEN",
@@ -218,7 +217,7 @@ func TestEveryAnswerOfASaleFitsOneOrderOfAllCalls(t *testing.T) {
 	}
 }
 
-// open stocks the items, and puts up the sales.
+// open stocks the items, and creates the sales.
 func (h *fairHistory) open() {
 	all := together{flow.Ledger(&ledger.CreateAssetsCommand{Caller: h.play.caller,
 		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}

@@ -27,18 +27,18 @@ type fair struct {
 	items     map[string]shelf
 	sales     map[string]terms
 	orders    map[string]fairOrder
-	units     map[string]string // the order that has a unit of a buyer
-	had       map[string]bool   // such units that an order had once
+	units     map[string]string // order_no by unit of a buyer
+	had       map[string]bool   // units of buyers that an order has or had
 	coupons   map[string]fairCoupon
-	campaigns map[string]string // the coupon that an owner has of a campaign
+	campaigns map[string]string // code by campaign and owner
 }
 
 type shelf struct{ available, reserved, sold int }
 
-// never is a time that does not come.
+// never is after all times.
 const never = 1 << 40
 
-// terms are those of a sale. They are comparable.
+// terms is the content of a sale. It is comparable.
 type terms struct {
 	item, campaign  string // campaign: empty for a sale of orders
 	asset, amount   string
@@ -77,7 +77,7 @@ func (f *fair) clone() *fair {
 	return &c
 }
 
-// pass lets the time of everything end that is due.
+// pass ends everything whose time is over.
 func (f *fair) pass() {
 	for no, o := range f.orders {
 		if o.until <= f.now {
@@ -356,7 +356,7 @@ func (f *fair) rows() (rows []string) {
 	return rows
 }
 
-// fairCommand is a command with the model's end, and the units whose orders it may look up.
+// fairCommand is a command with its outcome in the model, and the units whose orders it may look up.
 type fairCommand struct {
 	command flow.Command
 	end     func(*fair) string
@@ -364,8 +364,8 @@ type fairCommand struct {
 	got     string
 }
 
-// replay returns the model after commands that ended like this, or nil if it ends them in another way. A command with a
-// grab of a unit that an order had before runs in its place, or, after it has found that order, in a later batch.
+// replay returns the model after commands, or nil if their outcomes in the model differ. A grab of a unit that an order
+// had before may run in its place, or, after the look-up of that order, in a later batch.
 func (f *fair) replay(todo, later []fairCommand, batches int, sales string) *fair {
 	if len(todo) == 0 {
 		if len(later) == 0 || batches == 0 {
@@ -388,7 +388,8 @@ func (f *fair) replay(todo, later []fairCommand, batches int, sales string) *fai
 	return nil
 }
 
-// hasSales reports whether the sales are those of the rows: commands that change a sale may end alike in either order.
+// hasSales reports whether the model has the sales of the rows: changes of one sale may have the same outcomes in
+// either order.
 func (f *fair) hasSales(rows string) bool {
 	own := slices.DeleteFunc(f.rows(), func(line string) bool { return !strings.HasPrefix(line, "sale ") })
 	return strings.Join(own, "\n") == rows
@@ -402,7 +403,7 @@ type fairPlay struct {
 	fair    *fair
 	base    time.Time // the minute 0
 	made    int
-	errands map[string]errand  // the last one of each order
+	errands map[string]errand  // the last one of each order_no
 	puts    map[string]terms   // the last ones of each sale
 	issues  map[string]fairBag // the last one with each first code
 	waiting []fairCommand
@@ -649,7 +650,7 @@ func (p *fairPlay) several(r *rapid.T) (c fairCommand) {
 	return c
 }
 
-// commit runs the waiting commands in one batch, and compares their ends.
+// commit runs the waiting commands in one batch, and compares their outcomes.
 func (p *fairPlay) commit() {
 	p.Helper()
 	works := make([]flow.Submission, len(p.waiting))

@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// putSale puts up units of an item of the same name.
+// putSale creates or changes a sale of an item of the same name, with units in stock.
 func (m *market) putSale(name string, units int64, change ...func(*sale.Sale)) {
 	m.Helper()
 	s := sale.Sale{Item: name, PerBuyer: 1, Order: &sale.Order{Asset: "CNY", Amount: "9.9",
@@ -52,7 +52,7 @@ type grabCall struct {
 	cancel string // number of the order; empty: a grab
 }
 
-// saleState is what a sale should be in: the orders of those who have a unit, and which orders were cancelled.
+// saleState is the state of a sale in the model.
 type saleState struct {
 	left   int
 	orders string // "buyer=order " of each winner, sorted
@@ -87,7 +87,7 @@ var grabs = porcupine.Model{
 	Equal: func(a, b any) bool { return a == b },
 }
 
-// Buyers grab, and cancel, on two servers at once: the answers are those of one line of calls.
+// Buyers grab and cancel on two servers at once: one sequence of calls explains all answers.
 func TestGrabsAreLinearizable(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -210,7 +210,7 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 	}
 }
 
-// A winner of a unit that the sale no longer gives is still told the order.
+// A buyer gets the won order of a unit again, even if the sale no longer gives that unit.
 func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -226,7 +226,7 @@ func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
 	m.wants(other, "FIELD_INVALID")
 }
 
-// Grabs before and after a change of their sale, in one batch, see it as it is at their turn.
+// Grabs before and after a change of their sale, in one batch, use the sale as it is at their position.
 func TestSaleChangesBetweenGrabs(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -247,7 +247,8 @@ func TestSaleChangesBetweenGrabs(t *testing.T) {
 	}
 }
 
-// The number of an order as the cause of a RedeemCoupon neither opens the order's lock nor passes for the order.
+// A RedeemCoupon with an order's number as its cause neither uses the coupon that the order locks, nor counts as that
+// order.
 func TestOnlyItsOrderUsesALockedCoupon(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -317,7 +318,7 @@ func TestDryRunOfAWinnersGrab(t *testing.T) {
 	m.wants(ask("o-3"), "won o-3 pending in time")
 }
 
-// describeFair describes the answers of commands on sales and coupons; "": it is of another kind.
+// describeFair describes the answers of commands on sales and coupons; "" for others.
 func describeFair(answer any) string {
 	switch a := answer.(type) {
 	case flow.Grabbed:
@@ -341,8 +342,8 @@ func describeFair(answer any) string {
 	return ""
 }
 
-// The machine of a sale's orders changes, so that none can be created: the buyer is told of the sale, not of fields
-// that he has not sent.
+// The machine of a sale's orders changes, so that none can be created: the fault names the sale, not fields that a grab
+// does not have.
 func TestGrabOfASaleWhoseMachineHasChanged(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

@@ -72,7 +72,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// The steps of a checkout, as docs/payments.md tells of them.
+// The steps of a checkout, as in docs/payments.md.
 func TestRoundTripsOfACheckout(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
@@ -102,7 +102,7 @@ func TestRoundTripsOfACheckout(t *testing.T) {
 		}, 3},
 		{"the callback", func(no string) error { return say(no, gateway.Paid, nil) }, 3},
 	}
-	least := make([]int64, len(steps)) // a new connection takes more, until it knows the statements
+	least := make([]int64, len(steps)) // a new connection makes extra round trips, until its statements are prepared
 	for i := range 12 {
 		for k, s := range steps {
 			before := n.Load()

@@ -31,7 +31,7 @@ import (
 // The domains, in the global lock order; each domain sorts its rows. A batch that waits for a row holds no row of a
 // later domain.
 var (
-	// Requests for approval come first, because the commands that they stand for lock any other rows.
+	// Requests for approval come first, because the commands that they request may lock any other rows.
 	approvals = register(func(*Tx) *approval.Tx { return approval.NewTx() })
 	// Lock keys of Execute come next, because they may guard all other rows.
 	lockKeys = register(func(*Tx) *lock.Keys { return lock.NewKeys() })
@@ -178,7 +178,7 @@ func (tx *Tx) Codes() *code.Tx { return codes.of(tx) }
 // Messages returns the participant of notifications.
 func (tx *Tx) Messages() *notify.Tx { return messages.of(tx) }
 
-// Memory is what a server remembers of rows that seldom change. Commands take it for hints.
+// Memory caches rows that seldom change. Commands use it for hints only.
 type Memory struct {
 	Layouts  *stock.Layouts
 	Sales    *sale.Memory
