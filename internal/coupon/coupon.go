@@ -45,7 +45,7 @@ type View struct {
 	State
 }
 
-// alphabet has the digits and letters that are not easily taken for each other (Crockford's base 32).
+// alphabet is Crockford's base 32: digits and letters that are not easily confused.
 const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 // NewCode makes a code of 20 characters: 100 random bits, so that it cannot be guessed.

@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/coupon"
 )
 
-// Codes are 20 characters that are not easily taken for each other, all of them random.
+// Codes are 20 random characters that are not easily confused.
 func TestCodesCannotBeGuessed(t *testing.T) {
 	t.Parallel()
 	form := regexp.MustCompile(`^[0-9A-HJKMNP-TV-Z]{20}$`)

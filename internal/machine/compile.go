@@ -102,7 +102,7 @@ func (c *compiler) readMoves(path string) {
 			case from == a.To:
 				c.bad(path, "must not be the state that the move enters")
 			case !a.Back && c.moves[pair{from, a.To}].Allowed != nil:
-				c.bad(path, "the move from %s to %s is there already", from, a.To)
+				c.bad(path, "the move from %s to %s exists already", from, a.To)
 			case !a.Back:
 				c.moves[pair{from, a.To}] = move{a, false}
 			}
@@ -116,10 +116,10 @@ func (c *compiler) readConditions(at string, a *Allowed) {
 		c.bad(at+"by", "must not name others beside ACTOR_FLOW")
 	}
 	if len(a.Principals) > MaxPrincipals {
-		c.bad(at+"principals", "must be at most %d", MaxPrincipals)
+		c.bad(at+"principals", "must have at most %d elements", MaxPrincipals)
 	}
 	if len(a.Require) > MaxInputs {
-		c.bad(at+"require", "must be at most %d", MaxInputs)
+		c.bad(at+"require", "must have at most %d elements", MaxInputs)
 	}
 	for j, name := range a.Require {
 		if !stateName.MatchString(name) {
@@ -131,7 +131,7 @@ func (c *compiler) readConditions(at string, a *Allowed) {
 		c.bad(at+"stay", "must be from 0 to 10 years")
 	}
 	if a.Publish != "" && !eventType.MatchString(a.Publish) {
-		c.bad(at+"publish", "must be letters, digits, dots, - and _, at most 128")
+		c.bad(at+"publish", "must be at most 128 letters, digits, dots, - and _")
 	}
 }
 
@@ -153,7 +153,7 @@ func (c *compiler) expandBack(path string) {
 			}
 			for _, to := range enters[from] {
 				if c.moves[pair{from, to}].Allowed != nil {
-					c.bad(at, "the move from %s back to %s is there already", from, to)
+					c.bad(at, "the move from %s back to %s exists already", from, to)
 					continue
 				}
 				c.moves[pair{from, to}] = move{a, true}

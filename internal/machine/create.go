@@ -18,8 +18,8 @@ type CreateParams struct {
 }
 
 // CreateCommand creates an instance in the first state of the machine's newest version. A shipped machine that the
-// tenant does not have is stored first. If it exists, created with the
-// same owner and timer, the answer is a commit.Repeat of the instance as it is now. Its answer is an Instance.
+// tenant does not have is stored first. If the instance exists with the same owner and timer, the answer is a
+// commit.Repeat of it as it is now. Its answer is an Instance.
 type CreateCommand struct {
 	commit.Caller
 	CreateParams

@@ -77,7 +77,7 @@ const (
 	MaxMoves      = 512 // pairs of states
 	MaxPrincipals = 32
 	MaxInputs     = 32
-	MinTimer      = time.Second               // shorter ones would fire faster than the scheduler comes by
+	MinTimer      = time.Second               // shorter ones would fire faster than the scheduler runs
 	MaxTime       = 10 * 365 * 24 * time.Hour // of a timer, or of a stay
 	maxDefinition = 768 << 10                 // bytes of JSON; as jsonb, with added spaces, at most 1 MiB
 )

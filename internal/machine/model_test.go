@@ -220,7 +220,7 @@ type play struct {
 	batches int
 }
 
-// waiting is a command that waits for its batch, with the model's answer.
+// waiting is a command that waits for its batch, with the expected answer.
 type waiting struct {
 	command commit.Command[*machine.Tx]
 	answer  func() string

@@ -225,10 +225,10 @@ func TestPagesReadTheirOwnRows(t *testing.T) {
 				}
 			},
 		} {
-			read() // reads the catalog
+			read() // reads all due instances, which are never so many while a server runs
 			most := int64(150)
 			if what == "of state" {
-				most += 400 // reads all that are due, of which there are never so many while a server runs
+				most += 400 // reads all due instances, which are never so many while a server runs
 			}
 			if n := pgtest.TouchedAtRest(t, p.super, most, func() int64 { return p.blocks(read) }); n > most {
 				t.Errorf("%s statistics: %s touches %d blocks", statistics, what, n)

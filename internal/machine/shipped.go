@@ -6,10 +6,10 @@ import "time"
 const (
 	OrderMachine       = "order"
 	SimpleOrderMachine = "simple_order"
-	// CouponMachine is that of coupons. Only flows move its instances, and tenants cannot define it.
+	// CouponMachine is the machine of coupons. Only flows move its instances, and tenants cannot define it.
 	CouponMachine = "coupon"
-	// PaymentMachine and RefundMachine are those of payments through gateways and of their refunds. Only flows move
-	// their instances, and tenants cannot define them.
+	// PaymentMachine and RefundMachine are the machines of payments through gateways and of their refunds. Only flows
+	// move their instances, and tenants cannot define them.
 	PaymentMachine = "payment"
 	RefundMachine  = "refund"
 )
@@ -19,8 +19,8 @@ func Own(name string) bool {
 	return name == CouponMachine || name == PaymentMachine || name == RefundMachine
 }
 
-// Shipped are the machines that the service brings. A tenant gets one when it first creates an instance of it, and may
-// define other versions.
+// Shipped are the machines that come with the service. A tenant gets one when it first creates an instance of it, and
+// may define other versions.
 var Shipped = map[string]*Definition{
 	OrderMachine: {
 		States: []State{
@@ -76,8 +76,8 @@ var Shipped = map[string]*Definition{
 			{From: []string{CouponUnclaimed, CouponClaimed}, To: CouponExpired, By: []Actor{ByTimer}},
 		},
 	},
-	// Declined is not the end: the payer may try again. Nor is closed: a payer who was quicker has paid all the same,
-	// late if the order has ended.
+	// PaymentDeclined is not final: the payer may try again. Nor is PaymentClosed: money may still arrive, late if the
+	// order has ended.
 	PaymentMachine: {
 		States: []State{
 			{Name: PaymentCreated, Initial: true},
@@ -162,7 +162,7 @@ func unpaid(to string) *Timer {
 	return &Timer{AfterMs: UnpaidFor.Milliseconds(), To: to, Reason: "timeout"}
 }
 
-// unused ends the life of a coupon: its issuer says when, MaxTime at most.
+// unused is the timer of an unused coupon. Its issuer sets the time; it is MaxTime at most.
 func unused() *Timer {
 	return &Timer{AfterMs: MaxTime.Milliseconds(), To: CouponExpired, Reason: "timeout"}
 }

@@ -33,7 +33,7 @@ func show(i machine.Instance, err error) string {
 	return fmt.Sprintf("%s from %s, %d, %s", i.State, i.CameFrom, i.Revision, i.Cause)
 }
 
-// Past its timer an instance counts as moved, for reads and commands, before that is recorded.
+// An instance past its timer counts as moved, for reads and commands, before the move is recorded.
 func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	t.Parallel()
 	d, clock, reader := clockDesk(t)
@@ -90,7 +90,8 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	}
 }
 
-// The timer of a state starts when the batch records that the state was entered, also by a timer that fired long ago.
+// The timer of a state starts when a batch records the move to that state, even if the timer that made the move fired
+// long ago.
 func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 	t.Parallel()
 	d, clock, reader := clockDesk(t)
@@ -118,7 +119,7 @@ func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 	}
 }
 
-// A clock that goes back fires no timer twice, and no instance moves back.
+// A clock that is set back fires no timer twice, and moves no instance back.
 func TestTimersWithAClockThatGoesBack(t *testing.T) {
 	t.Parallel()
 	d, clock, _ := clockDesk(t)
@@ -137,7 +138,7 @@ func TestTimersWithAClockThatGoesBack(t *testing.T) {
 	}
 }
 
-// Of a payment and the expiry of its order one wins, no matter which call records it.
+// Either the payment of an order or its expiry wins, whichever call records the expiry.
 func TestPaymentAgainstExpiryHasOneWinner(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -135,7 +135,7 @@ func (d *desk) list(f order.Filter, size int) (numbers string) {
 	}
 }
 
-// Instances of the machine that no order has neither appear on pages nor end them.
+// Instances of the order machine without an order are not on pages, and do not end them.
 func TestPagesHaveAllOrders(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

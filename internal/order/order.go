@@ -46,7 +46,7 @@ type Sale struct {
 type Line struct {
 	Item        string `json:"item"`
 	Quantity    int64  `json:"quantity"`
-	Amount      string `json:"amount,omitempty"` // canonical decimal; empty: not said
+	Amount      string `json:"amount,omitempty"` // canonical decimal; empty: none
 	Description string `json:"description,omitempty"`
 }
 

@@ -29,7 +29,7 @@ var kinds = map[string]func(no string) flow.Command{
 	"plain":  func(no string) flow.Command { return create("plain"+no, plain) },
 	"pay":    func(no string) flow.Command { return pay("p" + no) },
 	"cancel": func(no string) flow.Command { return cancel("c" + no) },
-	"told": func(no string) flow.Command { // of a payment
+	"told": func(no string) flow.Command { // a notice of the order's payment
 		s := payment.Received{Notice: gateway.Notice{ID: "n" + no, Kind: gateway.Pending, OutTradeNo: "r" + no},
 			Body: []byte("{}")}
 		return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
@@ -40,8 +40,8 @@ var kinds = map[string]func(no string) flow.Command{
 	},
 }
 
-// blocks counts the table and index blocks that a call touches, from the statistics: without those of the ledger, which
-// has such tests of its own. The engine discards a plan that is slow, and whether it has is not seen here.
+// blocks counts the table and index blocks that a call touches, from the statistics, without those of the ledger, which
+// has plan tests of its own. The engine discards slow plans; this count does not show whether it has.
 func (d *desk) blocks(call func()) int64 {
 	d.Helper()
 	touched := func() int64 { return pgtest.Touched(d, "^(?!ledger_)", d.super, d.pool) }

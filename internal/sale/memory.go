@@ -30,7 +30,7 @@ func (m *Memory) learn(k Key, s Sale) {
 	}
 }
 
-// LearnEmpty notes whether a sale has no unit left.
+// LearnEmpty records whether a sale has no unit left.
 func (m *Memory) LearnEmpty(k Key, empty bool) {
 	if !empty {
 		m.empty.Forget(k)
