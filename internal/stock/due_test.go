@@ -14,8 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// Calls of all strategies, on two servers at once, are the first after the end of reservations: the units are there for
-// all of them.
+// The first calls after reservations have become due, of all strategies and on two servers at once, can sell the freed
+// units.
 func TestUnitsOfDueReservationsAreNotSoldOut(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
@@ -37,8 +37,8 @@ func TestUnitsOfDueReservationsAreNotSoldOut(t *testing.T) {
 	}
 }
 
-// Another session holds a reservation whose time is over. A call that needs its units waits, whatever its strategy, and
-// is never told that they are sold. Other calls do not wait.
+// Another session holds a due reservation. A call that needs its units waits, whatever its strategy, and is not refused
+// as out of stock. Other calls do not wait.
 func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range allStrategies {
@@ -48,7 +48,7 @@ func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 			s.all(put("tea", 3), restock("tea", "r", 10), reserve("tea", "due", 6), reserve("tea", "free", 3))
 			clock.Set(t, time.Hour)
 			held := s.hold("select from stock_reservations where reservation_no = 'due' for update")
-			if got := s.do(by(strategy, deduct("tea", "n1", 4))); got != "n1: 4 sold" { // its own, and that of "free"
+			if got := s.do(by(strategy, deduct("tea", "n1", 4))); got != "n1: 4 sold" { // 1 available, 3 of "free"
 				t.Error(got)
 			}
 			ended := make(chan string, 2)
@@ -76,7 +76,7 @@ func TestCallsWaitForDueReservationsThatAreHeld(t *testing.T) {
 	}
 }
 
-// An item has more due reservations than expire in one batch, of which another session holds one: the others expire.
+// An item has more due reservations than one batch expires, and another session holds one of them: the others expire.
 func TestOneHeldReservationOfThousands(t *testing.T) {
 	t.Parallel()
 	const n = 2500
@@ -95,7 +95,7 @@ func TestOneHeldReservationOfThousands(t *testing.T) {
 	s.wants(deduct("tea", "last", 1), "last: 1 sold")
 }
 
-// The same, and another session holds more than expire in one batch, all before one that is free.
+// Another session holds more due reservations than one batch expires, all of them due before the only free one.
 func TestThousandsOfHeldReservations(t *testing.T) {
 	t.Parallel()
 	const n = 2100
@@ -124,7 +124,7 @@ func TestThousandsOfHeldReservations(t *testing.T) {
 	}
 }
 
-// If the other session does not release it, the call ends with ROWS_LOCKED, which is not recorded.
+// If the other session keeps the reservation, the call ends with ROWS_LOCKED, which is not recorded.
 func TestHeldDueReservationsAreReportedAsLocked(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)

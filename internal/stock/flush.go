@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
 )
 
-// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct command
-// over one segment: it may not have locked it yet, and rows come before names.
+// Flush writes the changes, table by table. Write updates existing segments, except in a direct command over one
+// segment. There Flush updates it, because it may not be locked yet, and rows are written before names.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	switch tx.strategy {
 	case Batched:

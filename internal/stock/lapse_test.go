@@ -50,7 +50,7 @@ func TestUseOfAnItemMakesItsDueReservationsExpire(t *testing.T) {
 	}
 }
 
-// The scheduler's work: it finds items that nothing uses, and terminates.
+// The scheduler finds the due reservations of items that no call uses, and its search ends.
 func TestDueReservationsOfUnusedItemsExpire(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
@@ -276,7 +276,7 @@ func TestExpiryInTheUncommittedPredecessorIsSeen(t *testing.T) {
 	g.conflicts(0)
 }
 
-// The same, and then the clock goes back: what has expired stays expired.
+// The clock is set back after an uncommitted predecessor has made a reservation expire: the reservation stays expired.
 func TestClockSetBackRevivesNoReservation(t *testing.T) {
 	t.Parallel()
 	s, clock := timed(t)
@@ -334,7 +334,7 @@ func TestPutItemDoesNotOverlap(t *testing.T) {
 	}
 }
 
-// A change by psql is noticed, not overwritten.
+// A batch detects a manual change by psql, and does not overwrite it.
 func TestConcurrentManualUpdatesAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	g := newGate(newShop(t))

@@ -29,8 +29,8 @@ const (
 	historyCallers = 10
 )
 
-// history records calls for porcupine. The database's state is one line of calls, each of which takes effect at one
-// moment between its start and its answer.
+// history records calls for porcupine, which looks for one sequence of calls that explains all answers. Each call takes
+// effect at one moment between its start and its answer.
 type history struct {
 	*shop
 	strategies []string
@@ -41,8 +41,8 @@ type history struct {
 
 	mu      sync.Mutex
 	calls   []porcupine.Operation
-	unknown int // calls of which the caller does not know whether they took effect
-	none    int // calls that took no effect, as the caller was told
+	unknown int // calls that may or may not have taken effect
+	none    int // calls that certainly took no effect
 }
 
 // historyCall is a command, or a read of the counts.
@@ -55,7 +55,7 @@ type historyCall struct {
 const unknownOutcome = "unknown"
 
 // sequential is the model of one item. A call with an unknown outcome may take effect at any later time, or at the end
-// of the history, where none can tell.
+// of the history, where no answer depends on it.
 var sequential = porcupine.Model{
 	Partition: func(calls []porcupine.Operation) (parts [][]porcupine.Operation) {
 		for item := range historyItems {
@@ -207,8 +207,8 @@ func (h *history) play(meanwhile func(stop <-chan struct{})) porcupine.CheckResu
 	return result
 }
 
-// forgetIneffective removes calls of unknown outcome that have left no row. The checker need not try when each of them
-// might have taken effect, which can take very long.
+// forgetIneffective removes calls of unknown outcome that have left no row. Otherwise the checker would try all moments
+// at which they might have taken effect, which can take very long.
 func (h *history) forgetIneffective() {
 	left := h.text(`select string_agg(request_id, ' ') from (select request_id from stock_reservations
 		union all select closed_request_id from stock_reservations union all select request_id from stock_changes) r`)
@@ -224,7 +224,7 @@ func (h *history) forgetIneffective() {
 func undisturbed(<-chan struct{}) {}
 
 // Callers on two servers use the same items and numbers: by one strategy, by all of them while the items get more
-// segments, and while connections of one server break. There is one order of all calls that explains every answer.
+// segments, and while connections of one server break. One sequence of all calls explains every answer.
 func TestEveryAnswerFitsOneOrderOfAllCalls(t *testing.T) {
 	t.Parallel()
 	for name, strategies := range map[string][]string{"batched": {stock.Batched}, "atomic": {stock.Atomic},
@@ -242,7 +242,8 @@ func TestEveryAnswerFitsOneOrderOfAllCalls(t *testing.T) {
 	}
 }
 
-// playHistory plays a history on a database of its own, and reports whether it had what it is for.
+// playHistory plays a history on a database of its own. It reports whether enough calls had an effect and, with broken
+// connections, an unknown outcome occurred.
 func playHistory(t *testing.T, name string, strategies []string) (exercised bool) {
 	t.Helper()
 	db := pgtest.New(t)
@@ -254,7 +255,7 @@ func playHistory(t *testing.T, name string, strategies []string) (exercised bool
 	case "broken connections":
 		proxy := pgtest.NewProxy(t, db.AppDSN)
 		first, meanwhile = proxy.DSN, func(stop <-chan struct{}) { breakConnections(proxy, stop) }
-		// A backend that waits for a lock notices only after it that its connection is gone.
+		// A backend that waits for a lock notices a lost connection only when the wait ends.
 		h.steps, h.hurry, h.patience = 25, 0, 200*time.Millisecond
 	}
 	h.shop = shopOver(t, db, first, db.AppDSN)
@@ -265,7 +266,7 @@ func playHistory(t *testing.T, name string, strategies []string) (exercised bool
 		(name != "broken connections" || h.count("ledgerd_commit_unknown_outcomes_total") > 0)
 }
 
-// growSegments spreads the items over more and more segments, of which the other server learns when it reads the item.
+// growSegments repeatedly adds segments to the items. The other server learns of them when it reads the item.
 func (h *history) growSegments(stop <-chan struct{}) {
 	for segments := 4; segments <= 64; segments += 2 {
 		select {
@@ -293,7 +294,7 @@ func breakConnections(p *pgtest.Proxy, stop <-chan struct{}) {
 	}
 }
 
-// A database that forgets some sales, and has no constraints that would notice, sells units twice. The checker sees it.
+// The checker detects units that are sold twice: here a trigger loses some sales, and no constraint prevents that.
 func TestTheOrderOfCallsRevealsALostUpdate(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range allStrategies {

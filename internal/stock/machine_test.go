@@ -259,7 +259,7 @@ type play struct {
 	waiting []waiting
 }
 
-// waiting is a command that waits for its batch, with the model's answer.
+// waiting is a command that waits for its batch, with the expected answer.
 type waiting struct {
 	command command
 	model   func() string

@@ -44,7 +44,7 @@ func shopOn(t testing.TB, db *pgtest.DB) *shop {
 	return shopOver(t, db, db.AppDSN, db.AppDSN)
 }
 
-// shopOver has an engine on each of two ways to the database.
+// shopOver returns a shop whose two engines connect by one DSN each.
 func shopOver(t testing.TB, db *pgtest.DB, dsns ...string) *shop {
 	t.Helper()
 	s := &shop{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AllDSN)}
@@ -94,7 +94,7 @@ func submission(c command) flow.Submission {
 	return flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Stock(c), Rows: 2, Bytes: 400}
 }
 
-// all runs commands in one batch of the first engine, if no other commands are running, and returns their ends.
+// all runs commands in one batch of the first engine, if no other commands are running, and returns their outcomes.
 func (s *shop) all(commands ...command) []string {
 	s.Helper()
 	works := make([]flow.Submission, len(commands))
@@ -108,7 +108,7 @@ func (s *shop) all(commands ...command) []string {
 	return ends
 }
 
-// wants runs one command and compares its end.
+// wants runs one command and compares its outcome.
 func (s *shop) wants(c command, want string) {
 	s.Helper()
 	if got := s.all(c)[0]; got != want {
@@ -116,7 +116,7 @@ func (s *shop) wants(c command, want string) {
 	}
 }
 
-// ended is the end of a command: its answer, with "existed" for a repeat, or a reason with the values of its state.
+// ended describes an outcome: the answer, with "existed" for a repeat, or a reason with the values of its metadata.
 func ended(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
 		end := f.Reason.Name
@@ -156,7 +156,7 @@ func line(c stock.Counts) string {
 	return fmt.Sprintf("%d/%d/%d/%d", c.Available, c.Reserved, c.Sold, c.Stocked)
 }
 
-// countsOf are those of an item in the database.
+// countsOf returns the counts of an item in the database.
 func (s *shop) countsOf(item string) string {
 	s.Helper()
 	return s.text(`select concat_ws('/', sum(available), sum(reserved), sum(sold), sum(stocked)) from stock_items
@@ -185,7 +185,7 @@ func (s *shop) exec(sql string, args ...any) {
 	}
 }
 
-// together runs n concurrent commands, alternating between engines, and counts their ends.
+// together runs n concurrent commands, alternating between engines, and counts equal outcomes.
 func (s *shop) together(n int, next func(i int) command) map[string]int {
 	s.Helper()
 	var wg sync.WaitGroup
@@ -208,7 +208,7 @@ func (s *shop) together(n int, next func(i int) command) map[string]int {
 	return ends
 }
 
-// noDefects fails the test if an engine has met what must not happen.
+// noDefects fails the test if an engine has counted a deadlock, a panic, or a command that the database rejected.
 func (s *shop) noDefects() {
 	s.Helper()
 	for _, counter := range []string{"ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total",

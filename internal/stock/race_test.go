@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// A thousand callers on two servers want the last ten units: ten of them get one, and the others are told the truth.
+// A thousand callers on two servers want the last ten units: ten of them get one, and the others are refused.
 func TestTenOfAThousandCallersGetTheLastTenUnits(t *testing.T) {
 	t.Parallel()
 	for _, segments := range []int{1, 4, 64} {
@@ -37,7 +37,7 @@ func TestTenOfAThousandCallersGetTheLastTenUnits(t *testing.T) {
 	}
 }
 
-// Buyers of several units empty all segments: no call is told that fewer are available than there are.
+// Buyers of several units empty all segments: a refusal never names fewer units than are available.
 func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -60,8 +60,8 @@ func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 	}
 }
 
-// Another server spreads an item over more segments while a batch waits for the first one: the batch counts the units
-// of all of them.
+// Another server spreads an item over more segments while a batch waits for its first segment: the batch counts the
+// units of all segments.
 func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

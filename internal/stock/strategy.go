@@ -57,7 +57,7 @@ func (tx *Tx) lockAdvisory(p *commit.Pipe) {
 	}
 }
 
-// take writes what an atomic transaction reserves or sells.
+// take queues the UPDATE that reserves or sells the units of an atomic command.
 func (tx *Tx) take(p *commit.Pipe) {
 	for _, row := range tx.reservations.Fresh() {
 		r := &row.Value

@@ -31,7 +31,7 @@ func by(strategy string, c *stock.ReserveCommand) flow.Submission {
 	return w
 }
 
-// race runs n concurrent submissions, alternating between engines, and counts their ends.
+// race runs n concurrent submissions, alternating between engines, and counts equal outcomes.
 func (s *shop) race(n int, next func(i int) flow.Submission) map[string]int {
 	s.Helper()
 	var wg sync.WaitGroup
@@ -57,8 +57,8 @@ func (s *shop) race(n int, next func(i int) flow.Submission) map[string]int {
 	return counts
 }
 
-// Callers of each strategy, and of all of them mixed, want the last units on two servers: as many get one as there are,
-// whatever the segments, and the others are told the truth.
+// Callers of each strategy, and of all of them mixed, want the last units on two servers: each unit is sold once, with
+// any number of segments, and the other callers are refused.
 func TestTheLastUnitsAreSoldOnceByEveryStrategy(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range append(slices.Clone(allStrategies), "mixed") {
@@ -127,7 +127,8 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 	}
 }
 
-// One number is one reservation, by whatever strategy it is asked for, and a cancellation before it refuses it.
+// One number is one reservation, whatever the strategies of its calls. After a cancellation under that number, the
+// reservation is refused.
 func TestANumberIsOneReservationByAnyStrategy(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -160,7 +161,7 @@ func (s *shop) do(w flow.Submission) string {
 	return ended(commit.Result{Outcome: out, Err: err})
 }
 
-// Reservations whose time is over are given back before a call of any strategy is refused.
+// Due reservations expire before a call of any strategy is refused.
 func TestEveryStrategyExpiresWhatIsDue(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range allStrategies {
@@ -188,7 +189,8 @@ func TestEveryStrategyExpiresWhatIsDue(t *testing.T) {
 	}
 }
 
-// A row that stays locked is reported as such, and nothing is kept. A refusal is recorded under its key.
+// A call whose row stays locked ends with ROWS_LOCKED, and nothing is recorded. A refusal is recorded under the call's
+// request key.
 func TestDirectCallsUseKeysAndReportLocks(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -244,15 +246,15 @@ func onLocked(strategy string) flow.Submission {
 	return w
 }
 
-// A strategy is its statements and locks. Another session holds the row of the item, changes it while the sale waits,
-// and commits; the sale has one try.
+// Each strategy waits at its own statement. Another session locks the row of the item, changes it while the sale waits,
+// and commits. The sale has one attempt.
 func TestEachStrategyWaitsAtItsOwnStatement(t *testing.T) {
 	t.Parallel()
 	for strategy, want := range map[string]string{
 		stock.Atomic:      "ItemTake, n: 1 sold",               // its condition is checked on the changed row
 		stock.Optimistic:  "ItemUpdate, ROWS_LOCKED",           // the row is not as it was read
 		stock.Pessimistic: "ItemLock, n: 1 sold",               // it reads after it has the row
-		stock.Advisory:    "ItemUpdate, advisory, ROWS_LOCKED", // this keeps out other calls, not psql
+		stock.Advisory:    "ItemUpdate, advisory, ROWS_LOCKED", // the lock excludes other calls, not psql
 	} {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
