@@ -102,7 +102,7 @@ func (c *Coupon) HasExpired() error {
 		With("expire_time", c.ExpiresAt.Format(time.RFC3339Nano))
 }
 
-// IsIssued is the fault for a code of a call of which only some were issued before.
+// IsIssued is the fault for a code that was issued before, in a call with codes that were not.
 func (k Key) IsIssued(id int64) *fault.Fault {
 	return ExistsDifferent.New("coupon %s was issued before, and other codes of the request were not: remove it from codes, or repeat the first request unchanged", k.Code).
 		With("code", k.Code).With("first_id", id).With("differs", "codes")

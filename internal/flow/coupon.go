@@ -99,8 +99,8 @@ func (tx *Tx) useCoupon(row *coupon.Row, lock *orderRef, e *consequences, c comm
 	return tx.moveCoupon(row, c, machine.MoveParams{To: to, Cause: cause})
 }
 
-// settleCoupon ends an order's lock on its coupon: confirmed parts use it, cancelled ones give it back to its owner. If
-// its life is over by then, it expires.
+// settleCoupon ends an order's lock on its coupon: confirmed parts use the coupon, cancelled ones return it to its
+// owner, or let it expire if its life is over.
 func (tx *Tx) settleCoupon(row *coupon.Row, m *machine.Moved, orderNo string) error {
 	x, i, err := tx.couponState(row, m.Caller)
 	if err != nil || i.State != machine.CouponLocked || i.Cause != orderNo {

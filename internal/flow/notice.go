@@ -15,9 +15,9 @@ import (
 )
 
 // ApplyNotice applies a notice of a gateway, whether it came in a callback, or in the answer to a query or another
-// call. Its answer is a NoticeResult. The ids of the gateway name everything that it does, so that repeats, and notices
-// that come several ways at the same time, take effect once. It works also if PutGateway has not been called yet: the
-// gateway has no accounts then.
+// call. Its answer is a NoticeResult. All rows that it writes are named by ids of the gateway, so repeats, and notices
+// that arrive several ways at the same time, take effect once. A gateway that PutGateway has not created yet has no
+// accounts: its money is flagged only.
 type ApplyNotice struct {
 	commit.Caller
 	NoticeParams

@@ -396,7 +396,7 @@ func reservable(life time.Duration, cancels bool) error {
 	return fault.InvalidField(field, "%s", problem)
 }
 
-// takeMoney holds or pays, and moves an order of which nothing remains to be paid.
+// takeMoney holds or transfers the amount of the balance, and moves an order of which nothing remains to be paid.
 func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
 	if c.hold != nil {
 		if no := c.row.Key.PayNo(); tx.Ledger().HasTransfer(c.Tenant, no) { // the hold could not be captured

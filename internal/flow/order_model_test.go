@@ -244,7 +244,7 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 	return fmt.Sprint(no, " ", o.state)
 }
 
-// move moves an order to a state; from only if that is set.
+// move moves an order to a state. If from is set, the order must be in that state.
 func (b *books) move(no, to, from, cause string) string {
 	o, ok := b.orders[no]
 	cancels := o.state == "cancelled" || o.state == "expired"

@@ -81,7 +81,7 @@ func newMarket(t testing.TB) *market {
 	return m
 }
 
-// newOrder is an order of 10 for 3 units of tea, which it reserves, of which user:0 pays 4.
+// newOrder returns an order of 10 that reserves 3 units of tea. user:0 pays 4 of the amount.
 func newOrder(no string, change ...func(*flow.CreateOrder)) *flow.CreateOrder {
 	c := &flow.CreateOrder{Caller: caller, OrderNo: no,
 		Facts: order.Facts{Machine: machine.OrderMachine, Subject: "ann",

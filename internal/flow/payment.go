@@ -153,8 +153,8 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	return c.create(tx, o, &v, g, attempt)
 }
 
-// payTarget returns the state to which an order moves when it is paid, or "" if it cannot be paid: also if the move
-// needs inputs, since gateways have none.
+// payTarget returns the state to which an order moves when it is paid, or "" if it cannot be paid. It cannot if the
+// move needs inputs, since gateways have none.
 func (tx *Tx) payTarget(o *order.Order) string {
 	k := instanceOf(o)
 	to := tx.Machines().Targets(k, machine.ConfirmParts, machine.ByCaller, machine.ByFlow)

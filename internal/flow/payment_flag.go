@@ -186,7 +186,7 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 	return nil
 }
 
-// nothingToMove reports whether the ledger cannot hold what the flag is about, and no refund can give it back.
+// nothingToMove reports whether a write-off has no money to move: the amount is 0, or a refund's currency has no asset.
 func (c *ResolveFlag) nothingToMove() bool {
 	f := c.flag
 	return f.Amount.IsZero() || f.Asset == "" && f.Kind.OfRefund()

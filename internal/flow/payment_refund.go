@@ -127,7 +127,7 @@ func (c *RefundPayment) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if !money.Found {
-		return nil, commit.ErrLater // another call of this batch records it, and what was given back of it before
+		return nil, commit.ErrLater // another call of this batch records the transaction, and earlier refunds of it
 	}
 	if c.consoleAlias.Exists {
 		return nil, payment.IsConsoleRefund(c.RefundNo)

@@ -29,7 +29,7 @@ func (m *till) together(commands ...flow.Command) string {
 	return strings.Join(ends, ", ")
 }
 
-// hears is the command that applies a notice.
+// hears returns the command that applies a notice.
 func hears(s payment.Received) flow.Command {
 	return &flow.ApplyNotice{Caller: caller, NoticeParams: flow.NoticeParams{Gateway: "g", Received: s}}
 }

@@ -77,7 +77,7 @@ var restRules = map[string]string{
 	"a payment is open": `select key || ' ' || state from machine_instances where tenant_id = $1 and (machine = 'payment'
 		and state in ('created', 'submitted', 'declined', 'unexpected') or machine = 'refund' and state in ('asked', 'submitted', 'abnormal'))`,
 	"an order is refunding": `select key from machine_instances where tenant_id = $1 and machine = 'order' and state = 'refunding'`,
-	// Refunds and flags of which it is not certain that they counted before the refund was requested are left out.
+	// Only refunds and flags that certainly counted before the refund was requested are subtracted.
 	"a refund is more than what remained": `select r.refund_no || ' ' || r.amount || ' of ' || x.amount - q.amount - f.amount
 		from payment_refunds r join payment_transactions x using (tenant_id, gateway, transaction_id)
 		cross join lateral (select coalesce(sum(y.amount), 0) as amount from payment_refunds y

@@ -42,7 +42,7 @@ func (m *till) gateway(suspense string) {
 		Gateway: payment.Gateway{Clearing: "gw", Suspense: suspense, Payee: user(3)}}, "ok")
 }
 
-// payableOrder is an order of 10 for 3 units of tea, of which user:0 pays 4 and the gateway 6.
+// payableOrder creates an order of 10 for 3 units of tea. user:0 pays 4, and the gateway 6.
 func (m *till) payableOrder(no string, change ...func(*flow.CreateOrder)) {
 	m.Helper()
 	c := newOrder(no, append([]func(*flow.CreateOrder){func(c *flow.CreateOrder) { c.Payee = user(3) }}, change...)...)
@@ -240,7 +240,7 @@ func TestADeclineLeavesTheOrderPayable(t *testing.T) {
 	// The answer to a query after another decline is like the first.
 	answer := func(s *payment.Received) { s.Callback = false }
 	m.says(notice("q4", kind(gateway.Pending), answer), "applied")
-	m.says(notice("n2", kind(gateway.Declined)), "applied existed") // a callback that comes again says nothing new
+	m.says(notice("n2", kind(gateway.Declined)), "applied existed") // a repeated callback changes nothing
 	if got := m.create("o", "p1"); got != "p1 submitted existed" {
 		t.Error(got)
 	}

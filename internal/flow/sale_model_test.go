@@ -194,7 +194,7 @@ func (f *fair) grab(name, buyer string, unit int32, no, code string) string {
 	return "won " + f.describe(no)
 }
 
-// order makes an order, of which the unit is reserved and the coupon locked.
+// order stores an order whose unit is reserved and whose coupon is locked.
 func (f *fair) order(no string, o fairOrder) {
 	o.state, o.cause, o.until = map[string]string{"order": "awaiting_payment", "simple_order": "pending"}[o.machine],
 		"creation", f.now+30
@@ -206,7 +206,7 @@ func (f *fair) order(no string, o fairOrder) {
 	}
 }
 
-// describe is an order as the answer of a grab.
+// describe describes an order as the answer of a grab does.
 func (f *fair) describe(no string) string {
 	o := f.orders[no]
 	if o.until != never {
@@ -515,12 +515,12 @@ func (p *fairPlay) someMachine(r *rapid.T) string {
 	return rapid.SampledFrom([]string{"order", "order", "simple_order"}).Draw(r, "machine")
 }
 
-// someOrder is an order that there is, or one of callers.
+// someOrder draws an existing order, or a number that callers choose.
 func (p *fairPlay) someOrder(r *rapid.T) string {
 	return rapid.SampledFrom(append(slices.Sorted(maps.Keys(p.fair.orders)), "a", "b", "c")).Draw(r, "order")
 }
 
-// someCoupon is a coupon that there is, or one that may be issued.
+// someCoupon draws an existing coupon, or a code that can be issued.
 func (p *fairPlay) someCoupon(r *rapid.T) string {
 	return rapid.SampledFrom(append(slices.Sorted(maps.Keys(p.fair.coupons)), "A", "B")).Draw(r, "coupon")
 }

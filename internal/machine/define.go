@@ -25,7 +25,7 @@ func (c *DefineCommand) Changes() (commit.Caller, []audit.Change) {
 	return c.Caller, []audit.Change{c.change}
 }
 
-// settings are what the audit log keeps of a machine: the versions themselves are kept for ever.
+// settings are what the audit log stores of a machine: the versions themselves are never deleted.
 type settings struct {
 	Version int32 `json:"version"`
 }

@@ -20,15 +20,15 @@ type State struct {
 	Parts   Parts  `json:"order_parts,omitempty"`
 }
 
-// Parts is what a state does to the parts of an order that enters it: to its reservations, and to its hold.
+// Parts is the effect of a state on the parts of an order that enters it.
 type Parts string
 
 const (
-	// KeepParts leaves them as they are.
+	// KeepParts leaves the parts as they are.
 	KeepParts Parts = ""
-	// ConfirmParts sells what is reserved, and captures what is held.
+	// ConfirmParts sells the reserved units, captures the hold, and uses the coupon.
 	ConfirmParts Parts = "confirm"
-	// CancelParts frees what is still reserved or held.
+	// CancelParts frees the units, the hold, the coupon, and the claim on the purchase.
 	CancelParts Parts = "cancel"
 )
 

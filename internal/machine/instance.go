@@ -40,8 +40,8 @@ type Instance struct {
 	OwnTimer time.Duration // length of its first state's timer, if the creator gave one
 	TimerAt  time.Time     // when the timer of its state fires; zero: the state has none
 	TimerTo  string
-	// ChangedAt is when the instance got into its state: for a timer's move that is not recorded yet the timer's time,
-	// and from then on the time of recording.
+	// ChangedAt is when the instance entered its state. If a timer moved it, that is the timer's time until the move is
+	// recorded, and the time of recording afterwards.
 	CreatedAt, ChangedAt time.Time
 }
 

@@ -13,7 +13,7 @@ type Look struct{ row *commit.Row[Name, newest] }
 // First is the first state of a machine, reduced to the properties that orders need.
 type First struct {
 	Timer    time.Duration // of the state; 0: it has none
-	TimerTo  Parts         // what becomes of the parts of an order when the timer fires
+	TimerTo  Parts         // effect on the parts of an order when the timer fires
 	Confirms int           // number of states that confirm the parts of orders, to which callers or flows can move
 }
 

@@ -50,7 +50,7 @@ type Line struct {
 	Description string `json:"description,omitempty"`
 }
 
-// Balance is what an account of the ledger pays. The amount is never zero.
+// Balance is the amount that an account of the ledger pays. It is never zero.
 type Balance struct {
 	Account string
 	Amount  amount.Decimal

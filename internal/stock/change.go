@@ -5,7 +5,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// ChangeCommand changes what is stocked, or takes sold units back. Its answer is a Change.
+// ChangeCommand restocks or adjusts an item, or takes sold units back. Its answer is a Change.
 type ChangeCommand struct {
 	commit.Caller
 	Item          string

@@ -57,8 +57,8 @@ func (c *CancelCommand) Need(tx *Tx) {
 	c.row = tx.reservation(c.item, c.ReservationNo)
 }
 
-// Apply frees the units. A number that is not used is taken, so that a Reserve that comes later is refused. Cancelling
-// a reservation that was cancelled or has expired is a repeat. Returns faults ITEM_NOT_FOUND, RESERVATION_ENDED.
+// Apply frees the units. An unused number is recorded as cancelled, so that a later Reserve is refused. Cancelling a
+// reservation that was cancelled or has expired is a repeat. Returns faults ITEM_NOT_FOUND, RESERVATION_ENDED.
 func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	if err := c.item.ready(); err != nil {
 		return nil, err

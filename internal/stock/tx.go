@@ -55,8 +55,8 @@ var (
 
 var _ commit.Optimistic = (*Tx)(nil)
 
-// NewTx returns the stock of an empty batch, or of a direct command. It uses and corrects what the server remembers
-// of layouts.
+// NewTx returns the stock of an empty batch, or of a direct command. It uses and corrects the server's memory of
+// layouts.
 func NewTx(direct bool, layouts *Layouts) *Tx {
 	tx := &Tx{direct: direct, layouts: layouts, strategy: Batched, items: make(map[ItemKey]*item),
 		details: detailTable.Rows(), reservations: reservationTable.Rows(), changes: changeTable.Rows()}
