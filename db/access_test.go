@@ -132,12 +132,12 @@ func TestAdministrationRunsAsItsRoleOnly(t *testing.T) {
 		dsn         string
 		admin, serv error
 	}{
-		"its own":       {db.AdminDSN, nil, pg.ErrTooPowerful},
-		"the service's": {db.AppDSN, pg.ErrAdminTooPowerful, nil},
-		"superuser":     {db.SuperDSN, pg.ErrAdminTooPowerful, pg.ErrTooPowerful},
-		"both roles":    {as("both_roles"), pg.ErrAdminTooPowerful, pg.ErrTooPowerful},
-		"owner":         {as("owning_admin"), pg.ErrAdminTooPowerful, pg.ErrTooPowerful},
-		"all data":      {as("writing_admin"), pg.ErrAdminTooPowerful, pg.ErrTooPowerful},
+		"its own":       {db.AdminDSN, nil, pg.ErrExcessRights},
+		"the service's": {db.AppDSN, pg.ErrAdminExcessRights, nil},
+		"superuser":     {db.SuperDSN, pg.ErrAdminExcessRights, pg.ErrExcessRights},
+		"both roles":    {as("both_roles"), pg.ErrAdminExcessRights, pg.ErrExcessRights},
+		"owner":         {as("owning_admin"), pg.ErrAdminExcessRights, pg.ErrExcessRights},
+		"all data":      {as("writing_admin"), pg.ErrAdminExcessRights, pg.ErrExcessRights},
 	} {
 		pool := pgtest.Pool(t, c.dsn)
 		if err := pg.CheckAdminRole(t.Context(), pool); !errors.Is(err, c.admin) {

@@ -229,21 +229,21 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 		dsn  string
 		want error
 	}{
-		"superuser":                       {db.SuperDSN, pg.ErrTooPowerful},
-		"member of the owner":             {as(direct), pg.ErrTooPowerful},
-		"member of the owner's member":    {as(indirect), pg.ErrTooPowerful},
-		"role that may create roles":      {as(maker), pg.ErrTooPowerful},
-		"role that may write all data":    {as(writer), pg.ErrTooPowerful},
-		"superuser with another role set": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
-		"an auditor":                      {as(auditor), pg.ErrTooPowerful},
-		"owner of a schema":               {as(owner), pg.ErrTooPowerful},
+		"superuser":                       {db.SuperDSN, pg.ErrExcessRights},
+		"member of the owner":             {as(direct), pg.ErrExcessRights},
+		"member of the owner's member":    {as(indirect), pg.ErrExcessRights},
+		"role that may create roles":      {as(maker), pg.ErrExcessRights},
+		"role that may write all data":    {as(writer), pg.ErrExcessRights},
+		"superuser with another role set": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrExcessRights},
+		"an auditor":                      {as(auditor), pg.ErrExcessRights},
+		"owner of a schema":               {as(owner), pg.ErrExcessRights},
 		"the service's own":               {db.AppDSN, nil},
 	}
 	for _, role := range made[6:] {
 		cases["role "+strings.TrimPrefix(role, name)] = struct {
 			dsn  string
 			want error
-		}{as(role), pg.ErrTooPowerful}
+		}{as(role), pg.ErrExcessRights}
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

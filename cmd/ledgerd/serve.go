@@ -109,10 +109,10 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 	o.Secret, o.Region, o.Log = master, f.PhoneRegion, e.log
 	s, err := server.Start(e.ctx, o)
 	if err != nil {
-		if errors.Is(err, pg.ErrAdminTooPowerful) || errors.Is(err, pg.ErrNoAdminRights) {
+		if errors.Is(err, pg.ErrAdminExcessRights) || errors.Is(err, pg.ErrNoAdminRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd_boss login password '...' in role ledgerd_admin", err)
 		}
-		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
+		if errors.Is(err, pg.ErrExcessRights) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd_server login password '...' in role ledgerd_app", err)
 		}
 		return err

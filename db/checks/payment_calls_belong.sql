@@ -9,7 +9,7 @@ select coalesce(i.tenant_id, c.tenant_id) as tenant_id, coalesce(i.machine, c.su
 from (
     select y.tenant_id, y.machine, y.key, y.state from machine_instances y
     where y.machine = 'payment' and y.state in ('created', 'submitted', 'declined', 'unexpected')
-        or y.machine = 'refund' and y.state in ('asked', 'submitted', 'abnormal')
+        or y.machine = 'refund' and y.state in ('requested', 'submitted', 'abnormal')
 ) i
 full join payment_calls c on c.tenant_id = i.tenant_id and c.subject = i.machine and c.number = i.key
 left join payment_payments p on c.subject = 'payment' and p.tenant_id = c.tenant_id and p.out_trade_no = c.number

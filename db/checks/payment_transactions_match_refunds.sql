@@ -3,7 +3,7 @@ select x.tenant_id, x.gateway, x.transaction_id, x.refunding, s.refunding as ref
     s.refunded as refunded_expected
 from payment_transactions x
 cross join lateral (
-    select coalesce(sum(r.amount) filter (where i.state in ('asked', 'submitted', 'abnormal')), 0) as refunding,
+    select coalesce(sum(r.amount) filter (where i.state in ('requested', 'submitted', 'abnormal')), 0) as refunding,
         coalesce(sum(r.amount) filter (where i.state = 'succeeded'), 0) as refunded
     from payment_refunds r
     join machine_instances i on i.tenant_id = r.tenant_id and i.machine = 'refund' and i.key = r.refund_no

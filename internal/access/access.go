@@ -24,10 +24,10 @@ import (
 
 // Reasons of access.
 var (
-	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest,
+	Unauthenticated = fault.Register(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest,
 		Code: fault.Unauthenticated, Step: fault.Fix,
 		Doc: "The call has no valid API key, token or client certificate: send Authorization: Bearer KEY."})
-	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest,
+	PermissionDenied = fault.Register(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest,
 		Code: fault.PermissionDenied, Step: fault.Fix,
 		Doc: "The caller's role or scopes do not allow the call."})
 )
@@ -78,7 +78,7 @@ type Identity struct {
 type Keys struct {
 	pool *pgxpool.Pool
 	*identities
-	touching chan struct{} // semaphore: a process records one use at a time
+	recording chan struct{} // semaphore: a process records one use at a time
 }
 
 const prefix = "ldg"
@@ -157,12 +157,12 @@ const maxLife = 100 * 365 * 24 * time.Hour
 // touch records the use of a key asynchronously. While another recording runs it does nothing: a later call records.
 func (k *Keys) touch(key db.APIKeyUsedParams) {
 	select {
-	case k.touching <- struct{}{}:
+	case k.recording <- struct{}{}:
 	default:
 		return
 	}
 	go func() {
-		defer func() { <-k.touching }()
+		defer func() { <-k.recording }()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = q.APIKeyUsed(pg.ForTenants(ctx, key.TenantID), pg.Planned{DB: k.pool}, key)

@@ -20,9 +20,9 @@ import (
 
 // Reasons of administration.
 var (
-	TenantNotFound = fault.Define(fault.Reason{Name: "TENANT_NOT_FOUND", Class: fault.BadRequest,
+	TenantNotFound = fault.Register(fault.Reason{Name: "TENANT_NOT_FOUND", Class: fault.BadRequest,
 		Code: fault.NotFound, Step: fault.Fix, Doc: "There is no tenant of this name."})
-	PolicyNotFound = fault.Define(fault.Reason{Name: "POLICY_NOT_FOUND", Class: fault.BadRequest,
+	PolicyNotFound = fault.Register(fault.Reason{Name: "POLICY_NOT_FOUND", Class: fault.BadRequest,
 		Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no policy of its own for the operation."})
 )
 
@@ -32,7 +32,7 @@ type Administration struct {
 	pool      *pgxpool.Pool
 	caller    Identity // zero: the login role of the database
 	requestID string   // of the call
-	giver     *Rights  // rights of the caller, the most that it may grant; nil: all rights
+	grantor   *Rights  // rights of the caller, the most that it may grant; nil: all rights
 }
 
 // Administer returns an Administration for a command of the binary, on behalf of the database's login role.
@@ -42,7 +42,7 @@ func Administer(pool *pgxpool.Pool) *Administration { return &Administration{poo
 // administer the tenant.
 func (a *Administration) For(caller Identity, requestID string) *Administration {
 	rights := caller.Rights()
-	return &Administration{pool: a.pool, caller: caller, requestID: requestID, giver: &rights}
+	return &Administration{pool: a.pool, caller: caller, requestID: requestID, grantor: &rights}
 }
 
 // change is a transaction of administration.

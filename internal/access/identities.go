@@ -73,7 +73,7 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 // makeRoom evicts identities from a full cache: first expired ones without calls in flight, then those without call
 // limits, then all others.
 func (c *identities) makeRoom(now time.Time) {
-	for _, goes := range []func(*remembered) bool{
+	for _, evict := range []func(*remembered) bool{
 		func(r *remembered) bool { return now.After(r.until) && r.identity.Calls.idle() },
 		func(r *remembered) bool { return r.identity.Calls == nil },
 		func(*remembered) bool { return true },
@@ -81,7 +81,7 @@ func (c *identities) makeRoom(now time.Time) {
 		if len(c.known) < maxKnown {
 			return
 		}
-		maps.DeleteFunc(c.known, func(_ [32]byte, r *remembered) bool { return goes(r) })
+		maps.DeleteFunc(c.known, func(_ [32]byte, r *remembered) bool { return evict(r) })
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // IssuerUnavailable refuses a call whose token cannot be checked now.
-var IssuerUnavailable = fault.Define(fault.Reason{Name: "ISSUER_UNAVAILABLE", Class: fault.System,
+var IssuerUnavailable = fault.Register(fault.Reason{Name: "ISSUER_UNAVAILABLE", Class: fault.System,
 	Code: fault.Unavailable, Step: fault.RetrySameKey,
 	Doc: "The public keys of the token's issuer cannot be fetched now. Nothing was done."})
 

@@ -18,7 +18,7 @@ import (
 )
 
 // KeyNotFound refuses a change of an API key that the tenant does not have.
-var KeyNotFound = fault.Define(fault.Reason{Name: "API_KEY_NOT_FOUND", Class: fault.BadRequest,
+var KeyNotFound = fault.Register(fault.Reason{Name: "API_KEY_NOT_FOUND", Class: fault.BadRequest,
 	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no such API key, or it cannot be rotated any more."})
 
 // Rights are the rights of an API key.
@@ -42,20 +42,20 @@ func (i Identity) Rights() Rights {
 	return r
 }
 
-// exceeds returns the first field in which rights exceed those of their giver, or empty.
-func (r Rights) exceeds(giver Rights) (field string) {
+// exceeds returns the first field in which rights exceed those of their grantor, or empty.
+func (r Rights) exceeds(grantor Rights) (field string) {
 	more := func(own, most int32) bool { return most > 0 && (own == 0 || own > most) }
 	switch {
-	case giver.Role == Operator && r.Role != Operator: // its own rights are of another kind
-	case !giver.Role.Includes(r.Role):
+	case grantor.Role == Operator && r.Role != Operator: // its own rights are of another kind
+	case !grantor.Role.Includes(r.Role):
 		return "role"
-	case !giver.Scopes.includes(r.Scopes):
+	case !grantor.Scopes.includes(r.Scopes):
 		return "scopes"
-	case !giver.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(giver.Expires)):
+	case !grantor.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(grantor.Expires)):
 		return "expire_time"
-	case more(r.CallRate, giver.CallRate):
+	case more(r.CallRate, grantor.CallRate):
 		return "call_rate"
-	case more(r.CallLimit, giver.CallLimit):
+	case more(r.CallLimit, grantor.CallLimit):
 		return "call_limit"
 	}
 	return ""
@@ -115,14 +115,14 @@ func (a *Administration) CreateKey(ctx context.Context, tenant int32, n NewKey) 
 
 // mayGive refuses rights that exceed those of the caller. Returns fault PERMISSION_DENIED.
 func (a *Administration) mayGive(r Rights) error {
-	if a.giver == nil {
+	if a.grantor == nil {
 		return nil
 	}
-	if field := r.exceeds(*a.giver); field != "" {
+	if field := r.exceeds(*a.grantor); field != "" {
 		problem := "exceeds the rights of the caller itself"
 		if field == "expire_time" {
 			problem = fmt.Sprintf("must be set, and at most %s, when the caller's own rights end",
-				a.giver.Expires.UTC().Format(time.RFC3339Nano))
+				a.grantor.Expires.UTC().Format(time.RFC3339Nano))
 		}
 		return PermissionDenied.New("%s: %s", field, problem).WithField(field, problem)
 	}
@@ -266,7 +266,7 @@ func (a *Administration) RevokeKey(ctx context.Context, tenant int32, id string)
 		if err != nil {
 			return err
 		}
-		if a.giver != nil && before.Role == Operator && a.giver.Role != Operator {
+		if a.grantor != nil && before.Role == Operator && a.grantor.Role != Operator {
 			return PermissionDenied.New("the key belongs to an operator: only an operator can revoke it")
 		}
 		if k, existed = before, !before.Revoked.IsZero(); existed {

@@ -203,10 +203,10 @@ func TestGivenRightsAreNoGreaterThanOnesOwn(t *testing.T) {
 		return r
 	}
 	own := rights(func(*access.Rights) {})
-	giver := access.Identity{Tenant: o.tenant, Principal: "boss", Role: own.Role, Scopes: own.Scopes,
+	grantor := access.Identity{Tenant: o.tenant, Principal: "boss", Role: own.Role, Scopes: own.Scopes,
 		Expires:  own.Expires,
 		CallRate: own.CallRate, CallLimit: own.CallLimit}
-	a := access.Administer(o.admin).For(giver, "r")
+	a := access.Administer(o.admin).For(grantor, "r")
 	for field, change := range map[string]func(*access.Rights){
 		"role":        func(r *access.Rights) { r.Role = access.Operator },
 		"scopes":      func(r *access.Rights) { r.Scopes = nil },
@@ -424,7 +424,7 @@ func TestConcurrentChangesOfAPolicyAddUp(t *testing.T) {
 }
 
 // The error names the missing right of a login role that may only read.
-func TestAuditorsAreToldThatTheyDoNotAdminister(t *testing.T) {
+func TestAnAuditorsErrorSaysThatItDoesNotAdminister(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
 	config := o.super.Config().Copy()

@@ -32,7 +32,7 @@ type Policy struct {
 }
 
 // ApprovalRequired refuses a call that another principal has to approve.
-var ApprovalRequired = fault.Define(fault.Reason{Name: "APPROVAL_REQUIRED", Class: fault.BadRequest,
+var ApprovalRequired = fault.Register(fault.Reason{Name: "APPROVAL_REQUIRED", Class: fault.BadRequest,
 	Code: fault.FailedPrecondition, Step: fault.Fix,
 	Doc: "The tenant's policy wants another principal's approval of the operation: request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, as policy, and the amount above which it needs approval, if there is one."})
 

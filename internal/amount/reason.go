@@ -8,10 +8,10 @@ import (
 
 // Reasons of amounts that an asset cannot have.
 var (
-	TooPrecise = fault.Define(fault.Reason{Name: "AMOUNT_TOO_PRECISE", Class: fault.BadRequest,
+	TooPrecise = fault.Register(fault.Reason{Name: "AMOUNT_TOO_PRECISE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The amount has more decimals than its asset. Nothing is rounded."})
-	TooLarge = fault.Define(fault.Reason{Name: "AMOUNT_TOO_LARGE", Class: fault.BadRequest,
+	TooLarge = fault.Register(fault.Reason{Name: "AMOUNT_TOO_LARGE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The amount, or the balance that it would make, has more than 38 digits in minor units."})
 )

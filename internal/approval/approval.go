@@ -58,18 +58,18 @@ type Content struct {
 
 // Reasons of approvals.
 var (
-	NotFound = fault.Define(fault.Reason{Name: "APPROVAL_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	NotFound = fault.Register(fault.Reason{Name: "APPROVAL_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix, Doc: "There is no approval with this id."})
-	ByRequester = fault.Define(fault.Reason{Name: "APPROVAL_BY_REQUESTER", Class: fault.BadRequest,
+	ByRequester = fault.Register(fault.Reason{Name: "APPROVAL_BY_REQUESTER", Class: fault.BadRequest,
 		Code: fault.FailedPrecondition, Step: fault.Fix,
 		Doc: "The caller's principal requested the approval: another principal has to approve it."})
-	AlreadyRejected = fault.Define(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
+	AlreadyRejected = fault.Register(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The request was rejected or withdrawn, so it cannot be approved any more: request it again. The metadata has who decided."})
-	AlreadyApproved = fault.Define(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
+	AlreadyApproved = fault.Register(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Ignore,
 		Doc: "The request was approved and done, so it can neither be rejected nor approved by its requester. The metadata has who decided."})
-	TimeOver = fault.Define(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
+	TimeOver = fault.Register(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The time of the request is over: request it again. The metadata has its end."})
 )

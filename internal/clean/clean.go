@@ -49,10 +49,10 @@ const (
 	firstBatch    = 500
 	leastBatch    = 50
 	greatestBatch = 5_000
-	// aim is the target duration of a batch, which holds row locks and shares the commit throughput.
-	aim = 20 * time.Millisecond
-	// rest is the pause after a batch without other load, as a multiple of the batch's duration.
-	rest         = 2
+	// targetDuration is the target duration of a batch, which holds row locks and shares the commit throughput.
+	targetDuration = 20 * time.Millisecond
+	// pauseFactor is the pause after a batch without other load, as a multiple of the batch's duration.
+	pauseFactor  = 2
 	greatestRest = 2 * time.Second
 	// every is the interval between runs over a table.
 	every = 10 * time.Second
@@ -100,9 +100,9 @@ func (c *Cleaner) Clean(ctx context.Context, t *Table) (deleted int64, err error
 // size adjusts the batch size towards the target duration.
 func size(limit int32, took time.Duration) int32 {
 	switch {
-	case took > 2*aim:
+	case took > 2*targetDuration:
 		limit /= 2
-	case took < aim/2:
+	case took < targetDuration/2:
 		limit *= 2
 	}
 	return min(max(limit, leastBatch), greatestBatch)
@@ -114,11 +114,11 @@ func (c *Cleaner) pause(took time.Duration) time.Duration {
 	if c.Load != nil {
 		busy = c.Load()
 	}
-	return min(time.Duration(float64(took)*rest*(1+4*busy)), greatestRest)
+	return min(time.Duration(float64(took)*pauseFactor*(1+4*busy)), greatestRest)
 }
 
-// may reports whether to clean a table: this session has its advisory lock, or another has had it for too long.
-func (c *Cleaner) may(t *Table, leads bool) bool {
+// mayClean reports whether to clean a table: this session has its advisory lock, or another has had it for too long.
+func (c *Cleaner) mayClean(t *Table, leads bool) bool {
 	switch {
 	case leads:
 		t.refused = time.Time{}
@@ -145,7 +145,7 @@ func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int
 	}()
 	var q db.Queries
 	begun, err := q.CleanBegin(ctx, tx, t.Name)
-	if err != nil || !c.may(t, begun.Leads) {
+	if err != nil || !c.mayClean(t, begun.Leads) {
 		return 0, false, err
 	}
 	if deleted, err = t.Delete(ctx, tx, limit); err != nil {

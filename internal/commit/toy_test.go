@@ -41,11 +41,11 @@ create table toy_log (
 grant select, insert, update on toy_counters, toy_names, toy_log to ledgerd_app;`
 
 var (
-	toyEmpty = fault.Define(fault.Reason{Name: "TOY_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	toyEmpty = fault.Register(fault.Reason{Name: "TOY_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey})
-	toyStale = fault.Define(fault.Reason{Name: "TOY_STALE", Class: fault.Conflict, Code: fault.Aborted,
+	toyStale = fault.Register(fault.Reason{Name: "TOY_STALE", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain})
-	toyWrong = fault.Define(fault.Reason{Name: "TOY_WRONG", Class: fault.BadRequest, Code: fault.InvalidArgument,
+	toyWrong = fault.Register(fault.Reason{Name: "TOY_WRONG", Class: fault.BadRequest, Code: fault.InvalidArgument,
 		Step: fault.Fix})
 )
 

@@ -60,22 +60,22 @@ func NewCode() string {
 
 // Reasons of coupons.
 var (
-	NotFound = fault.Define(fault.Reason{Name: "COUPON_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	NotFound = fault.Register(fault.Reason{Name: "COUPON_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix, Show: true,
 		Doc: "There is no coupon with this code."})
-	ExistsDifferent = fault.Define(fault.Reason{Name: "COUPON_EXISTS_DIFFERENT", Class: fault.BadRequest,
+	ExistsDifferent = fault.Register(fault.Reason{Name: "COUPON_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "A code exists with another campaign, expire_time or metadata, or only some of the codes of the call exist. The metadata has it, and the fields that differ. Nothing was issued."})
-	Taken = fault.Define(fault.Reason{Name: "COUPON_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	Taken = fault.Register(fault.Reason{Name: "COUPON_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The coupon has another owner."})
-	Owned = fault.Define(fault.Reason{Name: "COUPON_OWNED", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	Owned = fault.Register(fault.Reason{Name: "COUPON_OWNED", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The owner has another coupon of the campaign already: the metadata has its code."})
-	Unclaimed = fault.Define(fault.Reason{Name: "COUPON_UNCLAIMED", Class: fault.Refusal,
+	Unclaimed = fault.Register(fault.Reason{Name: "COUPON_UNCLAIMED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The coupon has to be claimed before it can be used."})
-	Expired = fault.Define(fault.Reason{Name: "COUPON_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	Expired = fault.Register(fault.Reason{Name: "COUPON_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The life of the coupon is over: the metadata has its end."})
 )

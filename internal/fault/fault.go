@@ -76,8 +76,8 @@ type Reason struct {
 
 var defined = map[string]*Reason{}
 
-// Define registers a reason. Use it in package-level variables only; a duplicate name panics.
-func Define(r Reason) *Reason {
+// Register registers a reason. Use it in package-level variables only; a duplicate name panics.
+func Register(r Reason) *Reason {
 	if defined[r.Name] != nil {
 		panic("fault: reason " + r.Name + " is defined twice")
 	}

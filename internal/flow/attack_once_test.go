@@ -8,7 +8,7 @@ import (
 )
 
 // Two notices report one refund, the second by the gateway's id alone: the refund counts once.
-func TestARefundOfWhichTheGatewayTellsWithoutItsNumberCountsOnce(t *testing.T) {
+func TestARefundReportedWithoutItsNumberCountsOnce(t *testing.T) {
 	t.Parallel()
 	id := func(s *payment.Received) { s.GatewayRefundID = "re_1" }
 	m := refunding(t, "4")

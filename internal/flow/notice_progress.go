@@ -51,7 +51,7 @@ func (c *progressNotice) Apply(tx *Tx) (any, error) {
 	case gateway.Pending:
 		return c.pending(tx)
 	}
-	return c.record(tx, payment.VerdictKnown, "ledgerd does not follow it"), nil
+	return c.record(tx, payment.VerdictKnown, "ledgerd does not handle such notices"), nil
 }
 
 // repeat applies a notice that was recorded before. Most change nothing.

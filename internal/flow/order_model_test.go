@@ -64,7 +64,7 @@ type bookedPurchase struct {
 // wish is a request for an order. It is comparable.
 type wish struct {
 	machine        string // order, simple_order, or own, whose timer leads to asleep
-	amount, payed  int64  // payed: from the balance
+	amount, paid   int64  // paid: from the balance
 	first, second  string // items of the lines; empty: no such line
 	units          int64  // of each line
 	reserve        bool
@@ -129,7 +129,7 @@ func (b *books) giveBack(no string, o bookedOrder) {
 			b.cancelReservation(fmt.Sprint(item, " ", no, "/", n+1))
 		}
 	}
-	if h := b.holds[no+"/hold"]; o.payed > 0 && h.state == ledger.Held {
+	if h := b.holds[no+"/hold"]; o.paid > 0 && h.state == ledger.Held {
 		b.release(no)
 	}
 	if p := b.purchases[o.purchase]; p.owner == no && p.until > b.now {
@@ -193,8 +193,8 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 	if life == 0 {
 		life = 30
 	}
-	atOnce := w.payed == w.amount
-	if w.machine == "own" && !atOnce && (w.reserve || w.payed > 0 || remind) {
+	atOnce := w.paid == w.amount
+	if w.machine == "own" && !atOnce && (w.reserve || w.paid > 0 || remind) {
 		return "FIELD_INVALID"
 	}
 	for n, item := range w.items() {
@@ -214,18 +214,18 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 		b.reservations[key] = bookedReservation{item, w.units,
 			map[bool]string{true: stock.Sold, false: stock.Reserved}[atOnce], b.now + life, false}
 	}
-	if w.payed > 0 {
+	if w.paid > 0 {
 		if _, taken := b.holds[no+"/hold"]; taken && !atOnce {
 			return "ORDER_PART_EXISTS"
 		}
-		if b.balance-b.held < w.payed {
+		if b.balance-b.held < w.paid {
 			return "INSUFFICIENT_FUNDS"
 		}
 		if atOnce {
-			b.balance -= w.payed
+			b.balance -= w.paid
 		} else {
-			b.held += w.payed
-			b.holds[no+"/hold"] = bookedHold{w.payed, ledger.Held, b.now + life, false}
+			b.held += w.paid
+			b.holds[no+"/hold"] = bookedHold{w.paid, ledger.Held, b.now + life, false}
 		}
 	}
 	o := bookedOrder{wish: w, state: map[string]string{"order": "awaiting_payment"}[w.machine], cause: "creation",
@@ -308,7 +308,7 @@ func (b *books) confirm(no string, o bookedOrder) string {
 	}
 	h := b.holds[no+"/hold"]
 	switch {
-	case o.payed == 0 || o.payed == o.amount || h.state == ledger.Captured:
+	case o.paid == 0 || o.paid == o.amount || h.state == ledger.Captured:
 		return ""
 	case h.state == ledger.Expired:
 		return "HOLD_EXPIRED"
@@ -491,7 +491,7 @@ func (p *orderPlay) create(r *rapid.T, no string) bookedCommand {
 		units:    rapid.Int64Range(1, 4).Draw(r, "units"),
 		within:   rapid.SampledFrom([]int{0, 0, 10, 50}).Draw(r, "within"),
 		purchase: rapid.SampledFrom([]string{"", "x", "y"}).Draw(r, "purchase")}
-	w.payed = min(w.amount, rapid.SampledFrom([]int64{0, 2, 3, 1, 0, 6}).Draw(r, "payed"))
+	w.paid = min(w.amount, rapid.SampledFrom([]int64{0, 2, 3, 1, 0, 6}).Draw(r, "paid"))
 	switch rapid.IntRange(0, 3).Draw(r, "lines") {
 	case 0:
 		w.units = 0
@@ -517,8 +517,8 @@ func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 	for _, item := range w.items() {
 		c.Lines = append(c.Lines, order.Line{Item: item, Quantity: w.units})
 	}
-	if w.payed > 0 {
-		c.Balance = &order.Balance{Account: user(0), Amount: dec(fmt.Sprint(w.payed))}
+	if w.paid > 0 {
+		c.Balance = &order.Balance{Account: user(0), Amount: dec(fmt.Sprint(w.paid))}
 	}
 	if w.purchase != "" {
 		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Window: time.Duration(w.purchaseWindow) * time.Minute,

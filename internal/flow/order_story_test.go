@@ -150,9 +150,9 @@ func TestTheStoryOfAnOrderHasItsMoney(t *testing.T) {
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
-	m.gets(refund("r2", ""), "r2 asked") // the order is refunding
+	m.gets(refund("r2", ""), "r2 requested") // the order is refunding
 	m.says(notice("m2", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "second_transaction write_off")
 	m.payableOrder("late", outside)

@@ -29,7 +29,7 @@ func (m *till) calls(want string) {
 
 // Money for a payment arrives first from another gateway. CreatePayment queries the payment's own gateway, and the
 // other gateway's money is flagged in the end.
-func TestAPaymentOfWhichAnotherGatewayToldIsAskedForAtItsOwn(t *testing.T) {
+func TestAPaymentReportedByAnotherGatewayIsQueriedAtItsOwn(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.secondGateway()

@@ -43,7 +43,7 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			} else {
 				c := refund(number, fmt.Sprint(amount))
 				c.OutTradeNo = no
-				m.gets(c, number+" asked")
+				m.gets(c, number+" requested")
 			}
 			turns := rapid.IntRange(0, 3).Draw(r, "turns")
 			for turn := range turns + 1 {

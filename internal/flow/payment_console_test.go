@@ -49,9 +49,9 @@ func TestMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	m.verify()
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
 	m.refuses(refund("r1", "6.01"), "6.00")
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 	m.refuses(refund("r2", ""), "0.00")
-	m.is("o refunding, p1 succeeded, r1 asked; unknown_refund 400 write_off; gw -6, loss -4, user:3 10 held 6")
+	m.is("o refunding, p1 succeeded, r1 requested; unknown_refund 400 write_off; gw -6, loss -4, user:3 10 held 6")
 	m.says(notice("m2", amountOf("6", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.is("o refunded, p1 succeeded, r1 succeeded; unknown_refund 400 write_off; loss -4, user:3 4")
 	v, err := payment.NewReader(m.app).Payment(context.Background(), payment.Key{Tenant: 1, OutTradeNo: "p1"})
@@ -69,7 +69,7 @@ func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 	m.says(console("m1", "10", of("p1", "t2")), "flagged")
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m.gets(m.resolve(0, back), "REFUND_EXCEEDS_PAID")
-	m.gets(refund("r2", "10"), "r2 asked") // the other transaction has its whole amount
+	m.gets(refund("r2", "10"), "r2 requested") // the other transaction has its whole amount
 	m.verify()
 }
 
@@ -78,12 +78,12 @@ func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
-	if got := m.together(hears(console("m1", "4")), refund("r1", "7"), refund("r2", "6")); got != "flagged, REFUND_EXCEEDS_PAID, r2 asked" {
+	if got := m.together(hears(console("m1", "4")), refund("r1", "7"), refund("r2", "6")); got != "flagged, REFUND_EXCEEDS_PAID, r2 requested" {
 		t.Error(got)
 	}
 	m.verify()
 	m = paidTill(t)
-	if got := m.together(refund("r1", "7"), hears(console("m1", "4")), refund("r2", "1")); got != "r1 asked, flagged, REFUND_EXCEEDS_PAID" {
+	if got := m.together(refund("r1", "7"), hears(console("m1", "4")), refund("r2", "1")); got != "r1 requested, flagged, REFUND_EXCEEDS_PAID" {
 		t.Error(got)
 	}
 	m.refuses(refund("r3", ""), "0.00")
@@ -91,8 +91,8 @@ func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	// the gateway refuses to give back more than was paid
 	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.refuses(refund("r3", "6.01"), "6.00")
-	m.gets(refund("r3", ""), "r3 asked")
-	m.is("o refunding, p1 succeeded, r1 failed, r3 asked; unknown_refund 400; gw -10, user:3 10 held 6")
+	m.gets(refund("r3", ""), "r3 requested")
+	m.is("o refunding, p1 succeeded, r1 failed, r3 requested; unknown_refund 400; gw -10, user:3 10 held 6")
 	m.verify()
 }
 
@@ -100,7 +100,7 @@ func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 func TestMoreGivenBackThanCameIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 	m.says(console("m1", "4"), "flagged")
 	m.says(notice("m2", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.is("o refunded, p1 succeeded, r1 succeeded; unknown_refund 400")
@@ -121,7 +121,7 @@ func TestARefundMeetsTheConsoleOnTwoServers(t *testing.T) {
 		wait.Go(func() { ends[0] = m.hear(0, console(fmt.Sprint("m", n), "1")) })
 		wait.Go(func() { ends[1] = said(1, refund(fmt.Sprint("r", n), "0.75")) })
 		wait.Wait()
-		if want := map[bool]string{true: fmt.Sprint("r", n, " asked"),
+		if want := map[bool]string{true: fmt.Sprint("r", n, " requested"),
 			false: "REFUND_EXCEEDS_PAID"}[n < 5]; ends[0] != "flagged" || n != 5 && ends[1] != want {
 			t.Errorf("%d: %q", n, ends)
 		}
@@ -144,7 +144,7 @@ func TestTheConsoleComesBeforeTheMoney(t *testing.T) {
 			if together {
 				got := m.together(hears(console("m3", "2")), hears(paid), hears(console("m4", "0.001")),
 					refund("r1", "7"), refund("r2", "6.99"))
-				if got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID, r2 asked" {
+				if got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID, r2 requested" {
 					t.Error(got)
 				}
 			} else {
@@ -183,14 +183,14 @@ func TestARefundThatSucceedsAfterItsFailureCounts(t *testing.T) {
 	said("m1", gateway.RefundFailed, "applied")
 	said("m2", gateway.Refunded, "flagged")
 	m.refuses(refund("r2", "7"), "6.00")
-	m.gets(refund("r2", ""), "r2 asked")
+	m.gets(refund("r2", ""), "r2 requested")
 	said("m3", gateway.RefundFailed, "applied")
 	m.refuses(refund("r3", "4.01"), "4.00")
 	// The refunds covered the whole amount, and then a part of it failed.
-	m.is("o refunding, p1 succeeded, r1 failed, r2 asked; unknown_refund 400 withdrawn; gw -10, user:3 10 held 6")
+	m.is("o refunding, p1 succeeded, r1 failed, r2 requested; unknown_refund 400 withdrawn; gw -10, user:3 10 held 6")
 	m.says(notice("m4", amountOf("6", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
 	m.is("o paid, p1 succeeded, r1 failed, r2 succeeded; unknown_refund 400 withdrawn; gw -4, user:3 4")
-	m.gets(refund("r3", ""), "r3 asked")
+	m.gets(refund("r3", ""), "r3 requested")
 	m.verify()
 }
 
@@ -244,7 +244,7 @@ func TestARefundWhoseNumberTheGatewayKnowsIsRefused(t *testing.T) {
 			m.gets(refund("r1", "4"), "REFUND_EXISTS_DIFFERENT")
 			m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), known), "known")
 			m.refuses(refund("r2", "7"), "6.00")
-			m.gets(refund("r2", "6"), "r2 asked")
+			m.gets(refund("r2", "6"), "r2 requested")
 			m.verify()
 		})
 	}
@@ -255,7 +255,7 @@ func refundID(id string) func(*payment.Received) {
 }
 
 // Notices report one refund by our number, by the gateway's id, or by both: it counts once.
-func TestARefundToldOfByNumberAndByIDCountsOnce(t *testing.T) {
+func TestARefundReportedByNumberAndByIDCountsOnce(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
@@ -289,7 +289,7 @@ func TestARefundMeetsItsSuccessInOneBatch(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	said := notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), refundID("re_1"))
-	if got := m.together(refund("r1", "4"), hears(said)); got != "r1 asked, applied" {
+	if got := m.together(refund("r1", "4"), hears(said)); got != "r1 requested, applied" {
 		t.Error(got)
 	}
 	m.refuses(refund("r2", "7"), "6.00")
@@ -310,7 +310,7 @@ func TestTheSameRefundOnTwoServersIsOne(t *testing.T) {
 			wait.Go(func() {
 				got := m.pay(s%2, &flow.RefundPayment{Caller: caller,
 					RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", i)}, OutTradeNo: p})
-				if got != fmt.Sprint("r", i, " asked") && got != fmt.Sprint("r", i, " asked existed") {
+				if got != fmt.Sprint("r", i, " requested") && got != fmt.Sprint("r", i, " requested existed") {
 					t.Errorf("refund %d: %s", i, got)
 				}
 			})
@@ -338,7 +338,7 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 		}
 		c := &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", n)},
 			OutTradeNo: number}
-		m.gets(c, fmt.Sprintf("r%d asked", n))
+		m.gets(c, fmt.Sprintf("r%d requested", n))
 		if got := m.text("select amount::text from payment_refunds where refund_no = 'r" + fmt.Sprint(n) + "'"); got != "600" {
 			t.Errorf("%d: %s is given back, want 600", n, got)
 		}
@@ -366,7 +366,7 @@ func TestAConsoleRefundIsKnownByAllItsNames(t *testing.T) {
 }
 
 // The first notice of a console refund may have no amount or another currency: a later notice with the amount counts.
-func TestAConsoleRefundThatIsToldRightLaterCounts(t *testing.T) {
+func TestALaterCorrectNoticeOfAConsoleRefundCounts(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*payment.Received){
 		"of nothing": amountOf("0", "CNY"), "without an amount": amountOf("0", ""),

@@ -65,7 +65,7 @@ func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	m.verify()
 	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
 	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 write_off, refund_returned 400 write_off; gw -10, user:3 10")
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 	m.verify()
 }
 
@@ -278,7 +278,7 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	m.says(gaveBack("m1", "4"), "flagged")
-	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, REFUND_EXCEEDS_PAID, r2 asked" {
+	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, REFUND_EXCEEDS_PAID, r2 requested" {
 		t.Error(got)
 	}
 	if got := m.together(hears(gaveBack("m3", "2")), refund("r3", "1.01"), hears(cameBack("m4")),
@@ -287,7 +287,7 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 		t.Error(got)
 	}
 	m.refuses(refund("r3", "1"), "0.50")
-	m.is("o paid, p1 succeeded, r2 asked; unknown_refund 400 withdrawn, unknown_refund 200 withdrawn, unknown_refund 250; gw -10, user:3 10 held 7")
+	m.is("o paid, p1 succeeded, r2 requested; unknown_refund 400 withdrawn, unknown_refund 200 withdrawn, unknown_refund 250; gw -10, user:3 10 held 7")
 	m.verify()
 	first := notice("x1", amountOf("0.5", "CNY"), ofRefund("", gateway.Refunded), refundID("re_2"))
 	again, failed := first, first
@@ -316,7 +316,7 @@ func TestAConsoleRefundWithoutATransactionTurnsInTheBatchOfARefund(t *testing.T)
 		refund("r1", "6")); got != "flagged, REFUND_EXCEEDS_PAID" {
 		t.Error(got)
 	}
-	if got := m.together(hears(cameBack("m5", no)), refund("r1", "10")); got != "applied, r1 asked" {
+	if got := m.together(hears(cameBack("m5", no)), refund("r1", "10")); got != "applied, r1 requested" {
 		t.Error(got)
 	}
 	m.verify()

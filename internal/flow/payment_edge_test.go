@@ -46,8 +46,8 @@ func TestAllIsRefundedThoughTheOrderStays(t *testing.T) {
 			m.payableOrder("o", outside)
 			m.create("o", "p1")
 			m.says(notice("n1", amountOf("10", "CNY")), "applied")
-			m.gets(refund("r1", "9"), "r1 asked")
-			m.gets(refund("r2", ""), "r2 asked")
+			m.gets(refund("r1", "9"), "r1 requested")
+			m.gets(refund("r2", ""), "r2 requested")
 			m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 			m.says(notice("m2", amountOf("1", "CNY"), ofRefund("r2", gateway.Refunded)), "applied")
 			m.is("o paid, p1 succeeded, r1 succeeded, r2 succeeded")
@@ -176,7 +176,7 @@ func TestNoFlagIsWrittenOffToSuspense(t *testing.T) {
 }
 
 // The first notice of a console refund, which precedes the money, may be in another currency: a later notice counts.
-func TestAConsoleRefundThatIsToldRightLaterCountsBeforeItsMoney(t *testing.T) {
+func TestALaterCorrectNoticeOfAConsoleRefundCountsBeforeItsMoney(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o", outside)

@@ -74,10 +74,10 @@ func TestARefundSeesANoticeOfItsBatch(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o")
 	m.create("o", "p1")
-	if got := m.together(hears(notice("n1")), refund("r1", "1")); got != "applied, r1 asked" {
+	if got := m.together(hears(notice("n1")), refund("r1", "1")); got != "applied, r1 requested" {
 		t.Error(got)
 	}
-	m.is("o paid, p1 succeeded, r1 asked; gw -6, user:3 10 held 1")
+	m.is("o paid, p1 succeeded, r1 requested; gw -6, user:3 10 held 1")
 }
 
 func TestNoticesOfOneBatchPayOnce(t *testing.T) {
@@ -158,7 +158,7 @@ func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 	m.is("o awaiting_payment, p1 created; wrong_merchant 600 sus; loss -6, sus 6")
 	m.says(notice("n1"), "applied")
 	m.is("o paid, p1 succeeded; wrong_merchant 600 sus; gw -6, loss -6, sus 6, user:3 10")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	if got := m.hearFrom("h", notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded))); got != "flagged" {
 		t.Error(got)
 	}
@@ -166,7 +166,7 @@ func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 		ofRefund("r1", gateway.RefundFailed))); got != "applied" {
 		t.Error(got)
 	}
-	m.is("o paid, p1 succeeded, r1 asked; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, sus 6, user:3 10 held 4")
+	m.is("o paid, p1 succeeded, r1 requested; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, sus 6, user:3 10 held 4")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "wrong_merchant refund")
 	if got := m.text("select gateway || ' ' || transaction_id from payment_refunds where refund_no = 'r2'"); got != "h t1" {
 		t.Error(got)
@@ -184,10 +184,10 @@ func TestForeignNoticesMoveNoPayment(t *testing.T) {
 	}
 	m.is("o awaiting_payment, p1 created")
 	m.says(notice("n9", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "flagged")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), foreign), "known")
-	m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+	m.is("o paid, p1 succeeded, r1 requested; unknown_refund 400; gw -10, user:3 10 held 4")
 }
 
 func TestARefundOfAnotherPaymentIsFlagged(t *testing.T) {
@@ -200,9 +200,9 @@ func TestARefundOfAnotherPaymentIsFlagged(t *testing.T) {
 	m.payableOrder("u", outside)
 	m.create("u", "p2")
 	m.says(notice("n2", ten, of("p2", "t2")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m1", amountOf("4", "CNY"), of("p2", "t2"), ofRefund("r1", gateway.Refunded)), "flagged")
-	m.is("o paid, u paid, p1 succeeded, p2 succeeded, r1 asked; unknown_refund 400; gw -20, user:3 20 held 4")
+	m.is("o paid, u paid, p1 succeeded, p2 succeeded, r1 requested; unknown_refund 400; gw -20, user:3 20 held 4")
 	m.says(notice("m3", amountOf("4", "CNY"), of("p3", "t3"), ofRefund("r1", gateway.Refunded)), "flagged")
 }
 
@@ -250,8 +250,8 @@ func TestAcceptedTransactionIsThatOfThePayment(t *testing.T) {
 	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
-	m.gets(refund("r1", ""), "r1 asked")
-	m.is("o refunding, p1 succeeded, r1 asked; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
+	m.gets(refund("r1", ""), "r1 requested")
+	m.is("o refunding, p1 succeeded, r1 requested; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
 }
 
 // Flagged money is given back only by resolving its flag, so that the flag and the money cannot disagree.
@@ -264,7 +264,7 @@ func TestFlaggedMoneyIsGivenBackByItsFlag(t *testing.T) {
 	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
 	m.gets(refund("r1", ""), "PAYMENT_NOT_PAID")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 }
 
 // A refund of flagged money may name the foreign merchant that its payment named.
@@ -292,7 +292,7 @@ func TestMoneyInAnotherAssetHasItsDecimals(t *testing.T) {
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "USD")), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_asset accept")
-	m.gets(refund("r1", "5.55"), "r1 asked")
+	m.gets(refund("r1", "5.55"), "r1 requested")
 	m.says(notice("m1", amountOf("5.55", "USD"), ofRefund("r1", gateway.Refunded)), "applied")
 	v, err := payment.NewReader(m.app).Payment(context.Background(), payment.Key{Tenant: 1, OutTradeNo: "p1"})
 	if err != nil || v.Refunded != amount.FromInt64(555) {
@@ -361,13 +361,13 @@ func TestMoneyWhoseNamesAreTakenIsFlagged(t *testing.T) {
 	m.says(notice("n1"), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "order_refused accept")
 	transfer("refund/r2/paid")
-	m.gets(refund("r2", "1"), "r2 asked")
+	m.gets(refund("r2", "1"), "r2 requested")
 	m.says(notice("m1", amountOf("1", "CNY"), ofRefund("r2", gateway.Refunded)), "flagged")
-	m.gets(refund("r3", "1"), "r3 asked")
+	m.gets(refund("r3", "1"), "r3 requested")
 	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r3")), "ok")
 	m.says(notice("m2", amountOf("1", "CNY"), ofRefund("r3", gateway.Refunded)), "flagged")
 	m.says(notice("m2", amountOf("1", "CNY"), ofRefund("r3", gateway.Refunded)), "flagged existed")
-	m.gets(refund("r4", "1"), "r4 asked")
+	m.gets(refund("r4", "1"), "r4 requested")
 	m.wants(flow.Ledger(ledger.ReleaseOf(caller, 0, "refund/r4")), "ok")
 	m.says(notice("m3", amountOf("1", "CNY"), ofRefund("r4", gateway.RefundFailed)), "applied")
 	m.is("o paid, p1 succeeded, r2 succeeded, r3 succeeded, r4 failed; order_refused 600 accept, " +
@@ -456,7 +456,7 @@ func TestAFlagWhoseRefundFailsIsOpenAgain(t *testing.T) {
 	m.says(notice("n1", amountOf("9", "CNY")), "flagged")
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m.gets(m.resolve(0, back), "wrong_amount refund")
-	m.is("o awaiting_payment, p1 suspended, r1 asked; wrong_amount 900 sus refund; gw -9, sus 9 held 9")
+	m.is("o awaiting_payment, p1 suspended, r1 requested; wrong_amount 900 sus refund; gw -9, sus 9 held 9")
 	m.says(notice("m1", amountOf("9", "CNY"), ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.is("o awaiting_payment, p1 suspended, r1 failed; wrong_amount 900 sus; gw -9, sus 9")
 	m.gets(m.resolve(0, back), "REFUND_EXISTS_DIFFERENT")
@@ -522,7 +522,7 @@ func TestARefundLeavesAnOrderThatACallerMoved(t *testing.T) {
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
 	m.wants(moveOrder("o", "refunding", "mine"), "o refunding")
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.is("o refunding, p1 succeeded, r1 succeeded")
 }
@@ -534,7 +534,7 @@ func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
 	m.says(notice("m3", ofRefund("r1", gateway.RefundFailed)), "known")
@@ -546,13 +546,13 @@ func TestARefundThatIsReturnedIsFlagged(t *testing.T) {
 }
 
 // The notice of a console refund that does not say how the refund ended needs a query.
-func TestAnNeedsQueryRefundOfTheGatewayIsAskedAbout(t *testing.T) {
+func TestAConsoleRefundThatNeedsAQueryIsQueried(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	for no, want := range map[string]bool{"hand": true, "r1": false, "": false} {
 		for range 2 {
 			out, err := flow.CommitNotice(context.Background(), m.engines[0],
@@ -577,9 +577,9 @@ func TestARefundResolvesOneFlag(t *testing.T) {
 	back := flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}
 	m.gets(m.resolve(0, back), "second_transaction refund")
 	m.gets(m.resolve(1, back), "REFUND_EXISTS_DIFFERENT")
-	m.gets(refund("r2", "1"), "r2 asked")
+	m.gets(refund("r2", "1"), "r2 requested")
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "REFUND_EXISTS_DIFFERENT")
-	m.is("o paid, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund, second_transaction 1000 sus; " +
+	m.is("o paid, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund, second_transaction 1000 sus; " +
 		"gw -30, sus 20 held 10, user:3 10 held 1")
 }
 
@@ -590,7 +590,7 @@ func TestARefundThatSucceedsAfterItsFailureIsFlagged(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m1", ofRefund("r1", gateway.RefundFailed)), "applied")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "known")
@@ -611,7 +611,7 @@ func TestAnAcceptedTransactionOfManyCanBeGivenBack(t *testing.T) {
 		m.says(notice(fmt.Sprint("n", n), amountOf("9", "CNY"), of("p1", fmt.Sprint("t", n))), "flagged")
 	}
 	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
-	m.gets(refund("r1", "9"), "r1 asked")
+	m.gets(refund("r1", "9"), "r1 requested")
 	if got := m.text("select transaction_id from payment_refunds"); got != "t22" {
 		t.Errorf("given back of %s", got)
 	}
@@ -667,10 +667,10 @@ func TestARefundingOrderCannotBePaid(t *testing.T) {
 	m.create("o", "p1")
 	m.gets(creates("p2", "app"), "p2 created")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", ""), "r1 asked")
+	m.gets(refund("r1", ""), "r1 requested")
 	m.gets(creates("p3", ""), "p1 succeeded existed")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p2", "t2")), "flagged")
-	m.is("o refunding, p1 succeeded, p2 late, r1 asked; second_transaction 1000 sus; gw -20, sus 10, user:3 10 held 10")
+	m.is("o refunding, p1 succeeded, p2 late, r1 requested; second_transaction 1000 sus; gw -20, sus 10, user:3 10 held 10")
 	m.verify()
 }
 
@@ -684,8 +684,8 @@ func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
 	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "second_transaction refund")
 	m.gets(refund("r1", "10"), "REFUND_EXISTS_DIFFERENT")
-	m.gets(refund("r2", ""), "r2 asked")
-	m.is("o refunding, p1 succeeded, r1 asked, r2 asked; second_transaction 1000 sus refund; gw -20, sus 10 held 10, user:3 10 held 10")
+	m.gets(refund("r2", ""), "r2 requested")
+	m.is("o refunding, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund; gw -20, sus 10 held 10, user:3 10 held 10")
 	m.verify()
 }
 
@@ -710,7 +710,7 @@ func TestARefundWhoseHoldIsGoneFails(t *testing.T) {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	taken := capture("console", "refund/r1", "4")
 	taken.To = "loss"
 	m.wants(flow.Ledger(taken), "ok")

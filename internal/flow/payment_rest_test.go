@@ -75,7 +75,7 @@ var restRules = map[string]string{
 		where tenant_id = $1 and i.machine = o.machine and i.key = o.order_no and i.state in ('awaiting_payment', 'pending')
 		and j.machine = 'payment' and j.key = p.out_trade_no and j.state = 'succeeded'`,
 	"a payment is open": `select key || ' ' || state from machine_instances where tenant_id = $1 and (machine = 'payment'
-		and state in ('created', 'submitted', 'declined', 'unexpected') or machine = 'refund' and state in ('asked', 'submitted', 'abnormal'))`,
+		and state in ('created', 'submitted', 'declined', 'unexpected') or machine = 'refund' and state in ('requested', 'submitted', 'abnormal'))`,
 	"an order is refunding": `select key from machine_instances where tenant_id = $1 and machine = 'order' and state = 'refunding'`,
 	// Only refunds and flags that certainly counted before the refund was requested are subtracted.
 	"a refund is more than what remained": `select r.refund_no || ' ' || r.amount || ' of ' || x.amount - q.amount - f.amount

@@ -349,32 +349,32 @@ func TestRefundsGiveBackWhatWasPaidAtMost(t *testing.T) {
 	m.create("o", "p1")
 	m.gets(refund("r0", ""), "PAYMENT_NOT_PAID")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", "4"), "r1 asked")
-	m.gets(refund("r1", "4"), "r1 asked existed")
+	m.gets(refund("r1", "4"), "r1 requested")
+	m.gets(refund("r1", "4"), "r1 requested existed")
 	m.gets(refund("r1", "5"), "REFUND_EXISTS_DIFFERENT")
 	m.gets(refund("r2", "6.01"), "REFUND_EXCEEDS_PAID")
-	m.is("o paid, p1 succeeded, r1 asked; gw -10, user:3 10 held 4")
+	m.is("o paid, p1 succeeded, r1 requested; gw -10, user:3 10 held 4")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundPending)), "applied")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "known")
 	m.is("o paid, p1 succeeded, r1 succeeded; gw -6, user:3 6")
-	m.gets(refund("r3", ""), "r3 asked") // the rest: the order is refunding
-	m.is("o refunding, p1 succeeded, r1 succeeded, r3 asked; gw -6, user:3 6 held 6")
+	m.gets(refund("r3", ""), "r3 requested") // the rest: the order is refunding
+	m.is("o refunding, p1 succeeded, r1 succeeded, r3 requested; gw -6, user:3 6 held 6")
 	m.says(notice("m4", amountOf("6", "CNY"), ofRefund("r3", gateway.RefundFailed)), "applied")
 	m.is("o paid, p1 succeeded, r1 succeeded, r3 failed; gw -6, user:3 6")
-	m.gets(refund("r4", ""), "r4 asked")
+	m.gets(refund("r4", ""), "r4 requested")
 	m.says(notice("m5", amountOf("6", "CNY"), ofRefund("r4", gateway.Refunded)), "applied")
 	m.is("o refunded, p1 succeeded, r1 succeeded, r3 failed, r4 succeeded")
 }
 
-func TestRefundsThatNobodyAskedForAreFlagged(t *testing.T) {
+func TestRefundsWithoutARequestAreFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("", gateway.Refunded)), "flagged")
-	m.gets(refund("r1", "4"), "r1 asked")
+	m.gets(refund("r1", "4"), "r1 requested")
 	m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400; gw -6, user:3 6")
 }

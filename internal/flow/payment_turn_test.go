@@ -21,7 +21,7 @@ func refunding(t *testing.T, amount string) *till {
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
-	m.gets(refund("r1", amount), "r1 asked")
+	m.gets(refund("r1", amount), "r1 requested")
 	return m
 }
 
@@ -207,7 +207,7 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 			m.says(notice("m0", ofRefund("r1", gateway.RefundFailed), foreign), "known")
 			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "flagged")
 			m.says(notice("m2", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), foreign), "known")
-			m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+			m.is("o paid, p1 succeeded, r1 requested; unknown_refund 400; gw -10, user:3 10 held 4")
 			m.refuses(refund("r2", "7"), "6.00")
 			m.verify()
 			if c.resolved {
@@ -228,7 +228,7 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m := refunding(t, "4")
 	m.says(notice("m1", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.says(notice("m2", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "known")
-	m.is("o paid, p1 succeeded, r1 asked; unknown_refund 400; gw -10, user:3 10 held 4")
+	m.is("o paid, p1 succeeded, r1 requested; unknown_refund 400; gw -10, user:3 10 held 4")
 	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for refund r1, which requested CNY USD" {
 		t.Error(got)
 	}
@@ -239,7 +239,7 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 }
 
 // Later notices may change the amount that a refund gave back.
-func TestARefundThatGrowsAndShrinksIsNotLostSightOf(t *testing.T) {
+func TestARefundThatGrowsAndShrinksIsQueriedUntilItEnds(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
 	said := func(id, n, verdict, remaining string) {
@@ -354,7 +354,7 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 }
 
 // A pending notice without an amount needs a query if the refund is a console refund, or has ended already.
-func TestNoticesThatDoNotSayHowARefundEndedAreAskedAbout(t *testing.T) {
+func TestNoticesWithoutTheOutcomeOfARefundCauseAQuery(t *testing.T) {
 	t.Parallel()
 	apply := func(m *till, s payment.Received) flow.NoticeResult {
 		t.Helper()
@@ -456,7 +456,7 @@ func TestANoticeOfAnotherMerchantAboutTheRefundOfAFlag(t *testing.T) {
 	m.gets(m.resolve(0, back), "late refund")
 	m.says(notice("m0", ofRefund("r1", gateway.RefundPending), another), "known")
 	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded), another), "flagged")
-	m.is("o cancelled, p1 late, r1 asked; late 1000 sus refund, unknown_refund 1000; gw -10, sus 10 held 10")
+	m.is("o cancelled, p1 late, r1 requested; late 1000 sus refund, unknown_refund 1000; gw -10, sus 10 held 10")
 	m.verify()
 	m.says(notice("m2", amountOf("10", "CNY"), ofRefund("r1", gateway.Refunded)), "applied")
 	m.is("o cancelled, p1 late, r1 succeeded; late 1000 sus refund, unknown_refund 1000 withdrawn")

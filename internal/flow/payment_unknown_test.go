@@ -106,7 +106,7 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 
 // The notice of an unknown payment's money is repeated after the time to create the payment is over: the money is
 // flagged once.
-func TestMoneyOfAnUnknownPaymentThatIsToldAgainIsFlagged(t *testing.T) {
+func TestMoneyOfAnUnknownPaymentThatIsReportedAgainIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.says(notice("n1", of("px", "t1")), "unknown again")

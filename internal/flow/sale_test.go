@@ -211,7 +211,7 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 }
 
 // A buyer gets the won order of a unit again, even if the sale no longer gives that unit.
-func TestWinnersAreToldTheirOrdersAfterAChange(t *testing.T) {
+func TestWinnersGetTheirOrdersAfterAChange(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	m.putSale("two", 5, func(s *sale.Sale) { s.PerBuyer = 2 })

@@ -31,8 +31,8 @@ const slewPerMille = 1
 // correct adjusts the clock to a database timestamp taken between two ticks. A clock that is certainly behind
 // is stepped forward; one that is certainly ahead is slewed back. It returns the certain lead over the
 // database; negative: behind.
-func (c *clock) correct(before, after time.Duration, said time.Time) (ahead time.Duration) {
-	low, high := said.Add(-after), said.Add(-before) // bounds of zero
+func (c *clock) correct(before, after time.Duration, dbTime time.Time) (ahead time.Duration) {
+	low, high := dbTime.Add(-after), dbTime.Add(-before) // bounds of zero
 	if !c.anchored {
 		c.zero, c.anchored = low, true
 	}

@@ -167,21 +167,21 @@ func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn
 	conn := held.Conn()
 	pg.ClearWarning(conn)
 	before := g.o.Ticks()
-	said, err := run(ctx, conn)
+	dbTime, err := run(ctx, conn)
 	after, wall := g.o.Ticks(), time.Now()
 	switch {
 	case err != nil:
 		return err
 	case pg.Warned(conn):
 		return errNotDurable
-	case !hasIDs(said):
-		return fmt.Errorf("the database's clock is at %v; ids exist only from %v to %v", said, Epoch, Last)
+	case !hasIDs(dbTime):
+		return fmt.Errorf("the database's clock is at %v; ids exist only from %v to %v", dbTime, Epoch, Last)
 	}
 	g.mu.Lock()
-	ahead := g.clock.correct(before, after, said)
+	ahead := g.clock.correct(before, after, dbTime)
 	g.mu.Unlock()
 	g.metrics.offset.WithLabelValues("ids").Set(ahead.Seconds())
-	g.metrics.offset.WithLabelValues("wall").Set(outside(wall.Sub(said), after-before).Seconds())
+	g.metrics.offset.WithLabelValues("wall").Set(outside(wall.Sub(dbTime), after-before).Seconds())
 	return nil
 }
 

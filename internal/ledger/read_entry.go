@@ -50,7 +50,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 		}
 		w := window{low, high, f.Ascending}
 		if after >= 0 {
-			w = w.behind(after)
+			w = w.after(after)
 		}
 		size := page.size()
 		look := size
@@ -68,7 +68,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 		if len(rows) == size {
 			last = rows[size-1].Version
 		}
-		if rest := w.behind(last); rest.low < rest.high {
+		if rest := w.after(last); rest.low < rest.high {
 			next = l.TokenNumber(last)
 		}
 		for _, row := range rows {
@@ -101,8 +101,8 @@ type window struct {
 	up        bool
 }
 
-// behind is the rest of the window after a version.
-func (w window) behind(version int64) window {
+// after is the rest of the window after a version.
+func (w window) after(version int64) window {
 	if w.up {
 		w.low = max(w.low, version)
 	} else {

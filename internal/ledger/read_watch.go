@@ -108,14 +108,14 @@ func badCursor() error {
 type watchedBatch struct {
 	position
 	at      time.Time
-	settled bool // no earlier transaction is still running
+	final   bool // no earlier transaction is still running
 	cut     bool // last batch of its group
 	entries int64
 }
 
 func watched(row db.CommitPageRow) (b watchedBatch, err error) {
 	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.CommittedAt,
-		settled: row.Settled}
+		final: row.Final}
 	b.xid, err = strconv.ParseUint(row.Xid, 10, 64)
 	return b, err
 }
@@ -129,8 +129,8 @@ const (
 	watchOverlap = time.Minute
 )
 
-// commitsAfter returns the settled commits after a position in whole groups, about watchBatches of them.
-// Without settled commits it returns none.
+// commitsAfter returns the final commits after a position in whole groups, about watchBatches of them.
+// Without final commits it returns none.
 func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatch, error) {
 	for count := watchBatches; ; count *= 4 {
 		count = min(count, math.MaxInt32)
@@ -148,7 +148,7 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 			}
 		}
 		more := len(rows) == count
-		if cut := markCuts(batches, more); cut > 0 || !more || !batches[0].settled {
+		if cut := markCuts(batches, more); cut > 0 || !more || !batches[0].final {
 			return batches[:cut], nil
 		}
 	}
@@ -157,7 +157,7 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 // markCuts splits batches, ordered by position, into groups: no batch before a cut may depend on a batch after the cut.
 // Batch B can depend on batch A only if B locked its rows after A's commit. So B's time is not before A's, and A is
 // visible if B is. Times of different epochs come from different clocks, but epochs are ordered. more means that
-// further batches follow. Returns the end of the last settled group.
+// further batches follow. Returns the end of the last final group.
 func markCuts(batches []watchedBatch, more bool) (end int) {
 	for len(batches) > end {
 		rest := batches[end:]
@@ -194,7 +194,7 @@ func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 	latest = time.Time{}
 	for i := range batches {
 		b := &batches[i]
-		if !b.settled {
+		if !b.final {
 			break
 		}
 		if b.at.After(latest) {
@@ -207,7 +207,7 @@ func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 	return end
 }
 
-// lastCommit is the position of the last settled commit that ends a group.
+// lastCommit is the position of the last final commit that ends a group.
 func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	var rows []db.CommitLastRow
 	err := pg.Snapshot(ctx, r.pool, func(d pg.DB) (err error) {

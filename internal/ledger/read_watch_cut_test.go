@@ -17,12 +17,12 @@ func TestNothingBehindACutIsEarlier(t *testing.T) {
 		all := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) watchedBatch {
 			begin = begin.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "begins")) * time.Second)
 			wait := rapid.SampledFrom([]int{0, 0, 0, 1, 20, 60}).Draw(t, "waits")
-			return watchedBatch{at: begin.Add(time.Duration(wait) * time.Second), settled: true}
+			return watchedBatch{at: begin.Add(time.Duration(wait) * time.Second), final: true}
 		}), 1, 30).Draw(t, "batches")
 		seen := rapid.IntRange(1, len(all)).Draw(t, "seen")
 		running := rapid.IntRange(0, seen).Draw(t, "running")
 		for i := range running {
-			all[seen-1-i].settled = false
+			all[seen-1-i].final = false
 		}
 		end := markCuts(all[:seen], seen < len(all))
 		for i := range all[:seen] {
@@ -30,7 +30,7 @@ func TestNothingBehindACutIsEarlier(t *testing.T) {
 				continue
 			}
 			cuts++
-			if i >= end || !all[i].settled {
+			if i >= end || !all[i].final {
 				t.Fatalf("cut at %d, end %d", i, end)
 			}
 			latest := slices.MaxFunc(all[:i+1], byTime).at
@@ -54,7 +54,7 @@ func byTime(x, y watchedBatch) int { return x.at.Compare(y.at) }
 func TestSequentialBatchesAreGroupsOfTheirOwn(t *testing.T) {
 	batches := make([]watchedBatch, 5)
 	for i := range batches {
-		batches[i] = watchedBatch{at: time.Unix(int64(i), 0), settled: i < 4}
+		batches[i] = watchedBatch{at: time.Unix(int64(i), 0), final: i < 4}
 	}
 	if end := markCuts(batches, false); end != 4 || !batches[0].cut || !batches[3].cut || batches[4].cut {
 		t.Errorf("end %d of %+v", end, batches)
@@ -66,12 +66,12 @@ func TestAnEpochEndsWithACut(t *testing.T) {
 	var batches []watchedBatch
 	for _, b := range []struct{ epoch, at int }{{1, 100}, {1, 101}, {2, 50}, {2, 51}} {
 		batches = append(batches, watchedBatch{position: position{epoch: int32(b.epoch)}, at: time.Unix(int64(b.at), 0),
-			settled: true})
+			final: true})
 	}
 	if end := markCuts(batches, false); end != 4 || !batches[0].cut || !batches[1].cut || !batches[2].cut {
 		t.Errorf("end %d of %+v", end, batches)
 	}
-	batches[2].settled = false
+	batches[2].final = false
 	if end := markCuts(batches, true); end != 2 {
 		t.Errorf("the end is %d while a transaction of the second epoch runs", end)
 	}

@@ -107,19 +107,19 @@ var Shipped = map[string]*Definition{
 	},
 	RefundMachine: {
 		States: []State{
-			{Name: RefundAsked, Initial: true},
+			{Name: RefundRequested, Initial: true},
 			{Name: RefundSubmitted},
 			{Name: RefundSucceeded},
 			{Name: RefundFailed},
 			{Name: RefundAbnormal},
 		},
 		Moves: []Allowed{
-			{From: []string{RefundAsked}, To: RefundSubmitted, By: []Actor{ByFlow}},
-			{From: []string{RefundAsked, RefundSubmitted, RefundAbnormal}, To: RefundSucceeded, By: []Actor{ByFlow},
+			{From: []string{RefundRequested}, To: RefundSubmitted, By: []Actor{ByFlow}},
+			{From: []string{RefundRequested, RefundSubmitted, RefundAbnormal}, To: RefundSucceeded, By: []Actor{ByFlow},
 				Publish: "refund.succeeded"},
-			{From: []string{RefundAsked, RefundSubmitted, RefundAbnormal}, To: RefundFailed, By: []Actor{ByFlow},
+			{From: []string{RefundRequested, RefundSubmitted, RefundAbnormal}, To: RefundFailed, By: []Actor{ByFlow},
 				Publish: "refund.failed"},
-			{From: []string{RefundAsked, RefundSubmitted}, To: RefundAbnormal, By: []Actor{ByFlow},
+			{From: []string{RefundRequested, RefundSubmitted}, To: RefundAbnormal, By: []Actor{ByFlow},
 				Publish: "refund.abnormal"},
 		},
 	},
@@ -139,7 +139,7 @@ const (
 
 // States of refunds.
 const (
-	RefundAsked     = "asked"
+	RefundRequested = "requested"
 	RefundSubmitted = "submitted"
 	RefundSucceeded = "succeeded"
 	RefundFailed    = "failed"

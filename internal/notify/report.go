@@ -26,7 +26,7 @@ func (c *ReportCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply records the report, unless it equals the last one. Delivered settles any open message. Undelivered settles only
+// Apply records the report, unless it equals the last one. Delivered decides any open message. Undelivered decides only
 // an unknown one, because other open messages may still have a successful attempt. Returns fault NOTIFY_NOT_FOUND.
 func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil && c.ID != 0 {
@@ -44,13 +44,13 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	if c.Delivered {
 		kind = Delivered
 	}
-	settles := c.row.Found && !c.row.Value.gone && (c.Delivered || m.State == Unknown)
-	if m.reported == kind && !settles || m.State == Cancelled {
+	decides := c.row.Found && !c.row.Value.gone && (c.Delivered || m.State == Unknown)
+	if m.reported == kind && !decides || m.State == Cancelled {
 		return commit.Repeat{First: m}, nil
 	}
 	v := tx.queue.Change(c.row)
 	v.reported = kind
-	if settles || !m.open() {
+	if decides || !m.open() {
 		v.state, v.gone = kind, true
 		m.State, m.Provider, m.FailureCode = kind, c.Provider, c.FailureCode
 	}

@@ -12,16 +12,16 @@ import (
 
 // Reasons of orders.
 var (
-	NotFound = fault.Define(fault.Reason{Name: "ORDER_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	NotFound = fault.Register(fault.Reason{Name: "ORDER_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no order with this number."})
-	ExistsDifferent = fault.Define(fault.Reason{Name: "ORDER_EXISTS_DIFFERENT", Class: fault.BadRequest,
+	ExistsDifferent = fault.Register(fault.Reason{Name: "ORDER_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The order_no is already used with other content: the fields, and the metadata, list those that differ."})
-	PurchaseRepeated = fault.Define(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
+	PurchaseRepeated = fault.Register(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
 		Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
 		Doc: "There is an order of the same purchase already, and the call has set purchase.refuse. The metadata has its order_no, and its state now."})
-	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
+	PartExists = fault.Register(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer, instance or expiry message. The metadata names it. Choose another order_no. If the order exists already, it cannot be paid any more: cancel it."})
 )

@@ -14,7 +14,7 @@ import (
 )
 
 // TokenInvalid refuses a page token issued for another request.
-var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest,
+var TokenInvalid = fault.Register(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The page token was issued by another method or for other parameters: start again without one."})
 

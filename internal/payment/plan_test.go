@@ -203,7 +203,7 @@ func (d *plans) load() {
 			union all
 			select 1, 'payment', no, id + (1::bigint << 50), 1, state, 'created', 2, 'n', null, null, at, at from numbers where k <> 'n'
 			union all
-			select 1, 'refund', 'r' || no, id + (1::bigint << 51), 1, 'submitted', 'asked', 2, 'n', null, null, at, at from numbers where k = 'b'`,
+			select 1, 'refund', 'r' || no, id + (1::bigint << 51), 1, 'submitted', 'requested', 2, 'n', null, null, at, at from numbers where k = 'b'`,
 		`insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee,
 				principal, request_id, created_at, transaction_id)
 			select 1, no, id + (1::bigint << 50), no, 'g', '', 1, 'CNY', 2, 200, 'shop', 'test', 'r', at, case when k in ('f', 'b', 'g') then 't' || no end

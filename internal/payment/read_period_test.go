@@ -27,7 +27,7 @@ func TestListsOfAPeriodReadTheirOwnRows(t *testing.T) {
 				principal, request_id, created_at)
 			select 1, 'r' || i, i, 'p' || i, 'a', 't' || i, 'CNY', 2, i, false, 'p', 'r', ` + at + ` from generate_series(1, 30000) i`,
 		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, created_at, changed_at)
-			select 1, 'refund', 'r' || i, i, 1, 'succeeded', 'asked', 2, 'n', 'p' || i, ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
+			select 1, 'refund', 'r' || i, i, 1, 'succeeded', 'requested', 2, 'n', 'p' || i, ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
 	} {
 		if _, err := super.Exec(t.Context(), "begin; set local session_replication_role = replica; "+sql+"; commit"); err != nil {
 			t.Fatal(err)

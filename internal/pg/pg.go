@@ -136,11 +136,11 @@ func Warned(c *pgx.Conn) bool { return c.PgConn().CustomData()[warned] != nil }
 
 // Errors of CheckRole and CheckAdminRole.
 var (
-	ErrTooPowerful = errors.New("the service must run as a login role that is a member of ledgerd_app only")
-	ErrNoRights    = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
+	ErrExcessRights = errors.New("the service must run as a login role that is a member of ledgerd_app only")
+	ErrNoRights     = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
 
-	ErrAdminTooPowerful = errors.New("administration must run as a login role that is a member of ledgerd_admin only")
-	ErrNoAdminRights    = errors.New("the role of administration is not a member of ledgerd_admin")
+	ErrAdminExcessRights = errors.New("administration must run as a login role that is a member of ledgerd_admin only")
+	ErrNoAdminRights     = errors.New("the role of administration is not a member of ledgerd_admin")
 )
 
 // rolePowers selects the powers of the login role beyond the group $1, including those of roles that it may become, and
@@ -178,12 +178,12 @@ select array(
 // run programs there, and one without rights, for which every call would fail. Attributes of roles that it may become
 // count.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
-	return checkRole(ctx, pool, "ledgerd_app", ErrTooPowerful, ErrNoRights)
+	return checkRole(ctx, pool, "ledgerd_app", ErrExcessRights, ErrNoRights)
 }
 
 // CheckAdminRole is CheckRole for the login role of administration, a member of ledgerd_admin only.
 func CheckAdminRole(ctx context.Context, pool *pgxpool.Pool) error {
-	return checkRole(ctx, pool, "ledgerd_admin", ErrAdminTooPowerful, ErrNoAdminRights)
+	return checkRole(ctx, pool, "ledgerd_admin", ErrAdminExcessRights, ErrNoAdminRights)
 }
 
 func checkRole(ctx context.Context, pool *pgxpool.Pool, group string, tooPowerful, noRights error) error {

@@ -31,7 +31,7 @@ func (p Planned) scoped(ctx context.Context) (*pgxpool.Pool, string, bool) {
 
 func (p Planned) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
 	if pool, set, ok := p.scoped(ctx); ok {
-		r, err := within(ctx, pool, set, sql, args)
+		r, err := runForTenants(ctx, pool, set, sql, args)
 		if err != nil {
 			return pgconn.CommandTag{}, err
 		}
@@ -43,7 +43,7 @@ func (p Planned) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comm
 
 func (p Planned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if pool, set, ok := p.scoped(ctx); ok {
-		r, err := within(ctx, pool, set, sql, args)
+		r, err := runForTenants(ctx, pool, set, sql, args)
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func (p Planned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 
 func (p Planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	if pool, set, ok := p.scoped(ctx); ok {
-		r, err := within(ctx, pool, set, sql, args)
+		r, err := runForTenants(ctx, pool, set, sql, args)
 		return row{r, err}
 	}
 	return p.DB.QueryRow(ctx, sql, replanned(args)...)

@@ -90,8 +90,8 @@ func FromSnapshot[T any](ctx context.Context, pool *pgxpool.Pool, read func(DB) 
 const applyTenants = "select set_config('ledgerd.tenants', $1, true), " +
 	"set_config('plan_cache_mode', 'force_custom_plan', true)"
 
-// within runs a statement in one round trip and one transaction with the setting of its tenants.
-func within(ctx context.Context, pool *pgxpool.Pool, set, sql string, args []any) (*rows, error) {
+// runForTenants runs a statement in one round trip and one transaction with the setting of its tenants.
+func runForTenants(ctx context.Context, pool *pgxpool.Pool, set, sql string, args []any) (*rows, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return nil, err

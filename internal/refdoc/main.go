@@ -42,7 +42,7 @@ name in small letters. ` + "`ledgerd.order.v1.OrderService/CreateOrder`" + ` is
 ` + "`order.create_order`" + `. Records of request keys, their
 metrics and the audit views have it too.
 
-- **role**: the least that makes the call. Some requests need ` + "`admin`" + ` besides, such as one that lowers a limit of an
+- **role**: the least that makes the call. Some requests need ` + "`admin`" + ` besides, such as one that changes a limit of an
   account.
 - **Execute**: [Execute](../api/batch.md) may contain it.
 - **policy**: what ` + "`ledgerd policy set`" + ` may ask for it: *keys*, a request key or submit token; *approval*, by a second

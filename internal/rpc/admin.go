@@ -15,7 +15,7 @@ import (
 )
 
 // AdministrationOff refuses calls of AdminService on servers without it.
-var AdministrationOff = fault.Define(fault.Reason{Name: "ADMINISTRATION_OFF", Class: fault.BadRequest,
+var AdministrationOff = fault.Register(fault.Reason{Name: "ADMINISTRATION_OFF", Class: fault.BadRequest,
 	Code: fault.FailedPrecondition, Step: fault.Fix,
 	Doc: "The server administers nothing: start it with --admin-database-url, or use the commands of ledgerd."})
 

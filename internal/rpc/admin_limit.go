@@ -15,7 +15,7 @@ import (
 )
 
 // LimitNotFound refuses to remove a limit that the tenant does not have.
-var LimitNotFound = fault.Define(fault.Reason{Name: "LIMIT_NOT_FOUND", Class: fault.BadRequest,
+var LimitNotFound = fault.Register(fault.Reason{Name: "LIMIT_NOT_FOUND", Class: fault.BadRequest,
 	Code: fault.NotFound, Step: fault.Fix, Doc: "The tenant has no limit of this channel, scope and window."})
 
 func messageLimit(l *pb.Limit) notify.Limit {

@@ -129,7 +129,7 @@ const (
 	ReplayedHeader = "Idempotency-Replayed"
 )
 
-var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest,
+var keyUnsupported = fault.Register(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The call records no answer, so it accepts no Idempotency-Key: send it without one."})
 

@@ -323,7 +323,7 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 	ctx = submitting(ctx)
 	made, err := mutate(ctx, s.Mutations, refundPaymentOperation, r)
 	res, err := made.reply(ctx, err)
-	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_ASKED {
+	if err != nil || res.GetRefund().GetState() != pb.RefundState_REFUND_STATE_REQUESTED {
 		return res, err
 	}
 	x := res.GetRefund()
@@ -335,7 +335,7 @@ func (s *Payments) RefundPayment(ctx context.Context, r *pb.RefundPaymentRequest
 	var v payment.RefundView
 	err = s.awaitGateway(ctx, name, payment.OfRefund, k.RefundNo, func() (bool, error) {
 		v, err = s.Reader.Refund(ctx, k)
-		return v.State.State != machine.RefundAsked, err
+		return v.State.State != machine.RefundRequested, err
 	})
 	if err != nil {
 		return res, nil

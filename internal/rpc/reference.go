@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-var referenceUnresolved = fault.Define(fault.Reason{Name: "REFERENCE_UNRESOLVED", Class: fault.BadRequest,
+var referenceUnresolved = fault.Register(fault.Reason{Name: "REFERENCE_UNRESOLVED", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "A reference of an operation names a field that the earlier result does not have."})
 

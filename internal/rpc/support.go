@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-var unsupported = fault.Define(fault.Reason{Name: "UNSUPPORTED", Class: fault.BadRequest, Code: fault.Unimplemented,
+var unsupported = fault.Register(fault.Reason{Name: "UNSUPPORTED", Class: fault.BadRequest, Code: fault.Unimplemented,
 	Step: fault.Fix,
 	Doc:  "The server has no such call, or the call does not support the HTTP method, content type or compression."})
 

@@ -128,7 +128,7 @@ func lengthOf(d time.Duration) string {
 }
 
 // NotFound is the reason for a sale that does not exist.
-var NotFound = fault.Define(fault.Reason{Name: "SALE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+var NotFound = fault.Register(fault.Reason{Name: "SALE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 	Step: fault.Fix,
 	Doc:  "There is no such sale: create it with PutSale."})
 

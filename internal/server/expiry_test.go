@@ -76,7 +76,7 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 
 // Payments race the timers of orders and the worker that sends messages. A buyer gets the expiry message if the order
 // has expired, and only then.
-func TestBuyersAreToldOfTheEndThatTheirOrdersHave(t *testing.T) {
+func TestBuyersGetMessagesOfTheEndThatTheirOrdersHave(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
 	name := filepath.Join(t.TempDir(), "notify.yaml")

@@ -673,7 +673,7 @@ func TestServiceRefusesAPowerfulRole(t *testing.T) {
 }
 
 // The log says when calls fail and succeed again, and when the epoch of the database changes.
-func TestTheLogTellsOfOutages(t *testing.T) {
+func TestTheLogReportsOutages(t *testing.T) {
 	t.Parallel()
 	s := servertest.New(t)
 	readOnly := func(setting string) {

@@ -9,40 +9,40 @@ import (
 
 // Reasons of stock.
 var (
-	ItemNotFound = fault.Define(fault.Reason{Name: "ITEM_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+	ItemNotFound = fault.Register(fault.Reason{Name: "ITEM_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such item: create it with PutItem."})
-	SegmentsTooFew = fault.Define(fault.Reason{Name: "SEGMENTS_TOO_FEW", Class: fault.BadRequest,
+	SegmentsTooFew = fault.Register(fault.Reason{Name: "SEGMENTS_TOO_FEW", Class: fault.BadRequest,
 		Code: fault.FailedPrecondition, Step: fault.Fix,
 		Doc: "The item has more segments: their number can grow, but not shrink."})
-	ReservationNotFound = fault.Define(fault.Reason{Name: "RESERVATION_NOT_FOUND", Class: fault.BadRequest,
+	ReservationNotFound = fault.Register(fault.Reason{Name: "RESERVATION_NOT_FOUND", Class: fault.BadRequest,
 		Code: fault.NotFound, Step: fault.Fix,
 		Doc: "The item has no reservation with this number."})
-	ReservationExistsDifferent = fault.Define(fault.Reason{Name: "RESERVATION_EXISTS_DIFFERENT",
+	ReservationExistsDifferent = fault.Register(fault.Reason{Name: "RESERVATION_EXISTS_DIFFERENT",
 		Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The reservation_no is already used with other content: the metadata lists the fields that differ."})
-	ChangeExistsDifferent = fault.Define(fault.Reason{Name: "CHANGE_EXISTS_DIFFERENT", Class: fault.BadRequest,
+	ChangeExistsDifferent = fault.Register(fault.Reason{Name: "CHANGE_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The change_no is already used with other content: the metadata lists the fields that differ."})
-	ReservationEnded = fault.Define(fault.Reason{Name: "RESERVATION_ENDED", Class: fault.Refusal,
+	ReservationEnded = fault.Register(fault.Reason{Name: "RESERVATION_ENDED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or expired. A Reserve or Deduct is refused if a Cancel came before it."})
-	OutOfStock = fault.Define(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
+	OutOfStock = fault.Register(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "Fewer units are available than asked for. The metadata has the number of available ones."})
-	StockBelowPromised = fault.Define(fault.Reason{Name: "STOCK_BELOW_PROMISED", Class: fault.Refusal,
+	StockBelowPromised = fault.Register(fault.Reason{Name: "STOCK_BELOW_PROMISED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The adjustment would take units that are reserved or sold. The metadata has the number of available ones."})
-	StockTooLarge = fault.Define(fault.Reason{Name: "STOCK_TOO_LARGE", Class: fault.BadRequest,
+	StockTooLarge = fault.Register(fault.Reason{Name: "STOCK_TOO_LARGE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The item would have more than 10^15 units."})
-	StrategyStandsAlone = fault.Define(fault.Reason{Name: "STRATEGY_STANDS_ALONE", Class: fault.BadRequest,
+	StrategyStandsAlone = fault.Register(fault.Reason{Name: "STRATEGY_STANDS_ALONE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The call names a strategy that has a transaction of its own, and cannot share one: with the other operations of an Execute, a submit token or a claim. Leave strategy out: the call is then batched. Nothing was done."})
-	ReservationNotSold = fault.Define(fault.Reason{Name: "RESERVATION_NOT_SOLD", Class: fault.Refusal,
+	ReservationNotSold = fault.Register(fault.Reason{Name: "RESERVATION_NOT_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or expired."})
-	UnsellExceedsSold = fault.Define(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
+	UnsellExceedsSold = fault.Register(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those that remain."})
 )

@@ -32,7 +32,7 @@ func (s *Spend) Need(tx *Tx) {
 // Guard checks the token, and spends it unless it is of the kind that survives a refusal. The token records a refused
 // submission until Done is called, because only Guard's changes are kept after a refusal.
 func (s *Spend) Guard(tx *Tx) error {
-	if err := s.good(tx); err != nil || s.row.Value.survivesRefusal {
+	if err := s.check(tx); err != nil || s.row.Value.survivesRefusal {
 		return err
 	}
 	s.spend(tx, refused)
@@ -44,7 +44,7 @@ func (s *Spend) Apply(tx *Tx) error {
 	if !s.row.Value.survivesRefusal {
 		return nil
 	}
-	if err := s.good(tx); err != nil { // check again: an operation may have spent it since Guard
+	if err := s.check(tx); err != nil { // check again: an operation may have spent it since Guard
 		return err
 	}
 	s.spend(tx, spent)
@@ -77,9 +77,9 @@ func (s *Spend) spend(tx *Tx, state string) {
 	r.spentBy, r.requestID, r.operation = s.Principal, s.RequestID, s.Operation
 }
 
-// good returns the reason why the token cannot be spent, or nil. The result of the first submission is
+// check returns the reason why the token cannot be spent, or nil. The result of the first submission is
 // disclosed only to callers that present the token with its subject and purpose.
-func (s *Spend) good(tx *Tx) error {
+func (s *Spend) check(tx *Tx) error {
 	if s.row == nil {
 		return Missing.New("header Submit-Token (in SpendToken: token) is missing; fetch one with IssueTokens")
 	}

@@ -385,7 +385,7 @@ func (f failing) Apply(tx *flow.Tx) (any, error) {
 // broken has one reason of each class that rolls back a command.
 var broken = func() (list []*fault.Reason) {
 	for _, class := range []fault.Class{fault.Refusal, fault.Conflict, fault.BadRequest, fault.System} {
-		list = append(list, fault.Define(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class,
+		list = append(list, fault.Register(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class,
 			Code: fault.FailedPrecondition, Step: fault.NewKey}))
 	}
 	return list

@@ -477,7 +477,7 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 
 // The mark of an attempt is flushed to disk before the provider is asked, whatever the defaults of the database: losing
 // the mark in a crash would lead to a second attempt.
-func TestMarksAreOnTheDiskBeforeTheProviderIsAsked(t *testing.T) {
+func TestMarksAreOnTheDiskBeforeTheProviderIsCalled(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	d.RestartWith(t, map[string]string{"wal_writer_delay": "10000", "autovacuum": "off", "synchronous_commit": "off"})

@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		pickup: prometheus.NewHistogramVec(histogram("pickup_seconds",
 			"Time from when a message was due to the start of its attempt.",
 			prometheus.ExponentialBuckets(0.0005, 2, 20)), []string{"channel"}),
-		ended: counters("ended_total", "Messages that became dead or unknown, by channel: an operator or a delivery report settles them.", "channel", "state"),
+		ended: counters("ended_total", "Messages that became dead or unknown, by channel: an operator or a delivery report resolves them.", "channel", "state"),
 		lag: gauges("lag_seconds", "How long the oldest due message of a channel has waited for a process to take it; 0: none waits.",
 			"channel"),
 		parked: gauges("parked", "Messages that are dead or unknown now; at most 10,000 are counted.", "channel",

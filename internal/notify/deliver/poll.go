@@ -140,7 +140,7 @@ func (o *poller) cursor(at queueKey) *cursor {
 func (o *poller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	away := time.Duration(0) // backoff after a database failure
+	backoff := time.Duration(0) // backoff after a database failure
 	for {
 		select {
 		case <-ctx.Done():
@@ -148,16 +148,16 @@ func (o *poller) run(ctx context.Context) {
 		case <-o.woken:
 		case <-timer.C:
 		}
-		next, err := o.pollOnce(ctx, away > 0)
+		next, err := o.pollOnce(ctx, backoff > 0)
 		if err != nil && ctx.Err() == nil {
 			o.pool.Metrics.pollFailed()
 			o.pool.Log.Warn("could not poll for messages to be sent", "error", err)
-			away = min(max(2*away, 100*time.Millisecond), 2*time.Second)
-			o.sleep(ctx, away)
+			backoff = min(max(2*backoff, 100*time.Millisecond), 2*time.Second)
+			o.sleep(ctx, backoff)
 			timer.Reset(0)
 			continue
 		}
-		away = 0
+		backoff = 0
 		timer.Reset(max(time.Until(next), 0))
 	}
 }
@@ -172,16 +172,16 @@ func (o *poller) sleep(ctx context.Context, d time.Duration) {
 // pollOnce runs discovery if it is time, and takes messages for which there is room. It returns when to poll next.
 // After a database outage it first waits briefly: other processes have sent messages whose leases expired during the
 // outage, and need time to record them as sent.
-func (o *poller) pollOnce(ctx context.Context, wasAway bool) (next time.Time, err error) {
+func (o *poller) pollOnce(ctx context.Context, wasDown bool) (next time.Time, err error) {
 	o.mu.Lock()
 	at := o.discoverAt
 	o.mu.Unlock()
-	if wasAway || !time.Now().Before(at) {
+	if wasDown || !time.Now().Before(at) {
 		if err := o.discover(ctx); err != nil {
 			return next, err
 		}
 	}
-	if wasAway {
+	if wasDown {
 		o.sleep(ctx, min(2*time.Second, o.pool.Lease/4))
 	}
 	picks := o.pick()

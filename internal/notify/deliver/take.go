@@ -41,7 +41,7 @@ func (o *poller) take(ctx context.Context, picks []pick) error {
 	defer p.mu.Unlock()
 	for i, j := range jobs {
 		p.lanes[j.Channel].resize(j.Tenant, assumed-picks[rows[i].N-1].each)
-		if r := p.settle(&rows[i], j, found[i], err); r != nil {
+		if r := p.unsendable(&rows[i], j, found[i], err); r != nil {
 			j.size = assumed
 			p.write.put(r)
 			continue
@@ -83,8 +83,8 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	return &job{Job: s, prevState: row.State, dueSince: begun.Add(row.DueAt.Sub(now))}
 }
 
-// settle returns the result of a message that cannot be sent, or nil.
-func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *result {
+// unsendable returns the result of a message that cannot be sent, or nil.
+func (p *Pool) unsendable(row *db.QueueTakeRow, j *job, c contents, err error) *result {
 	switch {
 	case j.prevState == sending:
 		return &result{job: j, state: unknown, kind: unknown, code: "lapsed",
@@ -94,7 +94,7 @@ func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *resu
 		return j.giveUp("expired", "it was not sent within its give_up_after")
 	case j.Attempt > j.MaxAttempts+maxLapsed:
 		return j.giveUp("lapsed", "its lease expired too often: sending it may crash the server")
-	case err != nil, c == tooMuch:
+	case err != nil, c == noRoom:
 		return j.giveBack()
 	case c == gone:
 		return j.giveUp("contents_gone", "its content was deleted or cannot be read")
@@ -106,8 +106,8 @@ func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *resu
 type contents int
 
 const (
-	gone    contents = iota
-	tooMuch          // no room for it now
+	gone   contents = iota
+	noRoom          // no room for it now
 	known
 )
 
@@ -140,7 +140,7 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 				i := all[t.N-1]
 				jobs[i].Recipient = t.Recipient
 				if len(t.Content) == 0 {
-					found[i] = tooMuch
+					found[i] = noRoom
 				} else if content, err := send.ReadContent(o.pool.Secret, jobs[i].Tenant, jobs[i].ID,
 					t.Content); err == nil {
 					jobs[i].Content, found[i] = content, known

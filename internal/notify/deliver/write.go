@@ -96,7 +96,7 @@ func (w *writer) write(batch []*result) {
 		}
 		select {
 		case <-w.ctx.Done():
-			w.pool.Log.Error("the results of messages were not written; another process will settle the messages",
+			w.pool.Log.Error("the results of messages were not written; another process will finish the messages",
 				"messages", len(batch))
 			return
 		case <-time.After(pause):
@@ -121,7 +121,7 @@ func (w *writer) writeBare(r *result, err error) {
 		bare.code = "unprintable"
 	}
 	if err := w.once([]*result{&bare}); err != nil {
-		w.pool.Log.Error("a message could not be settled: it stays leased until the lease expires", "tenant_id",
+		w.pool.Log.Error("a message could not be finished: it stays leased until the lease expires", "tenant_id",
 			j.Tenant, "message_id", j.ID, "error", err)
 	}
 }
@@ -198,7 +198,7 @@ func (w *writer) settleLost(ctx context.Context, batch []*result, written map[*r
 	if _, err := w.pool.transact(pg.ForTenants(ctx, arg.Tenants...),
 		func(d db.DBTX) error { return q.LateEventInsert(ctx, d, arg) },
 		func(d db.DBTX) error { return q.LateDelete(ctx, d, rows) }); err != nil {
-		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error",
+		w.pool.Log.Warn("could not record that messages were sent: they stay unknown", "messages", len(sent), "error",
 			err)
 	}
 }

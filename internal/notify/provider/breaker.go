@@ -40,7 +40,7 @@ const (
 	down                    // the provider accepts no messages
 )
 
-// permit reports whether an attempt may be made. If so, the caller has to call settle with the same probe. If not,
+// permit reports whether an attempt may be made. If so, the caller has to call record with the same probe. If not,
 // retry after wait.
 func (b *breaker) permit() (ok, probe bool, wait time.Duration) {
 	b.mu.Lock()
@@ -59,9 +59,9 @@ func (b *breaker) permit() (ok, probe bool, wait time.Duration) {
 	return true, true, 0
 }
 
-// settle records the outcome of an attempt. opened is how long the breaker opens because of it, 0 if it does not;
+// record records the outcome of an attempt. opened is how long the breaker opens because of it, 0 if it does not;
 // closed reports that it has closed.
-func (b *breaker) settle(probe bool, v verdict) (opened time.Duration, closed bool) {
+func (b *breaker) record(probe bool, v verdict) (opened time.Duration, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if probe {

@@ -31,20 +31,20 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 	for range 3 {
 		for range openAfter - 1 {
 			permitted(true)
-			b.settle(false, failing)
+			b.record(false, failing)
 		}
-		b.settle(false, fine)
+		b.record(false, fine)
 	}
 	for range openAfter {
 		permitted(true)
-		b.settle(false, stalling)
+		b.record(false, stalling)
 	}
 	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		_, wait := permitted(false)
 		if want *= time.Second; wait < want*8/10 || wait > want*12/10 {
 			t.Errorf("%d: open for %v, want %v", n, wait, want)
 		}
-		b.settle(false, fine) // an attempt from before the breaker opened
+		b.record(false, fine) // an attempt from before the breaker opened
 		permitted(false)
 		now = now.Add(wait)
 		probe, _ := permitted(true)
@@ -52,20 +52,20 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 			t.Error("the attempt after the wait is not a probe")
 		}
 		permitted(false) // only one probe runs
-		b.settle(probe, stalling)
+		b.record(probe, stalling)
 	}
 	_, wait := permitted(false)
 	now = now.Add(wait)
 	probe, _ := permitted(true)
-	b.settle(probe, nothing) // a cancelled probe: the next attempt probes
+	b.record(probe, nothing) // a cancelled probe: the next attempt probes
 	probe, _ = permitted(true)
-	if _, closed := b.settle(probe, fine); !closed {
+	if _, closed := b.record(probe, fine); !closed {
 		t.Error("the breaker is not closed")
 	}
 	permitted(true)
 	permitted(true)
 	// Down opens it at once. After failed probes that got an answer the time does not double.
-	b.settle(false, down)
+	b.record(false, down)
 	for range 4 {
 		_, wait = permitted(false)
 		if wait > minOpen*12/10 {
@@ -73,7 +73,7 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 		}
 		now = now.Add(wait)
 		probe, _ = permitted(true)
-		b.settle(probe, failing)
+		b.record(probe, failing)
 	}
 }
 

@@ -133,7 +133,7 @@ func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (
 			Text: "the provider is skipped because it failed recently", RetryAfter: wait}
 	}
 	v := nothing
-	defer func() { p.settle(a, probe, v, f) }()
+	defer func() { p.updateBreaker(a, probe, v, f) }()
 	free, f := p.acquire(ctx)
 	if f != nil {
 		return r, f
@@ -258,9 +258,9 @@ func verdictOf(ctx context.Context, f *send.Failure) verdict {
 	return failing
 }
 
-// settle updates the breaker, and logs when it opens or closes.
-func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
-	opened, closed := a.breaker.settle(probe, v)
+// updateBreaker updates the breaker, and logs when it opens or closes.
+func (p *provider) updateBreaker(a *account, probe bool, v verdict, f *send.Failure) {
+	opened, closed := a.breaker.record(probe, v)
 	if opened > 0 || closed {
 		p.metrics.open(p.isOpen())
 	}

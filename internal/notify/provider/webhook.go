@@ -18,7 +18,7 @@ type webhookSettings struct {
 	Ports     []uint16 `json:"ports"`
 }
 
-func (w *webhookSettings) guard() (webhook.URLPolicy, error) {
+func (w *webhookSettings) urlPolicy() (webhook.URLPolicy, error) {
 	g := webhook.URLPolicy{HTTP: w.AllowHTTP, Ports: w.Ports}
 	for _, text := range w.Allow {
 		p, err := netip.ParsePrefix(text)
@@ -43,7 +43,7 @@ func (f *File) URLPolicy() (webhook.URLPolicy, error) {
 			}
 		}
 	}
-	return w.guard()
+	return w.urlPolicy()
 }
 
 func checkWebhook(_ *Settings, options map[string]any) error {
@@ -51,7 +51,7 @@ func checkWebhook(_ *Settings, options map[string]any) error {
 	if err := settings.Decode(options, &w); err != nil {
 		return err
 	}
-	_, err := w.guard()
+	_, err := w.urlPolicy()
 	return err
 }
 

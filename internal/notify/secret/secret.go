@@ -32,7 +32,7 @@ import (
 const Size = 32
 
 // Missing is the reason of calls that need the master key, on a server without one.
-var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable,
+var Missing = fault.Register(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable,
 	Step: fault.RetrySameKey,
 	Doc:  "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
 
