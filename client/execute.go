@@ -59,7 +59,8 @@ func ResponseOf[R proto.Message](r Results, i int) (response R, err error) {
 	}
 	response, ok := m.(R)
 	if !ok {
-		return response, fmt.Errorf("operation %d has a response of type %s", i, m.ProtoReflect().Descriptor().FullName())
+		return response, fmt.Errorf("operation %d has a response of type %s",
+			i, m.ProtoReflect().Descriptor().FullName())
 	}
 	return response, nil
 }

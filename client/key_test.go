@@ -53,7 +53,8 @@ func TestEachChangingCallHasOneKeyAndReadsHaveNone(t *testing.T) {
 func TestTheCallersKeyIsSentUnchanged(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, startLedger(t))
-	for i, key := range []string{"order-1", `"`, `"quoted"`, `back\slash`, `"back\slash`, " spaces ", strings.Repeat("k", 255)} {
+	for i, key := range []string{"order-1", `"`, `"quoted"`, `back\slash`, `"back\slash`, " spaces ",
+		strings.Repeat("k", 255)} {
 		ctx, info := client.WithInfo(client.WithKey(t.Context(), key))
 		request := transfer(client.NewKey(), "alice", "bob", "0.01")
 		if _, err := c.Ledger.Transfer(ctx, request); err != nil || info.Key != key || info.Replayed {

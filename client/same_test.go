@@ -343,7 +343,8 @@ func fill(t *testing.T, db *pgtest.DB, c *client.Client) {
 	}()
 	t.Cleanup(func() { <-done })
 	for waiting := false; !waiting; {
-		query := "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
+		query := "select exists (select from pg_stat_activity where datname = current_database() " +
+			"and wait_event_type = 'Lock')"
 		if err := pool.QueryRow(t.Context(), query).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}

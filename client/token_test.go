@@ -58,7 +58,8 @@ func TestArbitraryTokensOfAFormAreSent(t *testing.T) {
 		c := newClient(t, url, opts...)
 		for token, want := range map[string]client.Reason{"": client.ReasonTokenMissing, " ": client.ReasonTokenUnknown,
 			"st_x\r\nX-Evil: 1": client.ReasonTokenUnknown,
-			`"; next`:           client.ReasonTokenUnknown, "ü\xff\x00": client.ReasonTokenUnknown, strings.Repeat("x", 1<<20): client.ReasonTokenUnknown} {
+			`"; next`:           client.ReasonTokenUnknown, "ü\xff\x00": client.ReasonTokenUnknown,
+			strings.Repeat("x", 1<<20): client.ReasonTokenUnknown} {
 			ctx := client.WithSubmitToken(t.Context(), client.SubmitToken{Token: token})
 			if _, err := c.Ledger.Transfer(ctx, transfer("x", "alice", "shop", "1.00")); client.ReasonOf(err) != want {
 				t.Errorf("%.20q: %v", token, err)

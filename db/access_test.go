@@ -20,8 +20,10 @@ func withKey(t *testing.T) *pgtest.DB {
 	db.SkipChecks() // its keys are not in the audit log
 	admin := connect(t, db.AdminDSN)
 	do(t, admin, "insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	do(t, admin, `insert into access_api_keys (tenant_id, key_id, principal, role, scopes, secret_hash, created_by, expires_at)
-		select 1, k, 'orders', 'write', '{ledger.get_*}', sha256('x'), 'test', '2100-01-01' from unnest(array['valid', 'revoked']) k`)
+	do(t, admin, `insert into access_api_keys (tenant_id, key_id, principal, role, scopes, secret_hash, created_by,
+		expires_at)
+		select 1, k, 'orders', 'write', '{ledger.get_*}', sha256('x'), 'test', '2100-01-01'
+		from unnest(array['valid', 'revoked']) k`)
 	do(t, admin, "update access_api_keys set revoked_at = now(), revoked_by = 'test' where key_id = 'revoked'")
 	return db
 }
@@ -39,7 +41,8 @@ func TestServiceMayNotAdminister(t *testing.T) {
 		"delete from access_api_keys",
 		"insert into access_policies (tenant_id, operation) values (1, '*')",
 		"delete from access_policies",
-		"insert into notify_limits (tenant_id, channel, scope, window_s, max_messages) values (1, '*', 'tenant', 60, 1)",
+		"insert into notify_limits (tenant_id, channel, scope, window_s, max_messages) " +
+			"values (1, '*', 'tenant', 60, 1)",
 		"update notify_limits set max_messages = 1",
 		"delete from notify_limits",
 		"insert into commit_epochs (epoch) values (7)",
@@ -66,7 +69,8 @@ func TestAdministrationMayDoNothingElse(t *testing.T) {
 	conn := connect(t, db.AdminDSN)
 	for _, table := range lines(t, conn, `select c.oid::regclass::text from pg_class c
 		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')
-			and has_any_column_privilege(c.oid, 'select, insert, update, references') and relname not like 'goose%' order by 1`) {
+			and has_any_column_privilege(c.oid, 'select, insert, update, references') and relname not like 'goose%'
+			order by 1`) {
 		switch table {
 		case "access_api_keys", "access_policies", "access_tenants", "audit_events", "notify_limits",
 			"commit_epochs": // for the numbers of audit_events
@@ -126,7 +130,8 @@ func TestAdministrationRunsAsItsRoleOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=%[4]s sslmode=disable", c.Host, c.Port, db.Name, role)
+		return fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=%[4]s sslmode=disable",
+			c.Host, c.Port, db.Name, role)
 	}
 	for name, c := range map[string]struct {
 		dsn         string

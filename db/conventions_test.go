@@ -116,12 +116,16 @@ func TestKeysAndLookUpsBeginWithTheTenant(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).SuperDSN)
 	withoutFirst.hold(t, "does not begin with tenant_id", lines(t, conn, `
-		select i.relname::text from pg_index x join pg_class i on i.oid = x.indexrelid join pg_class c on c.oid = x.indrelid
+		select i.relname::text from pg_index x join pg_class i on i.oid = x.indexrelid
+		join pg_class c on c.oid = x.indrelid
 		left join pg_attribute a on a.attrelid = c.oid and a.attnum = x.indkey[0]
-		where x.indisunique and c.relnamespace = 'public'::regnamespace and not c.relispartition and c.relname not like 'goose%'
-			and (a.attname is distinct from 'tenant_id' or c.relname = 'access_tenants' and i.relname <> 'access_tenants_pkey')`))
+		where x.indisunique and c.relnamespace = 'public'::regnamespace and not c.relispartition
+		and c.relname not like 'goose%'
+			and (a.attname is distinct from 'tenant_id' or c.relname = 'access_tenants'
+			and i.relname <> 'access_tenants_pkey')`))
 	ofTenants := lines(t, conn, `select c.relname::text from pg_class c join pg_attribute a on a.attrelid = c.oid
-		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and a.attname = 'tenant_id' and c.relname <> 'access_tenants'`)
+		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and a.attname = 'tenant_id'
+		and c.relname <> 'access_tenants'`)
 	var without []string
 	for _, s := range statements(t) {
 		if tenantParam.MatchString(s.text) || cleaning.MatchString(s.name) {
@@ -149,7 +153,8 @@ func TestNoTenantIsFoundByData(t *testing.T) {
 	conn := connect(t, pgtest.New(t).SuperDSN)
 	for _, key := range lines(t, conn, `select k.conname::text from pg_constraint k
 		where k.contype = 'f' and k.connamespace = 'public'::regnamespace and not exists (
-			select from pg_attribute a where a.attrelid = k.conrelid and a.attnum = any(k.conkey) and a.attname = 'tenant_id')`) {
+			select from pg_attribute a where a.attrelid = k.conrelid and a.attnum = any(k.conkey)
+			and a.attname = 'tenant_id')`) {
 		t.Errorf("foreign key %s has no tenant", key)
 	}
 	var found []string
@@ -163,7 +168,8 @@ func TestNoTenantIsFoundByData(t *testing.T) {
 		"CallStats":      background,
 		"TenantGet":      "tenants are found by name",
 		"TenantList":     "operators list tenants by name",
-		"SentTenant":     "delivery reports of a provider that echoes no reference of ours (Tencent) have its number alone",
+		"SentTenant": "delivery reports of a provider that echoes no reference of ours (Tencent) have " +
+			"its number alone",
 	}.hold(t, "finds a tenant by data", found)
 }
 
@@ -179,7 +185,8 @@ func TestTablesAreInOneSchemaAndUnqualified(t *testing.T) {
 	for _, other := range lines(t, conn, `select nspname::text from pg_namespace
 		where nspname not in ('public', 'audit', 'information_schema') and nspname not like 'pg\_%'
 		union all
-		select c.oid::regclass::text from pg_class c where c.relnamespace = 'audit'::regnamespace and c.relkind <> 'v'`) {
+		select c.oid::regclass::text from pg_class c where c.relnamespace = 'audit'::regnamespace
+		and c.relkind <> 'v'`) {
 		t.Errorf("%s is a schema, or a table beside the views of audit", other)
 	}
 	for _, pattern := range []string{"migrations/*.sql", "queries/*/*.sql", "checks/*.sql",
@@ -210,7 +217,8 @@ var (
 	values     = regexp.MustCompile(`(?s)insert into [^;]*?\)\s*values`)
 	setClause  = regexp.MustCompile(`(?s)\bset\b(.*?)(?:\bfrom\b|\bwhere\b|\breturning\b|$)`)
 	returning  = regexp.MustCompile(`(?s)\breturning\b(.*?)(?:\n\)|;|$)`)
-	changeable = regexp.MustCompile(`\b(?:now|\w+_timestamp|nextval|random|gen_random_uuid|set_config|current_setting|pg_\w+)\s*\(`)
+	changeable = regexp.MustCompile(
+		`\b(?:now|\w+_timestamp|nextval|random|gen_random_uuid|set_config|current_setting|pg_\w+)\s*\(`)
 )
 
 // Convention 4.
@@ -268,7 +276,8 @@ var tablesOfBody = regexp.MustCompile(`(?i)\b(?:from|join|into|update)\s+([a-z_.
 func TestStatementTriggersReadTheirOwnRows(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).SuperDSN)
-	all := lines(t, conn, `select concat_ws(E'\x1f', t.tgname, coalesce(t.tgnewtable, ''), coalesce(t.tgoldtable, ''), p.prosrc)
+	all := lines(t, conn, `select concat_ws(E'\x1f', t.tgname, coalesce(t.tgnewtable, ''), coalesce(t.tgoldtable, ''),
+		p.prosrc)
 		from pg_trigger t join pg_proc p on p.oid = t.tgfoid where not t.tgisinternal`)
 	if len(all) < 5 {
 		t.Fatalf("only %d triggers", len(all))
@@ -341,7 +350,8 @@ func TestNumbersComeFromBatchesOrRegisteredSequences(t *testing.T) {
 			sequence, _, _ := strings.Cut(rest, "'")
 			drawn[sequence] = true
 			if !strings.Contains(s.text, "commit_base()") || !strings.Contains(s.text, " + nextval(") {
-				t.Errorf("%s draws numbers of %s that a failover may give out again: add commit_base()", s.name, sequence)
+				t.Errorf("%s draws numbers of %s that a failover may give out again: add commit_base()",
+					s.name, sequence)
 			}
 		}
 	}
@@ -350,7 +360,8 @@ func TestNumbersComeFromBatchesOrRegisteredSequences(t *testing.T) {
 			t.Errorf("no statement draws numbers of %s", sequence)
 		}
 	}
-	columns := lines(t, conn, `select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid
+	columns := lines(t, conn, `select c.relname || '.' || a.attname from pg_attribute a
+		join pg_class c on c.oid = a.attrelid
 		where c.relnamespace = 'public'::regnamespace and a.atttypid = 'bigint'::regtype`)
 	for sequence, all := range rising {
 		if !slices.Contains(sequences, sequence) {

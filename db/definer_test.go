@@ -103,9 +103,11 @@ func TestOnlyTheOwnerCreatesObjects(t *testing.T) {
 	for _, role := range []string{"ledgerd_app", "ledgerd_admin", "ledgerd_audit", "ledgerd_test_app",
 		"ledgerd_test_admin"} {
 		for _, right := range lines(t, conn, `
-			select what from unnest(array['temporary', 'create']) what where has_database_privilege($1, current_database(), what)
+			select what from unnest(array['temporary', 'create']) what
+			where has_database_privilege($1, current_database(), what)
 			union all
-			select 'create in schema ' || nspname from pg_namespace where has_schema_privilege($1, oid, 'create')`, role) {
+			select 'create in schema ' || nspname from pg_namespace
+			where has_schema_privilege($1, oid, 'create')`, role) {
 			t.Errorf("%s may %s", role, right)
 		}
 	}

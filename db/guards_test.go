@@ -59,7 +59,8 @@ func TestServiceMayNotTouchTheJournalOrItsGuards(t *testing.T) {
 	for _, sql := range []string{
 		"set session_replication_role = replica",
 		"set role ledgerd_owner",
-		"create or replace function public.commit_append_only() returns trigger language plpgsql as 'begin return null; end'",
+		"create or replace function public.commit_append_only() returns trigger language plpgsql as 'begin " +
+			"return null; end'",
 		"create table public.mine ()",
 		"create schema mine",
 		"delete from ledger_accounts",
@@ -102,8 +103,9 @@ func TestUnbalancedEntriesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.AllDSN)
-	const insert = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
-		balance_before, balance_after) select 1, a, 1, t, now(), 0, asset, n, 0, n from (values %s) v (a, t, asset, n)`
+	const insert = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting,
+		asset, amount, balance_before, balance_after) select 1, a, 1, t, now(), 0, asset, n, 0, n
+		from (values %s) v (a, t, asset, n)`
 	for name, values := range map[string]string{
 		"one side":                      "(1, 1, 'CNY', 5)",
 		"two amounts":                   "(1, 1, 'CNY', 5), (2, 1, 'CNY', -4)",
@@ -130,11 +132,12 @@ func TestConstraintsRefuseByName(t *testing.T) {
 	conn := connect(t, db.SuperDSN)
 	const fees = " where tenant_id = 1 and code = 'fees'"
 	const hold = " where tenant_id = 1 and biz_no = 'hold-1'"
-	const entry = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
-		balance_before, balance_after) values `
-	const transfer = `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, reverses_id, metadata, principal, request_id) values `
-	const work = `insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, life_ms, lease_expires_at, park_lapsed, principal,
-		request_id, first_request_id, created_at, begun_at, expires_at)
+	const entry = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset,
+		amount, balance_before, balance_after) values `
+	const transfer = `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, reverses_id,
+		metadata, principal, request_id) values `
+	const work = `insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, life_ms,
+		lease_expires_at, park_lapsed, principal, request_id, first_request_id, created_at, begun_at, expires_at)
 		select t, s, k, '%s', f, a, 1, l, u, p, 'p', 'r', 'r', now(), now(), e from (values `
 	const oneWork = "(1, 's', 'k', 1, 2, now(), 3, false, now())) v (t, s, k, f, a, u, l, p, e)"
 	const account = "insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind) values "
@@ -148,16 +151,21 @@ func TestConstraintsRefuseByName(t *testing.T) {
 			strings.Replace(strings.Replace(oneWork, "1, 2", "0, 2", 1), "'k'", "'l'", 1),
 		"work_records_attempt_check":     "update work_records set attempt = 0",
 		"work_records_fingerprint_check": "update work_records set fingerprint = repeat('x', 65)::bytea",
-		"work_records_state_check":       "update work_records set state = 'gone', lease_expires_at = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r' where key = 'k'",
-		"work_records_lease_check":       "update work_records set lease_expires_at = null",
-		"work_records_life_check":        "update work_records set life_ms = 0",
-		"work_records_settled_check":     "update work_records set settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
-		"work_records_answer_check":      "update work_records set state = 'done', lease_expires_at = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
-		"work_records_expires_check":     "update work_records set expires_at = null",
-		"work_records_body_check": `update work_records set state = 'done', lease_expires_at = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
-			answer_hash = 'x', status = 1, headers = '[]', body = 'x', body_bytes = 1048577`,
-		"work_records_headers_check": `update work_records set state = 'done', lease_expires_at = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
-			answer_hash = 'x', status = 1, headers = jsonb_build_array(repeat('x', 524288)), body = 'x', body_bytes = 1`,
+		"work_records_state_check": "update work_records set state = 'gone', lease_expires_at = null, " +
+			"settled_at = now(), settled_by = 'p', settled_request_id = 'r' where key = 'k'",
+		"work_records_lease_check": "update work_records set lease_expires_at = null",
+		"work_records_life_check":  "update work_records set life_ms = 0",
+		"work_records_settled_check": "update work_records set settled_at = now(), settled_by = 'p', " +
+			"settled_request_id = 'r'",
+		"work_records_answer_check": "update work_records set state = 'done', lease_expires_at = null, " +
+			"settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
+		"work_records_expires_check": "update work_records set expires_at = null",
+		"work_records_body_check": `update work_records set state = 'done', lease_expires_at = null, settled_at = now(),
+			settled_by = 'p', settled_request_id = 'r', answer_hash = 'x', status = 1, headers = '[]', body = 'x',
+			body_bytes = 1048577`,
+		"work_records_headers_check": `update work_records set state = 'done', lease_expires_at = null,
+			settled_at = now(), settled_by = 'p', settled_request_id = 'r', answer_hash = 'x', status = 1,
+			headers = jsonb_build_array(repeat('x', 524288)), body = 'x', body_bytes = 1`,
 		"ledger_accounts_min_balance_check": "update ledger_accounts set balance = -1" + fees,
 		"ledger_accounts_max_balance_check": "update ledger_accounts set max_balance = balance - 1" + fees,
 		"ledger_accounts_held_check":        "update ledger_accounts set held = -1" + fees,

@@ -35,7 +35,8 @@ func TestServiceMayOnlyLeaseWorkerNumbers(t *testing.T) {
 	if n := lines(t, super, "select count(*)::text from ids_workers")[0]; n != "1024" {
 		t.Errorf("%s worker numbers", n)
 	}
-	do(t, super, "update ids_workers set fence = 2, holder = 'host/1', lease_expires_at = now() + '1 minute' where worker = 5")
+	do(t, super, "update ids_workers set fence = 2, holder = 'host/1', lease_expires_at = now() + '1 minute' "+
+		"where worker = 5")
 	want := "5 host/1 t 2"
 	if got := lines(t, asAuditor(t, db),
 		"select format('%s %s %s %s', worker, holder, held, leases) from audit.id_workers"); len(got) != 1 ||

@@ -13,9 +13,11 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 	db.SkipChecks() // its rows have no batch
 	conn := connect(t, db.SuperDSN)
 	do(t, conn, "insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	const message = `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder, fence, attempts,
-		max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, principal, request_id, last_request_id, finished_at) values `
-	do(t, conn, message+"(1, 'g', 'm', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())")
+	const message = `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state,
+		holder, fence, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, principal, request_id,
+		last_request_id, finished_at) values `
+	do(t, conn, message+"(1, 'g', 'm', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', "+
+		"'r', 'r', now())")
 	do(t, conn, "insert into inbox_contents values (1, 'g', 'm', '', 'hello', now() + interval '1 day')")
 	const set = "update inbox_messages set "
 	for constraint, sql := range map[string]string{
@@ -37,7 +39,8 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 		"inbox_messages_failure_text_check":   set + "failure_text = repeat('x', 4097)",
 		"inbox_messages_result_check":         set + "result = repeat('x', 4097)",
 		"inbox_contents_pkey":                 "insert into inbox_contents values (1, 'g', 'm', '', 'x', now())",
-		"inbox_contents_content_check":        "update inbox_contents set content = convert_to(repeat('x', 1048577), 'UTF8')",
+		"inbox_contents_content_check": "update inbox_contents set content = convert_to(repeat('x', " +
+			"1048577), 'UTF8')",
 	} {
 		state := checkViolated
 		if !strings.HasSuffix(constraint, "_check") {
@@ -45,7 +48,8 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 		}
 		refused(t, conn, sql, state, constraint)
 	}
-	got := lines(t, asAuditor(t, db), "select format('%s %s %s %s %s', tenant, message_id, state, attempts, content_bytes) from audit.inbox")
+	got := lines(t, asAuditor(t, db), "select format('%s %s %s %s %s', tenant, message_id, state, attempts, "+
+		"content_bytes) from audit.inbox")
 	if strings.Join(got, ";") != "demo m succeeded 1 5" {
 		t.Errorf("audit.inbox has %v", got)
 	}

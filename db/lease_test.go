@@ -11,11 +11,14 @@ func TestLockConstraintsRefuseByName(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.SuperDSN)
-	const lock = `insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at, freed_at, request_id) values `
-	const waiter = `insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id) values `
+	const lock = `insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms,
+		acquired_at, expires_at, freed_at, request_id) values `
+	const waiter = `insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at,
+		alive_until, request_id) values `
 	for constraint, sql := range map[string]string{
 		"lock_locks_pkey": lock +
-			"(1, 'a', 'held', 'p', 'h', 1, 1, 1000, now(), now() + '1 s', null, 'r'), (1, 'a', 'held', 'p', 'h', 2, 1, 1000, now(), now() + '1 s', null, 'r')",
+			"(1, 'a', 'held', 'p', 'h', 1, 1, 1000, now(), now() + '1 s', null, 'r'), (1, 'a', 'held', 'p', 'h', 2, " +
+			"1, 1000, now(), now() + '1 s', null, 'r')",
 		"lock_locks_name_check":   lock + "(1, '', 'held', 'p', 'h', 1, 1, 1000, now(), now() + '1 s', null, 'r')",
 		"lock_locks_holder_check": lock + "(1, 'a', 'held', 'p', '', 1, 1, 1000, now(), now() + '1 s', null, 'r')",
 		"lock_locks_state_check": lock +

@@ -11,17 +11,19 @@ const illegalMove = "LD004"
 
 // machines creates a machine "order", whose paid orders can move to refunding and back, and the paid orders a and b.
 const machines = `
-	insert into machine_definitions select 1, 'order', v, '{}', sha256('x'), 'p', 'r', now() from generate_series(1, 2) v;
+	insert into machine_definitions select 1, 'order', v, '{}', sha256('x'), 'p', 'r', now()
+	from generate_series(1, 2) v;
 	insert into machine_moves values (1, 'order', 1, '', 'pending', false), (1, 'order', 1, 'pending', 'paid', false),
 		(1, 'order', 1, 'paid', 'shipped', false), (1, 'order', 1, 'paid', 'refunding', false),
 		(1, 'order', 1, 'shipped', 'refunding', false), (1, 'order', 1, 'refunding', 'paid', true),
 		(1, 'order', 1, 'refunding', 'shipped', true), (1, 'order', 2, '', 'paid', false);
-	insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, created_at,
-		changed_at) values (1, 'order', 'a', 7, 1, 'pending', '', 1, 'creation', now(), now()),
+	insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause,
+		created_at, changed_at) values (1, 'order', 'a', 7, 1, 'pending', '', 1, 'creation', now(), now()),
 		(1, 'order', 'b', 8, 1, 'pending', '', 1, 'creation', now(), now());
 	update machine_instances set state = 'paid', came_from = 'pending', revision = 2, cause = 'p';
-	insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
-		principal, request_id, recorded_at) values (1, 7, 1, 'order', 'a', 1, '', 'pending', 'caller', 'creation', 'p', 'r', now());`
+	insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
+		cause, principal, request_id, recorded_at)
+		values (1, 7, 1, 'order', 'a', 1, '', 'pending', 'caller', 'creation', 'p', 'r', now());`
 
 func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 	t.Parallel()
@@ -44,7 +46,8 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 			"state = 'paid', came_from = 'paid', revision = 3",      // not a move
 			"state = 'paid', came_from = 'refunding', revision = 2", // not the state before
 			"revision = 3",
-			"state = case key when 'a' then 'shipped' else 'pending' end, came_from = 'paid', revision = 3", // one of two
+			// one of two
+			"state = case key when 'a' then 'shipped' else 'pending' end, came_from = 'paid', revision = 3",
 		} {
 			refused(t, conn, "update machine_instances set "+set, illegalMove, "")
 		}
@@ -55,7 +58,8 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 			"(1, 'order', 'c', 9, 1, 'paid', 'pending', 2, 'creation', now(), now())",
 			"(1, 'order', 'c', 9, 3, 'pending', '', 1, 'creation', now(), now())",
 			"(2, 'order', 'c', 9, 1, 'pending', '', 1, 'creation', now(), now())",
-			"(1, 'order', 'c', 9, 1, 'pending', '', 1, 'creation', now(), now()), (1, 'order', 'd', 9, 1, 'paid', '', 1, 'creation', now(), now())",
+			"(1, 'order', 'c', 9, 1, 'pending', '', 1, 'creation', now(), now()), (1, 'order', 'd', 9, 1, 'paid', " +
+				"'', 1, 'creation', now(), now())",
 		} {
 			refused(t, conn, insert+values, illegalMove, "")
 		}
@@ -79,7 +83,8 @@ func TestIllegalMovesAreRefusedToASuperuser(t *testing.T) {
 		"update machine_instances set state = 'refunding', came_from = 'paid', revision = 3, cause = 'r'"); err != nil {
 		t.Errorf("a move: %v", err)
 	}
-	refused(t, conn, "update machine_instances set state = 'shipped', came_from = 'refunding', revision = 4", illegalMove, "")
+	refused(t, conn, "update machine_instances set state = 'shipped', came_from = 'refunding', revision = 4",
+		illegalMove, "")
 	if _, err := conn.Exec(t.Context(),
 		"update machine_instances set state = 'paid', came_from = 'refunding', revision = 4"); err != nil {
 		t.Errorf("back: %v", err)

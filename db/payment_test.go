@@ -40,12 +40,15 @@ func TestMoneyOfPaymentsIsNotRewritten(t *testing.T) {
 		}
 		refused(t, conn, jumped, illegalMove, "")
 		refused(t, conn, reopened, illegalMove, "")
-		refused(t, conn, "update payment_transactions set refunded = amount", checkViolated, "payment_transactions_refunds_check")
+		refused(t, conn, "update payment_transactions set refunded = amount",
+			checkViolated, "payment_transactions_refunds_check")
 	}
 	conn := connect(t, db.AllDSN)
 	for _, sql := range []string{
-		"update payment_payments set amount = 1", "update payment_payments set payee = 'me'", "delete from payment_payments",
-		"update payment_refunds set amount = 1", "update payment_refunds set account = 'me'", "delete from payment_refunds",
+		"update payment_payments set amount = 1", "update payment_payments set payee = 'me'", "delete " +
+			"from payment_payments",
+		"update payment_refunds set amount = 1", "update payment_refunds set account = 'me'", "delete " +
+			"from payment_refunds",
 		"update payment_flags set amount = 1", "update payment_flags set account = 'me'", "delete from payment_flags",
 		"delete from payment_gateways", "alter table payment_notices disable trigger all",
 		"alter table payment_transactions disable trigger all",

@@ -23,18 +23,22 @@ var update = flag.Bool("update", false, "write testdata anew")
 const privileges = `
 	with relations as (
 		select oid, relnamespace::regnamespace || '.' || relname as name, relowner, relacl from pg_class
-		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f', 'S')
+		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace)
+		and relkind in ('r', 'v', 'm', 'p', 'f', 'S')
 			and not relispartition and relname not like 'goose\_%'
 	), granted as (
 		select r.oid, a.grantee, a.privilege_type as what, a.is_grantable from relations r, aclexplode(r.relacl) a
 		union all
-		select r.oid, a.grantee, a.privilege_type || ' (' || string_agg(c.attname, ', ' order by c.attnum) || ')', a.is_grantable
+		select r.oid, a.grantee, a.privilege_type || ' (' || string_agg(c.attname, ', '
+		order by c.attnum) || ')', a.is_grantable
 		from relations r join pg_attribute c on c.attrelid = r.oid, aclexplode(c.attacl) a
 		group by r.oid, a.grantee, a.privilege_type, a.is_grantable
 	), schemas as (
-		select n.nspname as name, n.nspowner, a.grantee, string_agg(a.privilege_type, ', ' order by a.privilege_type) as what
+		select n.nspname as name, n.nspowner, a.grantee, string_agg(a.privilege_type, ', '
+		order by a.privilege_type) as what
 		from pg_namespace n, aclexplode(n.nspacl) a
-		where nspname in ('public', 'audit') and a.grantee in ('ledgerd_app'::regrole, 'ledgerd_admin'::regrole, 'ledgerd_audit'::regrole) group by 1, 2, 3
+		where nspname in ('public', 'audit') and a.grantee in ('ledgerd_app'::regrole, 'ledgerd_admin'::regrole,
+		'ledgerd_audit'::regrole) group by 1, 2, 3
 	), who as (
 		select 'ledgerd_app'::regrole::oid as grantee
 		union select 'ledgerd_admin'::regrole::oid
@@ -43,8 +47,9 @@ const privileges = `
 	)
 	select format('schema %s: %s: %s', name, grantee::regrole, what) from schemas
 	union all
-	select format('%s of %s: %s: %s', r.name, r.relowner::regrole, case w.grantee when 0 then 'PUBLIC' else w.grantee::regrole::text end,
-		coalesce(string_agg(g.what || case when g.is_grantable then ' WITH GRANT OPTION' else '' end, ', ' order by g.what), 'nothing'))
+	select format('%s of %s: %s: %s', r.name, r.relowner::regrole, case w.grantee when 0 then 'PUBLIC' else
+		w.grantee::regrole::text end, coalesce(string_agg(g.what || case when g.is_grantable then ' WITH GRANT OPTION'
+		else '' end, ', ' order by g.what), 'nothing'))
 	from relations r cross join who w left join granted g on g.oid = r.oid and g.grantee = w.grantee
 	group by r.name, r.relowner, w.grantee
 	order by 1`
@@ -101,8 +106,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	for _, relation := range relations {
 		columns := "*"
 		if relation == "public.access_api_keys" {
-			columns = "tenant_id, key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, expires_at, " +
-				"revoked_at, revoked_by, used_at"
+			columns = "tenant_id, key_id, principal, role, scopes, call_rate, call_limit, created_at, created_by, " +
+				"expires_at, revoked_at, revoked_by, used_at"
 		}
 		if relation == "public.commit_keys" {
 			columns = "tenant_id, principal, operation, key, refused, request_id, created_at, expires_at"
@@ -111,10 +116,12 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 			columns = "tenant_id, message_id, contents_until"
 		}
 		if relation == "public.notify_codes" {
-			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id"
+			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, " +
+				"message_id, sent_at, expires_at, forget_at, principal, request_id"
 		}
 		if relation == "public.work_records" {
-			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_expires_at, principal, request_id, status, body_bytes, answer_hash"
+			columns = "tenant_id, scope, key, fingerprint, state, fence, attempt, lease_expires_at, principal, " +
+				"request_id, status, body_bytes, answer_hash"
 		}
 		if relation == "public.secret_roots" {
 			columns = "root, key_id, created_at, sealed_at"
@@ -126,12 +133,13 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 			columns = "tenant_id, consumer_group, message_id, part, expires_at"
 		}
 		if relation == "public.approval_requests" {
-			columns = "tenant_id, approval_id, state, operation, details, reason, principal, key_id, request_id, created_at, expires_at, " +
-				"decided_by, decided_key_id, decided_request_id, decided_at, note"
+			columns = "tenant_id, approval_id, state, operation, details, reason, principal, key_id, request_id, " +
+				"created_at, expires_at, decided_by, decided_key_id, decided_request_id, decided_at, note"
 		}
 		if relation == "public.payment_payments" {
-			columns = "tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee, description, " +
-				"expires_at, principal, request_id, created_at, transaction_id, paid_at, failure_code, failure_text"
+			columns = "tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, " +
+				"amount, payee, description, expires_at, principal, request_id, created_at, transaction_id, paid_at, " +
+				"failure_code, failure_text"
 		}
 		if _, err := conn.Exec(t.Context(), "select "+columns+" from "+relation); err != nil {
 			t.Errorf("%s: %v", relation, err)
@@ -159,7 +167,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "select sealed from secret_roots", noPrivilege, "")
 	refused(t, conn, "select body from work_records", noPrivilege, "")
 	if shown := lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute
-		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass) and attname in ('content', 'result', 'headers', 'body')`); len(shown) > 0 {
+		where attrelid in ('audit.inbox'::regclass, 'audit.works'::regclass)
+		and attname in ('content', 'result', 'headers', 'body')`); len(shown) > 0 {
 		t.Errorf("auditors read %v", shown)
 	}
 	for _, column := range []string{"credential", "payer", "payer_ip", "return_url", "token_hash"} {
@@ -170,7 +179,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "create table public.mine ()", noPrivilege, "")
 	refused(t, conn, "create view audit.mine as select 1", noPrivilege, "")
 	refused(t, conn, "set session_replication_role = replica", noPrivilege, "")
-	for _, column := range lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute a join pg_class c on c.oid = attrelid
+	for _, column := range lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute a
+		join pg_class c on c.oid = attrelid
 		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and attnum > 0 and relkind in ('r', 'v')
 			and has_column_privilege('ledgerd_audit', attrelid, attnum, 'insert, update, references')`) {
 		t.Errorf("auditors may write %s", column)
@@ -200,11 +210,13 @@ func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 	var more []string
 	made := []string{direct, indirect, maker, writer, auditor, owner}
 	for role, power := range powers {
-		more = append(more, fmt.Sprintf("create role %q login %s password '%[1]s' in role ledgerd_app", name+"_"+role, power))
+		more = append(more, fmt.Sprintf("create role %q login %s password '%[1]s' in role ledgerd_app",
+			name+"_"+role, power))
 		made = append(made, name+"_"+role)
 	}
 	for _, group := range groups {
-		more = append(more, fmt.Sprintf("create role %q login password '%[1]s' in role ledgerd_app, %s", name+"_"+group, group))
+		more = append(more, fmt.Sprintf("create role %q login password '%[1]s' in role ledgerd_app, %s",
+			name+"_"+group, group))
 		made = append(made, name+"_"+group)
 	}
 	more = append(more, fmt.Sprintf("create role %q login password '%[1]s' in role ledgerd_app", owner),

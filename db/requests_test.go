@@ -20,8 +20,10 @@ func journalOf(t *testing.T, n int) (*pgtest.DB, *pgx.Conn) {
 	db.SkipChecks() // the transfers have no entries
 	super := connect(t, db.SuperDSN)
 	do(t, super, "insert into access_tenants (tenant_id, name) values (1, 'demo')")
-	do(t, super, fmt.Sprintf(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
-		select 1, (i / 100 << 14) + i %% 100, 'order-' || i, 'transfer', timestamptz '2026-01-01Z' + i / 100 * interval '1 min', 'key:1', md5(i::text)
+	do(t, super, fmt.Sprintf(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at,
+		principal, request_id)
+		select 1, (i / 100 << 14) + i %% 100, 'order-' || i, 'transfer', timestamptz '2026-01-01Z' + i / 100 * interval
+		'1 min', 'key:1', md5(i::text)
 		from generate_series(1, %d) i`, n))
 	return db, super
 }
@@ -63,7 +65,8 @@ func TestRequestsAndTimesAreFoundInALargeJournal(t *testing.T) {
 	conn := asAuditor(t, db)
 	do(t, conn, "set plan_cache_mode = force_generic_plan") // the worst case of a bound parameter
 
-	if got := lines(t, conn, "select (pg_relation_size('ledger_transfers') > 1500 * 8192 and pg_relation_size('ledger_transfers_request_idx') < 400000)::text")[0]; got != "true" {
+	if got := lines(t, conn, "select (pg_relation_size('ledger_transfers') > 1500 * 8192 "+
+		"and pg_relation_size('ledger_transfers_request_idx') < 400000)::text")[0]; got != "true" {
 		t.Errorf("the journal has too few blocks for this test, or the index too many")
 	}
 	const request = "c4ca4238a0b923820dcc509a6f75849b" // md5 of 1
@@ -73,16 +76,20 @@ func TestRequestsAndTimesAreFoundInALargeJournal(t *testing.T) {
 		args  []any
 	}{
 		{1, `select * from audit.requests where tenant = 'demo' and request_id = '` + request + `'`, nil},
-		{1, `select * from audit.requests where tenant = 'demo' and what = 'transfer' and request_id = '` + request + `'`, nil},
-		{0, `select * from audit.requests where tenant = 'demo' and what = 'hold' and request_id = '` + request + `'`, nil},
+		{1, `select * from audit.requests where tenant = 'demo' and what = 'transfer'
+			and request_id = '` + request + `'`, nil},
+		{0, `select * from audit.requests where tenant = 'demo' and what = 'hold'
+			and request_id = '` + request + `'`, nil},
 		{0, `select * from audit.requests where tenant = 'demo' and request_id = 'nobody'`, nil},
 		{0, `select * from audit.requests where tenant = 'other' and request_id = '` + request + `'`, nil},
 		{1, `select * from audit.requests where tenant = $1 and request_id = $2`, []any{"demo", request}},
 		{2, `select * from audit.requests where request_id in ('` + request + `', md5('77777'))`, nil},
 		{1, `select * from audit.requests where tenant = 'demo'
-			and request_id = (select request_id from audit.postings where tenant = 'demo' and biz_no = 'order-50000' limit 1)`, nil},
+			and request_id = (select request_id from audit.postings where tenant = 'demo' and biz_no = 'order-50000'
+			limit 1)`, nil},
 		// Seven more blocks per row, for related rows.
-		{100, `select * from audit.postings where tenant = 'demo' and recorded_at >= '2026-01-01 10:00Z' and recorded_at < '2026-01-01 10:01Z'`, nil},
+		{100, `select * from audit.postings where tenant = 'demo' and recorded_at >= '2026-01-01 10:00Z'
+			and recorded_at < '2026-01-01 10:01Z'`, nil},
 	} {
 		plan, text := explain(t, conn, c.query, c.args...)
 		if int(plan.Rows) != c.rows || plan.Hit+plan.Read > 400+7*c.rows {
@@ -99,7 +106,8 @@ func TestPartialBlockRangesAreNotSummarised(t *testing.T) {
 	_, super := journalOf(t, 100)
 	do(t, super, "set enable_seqscan = off")
 	for _, when := range []string{"at first", "after vacuum"} {
-		plan, text := explain(t, super, "select from ledger_transfers where recorded_at > '-infinity' and request_id = 'nobody'")
+		plan, text := explain(t, super, "select from ledger_transfers where recorded_at > '-infinity' "+
+			"and request_id = 'nobody'")
 		if plan.Removed != 100 {
 			t.Errorf("%s the index excludes %v of 100 rows\n%s", when, 100-plan.Removed, text)
 		}
@@ -153,7 +161,8 @@ func TestAllTablesWithRequestIDsAreSearched(t *testing.T) {
 	t.Parallel()
 	conn := asAuditor(t, pgtest.New(t))
 	plan := strings.Join(lines(t, conn, "explain (verbose) select * from audit.requests where request_id = 'a'"), "\n")
-	columns := lines(t, conn, `select concat_ws(' ', relname, relpersistence, attname) from pg_attribute a join pg_class c on c.oid = attrelid
+	columns := lines(t, conn, `select concat_ws(' ', relname, relpersistence, attname) from pg_attribute a
+		join pg_class c on c.oid = attrelid
 		where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and not relispartition
 			and attnum > 0 and attname like '%request\_id'`)
 	if len(columns) < 15 {

@@ -21,18 +21,22 @@ func TestEverythingHasAComment(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).SuperDSN)
 	for _, name := range lines(t, conn, `
-		select 'schema ' || nspname from pg_namespace where nspname in ('public', 'audit') and obj_description(oid, 'pg_namespace') is null
+		select 'schema ' || nspname from pg_namespace where nspname in ('public', 'audit')
+		and obj_description(oid, 'pg_namespace') is null
 		union all
 		select 'relation ' || oid::regclass from pg_class
 		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f')
 			and not relispartition and obj_description(oid, 'pg_class') is null and relname `+ours+`
 		union all
-		select 'column ' || attrelid::regclass || '.' || attname from pg_attribute a join pg_class c on c.oid = a.attrelid
+		select 'column ' || attrelid::regclass || '.' || attname from pg_attribute a
+		join pg_class c on c.oid = a.attrelid
 		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f')
-			and attnum > 0 and not attisdropped and not relispartition and col_description(attrelid, attnum) is null and relname `+ours+`
+			and attnum > 0 and not attisdropped and not relispartition
+			and col_description(attrelid, attnum) is null and relname `+ours+`
 		union all
 		select 'function ' || oid::regprocedure from pg_proc
-		where pronamespace in ('public'::regnamespace, 'audit'::regnamespace) and obj_description(oid, 'pg_proc') is null`) {
+		where pronamespace in ('public'::regnamespace, 'audit'::regnamespace)
+			and obj_description(oid, 'pg_proc') is null`) {
 		t.Errorf("%s has no comment", name)
 	}
 }
@@ -43,7 +47,8 @@ func TestConstraintsAndIndexesAreNamedByConvention(t *testing.T) {
 	// Kind of a constraint or index, its table, its name.
 	all := lines(t, conn, `
 		select contype::text || ' ' || relname || ' ' || conname from pg_constraint join pg_class c on c.oid = conrelid
-		where connamespace = 'public'::regnamespace and contype in ('c', 'f', 'p', 'u', 'x') and not relispartition and relname `+ours+`
+		where connamespace = 'public'::regnamespace and contype in ('c', 'f', 'p', 'u', 'x') and not relispartition
+		and relname `+ours+`
 		union all
 		select case when indisunique then 'u ' else 'i ' end || t.relname || ' ' || i.relname
 		from pg_index x join pg_class i on i.oid = x.indexrelid join pg_class t on t.oid = x.indrelid
@@ -67,7 +72,8 @@ func TestConstraintsAndIndexesAreNamedByConvention(t *testing.T) {
 // objects are all relations, functions, triggers and constraints, except goose's.
 const objects = `
 	select 'relation ' || oid::regclass || ' ' || relkind::text from pg_class
-	where relnamespace in (select oid from pg_namespace where nspname in ('public', 'audit')) and relname not like 'goose%'
+	where relnamespace in (select oid from pg_namespace where nspname in ('public', 'audit'))
+	and relname not like 'goose%'
 		and not relispartition
 	union all
 	select 'function ' || oid::regprocedure from pg_proc
@@ -81,7 +87,8 @@ const objects = `
 	select 'schema ' || nspname from pg_namespace where nspname = 'audit'
 	union all
 	select 'grant ' || oid::regclass || ' ' || relacl::text from pg_class
-	where relnamespace in (select oid from pg_namespace where nspname in ('public', 'audit')) and relacl is not null and relname not like 'goose%'
+	where relnamespace in (select oid from pg_namespace where nspname in ('public', 'audit')) and relacl is not null
+	and relname not like 'goose%'
 	order by 1`
 
 func TestMigrationsGoDownAndUpAgain(t *testing.T) {

@@ -26,8 +26,10 @@ func TestTablesOfTenantsHaveTheirPolicies(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).SuperDSN)
 	for _, table := range lines(t, conn, tablesOfTenants+` and not (c.relrowsecurity
-		and exists (select from pg_policy p where p.polrelid = c.oid and p.polname = 'tenants' and p.polcmd = '*' and p.polpermissive
-			and p.polroles = array['ledgerd_app'::regrole::oid] and pg_get_expr(p.polqual, p.polrelid) like '%ledgerd.tenants%')
+		and exists (select from pg_policy p where p.polrelid = c.oid and p.polname = 'tenants' and p.polcmd = '*'
+			and p.polpermissive
+			and p.polroles = array['ledgerd_app'::regrole::oid]
+			and pg_get_expr(p.polqual, p.polrelid) like '%ledgerd.tenants%')
 		and exists (select from pg_policy p where p.polrelid = c.oid and p.polname = 'auditors' and p.polcmd = 'r'
 			and p.polroles = array['ledgerd_audit'::regrole::oid] and pg_get_expr(p.polqual, p.polrelid) = 'true')
 		and exists (select from pg_policy p where p.polrelid = c.oid and p.polname = 'administrators'
@@ -73,9 +75,11 @@ declare c record;
 begin
 	for c in select attrelid::regclass as relation, attname from pg_attribute a join pg_class r on r.oid = attrelid
 		where relnamespace = 'public'::regnamespace and relkind = 'r' and not attisdropped and attname in (
-			'expires_at', 'forget_at', 'timer_at', 'next_expiry_at', 'next_call_at', 'alive_until', 'hour', 'finished_at', 'contents_until') loop
+			'expires_at', 'forget_at', 'timer_at', 'next_expiry_at', 'next_call_at', 'alive_until', 'hour',
+			'finished_at', 'contents_until') loop
 		begin
-			execute format('update %s set %I = now() - interval ''200 days'' where %2$I is not null', c.relation, c.attname);
+			execute format('update %s set %I = now() - interval ''200 days'' where %2$I is not null', c.relation,
+			c.attname);
 		exception when others then
 			null;
 		end;
@@ -113,7 +117,8 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 	db.SkipChecks()
 	verifytest.Fill(t, db)
 	do(t, connect(t, db.SuperDSN), `
-		insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash, created_by) values (1, 'k', 'p', 'read', sha256('x'), 'me');
+		insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash, created_by)
+		values (1, 'k', 'p', 'read', sha256('x'), 'me');
 		insert into access_policies (tenant_id, operation) values (1, '*');
 		insert into notify_limits (tenant_id, channel, scope, window_s, max_messages) values (1, '*', 'tenant', 60, 5)`)
 	do(t, connect(t, db.SuperDSN), expire)
@@ -153,7 +158,8 @@ func TestNoStatementReachesRowsOfOtherTenants(t *testing.T) {
 			case other.err != nil:
 				t.Errorf("%s with tenants %q: %v\n%s", s.name, setting, other.err, sql)
 			case other.inserted > 0:
-				t.Errorf("%s with tenants %q inserts %v rows for another tenant\n%s", s.name, setting, other.inserted, sql)
+				t.Errorf("%s with tenants %q inserts %v rows for another tenant\n%s",
+					s.name, setting, other.inserted, sql)
 			}
 		}
 	}
@@ -232,7 +238,8 @@ var parameter = regexp.MustCompile(`(^|[^<\w@])@([a-z_0-9]+)`)
 func (w *wall) filled(s statement) string {
 	w.Helper()
 	var names []string
-	numbered := parameter.ReplaceAllStringFunc(strings.TrimRight(strings.TrimSpace(strings.ReplaceAll(s.text, `collate "c"`, `collate "C"`)), ";"), func(found string) string {
+	numbered := parameter.ReplaceAllStringFunc(strings.TrimRight(
+		strings.TrimSpace(strings.ReplaceAll(s.text, `collate "c"`, `collate "C"`)), ";"), func(found string) string {
 		m := parameter.FindStringSubmatch(found)
 		if !slices.Contains(names, m[2]) {
 			names = append(names, m[2])
@@ -265,26 +272,31 @@ func (w *wall) value(s statement, name, kind string) string {
 		return `'{"{\"state\": \"open\"}"}'`
 	}
 	if name == "batch_ids" {
-		return lines(w.T, w.super, "select quote_literal(array[max(transfer_id) >> 14]) from ledger_transfers where tenant_id = $1", verifytest.Demo)[0]
+		return lines(w.T, w.super, "select quote_literal(array[max(transfer_id) >> 14]) from ledger_transfers "+
+			"where tenant_id = $1", verifytest.Demo)[0]
 	}
 	for _, m := range named.FindAllStringSubmatch(s.text+" from "+target(s.text), -1) {
 		if !slices.Contains(w.tables, m[1]) {
 			continue
 		}
 		for _, column := range columns(name) {
-			found := lines(w.T, w.super, `select coalesce(max(a.attname)::text, '') from pg_attribute a where attrelid = $1::text::regclass
+			found := lines(w.T, w.super, `select coalesce(max(a.attname)::text, '') from pg_attribute a
+				where attrelid = $1::text::regclass
 				and attname = $2 and not attisdropped and format_type(atttypid, null) = $3`, m[1], column, base)[0]
 			if found == "" {
 				continue
 			}
-			from := fmt.Sprintf("(select %s as v from %s where tenant_id = %d order by ctid limit 1) x", column, m[1], verifytest.Demo)
+			from := fmt.Sprintf("(select %s as v from %s where tenant_id = %d order by ctid limit 1) x",
+				column, m[1], verifytest.Demo)
 			if !array {
-				if v := lines(w.T, w.super, "select coalesce((select quote_literal(v::text) from "+from+" where v is not null limit 1), '')")[0]; v != "" {
+				if v := lines(w.T, w.super, "select coalesce((select quote_literal(v::text) from "+from+
+					" where v is not null limit 1), '')")[0]; v != "" {
 					return v
 				}
 				continue
 			}
-			if v := lines(w.T, w.super, "select coalesce(quote_literal(array_agg(v)::text), '') from "+from)[0]; v != "" {
+			if v := lines(w.T, w.super, "select coalesce(quote_literal(array_agg(v)::text), '') "+
+				"from "+from)[0]; v != "" {
 				return v
 			}
 		}
@@ -319,7 +331,8 @@ func columns(name string) (all []string) {
 
 // neutral returns a literal that excludes as few rows as possible.
 func neutral(name, base string, array bool) string {
-	late := regexp.MustCompile(`^(before|high|now|end|below|at$|scan|batch$|size|most|count|last|until|clock)`).MatchString(name)
+	late := regexp.MustCompile(`^(before|high|now|end|below|at$|scan|batch$|size|most|count|last|until|clock)`).
+		MatchString(name)
 	pick := func(low, high string) string {
 		if late {
 			return high
@@ -328,8 +341,9 @@ func neutral(name, base string, array bool) string {
 	}
 	v := map[string]string{"integer": pick("0", "1000"), "smallint": pick("0", "1000"),
 		"bigint":  pick("0", "9000000000000000000"),
-		"numeric": "0", "double precision": "60", "boolean": "false", "jsonb": "{}", "bytea": `\x00`, "date": "2030-01-01",
-		"tid": "(0,1)", "xid": "3", "timestamp with time zone": pick("1980-01-01Z", "2100-01-01Z"),
+		"numeric": "0", "double precision": "60", "boolean": "false", "jsonb": "{}", "bytea": `\x00`,
+		"date": "2030-01-01",
+		"tid":  "(0,1)", "xid": "3", "timestamp with time zone": pick("1980-01-01Z", "2100-01-01Z"),
 		"text": pick("", "zzz")}[base]
 	if base == "text" && regexp.MustCompile(`^(counts|definitions|templates|variables|texts)$`).MatchString(name) {
 		v = "{}" // an array or an object

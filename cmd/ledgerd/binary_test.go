@@ -32,7 +32,8 @@ type program struct {
 
 func build(t *testing.T, env ...string) *program {
 	t.Helper()
-	return &program{t: t, file: pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), env: append(os.Environ(), env...)}
+	return &program{t: t, file: pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"),
+		env: append(os.Environ(), env...)}
 }
 
 // run runs a subcommand to its end, and returns what it printed; if it failed, with its log.
@@ -185,18 +186,23 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	}
 	app.must("policy", "set", "--tenant", "acme", "ledger.transfer", "--require-key", "--key-life", "48h")
 	app.must("policy", "set", "--tenant", "acme", "*", "--require-token")
-	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+-\s+required\s+-.*ledger.transfer\s+required\s+-\s+48h0m0s`).MatchString(list) {
+	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(
+		`(?s)\*\s+-\s+required\s+-.*ledger.transfer\s+required\s+-\s+48h0m0s`).MatchString(list) {
 		t.Errorf("policies: %s", list)
 	}
 	app.must("policy", "set", "--tenant", "acme", "ledger.hold", "--key-life", "72h")
-	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)ledger.hold\s+-\s+required\s+72h`).MatchString(list) {
+	if list := app.must("policy", "list", "--tenant",
+		"acme"); !regexp.MustCompile(`(?s)ledger.hold\s+-\s+required\s+72h`).MatchString(list) {
 		t.Errorf("a new policy is not like that of *: %s", list)
 	}
 	app.must("policy", "delete", "--tenant", "acme", "ledger.hold")
 	app.must("policy", "delete", "--tenant", "acme", "*")
 	app.must("policy", "set", "--tenant", "acme", "ledger.freeze_account", "--require-approval")
 	app.must("policy", "set", "--tenant", "acme", "ledger.reverse", "--require-approval", "--approval-above", "1000.50")
-	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)ledger.freeze_account\s+-\s+-\s+-\s+required.*ledger.reverse\s+-\s+-\s+-\s+above 1000.5\s`).MatchString(list) {
+	if list := app.must("policy", "list", "--tenant",
+		"acme"); !regexp.MustCompile(
+		`(?s)ledger.freeze_account\s+-\s+-\s+-\s+required.*ledger.reverse\s+-\s+-\s+-\s+above 1000.5\s`).
+		MatchString(list) {
 		t.Errorf("policies: %s", list)
 	}
 	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"},
@@ -249,7 +255,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	app.must("limit", "set", "--tenant", "acme", "sms", "recipient", "24h", "10")
 	app.must("limit", "set", "--tenant", "acme", "*", "tenant", "1m", "2000")
 	app.must("limit", "set", "--tenant", "acme", "sms", "recipient", "24h", "12")
-	if list := app.must("limit", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+tenant\s+1m0s\s+2000.*sms\s+recipient\s+24h0m0s\s+12`).MatchString(list) {
+	if list := app.must("limit", "list", "--tenant", "acme"); !regexp.MustCompile(
+		`(?s)\*\s+tenant\s+1m0s\s+2000.*sms\s+recipient\s+24h0m0s\s+12`).MatchString(list) {
 		t.Errorf("limits: %s", list)
 	}
 	app.must("limit", "delete", "--tenant", "acme", "*", "tenant", "1m")
@@ -362,16 +369,19 @@ func TestDevNeedsNoSetupAndKeepsItsData(t *testing.T) {
 		!strings.Contains(out, "loopback addresses only") {
 		t.Errorf("dev on all addresses: %d %s", code, out)
 	}
-	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`
+	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY",` +
+		`"amount":"12.30"}]}`
 	address := regexp.MustCompile(`ready at http://([0-9.:]+),`)
 	var auditor []string
 	for turn := range 2 {
 		s := p.start(address, "dev", "--listen", "127.0.0.1:0")
 		code, body := post(t, s.base+"/ledgerd.ledger.v1.LedgerService/Transfer", "", transfer)
-		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) || !strings.Contains(body, `"balanceAfter":"987.70"`) {
+		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) ||
+			!strings.Contains(body, `"balanceAfter":"987.70"`) {
 			t.Errorf("turn %d: %d %s", turn, code, body)
 		}
-		code, body = post(t, s.base+"/ledgerd.notify.v1.NotifyService/Send", "", `{"channel":"CHANNEL_SMS","recipient":"+8613812345678","content":{"text":"hello"},"bizNo":"sms-1"}`)
+		code, body = post(t, s.base+"/ledgerd.notify.v1.NotifyService/Send", "",
+			`{"channel":"CHANNEL_SMS","recipient":"+8613812345678","content":{"text":"hello"},"bizNo":"sms-1"}`)
 		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) {
 			t.Errorf("turn %d: %d %s", turn, code, body)
 		}
@@ -384,7 +394,8 @@ func TestDevNeedsNoSetupAndKeepsItsData(t *testing.T) {
 		}
 	}
 	// Accepted messages are delivered before shutdown, or after the next start.
-	if sent, err := os.ReadFile(filepath.Join(dir, "data.messages")); err != nil || strings.Count(string(sent), "\n") != 1 || !strings.Contains(string(sent), `"text":"hello"`) {
+	if sent, err := os.ReadFile(filepath.Join(dir, "data.messages")); err != nil ||
+		strings.Count(string(sent), "\n") != 1 || !strings.Contains(string(sent), `"text":"hello"`) {
 		t.Errorf("%s, %v", sent, err)
 	}
 

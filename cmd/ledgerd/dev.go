@@ -144,7 +144,8 @@ func onlyLoopback(address string) error {
 		return fmt.Errorf("--listen %s: %w", address, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("dev needs no API keys, so it listens on loopback addresses only, not on %s: use `ledgerd serve`", address)
+		return fmt.Errorf("dev needs no API keys, so it listens on loopback addresses only, not on %s: "+
+			"use `ledgerd serve`", address)
 	}
 	return nil
 }
@@ -247,7 +248,8 @@ Move 12.30 CNY (send it twice: it happens once):
 
   curl %[1]s/ledgerd.ledger.v1.LedgerService/Transfer \
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first' \
-    -d '{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}'
+    -d '{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop",
+         "asset":"CNY","amount":"12.30"}]}'
 
 See what is there (docs/auditing.md):
 

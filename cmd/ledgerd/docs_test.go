@@ -269,7 +269,8 @@ func namesThere(t *testing.T) map[string]bool {
 	})
 	rows, err := pgtest.Pool(t, pgtest.New(t).SuperDSN).Query(context.Background(), `
 		select unnest(array[relation, relation || '.' || column_name]) from (
-			select case table_schema when 'public' then '' else table_schema || '.' end || table_name as relation, column_name
+			select case table_schema when 'public' then '' else table_schema || '.' end || table_name as relation,
+			column_name
 			from information_schema.columns where table_schema in ('public', 'audit')) c`)
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,9 @@ func TestATestMessageShowsWhetherProvidersWork(t *testing.T) {
 	server := emailtest.Start(t, emailtest.Options{})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notify.yaml")
-	text := fmt.Sprintf("email:\n  - kind: smtp\n    host: %s\n    port: %d\n    tls: none\n    from: no-reply@shop.example\n    overrides: {shop: {from: hello@shop.example}}\n"+
-		"sms:\n  - kind: file\n    path: %s\n", server.Host, server.Port, filepath.Join(dir, "sms"))
+	text := fmt.Sprintf("email:\n  - kind: smtp\n    host: %s\n    port: %d\n    tls: none\n    from: "+
+		"no-reply@shop.example\n    overrides: {shop: {from: hello@shop.example}}\nsms:\n  - kind: "+
+		"file\n    path: %s\n", server.Host, server.Port, filepath.Join(dir, "sms"))
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,8 @@ func TestATestMessageShowsWhetherProvidersWork(t *testing.T) {
 		want string
 	}{
 		{[]string{"--channel", "email", "--to", "ada@customer.example"}, 0, "smtp accepted the message in "},
-		{[]string{"--channel", "email", "--to", "ada@customer.example", "--tenant", "shop"}, 0, `with the id "4F2C7A1B"`},
+		{[]string{"--channel", "email", "--to", "ada@customer.example", "--tenant", "shop"}, 0,
+			`with the id "4F2C7A1B"`},
 		{[]string{"--channel", "sms", "--to", "+8613812345678", "--template", "file=T1", "--param", "code=1,2",
 			"--param", "b=3"}, 0, "file accepted the message in "},
 		{[]string{"--channel", "push", "--to", "x"}, 1, "has no provider for push"},
@@ -51,7 +53,8 @@ func TestATestMessageShowsWhetherProvidersWork(t *testing.T) {
 		t.Errorf("from %v", from)
 	}
 	sms, err := os.ReadFile(filepath.Join(dir, "sms"))
-	if err != nil || !strings.Contains(string(sms), `"template":{"file":"T1"},"params":[{"name":"code","value":"1,2"},{"name":"b","value":"3"}]`) {
+	if err != nil || !strings.Contains(string(sms),
+		`"template":{"file":"T1"},"params":[{"name":"code","value":"1,2"},{"name":"b","value":"3"}]`) {
 		t.Errorf("%s, %v", sms, err)
 	}
 }

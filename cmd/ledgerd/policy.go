@@ -68,7 +68,8 @@ func (c *policySetCmd) apply(p *access.Policy) error {
 	}
 	above, err := amount.ParseDecimal(*c.ApprovalAbove)
 	if err != nil {
-		return fmt.Errorf("--approval-above: must be a decimal number such as 100.00, not %.50q: %w", *c.ApprovalAbove, err)
+		return fmt.Errorf("--approval-above: must be a decimal number such as 100.00, not %.50q: %w",
+			*c.ApprovalAbove, err)
 	}
 	p.ApprovalAbove = &above
 	return nil

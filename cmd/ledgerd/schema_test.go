@@ -134,7 +134,8 @@ func TestMigrateNamesTheRightsThatItLacks(t *testing.T) {
 	execute(t, super, "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version)")
 	refuse("membership in ledgerd_owner", "INSERT on table goose_db_version")
 	// The last migration can be undone, and applied again, by another member.
-	execute(t, super, "insert into goose_db_version (version_id, is_applied) select max(version_id) + 1, true from goose_db_version")
+	execute(t, super, "insert into goose_db_version (version_id, is_applied) select max(version_id) + 1, true "+
+		"from goose_db_version")
 	member := "member_" + config.Database
 	execute(t, super, "create role "+member+" login in role ledgerd_owner")
 	t.Cleanup(func() { execute(t, super, "drop role "+member) })
@@ -161,7 +162,8 @@ func TestVerifyNamesDisabledGuards(t *testing.T) {
 	}
 	execute(t, db.SuperDSN, "alter table ledger_entries disable trigger ledger_entries_append_only")
 	code, said = command(t, verify...)
-	if code != 1 || !strings.Contains(said, `schema_matches: kind=trigger object="ledger_entries_append_only on ledger_entries" definition=`) ||
+	if code != 1 || !strings.Contains(said, `schema_matches: kind=trigger object="ledger_entries_append_only on `+
+		`ledger_entries" definition=`) ||
 		!strings.Contains(said, "\nschema_matches: 1 violations\n") ||
 		!strings.Contains(said, "the database violates 1 checks") {
 		t.Errorf("%d %s", code, said)
@@ -178,7 +180,8 @@ func TestVerifyNamesTheRoleThatItNeeds(t *testing.T) {
 			!strings.Contains(said, "ledgerd_audit") {
 			t.Errorf("%d %s", code, said)
 		}
-		execute(t, db.SuperDSN, "revoke select on goose_db_version from public, ledgerd_app, ledgerd_admin, ledgerd_audit")
+		execute(t, db.SuperDSN, "revoke select on goose_db_version "+
+			"from public, ledgerd_app, ledgerd_admin, ledgerd_audit")
 	}
 }
 

@@ -53,7 +53,8 @@ func TestSecurityPageWorks(t *testing.T) {
 			s := app.start(listening, "serve", "--listen", "127.0.0.1:0", "--tls-cert", in("server.pem"), "--tls-key",
 				in("server.key"), "--tls-client-ca", in("client-ca.pem"))
 			address = strings.TrimPrefix(s.base, "http://")
-			script := "cd " + dir + "\ncurl() { command curl --fail-with-body --connect-to ledger.example.com:8443:" + address + " \"$@\"; }\n"
+			script := "cd " + dir + "\ncurl() { command curl --fail-with-body --connect-to ledger.example.com:8443:" +
+				address + " \"$@\"; }\n"
 			if out := runBlock(t, securityPage, script+b.text, false); !strings.Contains(out, "{") {
 				t.Errorf("line %d: %s", b.line, out)
 			}
@@ -170,7 +171,8 @@ func TestTokensOfAnIssuerOverTLS(t *testing.T) {
 			want != http.StatusOK && !strings.Contains(body, "ISSUER_UNAVAILABLE") {
 			t.Errorf("%s: %d %s", file, code, body)
 		}
-		if said := s.end(); strings.Contains(said, "certificate signed by unknown authority") == (want == http.StatusOK) {
+		if said := s.end(); strings.Contains(said,
+			"certificate signed by unknown authority") == (want == http.StatusOK) {
 			t.Errorf("%s: %s", file, said)
 		}
 	}

@@ -110,10 +110,12 @@ func (f *serverFlags) serve(e *env, o server.Options, senders *provider.File, re
 	s, err := server.Start(e.ctx, o)
 	if err != nil {
 		if errors.Is(err, pg.ErrAdminExcessRights) || errors.Is(err, pg.ErrNoAdminRights) {
-			return fmt.Errorf("%w; for example: create role ledgerd_boss login password '...' in role ledgerd_admin", err)
+			return fmt.Errorf("%w; for example: create role ledgerd_boss login password '...' in role ledgerd_admin",
+				err)
 		}
 		if errors.Is(err, pg.ErrExcessRights) || errors.Is(err, pg.ErrNoRights) {
-			return fmt.Errorf("%w; for example: create role ledgerd_server login password '...' in role ledgerd_app", err)
+			return fmt.Errorf("%w; for example: create role ledgerd_server login password '...' in role ledgerd_app",
+				err)
 		}
 		return err
 	}

@@ -21,17 +21,18 @@ type verifyCmd struct {
 
 // Help describes the exit code and the report.
 func (*verifyCmd) Help() string {
-	return "Each violation is a line: the check, a file of db/checks, and the wrong row with the expected values. The check " +
-		"schema_matches compares the schema with that of this ledgerd's migrations: tables, constraints, indexes, triggers, " +
-		"functions, views, rights, row-level security, roles and their settings. It names each object that differs, is " +
-		"missing or was added. The exit code is 1 if there is a violation."
+	return "Each violation is a line: the check, a file of db/checks, and the wrong row with the expected " +
+		"values. The check schema_matches compares the schema with that of this ledgerd's migrations: tables, " +
+		"constraints, indexes, triggers, functions, views, rights, row-level security, roles and their settings. " +
+		"It names each object that differs, is missing or was added. The exit code is 1 if there is a violation."
 }
 
 // Run compares the schema, recomputes every balance and checks all invariants.
 func (c *verifyCmd) Run(e *env) error {
 	err := c.verify(e)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" { // insufficient privilege
-		return fmt.Errorf("%w: the login must be able to read all tables and views, as members of ledgerd_audit are", err)
+		return fmt.Errorf("%w: the login must be able to read all tables and views, as members of ledgerd_audit are",
+			err)
 	}
 	return err
 }
@@ -55,7 +56,8 @@ func (c *verifyCmd) verify(e *env) error {
 	fmt.Fprintf(e.out, "%d checks in %s; the ledger has %d tenants, %d accounts, %d transfers, %d holds\n",
 		report.Checks, time.Since(start).Round(time.Millisecond), report.Tenants, report.Accounts, report.Transfers,
 		report.Holds)
-	fmt.Fprintf(e.out, "%d objects of the schema compared in %s\n", report.Objects, report.SchemaTook.Round(time.Millisecond))
+	fmt.Fprintf(e.out, "%d objects of the schema compared in %s\n",
+		report.Objects, report.SchemaTook.Round(time.Millisecond))
 	fmt.Fprintf(e.out, "roles that can change or disable guards: %s\n", strings.Join(report.Owners, ", "))
 	if report.OK() {
 		fmt.Fprintln(e.out, "no violations")

@@ -108,7 +108,8 @@ func TestAlipayCodeIsNoTradeBeforeItIsScanned(t *testing.T) {
 	if got := v.askAlipay(v.alipay("alipay.trade.close", "utf-8", q)); got["code"] != "10000" {
 		t.Errorf("close: %v", got)
 	}
-	if a := v.must("POST", "/control/payments/alipay/A1", `{"do":"pay"}`, http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 409 {
+	if a := v.must("POST", "/control/payments/alipay/A1", `{"do":"pay"}`,
+		http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 409 {
 		t.Errorf("a closed payment was paid: %s", a.body)
 	}
 }

@@ -242,7 +242,8 @@ func TestRefundsFailAsPlanned(t *testing.T) {
 	if got := v.money("standard", "N1", "EUR"); got != "12.30-12.30 in 1" {
 		t.Error(got)
 	}
-	if a := v.must("POST", "/control/refunds/standard/R1", `{"do":"succeed"}`, http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 409 {
+	if a := v.must("POST", "/control/refunds/standard/R1", `{"do":"succeed"}`,
+		http.Header{"Content-Type": {"application/json"}}); a.StatusCode != 409 {
 		t.Errorf("more was given back than came: %s", a.body)
 	}
 }
@@ -265,7 +266,8 @@ func TestAMixIsDrawnByNumber(t *testing.T) {
 		states["payment.paid"]+states["payment.declined"] != 16 {
 		t.Errorf("%v", states)
 	}
-	a := v.must("PUT", "/control/plans", `{"default":{"payer":"dance"}}`, http.Header{"Content-Type": {"application/json"}})
+	a := v.must("PUT", "/control/plans", `{"default":{"payer":"dance"}}`,
+		http.Header{"Content-Type": {"application/json"}})
 	if a.StatusCode != 400 || !strings.Contains(string(a.body), "decline_then_pay") {
 		t.Errorf("%s", a.body)
 	}
@@ -333,7 +335,8 @@ func TestThePageHasTheButtons(t *testing.T) {
 	t.Parallel()
 	v := newVendor(t)
 	v.order("N1")
-	if a := v.must("GET", "/", "", nil); !strings.Contains(string(a.body), `data-to="/control/payments/standard/N1" data-do="pay"`) {
+	if a := v.must("GET", "/", "", nil); !strings.Contains(string(a.body),
+		`data-to="/control/payments/standard/N1" data-do="pay"`) {
 		t.Errorf("%s", a.body)
 	}
 }

@@ -58,7 +58,8 @@ func TestStandardIsSignedBothWays(t *testing.T) {
 	v.order("N1")
 	v.order("N1")
 	v.act("standard", "N1", "pay")
-	if _, err := v.standard("refund", `{"out_trade_no":"N1","refund_no":"R1","amount":"2.30","currency":"EUR"}`); err != nil {
+	if _, err := v.standard("refund",
+		`{"out_trade_no":"N1","refund_no":"R1","amount":"2.30","currency":"EUR"}`); err != nil {
 		t.Fatal(err)
 	}
 	v.quiet()

@@ -65,7 +65,8 @@ func (v *vendor) wechat(method, path, body string) *response {
 }
 
 func (v *vendor) wechatOrder(number, more string) string {
-	return fmt.Sprintf(`{"appid":"%s","mchid":"%s","description":"茶","out_trade_no":"%s","notify_url":"%s/wechat","amount":{"total":1230,"currency":"CNY"}%s}`,
+	return fmt.Sprintf(`{"appid":"%s","mchid":"%s","description":"茶","out_trade_no":"%s","notify_url":"%s/wechat",`+
+		`"amount":{"total":1230,"currency":"CNY"}%s}`,
 		v.keys.WeChat.AppID, v.keys.WeChat.MchID, number, v.shop.url, more)
 }
 
@@ -88,7 +89,8 @@ func TestWeChatRefusesWrongSignatures(t *testing.T) {
 		"old":    {body, v.wechatHeader("POST", path, body, time.Now().Add(-6*time.Minute))},
 		"future": {body, v.wechatHeader("POST", path, body, time.Now().Add(6*time.Minute))},
 		"serial": {body, change(`serial_no="`, `serial_no="0`)}, "mchid": {body, change(`mchid="`, `mchid="0`)},
-		"path": {body, v.wechatHeader("POST", path+"/", body, time.Now())}, "nonce": {body, change(`nonce_str="`, `nonce_str="0`)}} {
+		"path":  {body, v.wechatHeader("POST", path+"/", body, time.Now())},
+		"nonce": {body, change(`nonce_str="`, `nonce_str="0`)}} {
 		if a := v.must("POST", path, c.body, c.h); a.StatusCode != 401 ||
 			!strings.Contains(string(a.body), "SIGN_ERROR") {
 			t.Errorf("%s: %d %s", name, a.StatusCode, a.body)
@@ -143,7 +145,8 @@ func TestWeChatIsPaidToldAndRefunded(t *testing.T) {
 		v.act("wechat", "W00001", "pay")
 		query := "/v3/pay/transactions/out-trade-no/W00001?mchid=" + v.keys.WeChat.MchID
 		paid := v.wechat("GET", query, "").json(t)
-		refund := fmt.Sprintf(`{"out_trade_no":"W00001","out_refund_no":"R1","notify_url":"%s/wechat","amount":{"refund":230,"total":1230,"currency":"CNY"}}`, v.shop.url)
+		refund := fmt.Sprintf(`{"out_trade_no":"W00001","out_refund_no":"R1","notify_url":"%s/wechat",`+
+			`"amount":{"refund":230,"total":1230,"currency":"CNY"}}`, v.shop.url)
 		if got := v.wechat("POST", "/v3/refund/domestic/refunds", refund).json(t); got["status"] != "PROCESSING" {
 			t.Errorf("%v", got)
 		}
@@ -152,7 +155,8 @@ func TestWeChatIsPaidToldAndRefunded(t *testing.T) {
 		if got := v.wechat("GET", "/v3/refund/domestic/refunds/R1", "").json(t); got["status"] != "SUCCESS" {
 			t.Errorf("%v", got)
 		}
-		if a := v.wechat("POST", "/v3/pay/transactions/out-trade-no/W00001/close", `{"mchid":"`+v.keys.WeChat.MchID+`"}`); a.StatusCode != 400 {
+		if a := v.wechat("POST", "/v3/pay/transactions/out-trade-no/W00001/close",
+			`{"mchid":"`+v.keys.WeChat.MchID+`"}`); a.StatusCode != 400 {
 			t.Errorf("a paid payment was closed: %s", a.body)
 		}
 		if a := v.wechat("POST", "/v3/pay/transactions/native",

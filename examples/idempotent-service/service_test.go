@@ -93,7 +93,8 @@ func newCity(t *testing.T) *city {
 	}
 	ledgerd := start(t, []string{"DATABASE_URL=" + db.AllDSN},
 		pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
-	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key.Secret)), program: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
+	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key.Secret)),
+		program:  pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
 		env:      []string{"LEDGERD_API_KEY=" + key.Secret},
 		bookFile: filepath.Join(t.TempDir(), "orders.jsonl")}
 	c.args = []string{"-listen", "127.0.0.1:0", "-ledgerd", ledgerd.address, "-orders", c.bookFile, "-lease", "2s"}
@@ -185,7 +186,8 @@ func TestADoubleClickOnTwoCopiesIsOneOrder(t *testing.T) {
 	if len(answers) != 1 || replays != 19 || len(c.book()) != 1 {
 		t.Errorf("%d replays of %v; book %v", replays, answers, c.book())
 	}
-	if status, _, _ := c.order(copies[0], "click", `{"goods":"pen","count":4}`); status != http.StatusUnprocessableEntity {
+	if status, _, _ := c.order(copies[0], "click",
+		`{"goods":"pen","count":4}`); status != http.StatusUnprocessableEntity {
 		t.Errorf("another order under the key: %d", status)
 	}
 	for _, body := range []string{"rubbish", pens} { // corrected

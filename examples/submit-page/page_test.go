@@ -217,7 +217,8 @@ func TestAnExpiredTokenIsReplacedSilently(t *testing.T) {
 	t.Parallel()
 	s, p := newShop(t), newTab(t)
 	p.open(s.page)
-	if _, err := s.db.Exec(t.Context(), "update token_submit_tokens set issued_at = issued_at - interval '10 min', expires_at = expires_at - interval '10 min'"); err != nil {
+	if _, err := s.db.Exec(t.Context(), "update token_submit_tokens set issued_at = issued_at - interval '10 min', "+
+		"expires_at = expires_at - interval '10 min'"); err != nil {
 		t.Fatal(err)
 	}
 	p.click("#pay")

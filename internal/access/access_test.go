@@ -23,7 +23,8 @@ func TestConcurrentCreationsOfATenantGetTheSameOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first int32
-	if err := tx.QueryRow(ctx, "insert into access_tenants (tenant_id, name) values (1000, 'both') returning tenant_id").Scan(&first); err != nil {
+	if err := tx.QueryRow(ctx, "insert into access_tenants (tenant_id, name) values (1000, 'both') "+
+		"returning tenant_id").Scan(&first); err != nil {
 		t.Fatal(err)
 	}
 	type made struct {
@@ -36,7 +37,8 @@ func TestConcurrentCreationsOfATenantGetTheSameOne(t *testing.T) {
 		second <- made{id, err}
 	}()
 	for waits := false; !waits; { // for the first insert
-		if err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waits); err != nil {
+		if err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() "+
+			"and wait_event_type = 'Lock')").Scan(&waits); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -134,7 +134,8 @@ var tenantName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 // CreateTenant creates a tenant; existed is true if there was one of that name. Returns fault FIELD_INVALID.
 func (a *Administration) CreateTenant(ctx context.Context, name string) (tenant int32, existed bool, err error) {
 	if !tenantName.MatchString(name) {
-		return 0, false, fault.InvalidField("name", "must be 1 to 63 lower-case letters, digits and hyphens, and not begin with a hyphen")
+		return 0, false, fault.InvalidField("name", "must be 1 to 63 lower-case letters, digits and hyphens, "+
+			"and not begin with a hyphen")
 	}
 	err = a.change(ctx, func(ctx context.Context, c *change) error {
 		for { // while other tenants take the number

@@ -49,7 +49,8 @@ func (d *directory) identify(ctx context.Context, sum [32]byte,
 
 func (d *directory) lookup(ctx context.Context, c caller) (Identity, error) {
 	if !principalName.MatchString(c.principal) {
-		return Identity{}, Unauthenticated.New("the caller's principal must be 1 to 64 printable ASCII characters without spaces")
+		return Identity{}, Unauthenticated.New("the caller's principal must be 1 to 64 printable ASCII characters " +
+			"without spaces")
 	}
 	done, err := d.turn(ctx)
 	if err != nil {

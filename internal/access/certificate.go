@@ -74,7 +74,8 @@ func holder(cert *x509.Certificate) (caller, error) {
 	role := Read
 	if query.Has("role") {
 		if role = callerRoles[query.Get("role")]; role == 0 {
-			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, write or admin")
+			return caller{}, Unauthenticated.New("the role in the client certificate's name must be read, " +
+				"write or admin")
 		}
 	}
 	return caller{tenant: u.Host, principal: strings.TrimPrefix(u.Path, "/"), role: role,

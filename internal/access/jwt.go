@@ -162,7 +162,8 @@ func (i *issuer) scopes(claims map[string]any, c *caller) (err error) {
 		texts[n], _ = x.(string) // the empty scope is refused
 	}
 	if c.scopes, err = ParseScopes(texts); err != nil || c.scopes == nil {
-		return Unauthenticated.New("the token's claim %s must have scopes such as ledger.get_*", i.ScopesClaim).Because(err)
+		return Unauthenticated.New("the token's claim %s must have scopes such as ledger.get_*", i.ScopesClaim).
+			Because(err)
 	}
 	return nil
 }

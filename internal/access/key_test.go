@@ -439,7 +439,8 @@ func TestAnAuditorsErrorSaysThatItDoesNotAdminister(t *testing.T) {
 	defer auditor.Close()
 	_, err = access.Administer(auditor).CreateKey(t.Context(), o.tenant,
 		access.NewKey{Principal: "x", Rights: access.Rights{Role: access.Read}})
-	if err == nil || !strings.Contains(err.Error(), "the login role may read but not administer: it must be a member of ledgerd_admin") {
+	if err == nil || !strings.Contains(err.Error(), "the login role may read but not administer: "+
+		"it must be a member of ledgerd_admin") {
 		t.Error(err)
 	}
 }

@@ -34,15 +34,19 @@ type Policy struct {
 // ApprovalRequired refuses a call that another principal has to approve.
 var ApprovalRequired = fault.Register(fault.Reason{Name: "APPROVAL_REQUIRED", Class: fault.BadRequest,
 	Code: fault.FailedPrecondition, Step: fault.Fix,
-	Doc: "The tenant's policy wants another principal's approval of the operation: request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, as policy, and the amount above which it needs approval, if there is one."})
+	Doc: "The tenant's policy wants another principal's approval of the operation: " +
+		"request it with ApprovalService.RequestApproval. Nothing was done. The metadata has the operation, " +
+		"as policy, and the amount above which it needs approval, if there is one."})
 
 // NeedsApproval is the fault for a call that needs approval.
 func (p Policy) NeedsApproval() error {
 	if p.ApprovalAbove == nil {
-		return ApprovalRequired.New("%s needs the approval of another principal: request it with ApprovalService.RequestApproval",
+		return ApprovalRequired.New("%s needs the approval of another principal: "+
+			"request it with ApprovalService.RequestApproval",
 			p.Operation).With("policy", p.Operation)
 	}
-	return ApprovalRequired.New("%s above %s needs the approval of another principal: request it with ApprovalService.RequestApproval",
+	return ApprovalRequired.New("%s above %s needs the approval of another principal: "+
+		"request it with ApprovalService.RequestApproval",
 		p.Operation, p.ApprovalAbove).With("policy", p.Operation).With("approval_above", p.ApprovalAbove)
 }
 

@@ -49,7 +49,8 @@ func ParseScope(s string) (Scope, error) {
 	}
 	operation, rest, conditional := strings.Cut(s, "(")
 	if !scopeOperation.MatchString(operation) {
-		return Scope{}, fmt.Errorf("%q is not an operation such as ledger.transfer, ledger.get_* or ledger.*", operation)
+		return Scope{}, fmt.Errorf("%q is not an operation such as ledger.transfer, ledger.get_* or ledger.*",
+			operation)
 	}
 	scope := Scope{operation: newPattern(operation)}
 	if !conditional {
@@ -81,7 +82,8 @@ func parseFieldPattern(s string) (fieldPattern, error) {
 	case text == "" || strings.ContainsRune(p.text, '*'):
 		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern is a non-empty text, with a * only at its end", name, text)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, reserved):
-		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern has no spaces, parentheses or control characters", name, text)
+		return fieldPattern{}, fmt.Errorf("%s=%s: a pattern has no spaces, parentheses or control characters",
+			name, text)
 	default:
 		return fieldPattern{name, p}, nil
 	}
@@ -205,7 +207,8 @@ func (s *Scopes) Check(operation string, values func(field string) []Value) erro
 	}
 	own := s.of(operation)
 	if len(own) == 0 {
-		return PermissionDenied.New("no scope of the caller covers %s: it has %s", operation, strings.Join(s.Texts(), "; "))
+		return PermissionDenied.New("no scope of the caller covers %s: it has %s",
+			operation, strings.Join(s.Texts(), "; "))
 	}
 	var denied error
 	for _, scope := range own {

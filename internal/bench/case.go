@@ -63,7 +63,8 @@ func smallCases() []Case {
 	return append(cases(1, 64, 256, 1024),
 		named("g", "Go client, not gathering", 256, Case{Kind: load.Client}),
 		named("o", "Transfer without row-level security", 256, Case{Kind: load.HTTP, Open: true}),
-		named("o", "TransferBatch of 1,000 without row-level security", 8, Case{Kind: load.HTTP, Items: 1000, Open: true}),
+		named("o", "TransferBatch of 1,000 without row-level security",
+			8, Case{Kind: load.HTTP, Items: 1000, Open: true}),
 		named("t", "PL/pgSQL call with the Σ = 0 trigger", 32, Case{Kind: load.Baseline, Guarded: true}))
 }
 

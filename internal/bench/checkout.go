@@ -241,6 +241,7 @@ func (r *Report) checkoutSections() []section {
 		rows = append(rows, []string{name, x.What, thousands(float64(x.Callers)), items, x.rate(), milliseconds(x.P50),
 			milliseconds(x.P99), x.ratio(), x.CPU.String()})
 	}
-	return []section{{text: "Load, gateway, service and database share the machine. Times are those of a whole order. " +
+	return []section{{text: "Load, gateway, service and database share the machine. " +
+		"Times are those of a whole order. " +
 		r.length()}, {rows: rows}}
 }

@@ -165,8 +165,9 @@ func (r *Report) messageSections() []section {
 		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Messages)), rate, p50, p95, fmt.Sprint(x.Lost),
 			fmt.Sprint(x.Repeated), fmt.Sprint(x.Twice)})
 	}
-	return []section{{text: fmt.Sprintf("Load, provider, service and database share the machine. %d callers; a backlog of %s; "+
-		"leases of %v; the snapshot is held for %v under load.", r.Callers, thousands(float64(m.Backlog)), m.Lease, m.Held)},
+	return []section{{text: fmt.Sprintf("Load, provider, service and database share the machine. %d callers; "+
+		"a backlog of %s; leases of %v; the snapshot is held for %v under load.",
+		r.Callers, thousands(float64(m.Backlog)), m.Lease, m.Held)},
 		{rows: rows}}
 }
 

@@ -125,7 +125,8 @@ func (r *Report) overloadSections() []section {
 			milliseconds(x.SmallP50), milliseconds(x.SmallP99), megabytes(x.ServerMemory), x.CPU.String(),
 			fmt.Sprintf("%.1f", x.Foreign)})
 	}
-	return []section{{text: fmt.Sprintf("Load, service and database share the machine. Every call of the large tenant is a TransferBatch of %s. "+
-		"%d callers of the small tenant make single transfers. %s", thousands(overloadItems), r.Beside, r.length())},
+	return []section{{text: fmt.Sprintf("Load, service and database share the machine. Every call of the large "+
+		"tenant is a TransferBatch of %s. %d callers of the small tenant make single transfers. %s",
+		thousands(overloadItems), r.Beside, r.length())},
 		{rows: rows}}
 }

@@ -425,9 +425,9 @@ func (r *Report) saleSections() []section {
 		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Callers)), seconds(x.Answered),
 			seconds(x.Durable), milliseconds(x.P50) + ", " + milliseconds(x.P99)})
 	}
-	return []section{{text: fmt.Sprintf("Load, service and database share the machine. All buyers ask at once; one buyer in 20 asks twice. "+
-		"Medians of %d rounds. An order of ledgerd is durable before its winner gets the answer. An order of the "+
-		"Redis design is then in its append-only file (everysec), and in Postgres when one of two workers has "+
-		"inserted it, in batches.", r.Rounds)},
+	return []section{{text: fmt.Sprintf("Load, service and database share the machine. All buyers ask at once; "+
+		"one buyer in 20 asks twice. Medians of %d rounds. An order of ledgerd is durable before its winner gets the "+
+		"answer. An order of the Redis design is then in its append-only file (everysec), and in Postgres when one "+
+		"of two workers has inserted it, in batches.", r.Rounds)},
 		{rows: rows}}
 }

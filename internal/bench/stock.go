@@ -187,8 +187,9 @@ func (r *Report) stockSections() []section {
 			rows = append(rows, []string{thousands(float64(m.Moves)), fmt.Sprintf("%.2f", m.Without),
 				fmt.Sprintf("%.2f", m.Trigger)})
 		}
-		all = append(all, section{text: fmt.Sprintf("Moves of machines, over one connection, by turns with and without the trigger "+
-			"that checks them: CPU of Postgres in µs a move, medians of %d turns.", r.Rounds*turnsPerRound)}, section{rows: rows})
+		all = append(all, section{text: fmt.Sprintf("Moves of machines, over one connection, "+
+			"by turns with and without the trigger that checks them: CPU of Postgres in µs a move, "+
+			"medians of %d turns.", r.Rounds*turnsPerRound)}, section{rows: rows})
 	}
 	return all
 }

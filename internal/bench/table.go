@@ -28,7 +28,8 @@ var layouts = map[Document]layout{
 	NotifyDocument:   {(*Report).messageSections, ""},
 	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
 	SaleDocument: {(*Report).saleSections,
-		"Counted in SQL after every sale: one order for each unit, and none twice for a buyer. All answers to a winner had the same order number. "},
+		"Counted in SQL after every sale: one order for each unit, and none twice for a buyer. " +
+			"All answers to a winner had the same order number. "},
 	CheckoutDocument: {(*Report).checkoutSections,
 		"Counted in SQL after every round: each acknowledged order is paid, sold and posted once. "},
 	StockDocument: {(*Report).stockSections,
@@ -69,7 +70,8 @@ func (r *Report) write(w io.Writer, table func(rows [][]string) error) error {
 		commit = ", ledgerd " + m.Commit
 	}
 	all := []section{
-		{text: fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s with fsync and synchronous_commit on, %s%s.",
+		{text: fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s with fsync and "+
+			"synchronous_commit on, %s%s.",
 			r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres,
 			m.Go, commit)},
 		{text: fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync),
@@ -134,7 +136,8 @@ func (r *Report) ledgerSections() []section {
 	}
 	for _, p := range r.Phases {
 		all = append(all,
-			section{text: fmt.Sprintf("%s tables: %s accounts and %s entries to begin with (loaded in %.1f s, copied for the baseline in %.1f s).",
+			section{text: fmt.Sprintf("%s tables: %s accounts and %s entries to begin with (loaded in %.1f s, "+
+				"copied for the baseline in %.1f s).",
 				capital(p.Tables), thousands(float64(p.Accounts)), thousands(float64(2*p.Transfers)), p.Load.Seconds(),
 				p.Baseline.Seconds())},
 			section{rows: r.rows(p.Tables)})

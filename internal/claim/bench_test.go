@@ -72,7 +72,8 @@ func BenchmarkStatements(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			db := pgtest.NewDurable(b)
-			if _, err := pgtest.Pool(b, db.SuperDSN).Exec(b.Context(), "insert into commit_epochs default values"); err != nil {
+			if _, err := pgtest.Pool(b, db.SuperDSN).Exec(b.Context(), "insert into commit_epochs default "+
+				"values"); err != nil {
 				b.Fatal(err)
 			}
 			var n atomic.Int64

@@ -150,7 +150,8 @@ func TestCommandsOfOneBatchSeeEachOther(t *testing.T) {
 		got = append(got, ended(r))
 	}
 	d.want(strings.Join(got, "; "), "1; KEY_CLAIMED; 2 existed; 1; true; true; 1; KEY_CLAIMED; 2 existed; true")
-	d.want(d.text("select string_agg(format('%s %s %s %s', key, owner, uses, expires_at is null), '; ' order by key) from claim_keys"), "new a 2 f; old b 1 t")
+	d.want(d.text("select string_agg(format('%s %s %s %s', key, owner, uses, expires_at is null), '; ' order by key) "+
+		"from claim_keys"), "new a 2 f; old b 1 t")
 	d.want(d.text("select count(*)::text from commit_batches where commands = 10"), "1")
 }
 
@@ -194,7 +195,8 @@ func TestPartsMakeOneKeyAndAreKept(t *testing.T) {
 	d.want(d.use(ruled(within, "u1", "p,1:2")), "KEY_CLAIMED")
 	d.age(5*time.Minute + time.Second)
 	d.want(d.use(ruled(within, "u1", "p,1:2")), "1")
-	d.want(d.text("select key || ' ' || parts::text from audit.claims where uses = 1 and not expired"), `2:u1,5:p,1:2, ["u1", "p,1:2"]`)
+	d.want(d.text("select key || ' ' || parts::text from audit.claims where uses = 1 and not expired"),
+		`2:u1,5:p,1:2, ["u1", "p,1:2"]`)
 	d.want(d.text("select count(*)::text from audit.claims where expired"), "1")
 }
 
@@ -251,8 +253,10 @@ func TestCleanersDeleteOnlyExpiredClaims(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = 2300
-	if _, err := d.super.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
-		select 1, 's', 'old' || i, 1, 1, 'p', 'r', now() - interval '2 h', now() - interval '1 h' from generate_series(1, $1::int) i`, n); err != nil {
+	if _, err := d.super.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses,
+		principal, request_id, claimed_at, expires_at)
+		select 1, 's', 'old' || i, 1, 1, 'p', 'r', now() - interval '2 h', now() - interval '1 h'
+		from generate_series(1, $1::int) i`, n); err != nil {
 		t.Fatal(err)
 	}
 	d.want(d.use(use(caller, "lives", time.Minute)), "1")

@@ -157,7 +157,8 @@ func (d *desk) age(by time.Duration) {
 		"alter table commit_batches disable trigger user",
 		fmt.Sprintf("update commit_batches set committed_at = committed_at - %d * interval '1 us'", us),
 		"alter table commit_batches enable trigger user",
-		fmt.Sprintf("update claim_keys set claimed_at = claimed_at - %d * interval '1 us', expires_at = expires_at - %[1]d * interval '1 us'", us),
+		fmt.Sprintf("update claim_keys set claimed_at = claimed_at - %d * interval '1 us', "+
+			"expires_at = expires_at - %[1]d * interval '1 us'", us),
 	} {
 		if _, err := d.super.Exec(context.Background(), sql); err != nil {
 			d.Fatal(err)

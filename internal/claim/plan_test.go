@@ -118,8 +118,10 @@ func (p *plans) empty() {
 // load inserts 100,000 rows without ANALYZE.
 func (p *plans) load() {
 	p.Helper()
-	p.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')")
-	p.exec(`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, principal, request_id, claimed_at, expires_at)
+	p.exec("insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"values (1000000000, '2026-01-01Z', 1, 'load')")
+	p.exec(`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, principal, request_id, claimed_at,
+		expires_at)
 		select 1, 's', 'k' || i, 1000000000::bigint << 14, 1, 'a', 'p', 'r', '2026-01-01Z',
 			case when i < 20000 then timestamptz '2026-01-02Z' else '2126-01-01Z' end
 		from generate_series(0, 99999) i`)
@@ -143,7 +145,8 @@ func statements(t *testing.T) (names []string) {
 
 func (p *plans) prepared() (names []string) {
 	p.Helper()
-	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		p.Fatal(err)
 	}

@@ -145,7 +145,8 @@ func (d *desk) waits() {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for limit := time.After(20 * time.Second); ; {
-		if d.text("select (count(*) > 0)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == "true" {
+		if d.text("select (count(*) > 0)::text from pg_stat_activity where datname = current_database() "+
+			"and wait_event_type = 'Lock'") == "true" {
 			return
 		}
 		select {
@@ -213,8 +214,10 @@ func TestAConcurrentInsertOfAClaimIsFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer tx.Rollback(context.Background())
-			if _, err := tx.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
-				select 1, 's', 'k', 1, 1, 'p', 'r', ends - interval '1 h', ends from (select now() + case when $1 then -1 else 1 end * interval '1 min' as ends) e`,
+			if _, err := tx.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses,
+				principal, request_id, claimed_at, expires_at)
+				select 1, 's', 'k', 1, 1, 'p', 'r', ends - interval '1 h', ends
+				from (select now() + case when $1 then -1 else 1 end * interval '1 min' as ends) e`,
 				c.over); err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,9 @@ import (
 var (
 	KeyClaimed = fault.Register(fault.Reason{Name: "KEY_CLAIMED", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
-		Doc:  "The key was already claimed, and the call asks for the first use only, or another owner has claimed the key for ever. The metadata has the first claim's owner, result, request id and time, and how often the key was used. This use is not counted."})
+		Doc: "The key was already claimed, and the call asks for the first use only, or another owner has claimed " +
+			"the key for ever. The metadata has the first claim's owner, result, request id and time, " +
+			"and how often the key was used. This use is not counted."})
 	LifeDifferent = fault.Register(fault.Reason{Name: "CLAIM_LIFE_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The key is claimed for ever and the call sets a life, or the key has a life and the call sets none."})
@@ -19,7 +21,8 @@ var (
 		Doc:  "The key is not claimed, or its claim has expired."})
 	Foreign = fault.Register(fault.Reason{Name: "CLAIM_FOREIGN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
-		Doc:  "The claim belongs to another owner. Only that owner, or a caller that has the claim's fence, can free the key."})
+		Doc: "The claim belongs to another owner. Only that owner, or a caller that has the claim's fence, " +
+			"can free the key."})
 )
 
 // alreadyClaimed is the refusal, with the first use in its metadata.

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // expired inserts request keys that expired an hour ago or have not expired yet.
 func expired(t *testing.T, super *pgxpool.Pool, n int, life string) {
 	t.Helper()
-	if _, err := super.Exec(t.Context(), `insert into commit_keys select 1, 'p', 'o', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
+	if _, err := super.Exec(t.Context(), `insert into commit_keys
+		select 1, 'p', 'o', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
 		from generate_series(1, $3) i`, life, make([]byte, commit.FingerprintSize), n); err != nil {
 		t.Fatal(err)
 	}

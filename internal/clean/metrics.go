@@ -18,7 +18,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Expired rows that this process deleted."}, []string{"table"}),
 		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean",
 			Name: "overdue_seconds",
-			Help: "Time since expiry of the oldest remaining row, when this process last cleaned the table."}, []string{"table"}),
+			Help: "Time since expiry of the oldest remaining row, when this process last cleaned the table."},
+			[]string{"table"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.deleted, m.age)

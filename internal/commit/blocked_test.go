@@ -15,7 +15,8 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 	const n = 200
 	holds := map[string]string{
 		"row": "select from toy_counters where id = 'c77' for update",
-		"key": `insert into commit_keys values (1, 'p', 'toy.add', 'k77', false, '\x0000000000000000000000000000000000', '', 'other', now(), now())`,
+		"key": `insert into commit_keys values (1, 'p', 'toy.add', 'k77', false, '\x0000000000000000000000000000000000',
+			'', 'other', now(), now())`,
 	}
 	for what, sql := range holds {
 		for _, released := range []bool{false, true} {
@@ -304,7 +305,8 @@ func TestABatchWaitsForTheCommitsOfAnotherServer(t *testing.T) {
 	end := w.holder("select from toy_counters where id = 'c0' for update")
 	call := e.start(within(t, 30*time.Second), submission(add("c0", 1)))
 	eventually(t, "the batch waits", func() bool {
-		return w.int("select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+		return w.int("select count(*) from pg_stat_activity where wait_event_type = 'Lock' "+
+			"and datname = current_database()") == 1
 	})
 	// 0.8 s while it is optimistic and 3 times 1.6 s. One of these waits, or three of 0.8 s, would not do.
 	time.AfterFunc(3600*time.Millisecond, end)

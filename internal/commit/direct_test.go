@@ -41,7 +41,8 @@ func TestDirectCommandsLeaveRoomForOtherTenants(t *testing.T) {
 		waiting = append(waiting, e.start(ctx, directly(ofTenant(int32(1+n%3)))))
 	}
 	eventually(t, "five of each tenant wait", func() bool {
-		return w.int("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") ==
+		return w.int("select count(*) from pg_stat_activity where datname = current_database() "+
+			"and wait_event_type = 'Lock'") ==
 			3*maxTenantDirect
 	})
 	if _, err := e.Do(within(t, 30*time.Second), directly(ofTenant(4))); err != nil {
@@ -254,7 +255,8 @@ func TestLostResponseOfADirectCommitIsResolved(t *testing.T) {
 func TestTriesOfADirectCommandAreSpread(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using errcode = '40001'; end $$;
+	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using
+		errcode = '40001'; end $$;
 		create trigger race before update on toy_counters for each row execute function race();`)
 	e := w.engine(w.roomy())
 	const pause = 100 * time.Millisecond

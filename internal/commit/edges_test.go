@@ -295,7 +295,8 @@ func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 func TestCorruptRowFailsItsCommandsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 40)
-	w.exec(`create function rot() returns trigger language plpgsql as $$ begin raise exception 'invalid page in block 7' using errcode = 'XX001'; end $$;
+	w.exec(`create function rot() returns trigger language plpgsql as $$ begin raise exception 'invalid page in block 7'
+		using errcode = 'XX001'; end $$;
 		create trigger rot before insert on toy_log for each row when (new.label = 'rotten') execute function rot();`)
 	e := w.engine()
 	for range 5 {
@@ -358,7 +359,8 @@ func TestConfirmLocksAllRowsInTheGlobalOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.exec("alter database " + name + " set deadlock_timeout = '20ms'")
-	w.exec(`create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
+	w.exec(`create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null;
+		end $$;
 		create trigger slowly after update on toy_counters for each statement execute function slowly();`)
 	e1, e2 := w.engine(patient), w.engine(patient)
 	for i := range 15 {
@@ -436,7 +438,8 @@ func TestRowFromTheFutureExpiresNothingEarly(t *testing.T) {
 	if rs[0].Err != nil || !rs[1].Outcome.Replayed || rs[2].Err != nil {
 		t.Errorf("%+v", rs)
 	}
-	if n := w.int("select count(*) from commit_keys where created_at > now() or expires_at > now() + interval '61 min'"); n != 0 {
+	if n := w.int("select count(*) from commit_keys where created_at > now() " +
+		"or expires_at > now() + interval '61 min'"); n != 0 {
 		t.Errorf("the lives of %d keys begin at the row's time", n)
 	}
 	if lead := e.ClockLead(); lead < 119*time.Minute {
@@ -491,8 +494,10 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	w.exec(`create function full_table() returns trigger language plpgsql as $$ begin raise exception 'out of shared memory' using errcode = '53200'; end $$;
-		create trigger full_table before insert on toy_log for each row when (new.label = 'locks') execute function full_table();`)
+	w.exec(`create function full_table() returns trigger language plpgsql as $$ begin raise exception
+		'out of shared memory' using errcode = '53200'; end $$;
+		create trigger full_table before insert on toy_log for each row when (new.label = 'locks')
+		execute function full_table();`)
 	e := w.engine()
 	rs := e.DoAll(within(t, 10*time.Second),
 		[]Submission[*toyTx]{submission(add("c0", 1).labelled("locks")), submission(add("c1", 1))})
@@ -570,7 +575,8 @@ func sameSetting(got, want string) bool {
 func TestRacesEndAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using errcode = '40001'; end $$;
+	w.exec(`create function race() returns trigger language plpgsql as $$ begin raise exception 'race' using
+		errcode = '40001'; end $$;
 		create trigger race before update on toy_counters for each row execute function race();`)
 	e := w.engine()
 	var tries atomic.Int64

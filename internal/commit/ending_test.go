@@ -81,7 +81,10 @@ func TestObserversLearnTheOutcome(t *testing.T) {
 			c.onApply = func(tx *toyTx) error {
 				if first {
 					first = false
-					tx.onFlush = func(*Pipe) { w.exec("insert into toy_names (tenant_id, name, counter, n) values (1, 'n', 'c1', 7)") }
+					tx.onFlush = func(*Pipe) {
+						w.exec("insert into toy_names (tenant_id, name, counter, n) " +
+							"values (1, 'n', 'c1', 7)")
+					}
 				}
 				return nil
 			}

@@ -164,7 +164,8 @@ func (e *Engine[T]) resultOf(ctx context.Context, j *job[T]) Result {
 		return Result{j.out, j.err}
 	}
 	j.callerLeft.Store(true)
-	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").Because(ctx.Err())}
+	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").
+		Because(ctx.Err())}
 }
 
 // notRun returns the reason why a job did not run before its caller's deadline.
@@ -179,7 +180,8 @@ func (e *Engine[T]) notRun(j *job[T], cause error) error {
 }
 
 func rowsLocked(cause error) error {
-	return fault.RowsLocked.New("other transactions hold the rows, or keep changing them").After(100 * time.Millisecond).Because(cause)
+	return fault.RowsLocked.New("other transactions hold the rows, or keep changing them").
+		After(100 * time.Millisecond).Because(cause)
 }
 
 func unavailable(cause error) error {

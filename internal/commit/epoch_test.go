@@ -49,7 +49,8 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	// The operator's statement after restoring a disk snapshot.
 	super := pgtest.Pool(t, db.SuperDSN)
 	if _, err := super.Exec(t.Context(),
-		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) from commit_epochs"); err != nil {
+		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) "+
+			"from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
 	if next := agree(); next == first {
@@ -74,7 +75,8 @@ func TestACopyBeginsAnEpoch(t *testing.T) {
 			}
 			later, higher := recorded(t, copied(t, db))
 			if later <= epoch || higher < base+1<<34 {
-				t.Errorf("the original is in epoch %d with base %d, the copy in epoch %d with base %d", epoch, base, later, higher)
+				t.Errorf("the original is in epoch %d with base %d, the copy in epoch %d with base %d",
+					epoch, base, later, higher)
 			}
 		})
 	}

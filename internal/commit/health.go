@@ -203,10 +203,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]string{"stage"}),
 		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "keys_total",
-			Help: "Calls with a request key, by operation and outcome: first, refused, replayed, mismatch, expired (the key's life was over, so the call ran again); taken_over counts expired leases of work that another caller took over."}, []string{"operation", "outcome"}),
+			Help: "Calls with a request key, by operation and outcome: first, refused, replayed, mismatch, " +
+				"expired (the key's life was over, so the call ran again); taken_over counts expired leases of work " +
+				"that another caller took over."}, []string{"operation", "outcome"}),
 		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit",
-			Name:    "replay_age_seconds",
-			Help:    "Time from the call that ran to a repeat that got the recorded answer. The life of keys must be longer than nearly all of these.",
+			Name: "replay_age_seconds",
+			Help: "Time from the call that ran to a repeat that got the recorded answer. The life of keys must " +
+				"be longer than nearly all of these.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
 		overlaps:  counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
 		culprits:  counter("culprits_total", "Commands that the database rejected."),
@@ -219,7 +222,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 		Name: "attempts_total",
-		Help: "Attempts to commit a batch, by ending: done; incomplete (a command needs more rows); overfull (more row ids than a batch has); conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced (another transaction took a name first, a deadlock or serialization failure, a cancelled statement, a statement no longer prepared, or an epoch that is not recorded yet); collided (the number of the batch or a row id was used before); blocked (a lock wait timed out); lost (the connection failed); rejected (the database refuses the data of a command); broken (schema, rights or disk)."}, []string{"ending"})
+		Help: "Attempts to commit a batch, by ending: done; incomplete (a command needs more rows); " +
+			"overfull (more row ids than a batch has); conflicted (optimistic, and another process changed its rows, " +
+			"or its predecessor failed); raced (another transaction took a name first, a deadlock or serialization " +
+			"failure, a cancelled statement, a statement no longer prepared, or an epoch that is not recorded yet); " +
+			"collided (the number of the batch or a row id was used before); blocked (a lock wait timed out); " +
+			"lost (the connection failed); rejected (the database refuses the data of a command); broken (schema, " +
+			"rights or disk)."}, []string{"ending"})
 	for end := range endings {
 		m.attempts[end] = attempts.WithLabelValues(end.String())
 	}
@@ -242,7 +251,8 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 			Help: "Estimated rows of the commands that are queued or running."}, depth),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "clock_lead_seconds",
-			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute. One second or less is reported as 0."}, lead))
+			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute. " +
+				"One second or less is reported as 0."}, lead))
 }
 
 func (m *Metrics) countAttempt(end ending, err error) {

@@ -223,7 +223,8 @@ func (e *Engine[T]) handOverKey(j *job[T]) {
 // replay answers a job from the record of its key.
 func (j *job[T]) replay(r *keyRecord) (Outcome, error) {
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
-		return Outcome{}, KeyReused.New("the Idempotency-Key was already used with other content: use a new key for another request").
+		return Outcome{}, KeyReused.New("the Idempotency-Key was already used with other content: "+
+			"use a new key for another request").
 			With("key", j.Key.Key).With("first_request_id", r.requestID)
 	}
 	if r.refused {

@@ -229,7 +229,8 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	open()
 	<-a
 	<-b
-	if n := w.int(`select count(*) from toy_log f, toy_log s where f.label = 'first' and s.label = 'second' and s.at >= f.at`); n != 1 {
+	if n := w.int(`select count(*) from toy_log f, toy_log s where f.label = 'first' and s.label = 'second'
+		and s.at >= f.at`); n != 1 {
 		t.Error("time went back")
 	}
 }

@@ -30,7 +30,8 @@ func TestOldBatchNumbersAreNotUsed(t *testing.T) {
 func (w *world) unrecorded() (epoch int) {
 	w.t.Helper()
 	err := w.super.QueryRow(w.t.Context(), `insert into commit_epochs (epoch, xid, base)
-		select coalesce(max(epoch), 0) + 1, pg_current_xact_id()::xid, 0 from commit_epochs returning epoch`).Scan(&epoch)
+		select coalesce(max(epoch), 0) + 1, pg_current_xact_id()::xid, 0 from commit_epochs
+		returning epoch`).Scan(&epoch)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -49,10 +50,12 @@ func TestFirstCommitRecordsTheEpoch(t *testing.T) {
 		last := w.unrecorded()
 		mustDo(t, e, s)
 		var committed, recorded int
-		err := w.super.QueryRow(t.Context(), `select (select max(epoch) from commit_batches), max(epoch) from commit_epochs`).
+		err := w.super.QueryRow(t.Context(), `select (select max(epoch) from commit_batches), max(epoch)
+			from commit_epochs`).
 			Scan(&committed, &recorded)
 		if err != nil || committed != last+1 || recorded != committed {
-			t.Errorf("%s: after epoch %d commits carry epoch %d, recorded is %d, %v", name, last, committed, recorded, err)
+			t.Errorf("%s: after epoch %d commits carry epoch %d, recorded is %d, %v",
+				name, last, committed, recorded, err)
 		}
 	}
 }

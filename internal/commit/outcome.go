@@ -29,7 +29,8 @@ func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (answered bool) {
 				continue // undone and deferred
 			}
 			j.reset()
-			j.err = fault.OutcomeUnknown.New("committed, but a synchronous standby did not confirm it: retry with the same key").Because(err)
+			j.err = fault.OutcomeUnknown.New("committed, but a synchronous standby did not confirm it: " +
+				"retry with the same key").Because(err)
 		}
 		return true
 	}
@@ -126,8 +127,8 @@ func Durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 	if err == nil || !ran || refused { // pgconn.SafeToRetry is also true if the connection broke during COMMIT
 		return err
 	}
-	unknown := fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been made: " +
-		"read it, and repeat the change if it is missing").Because(err)
+	unknown := fault.OutcomeUnknown.New("the database has not confirmed the commit, so the change may have been " +
+		"made: read it, and repeat the change if it is missing").Because(err)
 	unknown.Step = fault.ReadAgain // there is no request key
 	return unknown
 }

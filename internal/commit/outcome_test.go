@@ -71,7 +71,8 @@ func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			w.exec(`create function toy_gate() returns trigger language plpgsql as $$ begin
-					perform set_config('lock_timeout', '0', true); perform pg_advisory_xact_lock_shared(7); return null; end $$;
+					perform set_config('lock_timeout', '0', true); perform pg_advisory_xact_lock_shared(7); return null;
+					end $$;
 				create constraint trigger toy_gate after insert on toy_log deferrable initially deferred
 					for each row when (new.label = 'gated') execute function toy_gate();`)
 			_, open := w.gate()
@@ -79,11 +80,13 @@ func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 			e := w.engine(w.through(p))
 			a := e.start(within(t, 30*time.Second), submission(add("c0", 10).labelled("gated")))
 			w.waiting(1)
-			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' and datname = current_database()")
+			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' " +
+				"and datname = current_database()")
 			p.SetDown(true)
 			p.SetDown(false)
 			eventually(t, "the outcome is being resolved", func() bool {
-				return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'transactionid'
+				return w.int(`select count(*) from pg_stat_activity where datname = current_database()
+					and wait_event = 'transactionid'
 					and query like '%BatchVoid%'`) == 1
 			})
 			unanswered(t, a)

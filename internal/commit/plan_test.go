@@ -218,25 +218,33 @@ func (p *plans) load() {
 	p.exec(`create function planned_id(kind integer, i bigint) returns bigint language sql as
 		'select (1000000000 + kind * 100 + i / 10000) << 14 | (i % 10000 + 1)'`)
 	p.exec(`insert into commit_batches (batch_id, committed_at, commands, instance)
-		select 1000000000 + k * 100 + b, '2026-01-01Z', 1, 'load' from generate_series(0, 2) k, generate_series(0, 10) b`)
-	p.exec(`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_expiry_at)
-		select 1, planned_id(0, i), 'u' || i, 'CNY', 2, 'liability', case when i % 2 = 0 then -100 else 100 end, i % 2 * 10, 1, '2026-01-01Z',
-			case when i % 2 = 1 then case when i < 20000 then '2026-01-02Z'::timestamptz else '2126-01-01Z' end end
+		select 1000000000 + k * 100 + b, '2026-01-01Z', 1, 'load'
+		from generate_series(0, 2) k, generate_series(0, 10) b`)
+	p.exec(`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version,
+		last_entry_at, next_expiry_at)
+		select 1, planned_id(0, i), 'u' || i, 'CNY', 2, 'liability', case when i % 2 = 0 then -100 else 100 end,
+			i % 2 * 10, 1, '2026-01-01Z', case when i % 2 = 1 then case when i < 20000 then '2026-01-02Z'::timestamptz
+			else '2126-01-01Z' end end
 		from generate_series(0, 99999) i`)
 	p.exec(`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
 		select 1, planned_id(0, i), '2026-01-01Z', 'r' from generate_series(0, 99999) i`)
 	p.exec(pgtest.AuditAccounts)
 	p.exec(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 		select 1, planned_id(1, i), 'b' || i, 'transfer', '2026-01-01Z', 'p', 'r' from generate_series(0, 49999) i`)
-	p.exec(`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
-		select 1, planned_id(0, 2 * i + s), 1, planned_id(1, i), '2026-01-01Z', 0, 'CNY', s * 200 - 100, 0, s * 200 - 100
+	p.exec(`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset,
+		amount, balance_before, balance_after)
+		select 1, planned_id(0, 2 * i + s), 1, planned_id(1, i), '2026-01-01Z', 0, 'CNY', s * 200 - 100, 0,
+		s * 200 - 100
 		from generate_series(0, 49999) i, generate_series(0, 1) s`)
-	p.exec(`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
+	p.exec(`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at,
+		created_at, principal, request_id)
 		select 1, planned_id(2, i), 'h' || i, planned_id(0, 2 * i + 1), '', 10, 1000,
 			case when 2 * i + 1 < 20000 then '2026-01-02Z'::timestamptz else '2126-01-01Z' end, '2026-01-01Z', 'p', 'r'
 		from generate_series(0, 49999) i`)
-	p.exec(`insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
-		select 1, 'p', 'o', 'k' || i, false, $1, '', 'r', now(), now() + case when i < 20000 then interval '-1 h' else '1 h' end
+	p.exec(`insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id,
+		created_at, expires_at)
+		select 1, 'p', 'o', 'k' || i, false, $1, '', 'r', now(), now() + case when i < 20000 then interval '-1 h' else
+		'1 h' end
 		from generate_series(0, 99999) i`, make([]byte, commit.FingerprintSize))
 }
 
@@ -275,7 +283,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	p.empty()
 	p.load()
 
-	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		t.Fatal(err)
 	}

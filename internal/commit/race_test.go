@@ -92,7 +92,8 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 			engines := []*toyEngine{w.engine(patient), w.engine(patient), w.engine(patient), w.engine(patient)}
 			const size = 150
 			// Slow inserts, so that they run at the same time.
-			w.exec(`create function toy_slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
+			w.exec(`create function toy_slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001);
+				return new; end $$;
 				create trigger toy_slow before insert on toy_names for each row execute function toy_slow();
 				create trigger toy_slow before insert on commit_keys for each row execute function toy_slow()`)
 			pass, open := w.gate()
@@ -301,8 +302,10 @@ func TestRefusalIsRecordedAndReplayed(t *testing.T) {
 }
 
 func (w *world) expiredKey(key string) {
-	w.exec(`insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
-		values (1, 'p', 'toy.add', $1, false, $2, 'old', 'r-old', now() - interval '2 h', now() - interval '1 h')`, key, make([]byte, 17))
+	w.exec(`insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id,
+		created_at, expires_at)
+		values (1, 'p', 'toy.add', $1, false, $2, 'old', 'r-old', now() - interval '2 h', now() - interval
+		'1 h')`, key, make([]byte, 17))
 }
 
 // Both processes read the expired row before either renews it.
@@ -345,7 +348,8 @@ func TestKeyCleanerSkipsLockedAndUnexpiredRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	for _, life := range []string{"-1 h", "1 h"} {
-		w.exec(`insert into commit_keys select 1, 'p', 'toy.add', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
+		w.exec(`insert into commit_keys
+			select 1, 'p', 'toy.add', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
 			from generate_series(1, 2500) i`, life, make([]byte, 17))
 	}
 	end := w.holder("select from commit_keys where key in ('-1 h7', '-1 h8') for no key update")
@@ -389,8 +393,10 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s string
-		if err := w.super.QueryRow(t.Context(), `select string_agg(concat_ws(' ', tenant_id, operation, outcome, n), ', ' order by outcome)
-			from (select tenant_id, operation, outcome, sum(count) as n from commit_counts group by 1, 2, 3) x`).Scan(&s); err != nil {
+		if err := w.super.QueryRow(t.Context(), `select string_agg(concat_ws(' ', tenant_id, operation, outcome, n),
+			', ' order by outcome)
+			from (select tenant_id, operation, outcome, sum(count) as n from commit_counts
+			group by 1, 2, 3) x`).Scan(&s); err != nil {
 			t.Fatal(err)
 		}
 		return s

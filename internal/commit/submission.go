@@ -117,7 +117,8 @@ type Outcome struct {
 var (
 	KeyReused = fault.Register(fault.Reason{Name: "IDEMPOTENCY_KEY_REUSED", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The Idempotency-Key was already used with other content. Nothing was done; the metadata names the first request."})
+		Doc: "The Idempotency-Key was already used with other content. Nothing was done; the metadata names the " +
+			"first request."})
 	KeyMissing = fault.Register(fault.Reason{Name: "IDEMPOTENCY_KEY_MISSING", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The tenant's policy requires the header Idempotency-Key for this call, and it is missing."})
@@ -126,7 +127,8 @@ var (
 		Doc: "The Idempotency-Key is not 1 to 255 printable ASCII characters, bare or in double quotes."})
 	TooManyRows = fault.Register(fault.Reason{Name: "COMMAND_TOO_LARGE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The call writes more rows than fit into one commit, or is larger than one tenant's share of the queue. Split it."})
+		Doc: "The call writes more rows than fit into one commit, or is larger than one tenant's share of the queue. " +
+			"Split it."})
 )
 
 // job is a Submission in the engine.

@@ -34,8 +34,8 @@ create table toy_names (
 	constraint toy_names_pkey primary key (tenant_id, name)
 );
 create table toy_log (
-	row_id bigint not null, tenant_id integer not null, counter text not null, label text not null, at timestamptz not null,
-	constraint toy_log_pkey primary key (row_id),
+	row_id bigint not null, tenant_id integer not null, counter text not null, label text not null,
+	at timestamptz not null, constraint toy_log_pkey primary key (row_id),
 	constraint toy_log_label_check check (label <> 'poison')
 );
 grant select, insert, update on toy_counters, toy_names, toy_log to ledgerd_app;`
@@ -165,8 +165,10 @@ func (tx *toyTx) Discover(p *Pipe) {
 		return
 	}
 	p.Queue(func(d DB) error {
-		rows, err := d.Query(p.Context(), `select u.tenant_id, u.name, y.counter from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u,
-			lateral (select n.counter from toy_names n where n.tenant_id = u.tenant_id and n.name = u.name offset 0) y`, tenants, ids)
+		rows, err := d.Query(p.Context(), `select u.tenant_id, u.name, y.counter
+			from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u,
+			lateral (select n.counter from toy_names n where n.tenant_id = u.tenant_id
+			and n.name = u.name offset 0) y`, tenants, ids)
 		return scanEach(rows, err, func() error {
 			var k toyKey
 			var counter string
@@ -221,8 +223,10 @@ func (tx *toyTx) load(p *Pipe, lock string) {
 	}
 	p.Queue(func(d DB) error {
 		rows, err := d.Query(p.Context(), `select u.i::integer, c.n, c.last_at, c.xmin from
-			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id) u,
-			lateral (select l.n, l.last_at, l.xmin from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id offset 0 `+lock+`) c`, tenants, ids)
+			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id,
+			unnest($2::text[]) as id) u,
+			lateral (select l.n, l.last_at, l.xmin from toy_counters l where l.tenant_id = u.tenant_id
+			and l.id = u.id offset 0 `+lock+`) c`, tenants, ids)
 		return scanEach(rows, err, func() error {
 			var i int32
 			var n int64
@@ -248,8 +252,10 @@ func (tx *toyTx) Lookup(p *Pipe) {
 	}
 	p.Queue(func(d DB) error {
 		rows, err := d.Query(p.Context(), `select u.i::integer, y.counter, y.n from
-			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u,
-			lateral (select n.counter, n.n from toy_names n where n.tenant_id = u.tenant_id and n.name = u.name offset 0) y`, tenants, ids)
+			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id,
+			unnest($2::text[]) as name) u,
+			lateral (select n.counter, n.n from toy_names n where n.tenant_id = u.tenant_id
+			and n.name = u.name offset 0) y`, tenants, ids)
 		return scanEach(rows, err, func() error {
 			var i int32
 			var counter string
@@ -363,7 +369,8 @@ func (tx *toyTx) Write(p *Pipe) {
 	}
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
-			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n, unnest($5::text[]) as writer) u
+			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n,
+			unnest($5::text[]) as writer) u
 			where c.tenant_id = u.tenant_id and c.id = u.id and c.xmin::text = u.writer returning 1)
 			select commit_expect(count(*), cardinality($2::text[])) from w`, tenants, ids, ns, tx.at.Recorded, writers)
 		return err
@@ -389,7 +396,8 @@ func (tx *toyTx) Confirm(p *Pipe) {
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `select commit_expect(count(*), cardinality($2::text[])) from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::text[]) as writer) u,
-			lateral (select 1 from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id and l.xmin::text = u.writer
+			lateral (select 1 from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id
+			and l.xmin::text = u.writer
 				offset 0 for no key update) c`, tenants, ids, writers)
 		return err
 	})
@@ -512,7 +520,8 @@ func worldOn(t *testing.T, db *pgtest.DB, counters int) *world {
 	t.Helper()
 	w := &world{t: t, dsn: db.AppDSN, super: pgtest.Pool(t, db.SuperDSN), books: newToyTx}
 	w.exec(toySchema)
-	w.exec(`insert into toy_counters (tenant_id, id, n) select 1, 'c' || i, 1000000 from generate_series(0, $1 - 1) i`, counters)
+	w.exec(`insert into toy_counters (tenant_id, id, n) select 1, 'c' || i, 1000000 from generate_series(0, $1 - 1) i`,
+		counters)
 	return w
 }
 
@@ -698,7 +707,8 @@ func (w *world) gateOf(number int) (pass func(p *Pipe), open func()) {
 func (w *world) waiting(n int64) {
 	w.t.Helper()
 	eventually(w.t, fmt.Sprint(n, " backends wait for a lock"), func() bool {
-		return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) == n
+		return w.int(`select count(*) from pg_stat_activity where datname = current_database()
+			and wait_event_type = 'Lock'`) == n
 	})
 }
 

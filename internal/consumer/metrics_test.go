@@ -34,7 +34,8 @@ func TestDeathsAreCountedFromZeroOn(t *testing.T) {
 			got = append(got, f.GetName()+" "+m.String())
 		}
 	}
-	if all := strings.Join(got, "\n"); !strings.Contains(all, "ledgerd_consumer_messages_total") || !strings.Contains(all, `"dead"`) ||
+	if all := strings.Join(got, "\n"); !strings.Contains(all, "ledgerd_consumer_messages_total") ||
+		!strings.Contains(all, `"dead"`) ||
 		!strings.Contains(all, "ledgerd_consumer_connected") {
 		t.Errorf("%s", all)
 	}

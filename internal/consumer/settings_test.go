@@ -60,12 +60,14 @@ func TestMistakesInTheFileAreReported(t *testing.T) {
 	if err != nil || all[0].URL != "nats://u:secret@h" {
 		t.Fatalf("%v, %v", all, err)
 	}
-	if all, err := read(t, `{"consumers": [{"broker": "rabbitmq", "url": "u", "queue": "q", "group": "g", "tenant": "t", "backoff": "2h"}]}`); err != nil ||
+	if all, err := read(t, `{"consumers": [{"broker": "rabbitmq", "url": "u", "queue": "q", "group": "g", "tenant": `+
+		`"t", "backoff": "2h"}]}`); err != nil ||
 		all[0].MaxBackoff != 2*time.Hour || all[0].MessageID != "broker" {
 		t.Errorf("JSON: %v, %v", all, err)
 	}
 	const kafka = "consumers:\n  - broker: kafka\n    url: h:1\n    topics: [t]\n    group: g\n    tenant: t\n"
-	all, err = read(t, kafka+"    tls: true\n    sasl: scram-sha-512\n    username: u\n    password: ${NATS_PASSWORD}\n")
+	all, err = read(t, kafka+"    tls: true\n    sasl: scram-sha-512\n    username: u\n    password: "+
+		"${NATS_PASSWORD}\n")
 	if err != nil || all[0].Password != "secret" || !all[0].TLS {
 		t.Errorf("%v, %v", all, err)
 	}
@@ -92,8 +94,10 @@ func TestMistakesInTheFileAreReported(t *testing.T) {
 			"    name: n\n    request: ledgerd.ledger.v1.TransferRequest\n": "another request",
 		"consumers:\n  - " + strings.ReplaceAll(good, "NATS_PASSWORD",
 			"NOT_SET_ANYWHERE"): "NOT_SET_ANYWHERE",
-		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: t\n    message_id: position": "RabbitMQ has no positions",
-		"consumers:\n  - broker: kafka\n    url: u\n    topics: [q]\n    group: g\n    tenant: t\n    message_id: broker":   "Kafka has no message ids",
+		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: " +
+			"t\n    message_id: position": "RabbitMQ has no positions",
+		"consumers:\n  - broker: kafka\n    url: u\n    topics: [q]\n    group: g\n    tenant: " +
+			"t\n    message_id: broker": "Kafka has no message ids",
 	} {
 		if _, err := read(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, not %q", text, err, want)

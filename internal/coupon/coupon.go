@@ -65,7 +65,8 @@ var (
 		Doc: "There is no coupon with this code."})
 	ExistsDifferent = fault.Register(fault.Reason{Name: "COUPON_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "A code exists with another campaign, expire_time or metadata, or only some of the codes of the call exist. The metadata has it, and the fields that differ. Nothing was issued."})
+		Doc: "A code exists with another campaign, expire_time or metadata, or only some of the codes of the call " +
+			"exist. The metadata has it, and the fields that differ. Nothing was issued."})
 	Taken = fault.Register(fault.Reason{Name: "COUPON_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
 		Doc: "The coupon has another owner."})
@@ -104,7 +105,8 @@ func (c *Coupon) HasExpired() error {
 
 // IsIssued is the fault for a code that was issued before, in a call with codes that were not.
 func (k Key) IsIssued(id int64) *fault.Fault {
-	return ExistsDifferent.New("coupon %s was issued before, and other codes of the request were not: remove it from codes, or repeat the first request unchanged", k.Code).
+	return ExistsDifferent.New("coupon %s was issued before, and other codes of the request were not: "+
+		"remove it from codes, or repeat the first request unchanged", k.Code).
 		With("code", k.Code).With("first_id", id).With("differs", "codes")
 }
 

@@ -57,7 +57,8 @@ func TestApprovedRequestsAreDoneDespiteKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	if approved != acknowledged || made != approved || both != approved {
-		t.Errorf("%d are acknowledged, %d approved, %d transfers made, %d of them by their approval", acknowledged, approved,
+		t.Errorf("%d are acknowledged, %d approved, %d transfers made, %d of them by their approval",
+			acknowledged, approved,
 			made, both)
 	}
 }

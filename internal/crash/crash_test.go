@@ -361,12 +361,15 @@ func (w *world) judge(all []*attempt) {
 	}
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
 	var spent, received int
-	if err := pool.QueryRow(context.Background(), `select (select count(*) from token_submit_tokens where state = 'spent'),
-		(select count(*) from inbox_messages where state = 'succeeded')`).Scan(&spent, &received); err != nil || spent != pairs || received != pairs {
+	if err := pool.QueryRow(context.Background(), `select (select count(*) from token_submit_tokens
+		where state = 'spent'),
+		(select count(*) from inbox_messages
+		where state = 'succeeded')`).Scan(&spent, &received); err != nil || spent != pairs || received != pairs {
 		w.t.Errorf("%d pairs were acknowledged, but %d tokens are spent, %d messages received, %v", pairs, spent,
 			received, err)
 	}
-	stored := w.numbers(pool, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' or biz_no like 'second-%'")
+	stored := w.numbers(pool, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' "+
+		"or biz_no like 'second-%'")
 	if len(stored) != made+pairs {
 		w.t.Errorf("%d transfers were acknowledged, %d are stored", made+pairs, len(stored))
 	}

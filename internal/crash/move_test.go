@@ -131,8 +131,10 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 // pairsAreWhole looks, before any retry, for transfers without their sibling, token or message.
 func (w *world) pairsAreWhole() {
 	const pair = "biz_no ~ '^caller-.*[02468]$'"
-	if n := query[string](w, w.db, `select format('%s %s %s %s', count(*) filter (where `+pair+`), count(*) filter (where biz_no like 'second-%'),
-		(select count(*) from token_submit_tokens where state = 'spent'), (select count(*) from inbox_messages where state = 'succeeded'))
+	if n := query[string](w, w.db, `select format('%s %s %s %s', count(*) filter (where `+pair+
+		`), count(*) filter (where biz_no like 'second-%'),
+		(select count(*) from token_submit_tokens where state = 'spent'),
+		(select count(*) from inbox_messages where state = 'succeeded'))
 		from ledger_transfers`); len(slices.Compact(strings.Fields(n))) != 1 {
 		w.t.Errorf("pairs have first, second, token and message %s times", n)
 	}

@@ -126,7 +126,8 @@ func (w *world) readiness(n int) (r readiness) {
 // inOrder checks that recorded times follow the order of entries in each account.
 func (w *world) inOrder() {
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
-	for account, n := range w.numbers(pool, `select account_id::text, count(*) from (select account_id, recorded_at < lag(recorded_at)
+	for account, n := range w.numbers(pool, `select account_id::text, count(*)
+		from (select account_id, recorded_at < lag(recorded_at)
 		over (partition by account_id order by version) as back from ledger_entries) e where back group by 1`) {
 		w.t.Errorf("account %s: %d entries have an earlier time than their predecessor", account, n)
 	}

@@ -180,7 +180,8 @@ email:
   - {kind: smtp, name: main, host: %s, port: %d, tls: none, from: no-reply@shop.example}
   - {kind: smtp, name: spare, host: %s, port: %d, tls: none, from: no-reply@shop.example}
 sms:
-  - {kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: {to: '{recipient}', say: '{text}'}, allow_http: true}
+  - {kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: {to: '{recipient}', say: '{text}'},
+     allow_http: true}
 `, mail.Host, mail.Port, spare.Host, spare.Port, sms.URL)}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

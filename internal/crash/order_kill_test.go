@@ -62,8 +62,8 @@ func textArgs(t *testing.T, url string) []string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"master": strings.Repeat("A", 43) + "=",
-		"notify.yaml": fmt.Sprintf("sms:\n  - {kind: http, name: g, url: '%s', json: {to: '{recipient}', say: '{text}'}, "+
-			"allow_http: true}\n", url)} {
+		"notify.yaml": fmt.Sprintf("sms:\n  - {kind: http, name: g, url: '%s', json: {to: '{recipient}', say: "+
+			"'{text}'}, allow_http: true}\n", url)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -120,13 +120,17 @@ func TestAnOrderWithEverythingEndsTheSameWhereverItsServerIsKilled(t *testing.T)
 		t.Errorf("%d of %d calls were killed", kills, steps)
 	}
 	for what, sql := range map[string]string{
-		"paid orders": "select count(*) from machine_instances where machine = 'order' and key like 'killed-%' and state = 'paid'",
-		"units sold":  "select count(*) / 2 from stock_reservations where reservation_no like 'killed-%' and state = 'sold'",
-		"coupons":     "select count(*) from machine_instances where machine = 'coupon' and state = 'used'",
-		"transfers":   "select count(*) / 2 from ledger_transfers where biz_no like 'killed-%'",
-		"messages":    "select count(*) from notify_messages where biz_no like 'killed-%'",
-		"money":       "select ((20 - balance) / 0.25)::bigint from audit.accounts where account = 'user:0' and asset = 'CNY'",
-		"points":      "select ((20 - balance) / 0.10)::bigint from audit.accounts where account = 'user:0' and asset = 'POINT'",
+		"paid orders": "select count(*) from machine_instances where machine = 'order' and key like 'killed-%' " +
+			"and state = 'paid'",
+		"units sold": "select count(*) / 2 from stock_reservations where reservation_no like 'killed-%' " +
+			"and state = 'sold'",
+		"coupons":   "select count(*) from machine_instances where machine = 'coupon' and state = 'used'",
+		"transfers": "select count(*) / 2 from ledger_transfers where biz_no like 'killed-%'",
+		"messages":  "select count(*) from notify_messages where biz_no like 'killed-%'",
+		"money": "select ((20 - balance) / 0.25)::bigint from audit.accounts where account = 'user:0' " +
+			"and asset = 'CNY'",
+		"points": "select ((20 - balance) / 0.10)::bigint from audit.accounts where account = 'user:0' " +
+			"and asset = 'POINT'",
 	} {
 		if n := query[int64](w, w.db, sql); n != steps {
 			t.Errorf("%d %s, want %d", n, what, steps)

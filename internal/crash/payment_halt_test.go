@@ -60,8 +60,10 @@ var halts = []halt{
 	{"the refund is committed, and not submitted", paid, "refund", commits(atAnswer)},
 	{"the refund does not arrive", paid, "refund", asks("refund", false, nil)},
 	{"the refund is submitted, and the answer lost", paid, "refund", asks("refund", true, nil)},
-	{"the callback of the refund is not committed", paid, "refund", hears("refund.succeeded", false, commits(beforeCommit))},
-	{"the callback of the refund is committed, and the answer lost", paid, "refund", hears("refund.succeeded", true, nil)},
+	{"the callback of the refund is not committed",
+		paid, "refund", hears("refund.succeeded", false, commits(beforeCommit))},
+	{"the callback of the refund is committed, and the answer lost",
+		paid, "refund", hears("refund.succeeded", true, nil)},
 	{"the question does not arrive", polled, "await", asks("query", false, nil)},
 	{"the reply is lost", polled, "await", asks("query", true, nil)},
 	{"the reply is not recorded", polled, "await", asks("query", true, commits(beforeCommit))},
@@ -167,7 +169,8 @@ func (g *stage) closeNow() {
 
 // state returns the state of the payment.
 func (g *stage) state() string {
-	return query[string](g.shop.world, g.shop.db, `select coalesce((select state from machine_instances where machine = 'payment' and key = $1), '')`, g.out)
+	return query[string](g.shop.world, g.shop.db, `select coalesce((select state from machine_instances
+		where machine = 'payment' and key = $1), '')`, g.out)
 }
 
 // step arms the halt if it belongs to this step.
@@ -234,17 +237,21 @@ func (g *stage) patiently(what string, done func() bool) bool {
 // end describes the final state: in the database, and at the gateway.
 func (g *stage) end() string {
 	text := query[string](g.shop.world, g.shop.db, `select concat_ws(', ',
-		(select 'order ' || state || ' ' || cause || ' ' || revision from machine_instances where machine = 'order' and key = $1),
-		(select 'token ' || count(*) from token_submit_tokens where state = 'spent' and result::text like '%' || $1 || '"%'),
+		(select 'order ' || state || ' ' || cause || ' ' || revision from machine_instances where machine = 'order'
+		and key = $1),
+		(select 'token ' || count(*) from token_submit_tokens where state = 'spent'
+		and result::text like '%' || $1 || '"%'),
 		(select string_agg('unit ' || state, ' ') from stock_reservations where reservation_no like $1 || '/%'),
 		(select 'hold ' || state from ledger_holds where biz_no = $1 || '/hold'),
 		(select 'coupon ' || state from machine_instances where machine = 'coupon' and key = $1),
 		(select 'payment ' || state from machine_instances where machine = 'payment' and key = $2),
-		(select format('took %s and gave %s, %s to give', amount, refunded, refunding) from payment_transactions where out_trade_no = $2),
+		(select format('took %s and gave %s, %s to give', amount, refunded, refunding) from payment_transactions
+		where out_trade_no = $2),
 		(select 'refund ' || state from machine_instances where machine = 'refund' and key = $2 || 'R'),
 		(select 'flag ' || kind from payment_flags where out_trade_no = $2),
 		(select 'call ' || call from payment_calls where number in ($2, $2 || 'R')),
-		(select string_agg(type || ' ' || biz_no, ' ' order by biz_no) from ledger_transfers where biz_no like $1 || '/%' or biz_no like 'refund/' || $2 || '%'))`,
+		(select string_agg(type || ' ' || biz_no, ' ' order by biz_no) from ledger_transfers
+		where biz_no like $1 || '/%' or biz_no like 'refund/' || $2 || '%'))`,
 		g.name, g.out)
 	for _, c := range g.shop.sim.charges() {
 		if c.Number == g.out {

@@ -64,7 +64,8 @@ func newShop(t *testing.T, db *pgtest.Durable) *shop {
 func sendingTexts(t *testing.T) []string {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"master": strings.Repeat("A", 43) + "=", "notify.yaml": fmt.Sprintf(`
-sms: [{kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: {to: '{recipient}', say: '{text}'}, allow_http: true}]
+sms: [{kind: http, name: gateway, url: '%s', key_header: Idempotency-Key, json: {to: '{recipient}', say: '{text}'},
+       allow_http: true}]
 `, newGateway(t).URL)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -467,8 +468,12 @@ func (s *shop) strikeAtRandom(least time.Duration) (strikes map[string]int) {
 // missing names the outcomes that the test needs and that have not occurred.
 func (s *shop) missing() string {
 	return query[string](s.world, s.db, `select coalesce(string_agg(name, ', '), '') from (
-		select unnest(array['paid', 'cancelled', 'refunded']) as name except select state from machine_instances where machine = 'order'
-		union all select unnest(array['succeeded', 'failed']) except select state from machine_instances where machine = 'refund'
-		union all select unnest(array['wrong_amount', 'wrong_asset', 'wrong_merchant', 'second_transaction', 'late']) except select kind from payment_flags
-		union all select unnest(array['stripe', 'alipay', 'wechat', 'standard']) except select gateway from payment_transactions) x`)
+		select unnest(array['paid', 'cancelled', 'refunded']) as name except select state from machine_instances
+		where machine = 'order'
+		union all select unnest(array['succeeded', 'failed']) except select state from machine_instances
+		where machine = 'refund'
+		union all select unnest(array['wrong_amount', 'wrong_asset', 'wrong_merchant', 'second_transaction', 'late'])
+		except select kind from payment_flags
+		union all select unnest(array['stripe', 'alipay', 'wechat', 'standard']) except select gateway
+		from payment_transactions) x`)
 }

@@ -377,12 +377,14 @@ func (w *world) facts() map[string]string {
 			join machine_instances i on i.machine = 'coupon' and i.key = c.code where campaign = 'gift'
 		union all
 		select concat('owner of ', code, '=', i.owner) from coupon_coupons c
-			join machine_instances i on i.machine = 'coupon' and i.key = c.code where campaign = 'printed' and i.owner is not null
+			join machine_instances i on i.machine = 'coupon' and i.key = c.code where campaign = 'printed'
+			and i.owner is not null
 		union all
 		select concat('end of ', key, '=', state, ' ', cause) from machine_instances
 			where machine in ('order', 'simple_order') and state in ('paid', 'cancelled')
 		union all
-		select concat('use of ', key, '=', cause) from machine_instances where machine = 'coupon' and state = 'used') f`) {
+		select concat('use of ', key, '=', cause) from machine_instances where machine = 'coupon'
+		and state = 'used') f`) {
 		about, told, _ := strings.Cut(fact, "=")
 		if found[about] != "" {
 			w.t.Errorf("%s twice", about)
@@ -395,19 +397,23 @@ func (w *world) facts() map[string]string {
 // units checks that units add up, and that no buyer has two.
 func (w *world) units() {
 	for name, n := range onSale {
-		got := query[string](w, w.db, "select format('%s %s %s', available, reserved, sold) from stock_items where item = $1", name)
+		got := query[string](w, w.db, "select format('%s %s %s', available, reserved, sold) from stock_items "+
+			"where item = $1", name)
 		counts := `select count(*) filter (where i.state = 'pending'), count(*) filter (where i.state = 'paid')
-			from order_orders o join machine_instances i on i.machine = o.machine and i.key = o.order_no where o.sale = $1`
+			from order_orders o join machine_instances i on i.machine = o.machine and i.key = o.order_no
+			where o.sale = $1`
 		if name == "gift" {
 			counts = "select 0, count(*) from coupon_coupons where campaign = $1"
 		}
-		want := query[string](w, w.db, "select format('%s %s %s', $2::bigint - reserved - sold, reserved, sold) from ("+counts+") c (reserved, sold)", name, n)
+		want := query[string](w, w.db, "select format('%s %s %s', $2::bigint - reserved - sold, reserved, sold) "+
+			"from ("+counts+") c (reserved, sold)", name, n)
 		if got != want {
 			w.t.Errorf("%s: %s units are available, reserved and sold; orders and coupons give %s", name, got, want)
 		}
 	}
 	if twice := query[string](w, w.db, `select coalesce(string_agg(buyer, ', '), '') from (
-		select sale || ' ' || subject as buyer from order_orders o join machine_instances i on i.machine = o.machine and i.key = o.order_no
+		select sale || ' ' || subject as buyer from order_orders o join machine_instances i on i.machine = o.machine
+		and i.key = o.order_no
 			where sale is not null and i.state in ('pending', 'paid') group by 1 having count(*) > 1
 		union all
 		select i.owner from coupon_coupons c join machine_instances i on i.machine = 'coupon' and i.key = c.code

@@ -34,7 +34,8 @@ type simulator struct {
 
 func startSimulator(t *testing.T, notify string) *simulator {
 	t.Helper()
-	s := &simulator{t: t, binary: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/gateway"), dir: t.TempDir(), notify: notify}
+	s := &simulator{t: t, binary: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/gateway"), dir: t.TempDir(),
+		notify: notify}
 	s.start()
 	t.Cleanup(s.kill)
 	return s

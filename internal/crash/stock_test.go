@@ -363,13 +363,14 @@ func (w *world) judgeBaskets(all []*basket) {
 // shopRows returns reservations, instances and items in the database as text by name, without the rows of orders.
 func (w *world) shopRows() map[string]string {
 	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(), `
-		select 'reservation ' || reservation_no, concat_ws(' ', item, quantity, state) from stock_reservations where item <> 'ordered'
+		select 'reservation ' || reservation_no, concat_ws(' ', item, quantity, state) from stock_reservations
+		where item <> 'ordered'
 		union all
 		select machine || ' ' || key, state || ' ' || cause from machine_instances
 			where (machine = 'order' or state <> 'open') and key not like 'order-%'
 		union all
-		select 'item ' || item, format('%s available, %s reserved, %s sold of %s', sum(available), sum(reserved), sum(sold),
-			sum(stocked)) from stock_items where item <> 'ordered' group by item`)
+		select 'item ' || item, format('%s available, %s reserved, %s sold of %s', sum(available), sum(reserved),
+			sum(sold), sum(stocked)) from stock_items where item <> 'ordered' group by item`)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -74,10 +74,13 @@ func TestOneBatchCreatesAndUsesAccounts(t *testing.T) {
 		t.Fatalf("not one batch: %d, %d", first, last)
 	}
 	for query, want := range map[string]string{
-		"select string_agg(format('%s %s %s %s %s', code, state, balance, held, version), '; ' order by code) from ledger_accounts":    "a open 700 300 5; b frozen 100 0 3; world open -800 0 2",
-		"select string_agg(format('%s %s %s %s', biz_no, state, captured, closed_at is null), '; ' order by biz_no) from ledger_holds": "h released 300 f; i held 0 t",
-		"select metadata::text from ledger_account_details d join ledger_accounts a using (tenant_id, account_id) where code = 'a'":    `{"l": "w"}`,
-		"select count(*)::text from commit_batches where commands > 0":                                                                 "1",
+		"select string_agg(format('%s %s %s %s %s', code, state, balance, held, version), '; ' order by code) " +
+			"from ledger_accounts": "a open 700 300 5; b frozen 100 0 3; world open -800 0 2",
+		"select string_agg(format('%s %s %s %s', biz_no, state, captured, closed_at is null), '; ' order by biz_no) " +
+			"from ledger_holds": "h released 300 f; i held 0 t",
+		"select metadata::text from ledger_account_details d join ledger_accounts a using (tenant_id, account_id) " +
+			"where code = 'a'": `{"l": "w"}`,
+		"select count(*)::text from commit_batches where commands > 0": "1",
 	} {
 		if got := text(t, pool, query); got != want {
 			t.Errorf("%s\n got %s\nwant %s", query, got, want)
@@ -90,7 +93,8 @@ func TestOneBatchCreatesAndUsesAccounts(t *testing.T) {
 	if answers[0].(ledger.CreatedAccounts).Accounts[0].ID>>14 != answers[2].(*ledger.Transfer).ID>>14 {
 		t.Error("the batch was bisected")
 	}
-	if got := text(t, pool, "select format('%s %s', balance, version) from ledger_accounts where code = 'c'"); got != "200 2" {
+	if got := text(t, pool, "select format('%s %s', balance, version) from ledger_accounts "+
+		"where code = 'c'"); got != "200 2" {
 		t.Errorf("account c: %s", got)
 	}
 }
@@ -192,12 +196,14 @@ func TestEarlyExpiryBoundIsCorrectedOnce(t *testing.T) {
 		ledger.ReleaseOf(caller, 0, "late"), hold("later", user(0), "", "1", 2*time.Hour),
 		transfer("other", "world", user(1), "10"), hold("gone", user(1), "", "1", time.Millisecond),
 		ledger.ReleaseOf(caller, 0, "gone"))
-	for text(t, pool, "select (max(expires_at) < clock_timestamp())::text from ledger_holds where life_ms < 1000") != "true" {
+	for text(t, pool, "select (max(expires_at) < clock_timestamp())::text from ledger_holds "+
+		"where life_ms < 1000") != "true" {
 		runtime.Gosched()
 	}
 	batches := func() string { return text(t, pool, "select count(*)::text from commit_batches where commands > 0") }
 	all(t, e, expire)
-	if next := text(t, pool, "select (next_expiry_at - created_at)::text from ledger_accounts, ledger_holds where code = $1 and biz_no = 'later'", user(0)); next != "02:00:00" {
+	if next := text(t, pool, "select (next_expiry_at - created_at)::text from ledger_accounts, ledger_holds "+
+		"where code = $1 and biz_no = 'later'", user(0)); next != "02:00:00" {
 		t.Errorf("the next expiry is expected after %s", next)
 	}
 	other := &ledger.ExpireCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
@@ -231,10 +237,14 @@ func TestManyHoldsExpireInSeveralBatches(t *testing.T) {
 	world(t, e, 3)
 	all(t, e, transfer("fund", "world", user(0), "90"), transfer("fund 1", "world", user(1), "1"))
 	for _, query := range []string{
-		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms, expires_at, created_at, principal, request_id)
-		select tenant_id, account_id + 100 + i, 'h' || i, account_id, '', 1, 0, 'held', 1, clock_timestamp() - '1 s'::interval - '1 us'::interval * i, committed_at, 'p', 'r'
-		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, 9000) i where code = 'user:0'`,
-		`update ledger_accounts set held = 9000, next_expiry_at = (select min(expires_at) from ledger_holds) where code = 'user:0'`,
+		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms,
+			expires_at, created_at, principal, request_id)
+		select tenant_id, account_id + 100 + i, 'h' || i, account_id, '', 1, 0, 'held', 1,
+		clock_timestamp() - '1 s'::interval - '1 us'::interval * i, committed_at, 'p', 'r'
+		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, 9000) i
+		where code = 'user:0'`,
+		`update ledger_accounts set held = 9000, next_expiry_at = (select min(expires_at) from ledger_holds)
+			where code = 'user:0'`,
 	} {
 		if _, err := pool.Exec(t.Context(), query); err != nil {
 			t.Fatal(err)
@@ -271,13 +281,15 @@ func TestManyHoldsExpireInSeveralBatches(t *testing.T) {
 			t.Errorf("an expired hold: %v", a)
 		}
 	}
-	if got := text(t, pool, "select concat_ws(' ', held, balance, state, next_expiry_at is null) from ledger_accounts where code = 'user:0'"); got != "0 0 frozen t" {
+	if got := text(t, pool, "select concat_ws(' ', held, balance, state, next_expiry_at is null) "+
+		"from ledger_accounts where code = 'user:0'"); got != "0 0 frozen t" {
 		t.Errorf("the account is %s", got)
 	}
 	if err, ok := answers[5].(error); ok {
 		t.Error(err)
 	}
-	if got := text(t, pool, `select concat_ws(' ', sum(n), max(n) <= 2000, count(*) >= 5) from (select count(*) as n from ledger_holds
+	if got := text(t, pool, `select concat_ws(' ', sum(n), max(n) <= 2000, count(*) >= 5) from (select count(*) as n
+		from ledger_holds
 		where state = 'expired' group by closed_at) x`); got != fmt.Sprint(n, " t t") {
 		t.Errorf("expired holds, at most 2,000 a batch, at least 5 batches: %s", got)
 	}

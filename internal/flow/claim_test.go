@@ -31,7 +31,8 @@ func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) s
 // claimed returns all keys with their uses and results.
 func (a *arena) claimed() string {
 	a.Helper()
-	return text(a.T, a.pool, "select coalesce(string_agg(format('%s %s %s', key, uses, result), '; ' order by key), '') from claim_keys")
+	return text(a.T, a.pool, "select coalesce(string_agg(format('%s %s %s', key, uses, result), '; ' "+
+		"order by key), '') from claim_keys")
 }
 
 func (a *arena) equal(what, got, want string) {
@@ -87,7 +88,8 @@ func TestPageIDSurvivesRefusalsOnly(t *testing.T) {
 func TestDatabaseErrorReleasesThePageID(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	g.exec(`create function fail() returns trigger language plpgsql as $$ begin raise exception 'broken' using errcode = '22000'; end $$`)
+	g.exec(`create function fail() returns trigger language plpgsql as $$ begin raise exception 'broken' using
+		errcode = '22000'; end $$`)
 	for _, table := range []string{"ledger_transfers", "commit_batches"} {
 		g.exec("create trigger fail before insert on " + table + " execute function fail()")
 		run := func() string {
@@ -300,8 +302,10 @@ func TestClaimStaysLockedWhileItsBatchWaits(t *testing.T) {
 	second := make(chan string, 1)
 	go func() { second <- do(&both{flow.Ledger(transfer("a", user(0), user(1), "1")), fact}) }()
 	g.overlapped()
-	g.untilQuery(`select (select count(*) from (select from claim_keys for no key update skip locked) free) = 0 and exists (
-		select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`) // it waits, and has locked
+	// The second call has locked the claim, and waits.
+	g.untilQuery(`select (select count(*) from (select from claim_keys for no key update skip locked) free) = 0
+		and exists (
+		select from pg_stat_activity where datname = current_database() and state = 'idle in transaction')`)
 	g.open()
 	g.want("first", first, "ok")
 	if got := <-second; got != "ok" {

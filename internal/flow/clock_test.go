@@ -98,7 +98,8 @@ func TestClockSetBackCreatesNoSecondOwner(t *testing.T) {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
 	super := pgtest.Pool(t, d.SuperDSN)
-	if n := text(t, super, `select count(*)::text from (select recorded_at, lag(recorded_at) over (partition by account_id order by version) as before
+	if n := text(t, super, `select count(*)::text
+		from (select recorded_at, lag(recorded_at) over (partition by account_id order by version) as before
 		from ledger_entries) e where recorded_at < before`); n != "0" {
 		t.Errorf("%s entries are older than their predecessors", n)
 	}

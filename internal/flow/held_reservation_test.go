@@ -59,7 +59,8 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 		t.Errorf("before the reservation was released: %s", got)
 	case <-time.After(200 * time.Millisecond):
 	}
-	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) from stock_reservations"); got != "r1 reserved, r2 expired, s1 sold" {
+	if got := m.text("select string_agg(reservation_no || ' ' || state, ', ' order by reservation_no) " +
+		"from stock_reservations"); got != "r1 reserved, r2 expired, s1 sold" {
 		t.Error(got)
 	}
 	if err := held.Rollback(ctx); err != nil {
@@ -68,7 +69,8 @@ func TestAHeldReservationDelaysNoSale(t *testing.T) {
 	if got := <-made; got != "o awaiting_payment" {
 		t.Error(got)
 	}
-	if got := m.text("select format('%s %s %s', available, reserved, sold) from stock_items where item = 'cup'"); got != "0 1 1" {
+	if got := m.text("select format('%s %s %s', available, reserved, sold) from stock_items " +
+		"where item = 'cup'"); got != "0 1 1" {
 		t.Error(got)
 	}
 }

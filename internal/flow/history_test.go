@@ -101,7 +101,8 @@ func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 	if got := text(t, super, "select state from ledger_holds where biz_no = 'h'"); got != "held" {
 		t.Errorf("the hold of 30 minutes is %s", got)
 	}
-	if got := text(t, super, "select (min(recorded_at) > now() + interval '59 min')::text from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where a.code = 'user:7'"); got != "true" {
+	if got := text(t, super, "select (min(recorded_at) > now() + interval '59 min')::text from ledger_entries e "+
+		"join ledger_accounts a using (tenant_id, account_id) where a.code = 'user:7'"); got != "true" {
 		t.Error("the account's history went back")
 	}
 	if lead := e.ClockLead(); lead < 59*time.Minute {

@@ -53,7 +53,8 @@ func newSendingEngine(t *testing.T, db *pgtest.DB) *flow.Engine {
 func newHooks(t *testing.T) *hooks {
 	db := pgtest.New(t)
 	h := &hooks{t, newSendingEngine(t, db), pgtest.Pool(t, db.SuperDSN), db}
-	if _, err := h.pool.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'demo')"); err != nil {
+	if _, err := h.pool.Exec(t.Context(), "insert into access_tenants (tenant_id, name) "+
+		"values (1, 'demo')"); err != nil {
 		t.Fatal(err)
 	}
 	for name, types := range map[string][]string{"all": nil, "paid": {"order.paid"}} {
@@ -153,7 +154,8 @@ func TestMovesPublishTheirEventsOnce(t *testing.T) {
 	h.want(one + "; all: order.paid order 2 pending>paid 2 p; paid: order.paid order 2 pending>paid 2 p" +
 		"; all: order.paid order 3 pending>paid 2 p; paid: order.paid order 3 pending>paid 2 p")
 	var state string
-	if err := h.pool.QueryRow(t.Context(), "select state from machine_instances where key = '4'").Scan(&state); err != nil || state != "pending" {
+	if err := h.pool.QueryRow(t.Context(), "select state from machine_instances where key = '4'").
+		Scan(&state); err != nil || state != "pending" {
 		t.Errorf("%s, %v: the move was recorded without its event", state, err)
 	}
 }

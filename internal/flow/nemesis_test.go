@@ -206,10 +206,12 @@ func (n *nemesis) attack() {
 		case 3:
 			p.stall.Store(time.Now().Add(time.Duration(rand.IntN(300)) * time.Millisecond).UnixNano())
 		case 4:
-			n.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+			n.exec(`select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database()
+				and pid <> pg_backend_pid()
 				and usename <> 'postgres' and random() < 0.3`)
 		case 5:
-			n.exec("update ledger_accounts set state = case state when 'open' then 'frozen' else 'open' end where code = $1", user(rand.IntN(8)))
+			n.exec("update ledger_accounts set state = case state when 'open' then 'frozen' else 'open' end "+
+				"where code = $1", user(rand.IntN(8)))
 			<-time.After(30 * time.Millisecond)
 			n.exec("update ledger_accounts set state = 'open' where state = 'frozen'")
 		case 6:
@@ -230,7 +232,8 @@ func (n *nemesis) exec(sql string, args ...any) {
 // judge compares the answers with the journal.
 func (n *nemesis) judge() {
 	rows, err := n.super.Query(context.Background(),
-		"select biz_no, transfer_id::text from ledger_transfers union all select biz_no, hold_id::text from ledger_holds")
+		"select biz_no, transfer_id::text from ledger_transfers union all select biz_no, hold_id::text "+
+			"from ledger_holds")
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -290,7 +293,8 @@ func (n *nemesis) judgeRefusals() {
 		if !slices.ContainsFunc(next, func(name string) bool {
 			return name == "" || n.ended[name].IsZero() || n.ended[name].After(n.begun[key])
 		}) {
-			n.Errorf("%s was refused with a balance that the account never had, or no longer had at the first call", key)
+			n.Errorf("%s was refused with a balance that the account never had, or no longer had at the first call",
+				key)
 		}
 		return nil
 	}); err != nil {

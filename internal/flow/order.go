@@ -215,7 +215,8 @@ func (c *CreateOrder) sendAtExpiry(tx *Tx, o *order.Order) error {
 func (c *CreateOrder) messageTaken(no string) error {
 	for n := range c.Messages {
 		if c.Messages[n].Params.BizNo == no {
-			return fault.InvalidField(fmt.Sprintf("messages[%d].biz_no", n), "must not be the number of an expiry message")
+			return fault.InvalidField(fmt.Sprintf("messages[%d].biz_no", n),
+				"must not be the number of an expiry message")
 		}
 	}
 	return order.PartTaken(c.row.Key, "message", no)
@@ -360,10 +361,12 @@ func (c *CreateOrder) checkMachine(tx *Tx, i machine.Instance, o *order.Order) e
 func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) error {
 	m, actors := tx.Machines(), []machine.Actor{machine.ByCaller, machine.ByTimer, machine.ByFlow}
 	if !cancels {
-		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, since the order has expiry_messages")
+		return fault.InvalidField("machine", "must have a timer on its first state that cancels the order, "+
+			"since the order has expiry_messages")
 	}
 	if keeping := m.Targets(i.Key, machine.KeepParts, actors...); len(keeping) > 0 {
-		return fault.InvalidField("machine", "must not let an order with expiry_messages leave its first state for %s, which neither confirms nor cancels it",
+		return fault.InvalidField("machine", "must not let an order with expiry_messages leave its first state for "+
+			"%s, which neither confirms nor cancels it",
 			strings.Join(keeping, " or "))
 	}
 	if slices.Contains(m.Reachable(i.Key, i.State), i.State) {
@@ -372,7 +375,8 @@ func (c *CreateOrder) checkExpires(tx *Tx, i machine.Instance, cancels bool) err
 	for _, cancelled := range m.Targets(i.Key, machine.CancelParts, actors...) {
 		for _, later := range m.Reachable(i.Key, cancelled) {
 			if m.PartsOf(i.Key, later) == machine.ConfirmParts {
-				return fault.InvalidField("machine", "must not let an order with expiry_messages get from %s to %s", cancelled, later)
+				return fault.InvalidField("machine", "must not let an order with expiry_messages get from %s to %s",
+					cancelled, later)
 			}
 		}
 	}
@@ -387,7 +391,8 @@ func reservable(life time.Duration, cancels bool) error {
 	case life == 0:
 		problem = "has no timer on its first state, so the order's reservations, hold and coupon would never be freed"
 	case !cancels:
-		problem = "has a timer on its first state that does not cancel the parts of orders: reservations and the hold would expire all the same, and the coupon would stay locked"
+		problem = "has a timer on its first state that does not cancel the parts of orders: " +
+			"reservations and the hold would expire all the same, and the coupon would stay locked"
 	case life > order.MaxLife:
 		field, problem = "pay_within", "must be at most 400 days for an order that reserves, holds or locks a coupon"
 	default:
@@ -429,7 +434,8 @@ func paidAtOnce(confirms int) error {
 	if confirms == 1 {
 		return nil
 	}
-	return fault.InvalidField("machine", "must have exactly one move from its first state to a state with ORDER_PARTS_CONFIRM, because nothing remains to be paid")
+	return fault.InvalidField("machine", "must have exactly one move from its first state to a state with "+
+		"ORDER_PARTS_CONFIRM, because nothing remains to be paid")
 }
 
 // makePart runs the command that makes a part of an order. A part that exists already belongs to another call.

@@ -25,10 +25,12 @@ func reminder(about string) notify.SendCommand {
 // are due.
 func (m *market) queued() string {
 	m.Helper()
-	return m.text(`select coalesce(string_agg(concat_ws(' ', n.biz_no, case when n.state = 'queued' and n.due_at > now() then
+	return m.text(`select coalesce(string_agg(concat_ws(' ', n.biz_no, case when n.state = 'queued'
+		and n.due_at > now() then
 			case when n.due_at = i.timer_at and n.not_before = i.timer_at then 'waits' else 'waits wrongly' end
 			else n.state end), ', ' order by n.biz_no), '')
-		from audit.notifications n left join machine_instances i on i.key = split_part(n.biz_no, '/', 1) and i.machine <> 'coupon'`)
+		from audit.notifications n left join machine_instances i on i.key = split_part(n.biz_no, '/', 1)
+		and i.machine <> 'coupon'`)
 }
 
 // A message for the end of the time to pay is accepted with the order, and becomes due when the order counts as
@@ -41,7 +43,8 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 		m.wants(newOrder(no, plain, remind), no+" awaiting_payment")
 	}
 	m.wants(newOrder("late", plain, remind), "late awaiting_payment existed")
-	m.equal("created", m.queued(), "cancelled/message/1 waits, late/message/1 waits, moved/message/1 waits, paid/message/1 waits")
+	m.equal("created", m.queued(), "cancelled/message/1 waits, late/message/1 waits, moved/message/1 waits, "+
+		"paid/message/1 waits")
 	m.wants(pay("paid"), "paid paid")
 	m.wants(pay("paid"), "paid paid existed")
 	byHand := cancelOrder("cancelled")
@@ -64,7 +67,8 @@ func TestExpiryMessagesEndWithTheOrder(t *testing.T) {
 move|awaiting_payment|creation: 10.00 CNY|test|r
 message|late/message/1|email late a***@example.com|test|r
 move|cancelled|timer: timeout|-|r`)
-	m.equal("story", m.text(`select string_agg(what || ' ' || detail, ', ' order by at, n) from audit.order_story where order_no = 'paid'`),
+	m.equal("story", m.text(`select string_agg(what || ' ' || detail, ', ' order by at, n) from audit.order_story
+		where order_no = 'paid'`),
 		"move creation: 10.00 CNY, message email paid a***@example.com, move pay, message event cancelled")
 }
 
@@ -98,7 +102,8 @@ func TestExpiryMessageOfAnAttemptThatWasRolledBack(t *testing.T) {
 	m.culprits = 1
 	if _, err := m.super.Exec(t.Context(), `create function fail() returns trigger language plpgsql as $$
 		begin raise exception 'broken' using errcode = '22000'; end $$;
-		create trigger fail before insert on order_orders for each row when (new.order_no = 'bad') execute function fail()`); err != nil {
+		create trigger fail before insert on order_orders for each row when (new.order_no = 'bad')
+		execute function fail()`); err != nil {
 		t.Fatal(err)
 	}
 	m.equal("ends", strings.Join(m.batch(0, newOrder("a", remind), pay("a"), newOrder("bad", plain)), ", "),
@@ -116,7 +121,8 @@ func TestExpiryMessagesAreNumberedAfterTheOthers(t *testing.T) {
 	}), "a awaiting_payment")
 	m.equal("numbers", m.queued(), "a/message/1 queued, a/message/3 waits, a/message/4 waits, own-1 queued")
 	var id int64
-	if err := m.super.QueryRow(t.Context(), "select message_id from notify_names where biz_no = 'a/message/3'").Scan(&id); err != nil {
+	if err := m.super.QueryRow(t.Context(), "select message_id from notify_names where biz_no = 'a/message/3'").
+		Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	m.wants(flow.Notify(&notify.CancelCommand{Caller: caller, ID: id}), "ok")

@@ -69,7 +69,8 @@ func (c *MoveOrder) inOrder(err error, k machine.Key) error {
 	own.Fields = slices.Clone(f.Fields)
 	for i, x := range own.Fields {
 		if strings.HasPrefix(x.Path, "inputs.") || x.Path == "from" { // fields that CancelOrder does not have
-			own.Fields[i] = fault.Field{Path: "order_no", Description: "must be cancelled with MoveOrder, which has " + x.Path}
+			own.Fields[i] = fault.Field{Path: "order_no", Description: "must be cancelled with MoveOrder, which has " +
+				x.Path}
 			if i == 0 {
 				own.Message = "order_no: " + own.Fields[i].Description
 			}

@@ -604,16 +604,20 @@ func (p *orderPlay) compare() {
 	}
 	p.waiting = nil
 	got := p.market.text(`select coalesce(string_agg(line, E'\n' order by line collate "C"), '') from (
-		select concat_ws(' ', o.order_no, i.state, i.revision, i.cause) as line from order_orders o join machine_instances i
+		select concat_ws(' ', o.order_no, i.state, i.revision, i.cause) as line from order_orders o
+		join machine_instances i
 			on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no where o.tenant_id = $1
 		union all select o.order_no || ' expiry ' || n.state from order_orders o
 			cross join lateral jsonb_array_elements_text(o.expiry_messages) e (id)
 			join audit.notifications n on n.message_id = e.id::bigint where o.tenant_id = $1
-		union all select concat_ws(' ', item, reservation_no, quantity, state) from stock_reservations where tenant_id = $1
+		union all select concat_ws(' ', item, reservation_no, quantity, state) from stock_reservations
+		where tenant_id = $1
 		union all select biz_no || ' ' || state from ledger_holds where tenant_id = $1
-		union all select (parts ->> 0) || ' is ' || owner from claim_keys where tenant_id = $1 and expires_at > clock_timestamp()
+		union all select (parts ->> 0) || ' is ' || owner from claim_keys where tenant_id = $1
+		and expires_at > clock_timestamp()
 		union all select item || ' ' || sum(available) from stock_items where tenant_id = $1 group by item
-		union all select format('money %s %s', (balance / 100)::bigint, (held / 100)::bigint) from ledger_accounts where tenant_id = $1 and code = 'user:0'
+		union all select format('money %s %s', (balance / 100)::bigint, (held / 100)::bigint) from ledger_accounts
+		where tenant_id = $1 and code = 'user:0'
 		) l`, p.caller.Tenant)
 	if want := strings.Join(p.books.rows(), "\n"); got != want {
 		p.Fatalf("rows\n%s\nwant\n%s", got, want)

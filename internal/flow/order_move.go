@@ -83,7 +83,8 @@ func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
 	}
 	to := m.Targets(k, machine.CancelParts, machine.ByCaller)
 	if len(to) > 1 {
-		return fault.FieldInvalid.New("order_no: the order can move to several states that cancel it, %s: use MoveOrder",
+		return fault.FieldInvalid.New("order_no: the order can move to several states that cancel it, "+
+			"%s: use MoveOrder",
 			strings.Join(to, " and ")).WithField("order_no", "must have one move that cancels it")
 	}
 	if len(to) == 0 { // the move to any of them is refused, with the states that are possible

@@ -49,7 +49,8 @@ func TestPartsThatACallerEnded(t *testing.T) {
 			"3 tea cancelled, hold captured", "3 tea expired, hold captured"},
 		{"some", take("0.4"), "paid", bought, "3 tea cancelled, hold released", "3 tea expired, hold expired"},
 		{"number", func(no string) flow.Command { return flow.Ledger(transfer(no+"/pay", "world", user(3), "1")) },
-			"ORDER_PART_EXISTS", open + ", transfer", "3 tea cancelled, hold released, transfer", "3 tea expired, hold expired, transfer"},
+			"ORDER_PART_EXISTS", open + ", transfer", "3 tea cancelled, hold released, transfer",
+			"3 tea expired, hold expired, transfer"},
 	}
 	for _, x := range cases {
 		for _, end := range []string{"-paid", "-cancelled", "-expired"} {
@@ -200,7 +201,8 @@ func TestOrderOfARefusedCallIsForgotten(t *testing.T) {
 			})
 			got := m.batch(0, first, milk, newOrder("p", sameAs("x")), cancelOrder("o"), newOrder("p", sameAs("x")),
 				pay("p"))
-			m.equal("ends", strings.Join(got, ", "), "INSUFFICIENT_FUNDS, o awaiting_payment, o awaiting_payment existed, o cancelled, p awaiting_payment, p paid")
+			m.equal("ends", strings.Join(got, ", "), "INSUFFICIENT_FUNDS, o awaiting_payment, "+
+				"o awaiting_payment existed, o cancelled, p awaiting_payment, p paid")
 			m.wantRows("o", "order, cancelled 2 cancel, 1 milk cancelled, 2 tea cancelled, hold released")
 			m.wantRows("p", bought+", purchase")
 			m.wantLeft("tea 97, milk 100, ann 46 held 0")
@@ -291,17 +293,21 @@ func TestOrdersSendOnce(t *testing.T) {
 	m.wants(paid("b"), "MOVE_NOT_ALLOWED")
 	m.wants(newOrder("b3", told, sameAs("b")), "b3 awaiting_payment")
 	m.wants(fire("b", "order"), "false")
-	m.equal("messages", m.text(`select string_agg(concat_ws(' ', recipient, business_type, n.biz_no), ', ' order by n.biz_no, business_type, recipient) from notify_contents c
+	m.equal("messages", m.text(`select string_agg(concat_ws(' ', recipient, business_type, n.biz_no), ', '
+		order by n.biz_no, business_type, recipient) from notify_contents c
 		join notify_messages m using (tenant_id, message_id) left join notify_names n using (tenant_id, message_id)`),
 		"ann@example.com made a/message/1, ann@example.com made b/message/1, ann@example.com made b3/message/1, "+
-			"all order.cancelled, all order.paid, all order.paid, paid order.paid, paid order.paid, ann@example.com thanks")
+			"all order.cancelled, all order.paid, all order.paid, paid order.paid, paid order.paid, "+
+			"ann@example.com thanks")
 	m.wants(newOrder("a/message/x", told), "a/message/x awaiting_payment") // other numbers than a's messages
-	story := m.text(`select string_agg(what || ' ' || regexp_replace(name, '^\d{6,}$', 'ID') || ' ' || detail, ', ' order by at, n, name, detail)
+	story := m.text(`select string_agg(what || ' ' || regexp_replace(name, '^\d{6,}$', 'ID') || ' ' || detail, ', '
+		order by at, n, name, detail)
 		from audit.order_story where order_no = 'a'`)
-	m.equal("story", story, "move awaiting_payment creation: 10.00 CNY, reservation tea a/1 3 reserved, hold a/hold 4.00 CNY held, "+
-		"message a/message/1 email made a***@example.com, move paid pay, reservation ended tea a/1 3 sold, hold ended a/hold 4.00 CNY captured, "+
-		"transfer a/pay order: user:0 to world 4.00 CNY, message ID webhook order.paid all, "+
-		"message ID webhook order.paid paid, message ID email thanks a***@example.com")
+	m.equal("story", story, "move awaiting_payment creation: 10.00 CNY, reservation tea a/1 3 reserved, "+
+		"hold a/hold 4.00 CNY held, message a/message/1 email made a***@example.com, move paid pay, "+
+		"reservation ended tea a/1 3 sold, hold ended a/hold 4.00 CNY captured, transfer a/pay order: "+
+		"user:0 to world 4.00 CNY, message ID webhook order.paid all, message ID webhook order.paid paid, "+
+		"message ID email thanks a***@example.com")
 }
 
 // A dry run checks everything, and writes nothing: not even the move of a timer that has fired.
@@ -310,8 +316,10 @@ func TestDryRunsOfOrdersWriteNothing(t *testing.T) {
 	m := newMarket(t)
 	m.wants(newOrder("o", sameAs("o")), "o awaiting_payment")
 	state := func() string {
-		return m.text(`select (select count(*) from commit_batches) || ' ' || (select count(*) from machine_history) || ' ' ||
-			(select count(*) from order_orders) || ' ' || (select count(*) from stock_reservations) || ' ' || (select count(*) from machine_definitions)`)
+		return m.text(`select (select count(*) from commit_batches) || ' ' || (select count(*)
+			from machine_history) || ' ' ||
+			(select count(*) from order_orders) || ' ' || (select count(*)
+			from stock_reservations) || ' ' || (select count(*) from machine_definitions)`)
 	}
 	dry := func(c flow.Command, want string) {
 		t.Helper()

@@ -42,26 +42,34 @@ func count(ends []string) map[string]int {
 // add up.
 func (m *market) agrees() {
 	m.Helper()
-	if got := m.text(`select coalesce(string_agg(format('%s is %s, and %s is %s', o.order_no, i.state, p.no, p.state), ', '), '')
-		from order_orders o join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
+	if got := m.text(`select coalesce(string_agg(format('%s is %s, and %s is %s', o.order_no, i.state, p.no, p.state),
+		', '), '')
+		from order_orders o join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine
+		and i.key = o.order_no
 		cross join lateral (
 			select reservation_no as no, state from stock_reservations where ref = o.order_no union all
 			select biz_no, state from ledger_holds where biz_no = o.order_no || '/hold' union all
 			select scope, owner from claim_keys where owner = o.order_no and i.state in ('cancelled', 'expired')) p
-		where p.state <> all (case i.state when 'paid' then array['sold', 'captured'] when 'awaiting_payment' then array['reserved', 'held']
+		where p.state <> all (case i.state when 'paid' then array['sold', 'captured'] when 'awaiting_payment' then
+		array['reserved', 'held']
 			when 'pending' then array['reserved', 'held'] else array['cancelled', 'expired', 'released', 'expired'] end)
 		or i.instance_id <> o.order_id`); got != "" {
 		m.Error(got)
 	}
-	m.equal("expiry messages", m.text(`select coalesce(string_agg(format('%s is %s by %s, and its message %s', o.order_no, i.state, i.cause, n.state), ', '), '')
+	m.equal("expiry messages", m.text(`select coalesce(string_agg(format('%s is %s by %s, and its message %s',
+		o.order_no, i.state, i.cause, n.state), ', '), '')
 		from order_orders o join machine_instances i on i.instance_id = o.order_id
 		cross join lateral jsonb_array_elements_text(o.expiry_messages) e (id)
 		left join audit.notifications n on n.message_id = e.id::bigint
-		where n.state is distinct from case when i.revision = 1 or i.cause = 'timer' then 'queued' else 'cancelled' end`), "")
-	m.equal("counts", m.text(`select format('%s %s', (select sum(available) from stock_items), (select (balance - held)::bigint from ledger_accounts where code = 'user:0'))`),
-		m.text(`select format('%s %s', 200 - coalesce((select sum(quantity) from stock_reservations where state in ('reserved', 'sold')), 0),
+		where n.state is distinct from case when i.revision = 1
+		or i.cause = 'timer' then 'queued' else 'cancelled' end`), "")
+	m.equal("counts", m.text(`select format('%s %s', (select sum(available)
+		from stock_items), (select (balance - held)::bigint from ledger_accounts where code = 'user:0'))`),
+		m.text(`select format('%s %s', 200 - coalesce((select sum(quantity) from stock_reservations
+			where state in ('reserved', 'sold')), 0),
 			5000 - coalesce((select sum(amount) from ledger_holds where state in ('held', 'captured')), 0)::bigint -
-			coalesce((select sum(o.balance_amount) from order_orders o where o.balance_amount = o.amount), 0)::bigint)`))
+			coalesce((select sum(o.balance_amount) from order_orders o
+			where o.balance_amount = o.amount), 0)::bigint)`))
 }
 
 // Many callers create the same orders, half of them with other content.
@@ -131,7 +139,8 @@ func TestOneCallerMakesEachPurchase(t *testing.T) {
 	for i, end := range ends[:purchases] {
 		m.equal("cancelled", end, owners[i]+" cancelled")
 	}
-	made := m.text(`select string_agg(n::text, ' ') from (select count(*) filter (where i.state <> 'cancelled') as n from order_orders o
+	made := m.text(`select string_agg(n::text, ' ') from (select count(*) filter (where i.state <> 'cancelled') as n
+		from order_orders o
 		join machine_instances i on i.machine = o.machine and i.key = o.order_no group by o.purchase_parts) x`)
 	claimed := m.text("select count(*)::text from claim_keys")
 	if strings.Count(made, "1") != strings.Count(made+" ", " ")-strings.Count(made, "0") ||
@@ -189,7 +198,8 @@ func TestOneEndOfEachOrderWins(t *testing.T) {
 			again := newOrder("again"+no, sameAs(no), plain)
 			both.Go(func() { m.batch(1-n%2, again) })
 			both.Wait()
-			end := m.text("select coalesce((select to_state || ' ' || cause from machine_history where key = $1 and revision = 2), 'none')", no)
+			end := m.text("select coalesce((select to_state || ' ' || cause from machine_history where key = $1 "+
+				"and revision = 2), 'none')", no)
 			mu.Lock()
 			defer mu.Unlock()
 			won[end]++
@@ -243,7 +253,8 @@ func TestExecutesOfOrdersNeverDeadlock(t *testing.T) {
 		return all
 	})
 	for group := range 8 {
-		states := m.text(`select string_agg(distinct state, ' ') from machine_instances where key like $1`, fmt.Sprint("o", group, "-%"))
+		states := m.text(`select string_agg(distinct state, ' ') from machine_instances where key like $1`,
+			fmt.Sprint("o", group, "-%"))
 		if strings.Contains(states, " ") {
 			t.Errorf("group %d: %s", group, states)
 		}

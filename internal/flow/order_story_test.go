@@ -32,8 +32,9 @@ func asked(request string) commit.Caller {
 // story returns the rows of audit.order_story for an order, one per line, with ID instead of numeric ids.
 func (m *market) story(no string) string {
 	m.Helper()
-	return m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '^\d{6,}$', 'ID'), regexp_replace(detail, '\d{6,}', 'ID'),
-		coalesce(principal, '-'), coalesce(request_id, '-')), E'\n' order by at, n, name, detail) from audit.order_story where order_no = $1`, no)
+	return m.text(`select string_agg(concat_ws('|', what, regexp_replace(name, '^\d{6,}$', 'ID'), regexp_replace(detail,
+		'\d{6,}', 'ID'), coalesce(principal, '-'), coalesce(request_id, '-')), E'\n' order by at, n, name, detail)
+		from audit.order_story where order_no = $1`, no)
 }
 
 func (m *market) wantStory(no, want string) {
@@ -70,8 +71,10 @@ func TestTheStoryOfAnOrderIsComplete(t *testing.T) {
 		ReservationNo: "a/1", Reason: "broken"}), "ok")
 	m.wants(flow.Ledger(&ledger.ReverseCommand{Caller: asked("q4"),
 		ReverseParams: ledger.ReverseParams{BizNo: "back-1", TransferBizNo: "a/pay"}}), "ok")
-	if _, err := m.super.Exec(t.Context(), `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, at, instance)
-		select tenant_id, message_id, month, 1, 'sent', 1, 'file', clock_timestamp(), 'test' from notify_messages where biz_no = 'own-1' or business_type = 'welcome'`); err != nil {
+	if _, err := m.super.Exec(t.Context(), `insert into notify_events (tenant_id, message_id, month, event_id, kind,
+		attempt, provider, at, instance)
+		select tenant_id, message_id, month, 1, 'sent', 1, 'file', clock_timestamp(), 'test' from notify_messages
+		where biz_no = 'own-1' or business_type = 'welcome'`); err != nil {
 		t.Fatal(err)
 	}
 	m.wantStory("a", `

@@ -251,8 +251,10 @@ func (m *market) rowsOfOrder(no string) string {
 	m.Helper()
 	return m.text(`select concat_ws(', ',
 		(select 'order' from order_orders where order_no = $1),
-		(select string_agg(concat_ws(' ', case when machine <> 'order' then machine end, state, revision, cause), ', ') from machine_instances where key = $1),
-		(select string_agg(concat_ws(' ', quantity, item, state), ', ' order by item, reservation_no collate "C") from stock_reservations where reservation_no ~ ('^' || $1 || '/\d+$')),
+		(select string_agg(concat_ws(' ', case when machine <> 'order' then machine end, state, revision, cause), ', ')
+		from machine_instances where key = $1),
+		(select string_agg(concat_ws(' ', quantity, item, state), ', ' order by item, reservation_no collate "C")
+		from stock_reservations where reservation_no ~ ('^' || $1 || '/\d+$')),
 		(select 'hold ' || state from ledger_holds where biz_no = $1 || '/hold'),
 		(select 'transfer' from ledger_transfers where biz_no = $1 || '/pay'),
 		(select 'purchase' from claim_keys where scope = 'order.purchase' and owner = $1))`, no)
@@ -268,8 +270,10 @@ func (m *market) wantRows(no, want string) {
 // wantLeft compares the available units of tea and milk, and the balance and the held amount of user:0.
 func (m *market) wantLeft(want string) {
 	m.Helper()
-	if got := m.text(`select format('tea %s, milk %s, ann %s held %s', (select sum(available) from stock_items where item = 'tea'),
-		(select sum(available) from stock_items where item = 'milk'), (balance / 100)::bigint, (held / 100)::bigint) from ledger_accounts where code = 'user:0'`); got != want {
+	if got := m.text(`select format('tea %s, milk %s, ann %s held %s', (select sum(available) from stock_items
+		where item = 'tea'),
+		(select sum(available) from stock_items where item = 'milk'), (balance / 100)::bigint, (held / 100)::bigint)
+		from ledger_accounts where code = 'user:0'`); got != want {
 		m.Errorf("\n got %s\nwant %s", got, want)
 	}
 }
@@ -309,8 +313,9 @@ func TestOrderIsCreatedAndEndedTogether(t *testing.T) {
 		end      string
 		rows     string
 	}{
-		"paid":      {together{newOrder("paid"), pay("paid")}, "paid awaiting_payment; paid paid", bought},
-		"cancelled": {together{newOrder("cancelled"), cancelOrder("cancelled")}, "cancelled awaiting_payment; cancelled cancelled", given},
+		"paid": {together{newOrder("paid"), pay("paid")}, "paid awaiting_payment; paid paid", bought},
+		"cancelled": {together{newOrder("cancelled"), cancelOrder("cancelled")},
+			"cancelled awaiting_payment; cancelled cancelled", given},
 		"own": {together{newOrder("own", at("own")), pay("own")}, "own pending; own paid",
 			"order, own paid 2 pay, 3 tea sold, hold captured, transfer"},
 		"early": {together{pay("early"), newOrder("early")}, "ORDER_NOT_FOUND", ""},

@@ -59,7 +59,8 @@ func TestOrderPastItsTime(t *testing.T) {
 	m.equal("before", m.read("read", lists...), "awaiting_payment 1 creation until 30m0s; "+
 		"awaiting_payment: fired cancelled paid again read; cancelled:")
 	m.clock.Set(t, 31*time.Minute)
-	m.equal("after", m.read("read", lists...), "cancelled 2 timer; awaiting_payment:; cancelled: fired cancelled paid again read")
+	m.equal("after", m.read("read", lists...), "cancelled 2 timer; awaiting_payment:; cancelled: "+
+		"fired cancelled paid again read")
 	m.wants(pay("paid"), "MOVE_NOT_ALLOWED")
 	m.wants(cancelOrder("cancelled"), "STATE_TAKEN")
 	for _, no := range []string{"read", "paid", "cancelled"} { // refused, so nothing was written
@@ -79,7 +80,8 @@ func TestOrderPastItsTime(t *testing.T) {
 			dec("50"), dec("51")
 	}),
 		"all awaiting_payment")
-	m.equal("recorded", m.read("again", lists...), "cancelled 2 timer; awaiting_payment: all; cancelled: fired cancelled paid again read")
+	m.equal("recorded", m.read("again", lists...), "cancelled 2 timer; awaiting_payment: all; cancelled: "+
+		"fired cancelled paid again read")
 	for _, no := range []string{"read", "paid", "cancelled"} {
 		m.wants(fire(no, "order"), "true")
 		m.wantRows(no, late)
@@ -149,7 +151,9 @@ func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 	}
 	m.wantRows("first", "order, own cancelled 2 timer, 3 tea expired, hold expired")
 	m.wantRows("free", "order, paid 2 balance, purchase")
-	m.equal("events", m.text("select string_agg(recipient || ' ' || business_type, ', ' order by message_id) from notify_messages join notify_contents using (message_id)"), "all own.cancelled, too own.cancelled, all order.paid, too order.paid")
+	m.equal("events", m.text("select string_agg(recipient || ' ' || business_type, ', ' order by message_id) "+
+		"from notify_messages join notify_contents using (message_id)"), "all own.cancelled, too own.cancelled, "+
+		"all order.paid, too order.paid")
 }
 
 // The clock is set back after orders have expired: a call that has got their units keeps them.

@@ -42,7 +42,8 @@ func newGate(t *testing.T) *gate {
 	world(t, g.engine, 4)
 	g.exec(`create function gate() returns trigger language plpgsql as $$
 		begin set local lock_timeout = '30 s'; perform pg_advisory_xact_lock_shared(7); return new; end $$;
-		create trigger gate before insert on ledger_transfers for each row when (new.biz_no like 'gate%') execute function gate()`)
+		create trigger gate before insert on ledger_transfers for each row when (new.biz_no like 'gate%')
+		execute function gate()`)
 	var err error
 	if g.hold, err = g.super.Acquire(context.Background()); err != nil {
 		t.Fatal(err)
@@ -118,7 +119,8 @@ func (g *gate) untilQuery(query string) {
 
 func (g *gate) waits() {
 	g.Helper()
-	g.untilQuery("select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory')")
+	g.untilQuery("select exists (select from pg_stat_activity where datname = current_database() " +
+		"and wait_event = 'advisory')")
 }
 
 // overlapped waits until a batch has taken over accounts.
@@ -138,7 +140,8 @@ func (g *gate) want(what string, done <-chan []string, want ...string) {
 
 func (g *gate) wantAccount(code, want string) {
 	g.Helper()
-	if got := text(g.T, g.super, "select format('%s %s %s %s', state, balance, held, version) from ledger_accounts where code = $1", code); got != want {
+	if got := text(g.T, g.super, "select format('%s %s %s %s', state, balance, held, version) from ledger_accounts "+
+		"where code = $1", code); got != want {
 		g.Errorf("account %s is %s, want %s", code, got, want)
 	}
 }
@@ -156,8 +159,10 @@ func TestTransfersUseRowsOfTheUncommittedPredecessor(t *testing.T) {
 	g.want("first", first, "ok", "ok")
 	g.want("second", second, "ok", "INSUFFICIENT_FUNDS", "ok")
 	g.wantAccount(user(0), "open 200 200 3")
-	if got := text(t, g.super, `select string_agg(format('%s:%s>%s', e.version, balance_before, balance_after), ' ' order by e.version)
-		from ledger_entries e join ledger_accounts using (tenant_id, account_id) where code = $1`, user(0)); got != "1:0>500 2:500>300 3:300>200" {
+	if got := text(t, g.super, `select string_agg(format('%s:%s>%s', e.version, balance_before, balance_after), ' '
+		order by e.version)
+		from ledger_entries e join ledger_accounts using (tenant_id, account_id)
+		where code = $1`, user(0)); got != "1:0>500 2:500>300 3:300>200" {
 		t.Errorf("entries %s", got)
 	}
 	if n := g.count("attempts_total/conflicted"); n != 0 {
@@ -188,7 +193,8 @@ func TestHoldDueDuringABatchExpiresInTheNext(t *testing.T) {
 	g.waits()
 	// The hold is due and not yet inserted. A waiting session briefly has no wait_event, such as during deadlock
 	// checks.
-	g.untilQuery(`select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory'
+	g.untilQuery(`select exists (select from pg_stat_activity where datname = current_database()
+		and wait_event = 'advisory'
 		and clock_timestamp() > query_start + interval '200 ms')`)
 	second := g.start(transfer("a", user(0), user(1), "6"))
 	g.overlapped()
@@ -336,7 +342,8 @@ func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {
 	g.exec(`create table locked (accounts bigint);
 		create function note_locks() returns trigger language plpgsql security definer as $$
 		begin
-			insert into public.locked select count(*) from public.ledger_accounts where xmax = pg_current_xact_id()::xid;
+			insert into public.locked select count(*) from public.ledger_accounts
+			where xmax = pg_current_xact_id()::xid;
 			return new;
 		end $$;
 		create trigger note_locks before update on stock_items for each row execute function note_locks()`)

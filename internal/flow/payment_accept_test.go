@@ -71,7 +71,8 @@ func TestAnOrderIsPaidByOnePayment(t *testing.T) {
 			m.gets(creates("p2", "app"), "p2 created")
 			m.gets(creates("p3", "web"), "p3 created")
 			m.says(notice("n9", amountOf("9", "CNY"), of("p3", "t9")), "flagged")
-			if got := m.together(hears(notice("n1", ten)), creates("p4", "x"), hears(notice("n2", ten, of("p2", "t2")))); got != "applied, p1 succeeded existed, flagged" {
+			if got := m.together(hears(notice("n1", ten)), creates("p4", "x"),
+				hears(notice("n2", ten, of("p2", "t2")))); got != "applied, p1 succeeded existed, flagged" {
 				t.Error(got)
 			}
 			if c.move != "" {
@@ -81,7 +82,8 @@ func TestAnOrderIsPaidByOnePayment(t *testing.T) {
 			m.gets(creates("p5", "web"), "p1 succeeded existed")
 			m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "ORDER_NOT_PAYABLE")
 			m.says(notice("n4", ten, of("p2", "t4")), "flagged")
-			if got := m.text("select string_agg(kind || ' ' || transaction_id, ', ' order by flag_id) from payment_flags"); got != "wrong_amount t9, second_transaction t2, second_transaction t4" {
+			if got := m.text("select string_agg(kind || ' ' || transaction_id, ', ' order by flag_id) " +
+				"from payment_flags"); got != "wrong_amount t9, second_transaction t2, second_transaction t4" {
 				t.Error(got)
 			}
 			m.calls("none")

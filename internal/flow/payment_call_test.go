@@ -22,7 +22,8 @@ func (m *till) secondGateway() {
 // calls compares the calls that are due: gateway, number and kind.
 func (m *till) calls(want string) {
 	m.Helper()
-	if got := m.text("select coalesce(string_agg(concat_ws(' ', gateway, number, call), ', ' order by number), 'none') from payment_calls"); got != want {
+	if got := m.text("select coalesce(string_agg(concat_ws(' ', gateway, number, call), ', ' " +
+		"order by number), 'none') from payment_calls"); got != want {
 		m.Errorf("calls: got %s, want %s", got, want)
 	}
 }
@@ -57,7 +58,8 @@ func TestAPaymentReportedByAnotherGatewayIsQueriedAtItsOwn(t *testing.T) {
 func (m *till) lost(want string) {
 	m.Helper()
 	if got := m.text(`select count(*)::text from payment_notices n where verdict = 'unknown'
-		and not exists (select from payment_transactions t where t.gateway = n.gateway and t.transaction_id = n.transaction_id)
+		and not exists (select from payment_transactions t where t.gateway = n.gateway
+		and t.transaction_id = n.transaction_id)
 		and not exists (select from payment_calls c where c.number = n.out_trade_no)`); got != want {
 		m.Errorf("%s notices are lost, want %s", got, want)
 	}
@@ -153,7 +155,8 @@ func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 			m.says(notice("n5", kind(gateway.Pending)), "known")
 			m.says(said("n6"), "known")
 			m.calls("none")
-			if got := m.text("select string_agg(failure_code, ' ') from payment_payments"); got != "transaction_known transaction_known" {
+			if got := m.text("select string_agg(failure_code, ' ') " +
+				"from payment_payments"); got != "transaction_known transaction_known" {
 				t.Error(got)
 			}
 			m.verify()

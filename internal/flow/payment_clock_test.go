@@ -81,7 +81,8 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 					r.Errorf("notice %s: %s", s.ID, ends[i])
 				}
 			}
-			open := m.text("select coalesce(min(flag_id), 0)::text from payment_flags where out_trade_no = $1 and resolution is null", no)
+			open := m.text("select coalesce(min(flag_id), 0)::text from payment_flags where out_trade_no = $1 "+
+				"and resolution is null", no)
 			if id, err := strconv.ParseInt(open, 10, 64); err != nil {
 				t.Fatal(err)
 			} else if id != 0 && rapid.IntRange(0, 3).Draw(r, "resolve") == 0 {
@@ -97,7 +98,8 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			}
 			booked := amount*100 - m.number(`select count(*) * $2 from machine_instances
 				where tenant_id = 1 and machine = 'refund' and key = $1 and state = 'failed'`, number, amount*100)
-			resolved := m.number(`select coalesce(sum(case kind when 'unknown_refund' then amount else -amount end), 0) from payment_flags f
+			resolved := m.number(`select coalesce(sum(case kind when 'unknown_refund' then amount else -amount end), 0)
+				from payment_flags f
 				where resolution = 'write_off' and `+aboutRefund, number)
 			want := fmt.Sprint(given[number]*100, " none")
 			switch more := given[number]*100 - booked - resolved; {
@@ -106,11 +108,15 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 			case more < 0:
 				want = fmt.Sprint(given[number]*100, " refund_returned ", -more)
 			}
-			got := m.text(`select coalesce((select given::text from payment_refunds where tenant_id = 1 and refund_no = $1),
-				(select (case when failed then 0 else amount end)::text from payment_console_refunds where refund_no = $1)) || ' ' || coalesce((
-				select string_agg(kind || ' ' || amount, ', ') from payment_flags f where resolution is null and `+aboutRefund+`), 'none')`, number)
+			got := m.text(`select coalesce((select given::text from payment_refunds where tenant_id = 1
+				and refund_no = $1),
+				(select (case when failed then 0 else amount end)::text from payment_console_refunds
+				where refund_no = $1)) || ' ' || coalesce((
+				select string_agg(kind || ' ' || amount, ', ') from payment_flags f where resolution is null
+				and `+aboutRefund+`), 'none')`, number)
 			if got != want {
-				r.Errorf("refund %s of %d, of which the gateway gave back %d: booked %d, written off %d: %s, want %s", number, amount,
+				r.Errorf("refund %s of %d, of which the gateway gave back %d: booked %d, written off %d: %s, want %s",
+					number, amount,
 					given[number], booked, resolved, got, want)
 			}
 		}
@@ -122,7 +128,8 @@ func TestRefundsFollowTheClockOfTheGateway(t *testing.T) {
 }
 
 // aboutRefund selects flags of a refund, or of a console refund.
-const aboutRefund = `(about_refund = $1 or about_console = (select console_id from payment_console_refunds where refund_no = $1))`
+const aboutRefund = `(about_refund = $1 or about_console = (select console_id from payment_console_refunds ` +
+	`where refund_no = $1))`
 
 // number runs a query that returns one number.
 func (m *till) number(query string, args ...any) (n int) {
@@ -186,6 +193,7 @@ func TestAnAnswerAboutARefundCountsAgain(t *testing.T) {
 	m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed)), "flagged")
 	m.hear(0, answer())
 	m.hear(0, answer())
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400 withdrawn, refund_returned 400 withdrawn; gw -6, user:3 6")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 400 withdrawn, refund_returned 400 withdrawn; " +
+		"gw -6, user:3 6")
 	m.verify()
 }

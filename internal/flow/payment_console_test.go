@@ -78,12 +78,14 @@ func TestFlaggedMoneyGivenBackInTheConsoleIsNotGivenBackAgain(t *testing.T) {
 func TestARefundMeetsTheConsoleInOneBatch(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
-	if got := m.together(hears(console("m1", "4")), refund("r1", "7"), refund("r2", "6")); got != "flagged, REFUND_EXCEEDS_PAID, r2 requested" {
+	if got := m.together(hears(console("m1", "4")), refund("r1", "7"), refund("r2", "6")); got != "flagged, "+
+		"REFUND_EXCEEDS_PAID, r2 requested" {
 		t.Error(got)
 	}
 	m.verify()
 	m = paidTill(t)
-	if got := m.together(refund("r1", "7"), hears(console("m1", "4")), refund("r2", "1")); got != "r1 requested, flagged, REFUND_EXCEEDS_PAID" {
+	if got := m.together(refund("r1", "7"), hears(console("m1", "4")), refund("r2", "1")); got != "r1 requested, "+
+		"flagged, REFUND_EXCEEDS_PAID" {
 		t.Error(got)
 	}
 	m.refuses(refund("r3", ""), "0.00")
@@ -207,7 +209,8 @@ func TestTheConsoleWithoutATransactionComesBeforeTheMoney(t *testing.T) {
 			m.says(console("m0", "1", of("p2", "")), "flagged") // of another payment
 			back, paid := console("m1", "4", of("p1", "")), notice("n1", amountOf("10", "CNY"))
 			if together {
-				if got := m.together(hears(back), hears(paid), hears(console("m2", "1", of("p1", ""))), refund("r1", "5.01")); got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID" {
+				if got := m.together(hears(back), hears(paid), hears(console("m2", "1", of("p1", ""))),
+					refund("r1", "5.01")); got != "flagged, applied, flagged, REFUND_EXCEEDS_PAID" {
 					t.Error(got)
 				}
 			} else {
@@ -339,7 +342,8 @@ func TestTheConsoleNamesAnotherPaymentWhileTheMoneyComes(t *testing.T) {
 		c := &flow.RefundPayment{Caller: caller, RefundKey: payment.RefundKey{RefundNo: fmt.Sprint("r", n)},
 			OutTradeNo: number}
 		m.gets(c, fmt.Sprintf("r%d requested", n))
-		if got := m.text("select amount::text from payment_refunds where refund_no = 'r" + fmt.Sprint(n) + "'"); got != "600" {
+		if got := m.text("select amount::text from payment_refunds " +
+			"where refund_no = 'r" + fmt.Sprint(n) + "'"); got != "600" {
 			t.Errorf("%d: %s is given back, want 600", n, got)
 		}
 	}
@@ -405,7 +409,8 @@ func TestTheConsoleNamesNoneOfManyTransactions(t *testing.T) {
 	m.gets(m.resolve(times-1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
 	m.says(console("c1", "9", of("p1", "")), "flagged")
 	m.refuses(refund("r1", "9"), "0.00")
-	if got := m.text("select string_agg(transaction_id || ' ' || extra_refunded, ', ') from payment_money where extra_refunded > 0"); got != "t22 900" {
+	if got := m.text("select string_agg(transaction_id || ' ' || extra_refunded, ', ') from payment_money " +
+		"where extra_refunded > 0"); got != "t22 900" {
 		t.Errorf("given back: %s", got)
 	}
 	m.verify()

@@ -33,7 +33,8 @@ func minute(n int) func(*payment.Received) {
 // resolveLast resolves the newest flag.
 func (m *till) resolveLast(c flow.ResolveFlag) flow.Command {
 	m.Helper()
-	n, err := strconv.ParseInt(m.text("select flag_id::text from payment_flags order by created_at desc limit 1"), 10, 64)
+	n, err := strconv.ParseInt(m.text("select flag_id::text from payment_flags order by created_at desc limit 1"), 10,
+		64)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func TestAConsoleRefundThatFailsLaterIsFlagged(t *testing.T) {
 	m.refuses(refund("r1", "10.01"), "10.00")
 	m.verify()
 	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
-	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 write_off, refund_returned 400 write_off; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 write_off, " +
+		"refund_returned 400 write_off; gw -10, user:3 10")
 	m.gets(refund("r1", ""), "r1 requested")
 	m.verify()
 }
@@ -85,7 +87,8 @@ func TestAConsoleRefundTurnsAgain(t *testing.T) {
 	m.gets(m.resolve(2, writtenOff()), "refund_returned write_off")
 	m.says(gaveBack("m5", "0", amountOf("0", "")), "flagged") // without an amount: as much as before
 	m.refuses(refund("r1", "7"), "6.00")
-	m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 withdrawn, refund_returned 400 write_off, unknown_refund 400; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 400 write_off, refund_returned 400 withdrawn, " +
+		"refund_returned 400 write_off, unknown_refund 400; gw -10, user:3 10")
 	m.verify()
 }
 
@@ -103,7 +106,8 @@ func TestNoticesOfAConsoleRefundCountByTheGatewaysTime(t *testing.T) {
 	m.says(cameBack("m5", minute(30)), "applied")
 	m.says(answer, "flagged existed") // the same answer, after another notice
 	m.says(answer, "flagged existed")
-	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 withdrawn, unknown_refund 400; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 400 withdrawn, unknown_refund 400; " +
+		"gw -10, user:3 10")
 	m.verify()
 }
 
@@ -131,9 +135,11 @@ func TestAConsoleRefundOfAnotherAmountIsFlagged(t *testing.T) {
 	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
 	m.says(gaveBack("m3", "3"), "flagged")
 	m.refuses(refund("r1", "8"), "7.00")
-	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, refund_returned 200; gw -5, loss -5, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, refund_returned 200; " +
+		"gw -5, loss -5, user:3 10")
 	m.says(gaveBack("m4", "6"), "flagged")
-	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, refund_returned 200 withdrawn, unknown_refund 100; gw -5, loss -5, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 400 withdrawn, unknown_refund 500 write_off, " +
+		"refund_returned 200 withdrawn, unknown_refund 100; gw -5, loss -5, user:3 10")
 	m.verify()
 }
 
@@ -151,8 +157,8 @@ func TestAConsoleRefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m.gets(m.resolve(2, writtenOff()), "unknown_refund write_off")
 	m.says(gaveBack("m4", "4"), "flagged")
 	m.refuses(refund("r1", "7"), "6.00")
-	m.is("o paid, p1 succeeded; unknown_refund 300 withdrawn, unknown_refund 400 withdrawn, unknown_refund 300 write_off, " +
-		"refund_returned 300, unknown_refund 400; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 300 withdrawn, unknown_refund 400 withdrawn, " +
+		"unknown_refund 300 write_off, refund_returned 300, unknown_refund 400; gw -10, user:3 10")
 	m.verify()
 	m.says(cameBack("m5"), "applied")
 	m.gets(m.resolve(3, writtenOff()), "refund_returned write_off")
@@ -167,7 +173,8 @@ func TestAConsoleRefundWithoutAnAmountFails(t *testing.T) {
 	m.says(cameBack("m2"), "applied")
 	m.says(gaveBack("m3", "0", amountOf("0", "")), "flagged")
 	m.says(gaveBack("m4", "4"), "flagged")
-	m.is("o paid, p1 succeeded; unknown_refund 0 withdrawn, unknown_refund 0 withdrawn, unknown_refund 400; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 0 withdrawn, unknown_refund 0 withdrawn, unknown_refund 400; " +
+		"gw -10, user:3 10")
 	m.verify()
 }
 
@@ -198,7 +205,8 @@ func TestAConsoleRefundNamesAnotherPayment(t *testing.T) {
 	m.create("o2", "p2")
 	m.says(gaveBack("m1", "4"), "flagged")
 	m.says(gaveBack("m2", "5", of("p2", "t2")), "flagged")
-	if got := m.text("select string_agg(concat_ws(' ', out_trade_no, transaction_id, order_no), ', ' order by flag_id) from payment_flags"); got != "p1 t1 o, p1 t1" {
+	if got := m.text("select string_agg(concat_ws(' ', out_trade_no, transaction_id, order_no), ', ' " +
+		"order by flag_id) from payment_flags"); got != "p1 t1 o, p1 t1" {
 		t.Errorf("flags of %s", got)
 	}
 	m.refuses(refund("r1", "6"), "5.00")
@@ -278,7 +286,8 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 	t.Parallel()
 	m := paidTill(t)
 	m.says(gaveBack("m1", "4"), "flagged")
-	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, REFUND_EXCEEDS_PAID, r2 requested" {
+	if got := m.together(hears(cameBack("m2")), refund("r1", "10.01"), refund("r2", "7")); got != "applied, "+
+		"REFUND_EXCEEDS_PAID, r2 requested" {
 		t.Error(got)
 	}
 	if got := m.together(hears(gaveBack("m3", "2")), refund("r3", "1.01"), hears(cameBack("m4")),
@@ -287,7 +296,8 @@ func TestAConsoleRefundTurnsInTheBatchOfARefund(t *testing.T) {
 		t.Error(got)
 	}
 	m.refuses(refund("r3", "1"), "0.50")
-	m.is("o paid, p1 succeeded, r2 requested; unknown_refund 400 withdrawn, unknown_refund 200 withdrawn, unknown_refund 250; gw -10, user:3 10 held 7")
+	m.is("o paid, p1 succeeded, r2 requested; unknown_refund 400 withdrawn, unknown_refund 200 withdrawn, " +
+		"unknown_refund 250; gw -10, user:3 10 held 7")
 	m.verify()
 	first := notice("x1", amountOf("0.5", "CNY"), ofRefund("", gateway.Refunded), refundID("re_2"))
 	again, failed := first, first
@@ -353,7 +363,8 @@ func TestAConsoleRefundInOtherDecimalsIsTheSame(t *testing.T) {
 	m.says(console("m3", "4"), "flagged")
 	m.gets(m.resolve(1, writtenOff()), "unknown_refund write_off")
 	m.says(console("m4", "4.001", refundID("re_m3")), "flagged")
-	m.is("o paid, p1 succeeded; unknown_refund 3 write_off, unknown_refund 400 write_off, unknown_refund 1; gw -6, loss -4, user:3 10")
+	m.is("o paid, p1 succeeded; unknown_refund 3 write_off, unknown_refund 400 write_off, unknown_refund 1; gw -6, " +
+		"loss -4, user:3 10")
 	m.verify()
 }
 
@@ -382,7 +393,8 @@ func TestAConsoleRefundWaitsForARefundOfItsPayment(t *testing.T) {
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
 	tx, err := m.super.Begin(t.Context())
 	if err == nil {
-		_, err = tx.Exec(t.Context(), "select from machine_instances where machine = 'payment' and key = 'p1' for update")
+		_, err = tx.Exec(t.Context(), "select from machine_instances where machine = 'payment' "+
+			"and key = 'p1' for update")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -390,7 +402,8 @@ func TestAConsoleRefundWaitsForARefundOfItsPayment(t *testing.T) {
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	done := make(chan string, 1)
 	go func() { done <- m.hear(0, gaveBack("m2", "9", of("p9", ""))) }()
-	for m.text(`select count(*)::text from pg_locks l join pg_database d on not l.granted and l.locktype = 'transactionid'
+	for m.text(`select count(*)::text from pg_locks l join pg_database d on not l.granted
+		and l.locktype = 'transactionid'
 		join pg_stat_activity a on a.pid = l.pid and a.datid = d.oid and d.datname = current_database()`) == "0" {
 		select {
 		case got := <-done:

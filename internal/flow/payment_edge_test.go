@@ -154,7 +154,8 @@ func TestAnswersAboutRefundsOfUnknownMoneyCountAgain(t *testing.T) {
 	m.says(answer, "applied")
 	m.says(notice("m1", amountOf("10", "CNY"), ofRefund("r1", gateway.RefundFailed), of("p9", "t9")), "flagged")
 	m.says(answer, "applied existed")
-	if got := m.text("select string_agg(kind || ' ' || coalesce(resolution, 'open'), ', ' order by flag_id) from payment_flags"); got != "unknown_number refund, refund_returned withdrawn" {
+	if got := m.text("select string_agg(kind || ' ' || coalesce(resolution, 'open'), ', ' order by flag_id) " +
+		"from payment_flags"); got != "unknown_number refund, refund_returned withdrawn" {
 		t.Error(got)
 	}
 	m.verify()
@@ -171,7 +172,8 @@ func TestNoFlagIsWrittenOffToSuspense(t *testing.T) {
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "sus"}), "FIELD_INVALID")
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "unknown_refund write_off")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "wrong_amount write_off")
-	m.is("o awaiting_payment, p1 suspended; wrong_amount 1200 sus write_off, unknown_refund 400 write_off; gw -8, loss 8")
+	m.is("o awaiting_payment, p1 suspended; wrong_amount 1200 sus write_off, unknown_refund 400 write_off; " +
+		"gw -8, loss 8")
 	m.verify()
 }
 

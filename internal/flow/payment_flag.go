@@ -173,7 +173,8 @@ func (c *ResolveFlag) move(tx *Tx, to string) error {
 			return nil
 		}
 		if c.flag.Asset == "" {
-			return fault.InvalidField("resolution", "must be RESOLUTION_REFUND: the ledger has no asset for its currency")
+			return fault.InvalidField("resolution",
+				"must be RESOLUTION_REFUND: the ledger has no asset for its currency")
 		}
 		return fault.InvalidField("account", "must be another account: the transfer would debit and credit this one")
 	}

@@ -49,6 +49,7 @@ func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 	m.wants(&flow.PutGateway{Caller: caller, Name: "new", Gateway: payment.Gateway{Clearing: "new"}}, "ok")
 	m.gets(m.resolve(0, writtenOff()), "unknown_number write_off")
 	m.gets(m.resolve(2, writtenOff()), "unknown_refund write_off")
-	m.is("o awaiting_payment, p1 created, p9 late; unknown_number 900 write_off, wrong_merchant 1000, unknown_refund 100 write_off; loss 8")
+	m.is("o awaiting_payment, p1 created, p9 late; unknown_number 900 write_off, wrong_merchant 1000, " +
+		"unknown_refund 100 write_off; loss 8")
 	m.verify()
 }

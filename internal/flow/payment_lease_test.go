@@ -22,14 +22,17 @@ func (m *till) leasing(during func()) {
 		m.Fatal(err)
 	}
 	defer func(tx pgx.Tx) { _ = tx.Rollback(ctx) }(tx)
-	if _, err := tx.Exec(ctx, "update payment_calls set attempts = attempts + 1, fence = 1, lease_expires_at = now() + interval '90 s'"); err != nil {
+	if _, err := tx.Exec(ctx, "update payment_calls set attempts = attempts + 1, fence = 1, "+
+		"lease_expires_at = now() + interval '90 s'"); err != nil {
 		m.Fatal(err)
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); during() }()
 	for end := time.Now().Add(time.Minute); ; {
-		if m.text(`select count(*)::text from pg_locks l join pg_database d on not l.granted and l.locktype = 'transactionid'
-			and d.datname = current_database() join pg_stat_activity a on a.pid = l.pid and a.datname = d.datname`) != "0" {
+		if m.text(`select count(*)::text from pg_locks l join pg_database d on not l.granted
+			and l.locktype = 'transactionid'
+			and d.datname = current_database() join pg_stat_activity a on a.pid = l.pid
+			and a.datname = d.datname`) != "0" {
 			break
 		}
 		if time.Now().After(end) {

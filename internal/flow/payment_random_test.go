@@ -222,7 +222,8 @@ func (p *payPlay) back(r *rapid.T) {
 func (p *payPlay) refund(r *rapid.T) {
 	c := &flow.RefundPayment{Caller: p.caller, RefundKey: payment.RefundKey{RefundNo: drawnRefunds.Draw(r, "refund")},
 		OutTradeNo: p.pick(r, "number",
-			"select key from machine_instances where tenant_id = $1 and machine = 'payment' and state = 'succeeded'", drawnNumbers)}
+			"select key from machine_instances where tenant_id = $1 and machine = 'payment' and state = 'succeeded'",
+			drawnNumbers)}
 	if four := dec("4"); rapid.Bool().Draw(r, "part") {
 		c.Amount = &four
 	}
@@ -258,7 +259,8 @@ func (p *payPlay) end(r *rapid.T) {
 // flag queues FlagUnknown for a payment that is due for it, as the scheduler does.
 func (p *payPlay) flag(r *rapid.T) {
 	no := drawnNumbers.Draw(r, "number")
-	if p.text("select count(*)::text from payment_calls where tenant_id = $1 and number = $2 and call = 'flag' and next_call_at <= now()", no) == "1" {
+	if p.text("select count(*)::text from payment_calls where tenant_id = $1 and number = $2 and call = 'flag' "+
+		"and next_call_at <= now()", no) == "1" {
 		p.waiting = append(p.waiting, &flow.FlagUnknown{Caller: p.caller,
 			Key: payment.Key{Tenant: p.caller.Tenant, OutTradeNo: no}})
 	}

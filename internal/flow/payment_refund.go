@@ -200,7 +200,8 @@ func (c *RefundPayment) mustBePaid(tx *Tx, p *payment.Payment, money *payment.Tr
 	}
 	f := payment.NotPaid.New("payment %s is %s: nothing can be refunded", c.OutTradeNo, i.State)
 	if money != nil {
-		f = payment.NotPaid.New("payment %s is %s: its money is flagged, refund it with ResolveFlag", c.OutTradeNo, i.State)
+		f = payment.NotPaid.New("payment %s is %s: its money is flagged, refund it with ResolveFlag",
+			c.OutTradeNo, i.State)
 	}
 	return f.With("out_trade_no", c.OutTradeNo).With("state", i.State)
 }

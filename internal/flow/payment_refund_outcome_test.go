@@ -91,7 +91,8 @@ func TestNoticesOfOneBatchPayOnce(t *testing.T) {
 	if got != "applied, known, applied existed, flagged, flagged" {
 		t.Error(got)
 	}
-	m.is("o paid, p1 succeeded, p2 late; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10")
+	m.is("o paid, p1 succeeded, p2 late; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, " +
+		"sus 20, user:3 10")
 }
 
 func TestANoticeSeesACreateOfItsBatch(t *testing.T) {
@@ -166,9 +167,11 @@ func TestAnotherGatewayMovesNoPayment(t *testing.T) {
 		ofRefund("r1", gateway.RefundFailed))); got != "applied" {
 		t.Error(got)
 	}
-	m.is("o paid, p1 succeeded, r1 requested; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, sus 6, user:3 10 held 4")
+	m.is("o paid, p1 succeeded, r1 requested; wrong_merchant 600 sus, unknown_refund 400 withdrawn; gw -6, loss -6, " +
+		"sus 6, user:3 10 held 4")
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "wrong_merchant refund")
-	if got := m.text("select gateway || ' ' || transaction_id from payment_refunds where refund_no = 'r2'"); got != "h t1" {
+	if got := m.text("select gateway || ' ' || transaction_id from payment_refunds " +
+		"where refund_no = 'r2'"); got != "h t1" {
 		t.Error(got)
 	}
 }
@@ -221,23 +224,27 @@ func TestMoneyComesFromTheAccountsOfTheGatewayAsItIs(t *testing.T) {
 	m.says(notice("n1", ten), "applied")     // the server knows the gateway
 	put := func(clearing, suspense string) { // as another server does
 		t.Helper()
-		if _, err := m.super.Exec(context.Background(), "update payment_gateways set clearing = $1, suspense = $2", clearing, suspense); err != nil {
+		if _, err := m.super.Exec(context.Background(), "update payment_gateways set clearing = $1, suspense = $2",
+			clearing, suspense); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put("gw2", "sus2")
 	m.says(notice("n2", ten, of("p2", "t2")), "applied")
-	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -10, gw2 -10" {
+	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) " +
+		"from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -10, gw2 -10" {
 		t.Error(got)
 	}
 	put("gw", "sus")
 	m.says(notice("n3", amountOf("9", "CNY"), of("p3", "t3")), "flagged")
 	put("gw2", "sus2")
 	m.says(notice("n4", amountOf("9", "CNY"), of("p4", "t4")), "flagged")
-	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -19, gw2 -19, sus 9, sus2 9" {
+	if got := m.text("select string_agg(code || ' ' || (balance/100)::bigint, ', ' order by code) " +
+		"from ledger_accounts where balance <> 0 and code ~ '^(gw|sus)'"); got != "gw -19, gw2 -19, sus 9, sus2 9" {
 		t.Error(got)
 	}
-	if got := m.text("select string_agg(transaction_id || ' ' || account, ', ' order by transaction_id) from payment_transactions"); got != "t1 user:3, t2 user:3, t3 sus, t4 sus2" {
+	if got := m.text("select string_agg(transaction_id || ' ' || account, ', ' order by transaction_id) " +
+		"from payment_transactions"); got != "t1 user:3, t2 user:3, t3 sus, t4 sus2" {
 		t.Error(got)
 	}
 }
@@ -251,7 +258,8 @@ func TestAcceptedTransactionIsThatOfThePayment(t *testing.T) {
 	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.Accept}), "second_transaction accept")
 	m.gets(refund("r1", ""), "r1 requested")
-	m.is("o refunding, p1 succeeded, r1 requested; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, sus 9, user:3 10 held 10")
+	m.is("o refunding, p1 succeeded, r1 requested; wrong_amount 900 sus, second_transaction 1000 sus accept; gw -19, " +
+		"sus 9, user:3 10 held 10")
 }
 
 // Flagged money is given back only by resolving its flag, so that the flag and the money cannot disagree.
@@ -579,8 +587,8 @@ func TestARefundResolvesOneFlag(t *testing.T) {
 	m.gets(m.resolve(1, back), "REFUND_EXISTS_DIFFERENT")
 	m.gets(refund("r2", "1"), "r2 requested")
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r2"}), "REFUND_EXISTS_DIFFERENT")
-	m.is("o paid, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund, second_transaction 1000 sus; " +
-		"gw -30, sus 20 held 10, user:3 10 held 1")
+	m.is("o paid, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund, " +
+		"second_transaction 1000 sus; gw -30, sus 20 held 10, user:3 10 held 1")
 }
 
 // A refund that succeeds after it has failed has no hold any more: it is flagged once.
@@ -628,7 +636,8 @@ func TestAnAcceptedEarlierAttemptHasPaidTheOrder(t *testing.T) {
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.Accept}), "wrong_amount accept")
 	m.gets(numbered("p3"), "p1 succeeded existed")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p2", "t2")), "flagged")
-	m.is("o paid, p1 succeeded, p2 late; wrong_amount 900 sus accept, second_transaction 1000 sus; gw -19, sus 10, user:3 9")
+	m.is("o paid, p1 succeeded, p2 late; wrong_amount 900 sus accept, second_transaction 1000 sus; gw -19, " +
+		"sus 10, user:3 9")
 }
 
 // A gateway without refund ids of its own reports a console refund twice: it is flagged once.
@@ -670,7 +679,8 @@ func TestARefundingOrderCannotBePaid(t *testing.T) {
 	m.gets(refund("r1", ""), "r1 requested")
 	m.gets(creates("p3", ""), "p1 succeeded existed")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p2", "t2")), "flagged")
-	m.is("o refunding, p1 succeeded, p2 late, r1 requested; second_transaction 1000 sus; gw -20, sus 10, user:3 10 held 10")
+	m.is("o refunding, p1 succeeded, p2 late, r1 requested; second_transaction 1000 sus; gw -20, sus 10, " +
+		"user:3 10 held 10")
 	m.verify()
 }
 
@@ -685,7 +695,8 @@ func TestTheRefundOfFlaggedMoneyMovesNoOrder(t *testing.T) {
 	m.gets(m.resolve(0, flow.ResolveFlag{Resolution: payment.GiveBack, RefundNo: "r1"}), "second_transaction refund")
 	m.gets(refund("r1", "10"), "REFUND_EXISTS_DIFFERENT")
 	m.gets(refund("r2", ""), "r2 requested")
-	m.is("o refunding, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund; gw -20, sus 10 held 10, user:3 10 held 10")
+	m.is("o refunding, p1 succeeded, r1 requested, r2 requested; second_transaction 1000 sus refund; gw -20, " +
+		"sus 10 held 10, user:3 10 held 10")
 	m.verify()
 }
 

@@ -138,10 +138,14 @@ func resultText(out flow.NoticeResult, err error) string {
 func (m *till) is(want string) {
 	m.Helper()
 	got := m.text(`select concat_ws('; ',
-		(select string_agg(key || ' ' || state, ', ' order by machine, key) from machine_instances where machine in ('order', 'payment', 'refund')),
-		(select string_agg(concat_ws(' ', kind, amount, account, resolution), ', ' order by flag_id) from payment_flags),
-		(select string_agg(code || ' ' || (balance / 100)::bigint || case when held > 0 then ' held ' || (held / 100)::bigint else '' end, ', ' order by code)
-			from ledger_accounts where code in ('gw', 'sus', 'loss', 'user:3') and asset = 'CNY' and (balance <> 0 or held <> 0)))`)
+		(select string_agg(key || ' ' || state, ', ' order by machine, key) from machine_instances
+		where machine in ('order', 'payment', 'refund')),
+		(select string_agg(concat_ws(' ', kind, amount, account, resolution), ', ' order by flag_id)
+		from payment_flags),
+		(select string_agg(code || ' ' || (balance / 100)::bigint || case when held > 0 then
+		' held ' || (held / 100)::bigint else '' end, ', ' order by code)
+			from ledger_accounts where code in ('gw', 'sus', 'loss', 'user:3') and asset = 'CNY' and (balance <> 0
+			or held <> 0)))`)
 	if got != want {
 		m.Errorf("\n got %s\nwant %s", got, want)
 	}
@@ -175,11 +179,14 @@ func TestWhatDoesNotFitIsFlagged(t *testing.T) {
 		said payment.Received
 		end  string
 	}{
-		"amount":   {notice("n", amountOf("5.99", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 599 sus; gw -6, sus 6"},
+		"amount": {notice("n", amountOf("5.99", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 599 sus; " +
+			"gw -6, sus 6"},
 		"decimals": {notice("n", amountOf("6.001", "CNY")), "o awaiting_payment, p1 suspended; wrong_amount 6001"},
 		"asset":    {notice("n", amountOf("6", "USD")), "o awaiting_payment, p1 suspended; wrong_asset 600"},
-		"currency": {notice("n", func(s *payment.Received) { s.Currency, s.Asset = "XAU", "" }), "o awaiting_payment, p1 suspended; wrong_asset 6"},
-		"merchant": {notice("n", func(s *payment.Received) { s.Foreign = "seller_id 1" }), "o awaiting_payment, p1 suspended; wrong_merchant 600 sus; gw -6, sus 6"},
+		"currency": {notice("n", func(s *payment.Received) { s.Currency, s.Asset = "XAU", "" }),
+			"o awaiting_payment, p1 suspended; wrong_asset 6"},
+		"merchant": {notice("n", func(s *payment.Received) { s.Foreign = "seller_id 1" }),
+			"o awaiting_payment, p1 suspended; wrong_merchant 600 sus; gw -6, sus 6"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -226,7 +233,8 @@ func TestMoneyThatComesTwiceIsFlagged(t *testing.T) {
 	m.says(notice("n1", amountOf("10", "CNY")), "applied")
 	m.says(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged") // a second transaction of the same payment
 	m.says(notice("n3", amountOf("10", "CNY"), of("p2", "t3")), "flagged") // another payment of the same order
-	m.is("o paid, p1 succeeded, p2 late; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10")
+	m.is("o paid, p1 succeeded, p2 late; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, " +
+		"sus 20, user:3 10")
 }
 
 func TestADeclineLeavesTheOrderPayable(t *testing.T) {
@@ -383,7 +391,8 @@ func TestRefundsWithoutARequestAreFlagged(t *testing.T) {
 func (m *till) resolve(n int, c flow.ResolveFlag) flow.Command {
 	m.Helper()
 	c.Caller = caller
-	if err := m.super.QueryRow(context.Background(), "select flag_id from payment_flags order by flag_id offset $1 limit 1", n).Scan(&c.ID); err != nil {
+	if err := m.super.QueryRow(context.Background(), "select flag_id from payment_flags "+
+		"order by flag_id offset $1 limit 1", n).Scan(&c.ID); err != nil {
 		m.Fatal(err)
 	}
 	return &c
@@ -440,7 +449,8 @@ func TestManyNoticesAtOncePayOnce(t *testing.T) {
 		t.Error(ends)
 	}
 	if got := m.text(`select format('%s %s %s', (select count(*) from ledger_transfers where type = 'payment'),
-		(select count(*) from machine_instances where state = 'succeeded'), (select count(*) from payment_transactions))`); got != "8 8 8" {
+		(select count(*) from machine_instances where state = 'succeeded'), (select count(*)
+		from payment_transactions))`); got != "8 8 8" {
 		t.Errorf("transfers, payments, transactions: %s", got)
 	}
 }
@@ -466,7 +476,8 @@ func TestAPaymentAndACancellationHaveOneWinner(t *testing.T) {
 		join payment_payments p on p.order_no = o.order_no
 		join machine_instances j on j.machine = 'payment' and j.key = p.out_trade_no
 		join payment_transactions x on x.out_trade_no = p.out_trade_no
-		where (i.state, j.state, x.account) in (('paid', 'succeeded', 'user:3'), ('cancelled', 'late', 'sus'))`); got != fmt.Sprint(orders) {
+		where (i.state, j.state, x.account) in (('paid', 'succeeded', 'user:3'), ('cancelled', 'late',
+		'sus'))`); got != fmt.Sprint(orders) {
 		t.Errorf("%s of %d orders have one end", got, orders)
 	}
 }
@@ -567,7 +578,8 @@ func TestTheCommitThatPaysSendsTheMessages(t *testing.T) {
 		Messages: []notify.SendCommand{{Params: notify.Params{Channel: send.Email, Recipient: "ann@example.com"}}},
 		Stored:   []byte("ann@example.com nobody")}, "p1 created")
 	state := func() string {
-		return m.text(`select format('%s %s %s', (select string_agg(biz_no, ' ') from notify_names), (select count(*) from payment_payments where messages is not null),
+		return m.text(`select format('%s %s %s', (select string_agg(biz_no, ' ') from notify_names), (select count(*)
+			from payment_payments where messages is not null),
 			(select max(detail) from payment_notices))`)
 	}
 	m.says(notice("n1", kind(gateway.Declined)), "applied")
@@ -601,7 +613,8 @@ func TestTimesOfNoticesAreInTheRangeOfResponses(t *testing.T) {
 		m.says(notice(fmt.Sprint("n", i), amountOf("10", "CNY"), of(p, fmt.Sprint("t", i)),
 			func(s *payment.Received) { s.At = at }), "applied")
 	}
-	if got := m.text("select count(*)::text from payment_notices, payment_payments where occurred_at is not null or paid_at is not null"); got != "0" {
+	if got := m.text("select count(*)::text from payment_notices, payment_payments where occurred_at is not null " +
+		"or paid_at is not null"); got != "0" {
 		t.Errorf("%s notices and payments have a time", got)
 	}
 }

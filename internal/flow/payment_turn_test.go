@@ -142,7 +142,8 @@ func TestARefundOfAnotherAmountIsReturned(t *testing.T) {
 			m.is("o paid, p1 succeeded, r1 succeeded; " + flag + " withdrawn, refund_returned 400; gw -6, user:3 6")
 			m.verify()
 			m.says(notice("m4", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
-			m.is("o paid, p1 succeeded, r1 succeeded; " + flag + " withdrawn, refund_returned 400 withdrawn, " + flag + "; gw -6, user:3 6")
+			m.is("o paid, p1 succeeded, r1 succeeded; " + flag + " withdrawn, refund_returned 400 withdrawn, " + flag +
+				"; gw -6, user:3 6")
 			m.verify()
 		})
 	}
@@ -159,7 +160,8 @@ func TestARefundOfAnotherAmountIsReturnedAfterItsFlagWasResolved(t *testing.T) {
 	m.says(notice("m2", ofRefund("r1", gateway.RefundFailed)), "flagged")
 	m.refuses(refund("r2", "7"), "6.00")
 	m.gets(m.resolve(1, off), "refund_returned write_off")
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 100 write_off, refund_returned 500 write_off; gw -10, loss 4, user:3 6")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 100 write_off, refund_returned 500 write_off; gw -10, " +
+		"loss 4, user:3 6")
 	m.verify()
 }
 
@@ -178,7 +180,8 @@ func TestARefundWithoutAHoldIsReturned(t *testing.T) {
 	m.gets(m.resolve(1, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
 	m.verify()
 	m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded)), "flagged")
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn, refund_returned 0 write_off, unknown_refund 400; gw -10, user:3 10")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 500 withdrawn, refund_returned 0 write_off, " +
+		"unknown_refund 400; gw -10, user:3 10")
 	m.verify()
 }
 
@@ -195,7 +198,8 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 		is       string
 	}{
 		"succeeds": {false, gateway.Refunded, "applied", "r1 succeeded; unknown_refund 400 withdrawn; gw -6, user:3 6"},
-		"fails":    {false, gateway.RefundFailed, "applied", "r1 failed; unknown_refund 400 withdrawn; gw -10, user:3 10"},
+		"fails": {false, gateway.RefundFailed, "applied", "r1 failed; unknown_refund 400 withdrawn; " +
+			"gw -10, user:3 10"},
 		"succeeds, decided": {true, gateway.Refunded, "flagged",
 			"r1 succeeded; unknown_refund 400 write_off, refund_returned 400; gw -2, loss -4, user:3 6"},
 		"fails, decided": {true, gateway.RefundFailed, "flagged",
@@ -229,7 +233,8 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 	m.says(notice("m1", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "flagged")
 	m.says(notice("m2", amountOf("4", "USD"), ofRefund("r1", gateway.Refunded)), "known")
 	m.is("o paid, p1 succeeded, r1 requested; unknown_refund 400; gw -10, user:3 10 held 4")
-	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for refund r1, which requested CNY USD" {
+	if got := m.text("select detail || ' ' || currency from payment_flags"); got != "the gateway gave back USD for "+
+		"refund r1, which requested CNY USD" {
 		t.Error(got)
 	}
 	m.verify()
@@ -254,11 +259,13 @@ func TestARefundThatGrowsAndShrinksIsQueriedUntilItEnds(t *testing.T) {
 	said("m3", "5", "flagged", "5.00")
 	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100; gw -6, user:3 6")
 	said("m4", "4", "applied", "6.00")
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn; gw -6, user:3 6")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn; " +
+		"gw -6, user:3 6")
 	said("m5", "3", "flagged", "6.00")
 	m.gets(m.resolve(2, flow.ResolveFlag{Resolution: payment.WriteOff, Target: "loss"}), "refund_returned write_off")
 	said("m6", "4", "flagged", "6.00")
-	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn, refund_returned 100 write_off, unknown_refund 100; gw -7, loss 1, user:3 6")
+	m.is("o paid, p1 succeeded, r1 succeeded; unknown_refund 600 withdrawn, unknown_refund 100 withdrawn, " +
+		"refund_returned 100 write_off, unknown_refund 100; gw -7, loss 1, user:3 6")
 }
 
 // Notices arrive in any order: the latest by the gateway's clock counts.
@@ -281,9 +288,11 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 	}{
 		"failed, and a success from before": {[]said{{no, 12, "applied"}, {yes, 10, "known"}, {no, 12, "known"}},
 			"r1 failed; gw -10, user:3 10", "0"},
-		"a failed answer, a success, and the failure's notice": {[]said{{no, -1, "applied"}, {yes, 10, "flagged"}, {no, 9, "known"}},
+		"a failed answer, a success, and the failure's notice": {[]said{{no, -1, "applied"}, {yes, 10, "flagged"},
+			{no, 9, "known"}},
 			"r1 failed; unknown_refund 400; gw -10, user:3 10", "400"},
-		"success, failure, and the success again": {[]said{{yes, 10, "applied"}, {no, 12, "flagged"}, {yes, 10, "known"}},
+		"success, failure, and the success again": {[]said{{yes, 10, "applied"}, {no, 12, "flagged"},
+			{yes, 10, "known"}},
 			"r1 succeeded; refund_returned 400; gw -6, user:3 6", "0"},
 		"in order": {[]said{{no, 10, "applied"}, {yes, 12, "flagged"}, {no, 13, "applied"}},
 			"r1 failed; unknown_refund 400 withdrawn; gw -10, user:3 10", "0"},
@@ -418,7 +427,8 @@ func TestARefundMeetsItsNoticeOnAnotherServer(t *testing.T) {
 		})
 		both.Wait()
 	}
-	if got := m.text("select coalesce(string_agg(detail, ', '), 'none') from payment_flags where about_refund is not null"); got != "none" {
+	if got := m.text("select coalesce(string_agg(detail, ', '), 'none') from payment_flags " +
+		"where about_refund is not null"); got != "none" {
 		t.Error(got)
 	}
 	m.verify()

@@ -73,7 +73,8 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 		case "c1":
 			want = "o awaiting_payment, p1 late; late 1000 sus, second_transaction 1000 sus; gw -20, sus 20"
 		case "n3":
-			want = "o paid, p1 succeeded; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, sus 20, user:3 10"
+			want = "o paid, p1 succeeded; second_transaction 1000 sus, second_transaction 1000 sus; gw -30, " +
+				"sus 20, user:3 10"
 		}
 		m.is(want)
 		if n := m.text("select count(*)::text from payment_calls"); n != "0" {
@@ -95,7 +96,8 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	for _, want := range []string{"true", "true", "false"} {
 		m.gets(flagUnknown("px"), want)
 	}
-	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) from payment_flags"); got != fmt.Sprint(times, " ", times*600, " 0") {
+	if got := m.text("select count(*)::text || ' ' || sum(amount) || ' ' || (select count(*) from payment_calls) " +
+		"from payment_flags"); got != fmt.Sprint(times, " ", times*600, " 0") {
 		t.Errorf("flags: %s", got)
 	}
 	for n := range times {
@@ -111,11 +113,15 @@ func TestMoneyOfAnUnknownPaymentThatIsReportedAgainIsFlagged(t *testing.T) {
 	m := newTill(t)
 	m.says(notice("n1", of("px", "t1")), "unknown again")
 	m.says(notice("n2", of("px", "t2")), "unknown again")
-	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'known' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
+	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update "+
+		"payment_notices set verdict = 'known' where notify_id = 'n2'; alter table payment_notices "+
+		"enable trigger all"); err != nil {
 		t.Fatal(err)
 	}
 	m.gets(flagUnknown("px"), "true")
-	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update payment_notices set verdict = 'unknown' where notify_id = 'n2'; alter table payment_notices enable trigger all"); err != nil {
+	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update "+
+		"payment_notices set verdict = 'unknown' where notify_id = 'n2'; alter table payment_notices "+
+		"enable trigger all"); err != nil {
 		t.Fatal(err)
 	}
 	m.says(notice("n2", of("px", "t2")), "flagged")

@@ -200,7 +200,8 @@ func TestCapturesRaceExpiryAndRelease(t *testing.T) {
 			return capture(fmt.Sprint("c", round, "-", i), name, "1")
 		})
 		a.ended(ends, "ok", "HOLD_EXPIRED", "HOLD_NOT_HELD")
-		moved := a.one("select count(*) from ledger_transfers where hold_id = (select hold_id from ledger_holds where biz_no = $1)", name)
+		moved := a.one("select count(*) from ledger_transfers where hold_id = (select hold_id from ledger_holds "+
+			"where biz_no = $1)", name)
 		captured := a.one("select captured / 100 from ledger_holds where biz_no = $1", name)
 		if moved != captured || captured > 20 {
 			t.Errorf("round %d: %d captures moved, the hold says %d; ended %v", round, moved, captured, ends)

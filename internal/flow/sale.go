@@ -68,7 +68,8 @@ func (c *PutSale) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if c.row.Exists && (c.Order == nil) != (c.row.Value.Order == nil) {
-		return nil, fault.InvalidField("sale.sale", "must not change from orders to coupons, or back: create a sale with another name")
+		return nil, fault.InvalidField("sale.sale", "must not change from orders to coupons, or back: "+
+			"create a sale with another name")
 	}
 	change := audit.Change{Kind: audit.Sale, Name: c.Key.Sale, After: c.Sale.Settings()}
 	if c.row.Exists {

@@ -662,7 +662,8 @@ func (p *fairPlay) commit() {
 	for i, r := range p.market.engines[len(works)%2].DoAll(context.Background(), works) {
 		p.waiting[i].got = ordered(r)
 	}
-	after := p.fair.replay(p.waiting, nil, 8, p.market.text("select coalesce(string_agg(line, E'\\n' order by line collate \"C\"), '') from ("+
+	after := p.fair.replay(p.waiting, nil, 8, p.market.text("select coalesce(string_agg(line, E'\\n' "+
+		"order by line collate \"C\"), '') from ("+
 		salesAsLines+") l", p.caller.Tenant))
 	if after == nil {
 		var lines strings.Builder
@@ -680,7 +681,8 @@ func (p *fairPlay) commit() {
 	p.fair, p.waiting = after, nil
 }
 
-const salesAsLines = `select format('sale %s %s %s %s %s', sale, item, campaign, per_buyer, case when once then 'true' else 'false' end) as line
+const salesAsLines = `select format('sale %s %s %s %s %s', sale, item, campaign, per_buyer, case when once then 'true'
+	else 'false' end) as line
 	from sale_sales where tenant_id = $1`
 
 // compare does the scheduler's work, and compares the rows with the model.
@@ -708,12 +710,17 @@ func (p *fairPlay) compare() {
 		}
 	}
 	got := p.market.text(`select coalesce(string_agg(line, E'\n' order by line collate "C"), '') from (
-		select format('%s %s %s %s %s %s', o.order_no, i.state, i.cause, o.subject, o.sale, coalesce(o.sale_unit, 0)) as line from order_orders o
-			join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no where o.tenant_id = $1
-		union all select format('%s %s %s %s %s %s', c.campaign, c.code, i.state, i.owner, i.cause, c.metadata ->> 'off') from coupon_coupons c
-			join machine_instances i on i.tenant_id = c.tenant_id and i.machine = 'coupon' and i.key = c.code where c.tenant_id = $1
+		select format('%s %s %s %s %s %s', o.order_no, i.state, i.cause, o.subject, o.sale, coalesce(o.sale_unit,
+		0)) as line from order_orders o
+			join machine_instances i on i.tenant_id = o.tenant_id and i.machine = o.machine and i.key = o.order_no
+			where o.tenant_id = $1
+		union all select format('%s %s %s %s %s %s', c.campaign, c.code, i.state, i.owner, i.cause,
+		c.metadata ->> 'off') from coupon_coupons c
+			join machine_instances i on i.tenant_id = c.tenant_id and i.machine = 'coupon' and i.key = c.code
+			where c.tenant_id = $1
 		union all select concat_ws(' ', scope, parts, result) from claim_keys where tenant_id = $1
-		union all select concat_ws(' ', item, sum(available), sum(reserved), sum(sold)) from stock_items where tenant_id = $1 group by item
+		union all select concat_ws(' ', item, sum(available), sum(reserved), sum(sold)) from stock_items
+		where tenant_id = $1 group by item
 		union all `+salesAsLines+`) l`, p.caller.Tenant)
 	if want := strings.Join(p.fair.rows(), "\n"); got != want {
 		p.Fatalf("rows\n%s\nwant\n%s", got, want)

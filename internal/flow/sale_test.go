@@ -199,7 +199,8 @@ func TestCouponsRaceOnTwoServers(t *testing.T) {
 		if winner < 0 || slices.Contains(won[winner+1:], true) {
 			t.Fatalf("round %d: %v", round, won)
 		}
-		if got := m.text("select state || ' ' || cause from audit.coupons"); got != fmt.Sprint("locked o-", round, "-", winner) {
+		if got := m.text("select state || ' ' || cause from audit.coupons"); got != fmt.Sprint("locked o-", round, "-",
+			winner) {
 			t.Error(got)
 		}
 		m.do(round%2, &flow.MoveOrder{Caller: caller, OrderNo: fmt.Sprint("o-", round, "-", winner), Cancel: true,
@@ -239,10 +240,12 @@ func TestSaleChangesBetweenGrabs(t *testing.T) {
 		Sale: sale.Sale{Item: "radio", PerBuyer: 1,
 			Order: &sale.Order{Asset: "CNY", Amount: "1", Machine: machine.OrderMachine}}}}
 	ends := m.batch(0, ask("ann", "o-1"), change, ask("bob", "o-2"))
-	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, won o-2 awaiting_payment in time" {
+	if got := strings.Join(ends, ", "); got != "won o-1 awaiting_payment in time, ok, "+
+		"won o-2 awaiting_payment in time" {
 		t.Error(got)
 	}
-	if got := m.text("select string_agg(item || ' ' || available, ', ' order by sale) from audit.sales"); got != "radio 4, radio 4" {
+	if got := m.text("select string_agg(item || ' ' || available, ', ' order by sale) " +
+		"from audit.sales"); got != "radio 4, radio 4" {
 		t.Error(got)
 	}
 }
@@ -288,7 +291,8 @@ func TestCouponIsFreeWhenItsOrderHasTimedOut(t *testing.T) {
 	m.wants(&flow.RedeemCoupon{Caller: caller, Code: "A", Owner: "ann", Cause: "till"}, "A used ann till")
 	m.wants(newOrder("second", withCoupon("B")), "second pending")
 	m.wants(&flow.ClaimCoupon{Caller: caller, Code: "C", Owner: "ann"}, "C claimed ann first-C existed")
-	if got := m.text("select string_agg(code || ' ' || state || ' ' || cause, ', ' order by code) from audit.coupons"); got !=
+	if got := m.text("select string_agg(code || ' ' || state || ' ' || cause, ', ' order by code) " +
+		"from audit.coupons"); got !=
 		"A used till, B locked second, C claimed first-C" {
 		t.Error(got)
 	}

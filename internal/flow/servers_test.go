@@ -53,9 +53,11 @@ func TestServersThatShareAHotAccountTakeTurns(t *testing.T) {
 	db := pgtest.New(t)
 	accountsFor(t, db.AllDSN)
 	engines := []*flow.Engine{serverEngine(t, db.AllDSN, "a"), serverEngine(t, db.AllDSN, "b")}
-	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), `create function slow() returns trigger language plpgsql as $$
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), `create function slow() returns trigger language
+		plpgsql as $$
 		begin perform pg_sleep(0.15); return null; end $$;
-		create constraint trigger slow after insert on commit_batches deferrable initially deferred for each row execute function slow()`); err != nil {
+		create constraint trigger slow after insert on commit_batches deferrable initially deferred for each row
+		execute function slow()`); err != nil {
 		t.Fatal(err)
 	}
 	var slowest atomic.Int64

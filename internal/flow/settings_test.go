@@ -199,7 +199,8 @@ func (l *transferLoad) judge() {
 	if there != len(l.done) {
 		l.Errorf("%d transfers are there, %d were answered", there, len(l.done))
 	}
-	if sum := text(l.T, super, "select sum(balance)::bigint::text from ledger_accounts where code like 'user:%'"); sum != fmt.Sprint(100*there) {
+	if sum := text(l.T, super, "select sum(balance)::bigint::text from ledger_accounts "+
+		"where code like 'user:%'"); sum != fmt.Sprint(100*there) {
 		l.Errorf("%d transfers of 1.00 make %s cents", there, sum)
 	}
 }
@@ -223,7 +224,8 @@ func (l *transferLoad) set(super *pgxpool.Pool, settings map[string]string) {
 			l.Fatal(err)
 		}
 	}
-	if _, err := super.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and usename = $1", c.User); err != nil {
+	if _, err := super.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity "+
+		"where datname = current_database() and usename = $1", c.User); err != nil {
 		l.Fatal(err)
 	}
 }

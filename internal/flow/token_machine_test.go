@@ -164,8 +164,9 @@ func (f *tokenMachine) grow(r *rapid.T) {
 		r.Skip()
 	}
 	name, by := rapid.SampledFrom(f.names).Draw(r, "token"), rapid.SampledFrom([]int{1, 3, 6, 12, 24 * 6}).Draw(r, "by")
-	if _, err := f.pool.Exec(context.Background(), `update token_submit_tokens set issued_at = issued_at - $2 * interval '10 min',
-		expires_at = expires_at - $2 * interval '10 min', forget_at = forget_at - $2 * interval '10 min', spent_at = spent_at - $2 * interval '10 min'
+	if _, err := f.pool.Exec(context.Background(), `update token_submit_tokens set issued_at = issued_at - $2 * interval
+		'10 min', expires_at = expires_at - $2 * interval '10 min', forget_at = forget_at - $2 * interval '10 min',
+		spent_at = spent_at - $2 * interval '10 min'
 		where token_hash = sha256($1)`, []byte(name), by); err != nil {
 		f.Fatal(err)
 	}

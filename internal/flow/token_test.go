@@ -69,7 +69,8 @@ func TestOneSubmitOfABatchRuns(t *testing.T) {
 				t.Errorf("%s %d: %v", name, i, r.Err)
 			}
 		}
-		if got := text(t, pool, "select count(distinct spent_at) || ' ' || count(*) from token_submit_tokens where state <> 'open'"); got[0] != got[2] {
+		if got := text(t, pool, "select count(distinct spent_at) || ' ' || count(*) from token_submit_tokens "+
+			"where state <> 'open'"); got[0] != got[2] {
 			t.Errorf("distinct spend times and spent tokens: %s", got)
 		}
 	}
@@ -158,7 +159,8 @@ func TestBatchesWithTokensOverlap(t *testing.T) {
 	if n := pgtest.Counter(t, g.counts, pgtest.FailedAttempts) + g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v attempts failed", n)
 	}
-	if got := text(t, g.super, "select string_agg(state, ' ' order by issued_at) from token_submit_tokens"); got != "spent spent open" {
+	if got := text(t, g.super, "select string_agg(state, ' ' order by issued_at) "+
+		"from token_submit_tokens"); got != "spent spent open" {
 		t.Errorf("the tokens are %s", got)
 	}
 }
@@ -169,8 +171,10 @@ func TestSubmitsOfOneTokenDoNotOverlap(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		g := newGate(t)
 		if fails {
-			g.exec(`create function late() returns trigger language plpgsql as $$ begin raise exception 'not today' using errcode = '23514'; end $$;
-				create constraint trigger late after insert on ledger_transfers deferrable initially deferred for each row when (new.biz_no = 'gate') execute function late()`)
+			g.exec(`create function late() returns trigger language plpgsql as $$ begin raise exception 'not today'
+				using errcode = '23514'; end $$;
+				create constraint trigger late after insert on ledger_transfers deferrable initially deferred
+				for each row when (new.biz_no = 'gate') execute function late()`)
 		}
 		form := issue(t, g.engine, token.IssueCommand{})
 		first := g.submit(submitted(form, "gate", "world", "5"))

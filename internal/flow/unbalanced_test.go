@@ -15,8 +15,10 @@ func TestUnbalancedTransferFailsAlone(t *testing.T) {
 	db := pgtest.New(t)
 	e := engine(t, db)
 	world(t, e, 4)
-	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), `create function skew() returns trigger language plpgsql as $$ begin
-		if new.amount = 777 then new.amount := 778; new.balance_after := new.balance_after + 1; end if; return new; end $$;
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), `create function skew() returns trigger language
+		plpgsql as $$ begin
+		if new.amount = 777 then new.amount := 778; new.balance_after := new.balance_after + 1; end if; return new; end
+		$$;
 		create trigger skew before insert on ledger_entries for each row execute function skew()`); err != nil {
 		t.Fatal(err)
 	}

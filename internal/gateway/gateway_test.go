@@ -48,29 +48,33 @@ func TestSettingsErrorsNameTheFieldAndNoValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"":                                                 "there are no gateways",
-		"gateways: []":                                     "there are no gateways",
-		"others: []":                                       `unknown setting "others"`,
-		"gateways: pencil":                                 "line 1: is not valid YAML here",
-		"gateways:\n  - pencil":                            "line 2: is not valid YAML here",
-		"gateways:\n  - kind: *penc":                       "is not valid YAML",
-		"gateways:\n  - kind: cash":                        "line 2: kind: must be one of alipay, standard, stripe, wechat",
-		standardEntry + "    kind: x":                      "already defined",
-		standardEntry + "    colour: pencil":               `gateways[0], line 2: unknown setting "colour"`,
-		standardEntry + "    merchant: [pencil]":           "merchant: must be a text",
-		standardEntry + "    name: 'pencil case'":          "name: must be 1 to 32",
-		standardEntry + "    timeout: 5":                   "a duration must be",
-		standardEntry + "    timeout: 2m":                  "timeout: must be 1s to 1m",
-		standardEntry + "    currencies: {pencil: CNY}":    "currencies: names must be ISO 4217",
-		standardEntry + "    currencies: {CNY: a, USD: a}": "is the asset of two currencies",
-		standardEntry + standardEntry[10:]:                 "two gateways have the name standard",
+		"":                           "there are no gateways",
+		"gateways: []":               "there are no gateways",
+		"others: []":                 `unknown setting "others"`,
+		"gateways: pencil":           "line 1: is not valid YAML here",
+		"gateways:\n  - pencil":      "line 2: is not valid YAML here",
+		"gateways:\n  - kind: *penc": "is not valid YAML",
+		"gateways:\n  - kind: cash": "line 2: kind: must be one of alipay, standard, " +
+			"stripe, wechat",
+		standardEntry + "    kind: x": "already defined",
+		standardEntry + "    colour: pencil": `gateways[0], line 2: ` +
+			`unknown setting "colour"`,
+		standardEntry + "    merchant: [pencil]":                                "merchant: must be a text",
+		standardEntry + "    name: 'pencil case'":                               "name: must be 1 to 32",
+		standardEntry + "    timeout: 5":                                        "a duration must be",
+		standardEntry + "    timeout: 2m":                                       "timeout: must be 1s to 1m",
+		standardEntry + "    currencies: {pencil: CNY}":                         "currencies: names must be ISO 4217",
+		standardEntry + "    currencies: {CNY: a, USD: a}":                      "is the asset of two currencies",
+		standardEntry + standardEntry[10:]:                                      "two gateways have the name standard",
 		strings.Replace(standardEntry, "tenant: shop", "merchant: x", 1):        "tenant: is missing",
 		strings.Replace(standardEntry, "notify_url", "merchant", 1):             "notify_url: is missing",
 		strings.Replace(standardEntry, "https://pay.", "http://pencil.", 1):     "notify_url: must begin with https://",
 		strings.Replace(standardEntry, "https://gateway", "https://pencil@", 1): "url: must be a URL without user",
-		strings.Replace(standardEntry, "example/\n", "example/?pencil\n", 1):    "url: must be a URL without user, query",
-		strings.Replace(standardEntry, "env:GATEWAY_SECRET", "env:NOT_SET", 1):  "secrets[0]: the environment variable NOT_SET is not set",
-		strings.Replace(standardEntry, "env:GATEWAY_SECRET", "pencil", 1):       "secrets[0]: must be whsec_",
+		strings.Replace(standardEntry, "example/\n", "example/?pencil\n", 1): "url: " +
+			"must be a URL without user, query",
+		strings.Replace(standardEntry, "env:GATEWAY_SECRET", "env:NOT_SET", 1): "secrets[0]: " +
+			"the environment variable NOT_SET is not set",
+		strings.Replace(standardEntry, "env:GATEWAY_SECRET", "pencil", 1): "secrets[0]: must be whsec_",
 	} {
 		_, err := read(t, text)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "pencil") ||
@@ -82,7 +86,8 @@ func TestSettingsErrorsNameTheFieldAndNoValue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Build(&gateway.Env{Tenant: tenant}); err == nil || !strings.Contains(err.Error(), "gateways[0], line 2: tenant none: there is none") {
+	if _, err := f.Build(&gateway.Env{Tenant: tenant}); err == nil ||
+		!strings.Contains(err.Error(), "gateways[0], line 2: tenant none: there is none") {
 		t.Error(err)
 	}
 }
@@ -211,7 +216,8 @@ func TestHandler(t *testing.T) {
 		{"unreadable", paid, gateway.ErrFormat, true, nil, "body-text", true, "Service Unavailable fail"},
 		{"unreadable", gateway.Notice{ID: "n\x00", Kind: gateway.Other}, nil, true, nil, "b", true,
 			"Service Unavailable fail"},
-		{"too_large", paid, nil, true, nil, strings.Repeat("x", 1<<20+1), false, "Request Entity Too Large the body is too long or incomplete"},
+		{"too_large", paid, nil, true, nil, strings.Repeat("x", 1<<20+1), false,
+			"Request Entity Too Large the body is too long or incomplete"},
 		{"accepted", paid, nil, true, nil, strings.Repeat("x", 1<<20), true, "OK success"},
 	} {
 		p.notice, p.err, ok, failure = c.notice, c.err, c.ok, c.failure
@@ -237,8 +243,9 @@ func TestHandler(t *testing.T) {
 		name, n, _ := strings.Cut(line, " ")
 		want += `ledgerd_payment_callbacks_total{gateway="x",outcome="` + name + `"} ` + n + "\n"
 	}
-	if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP ledgerd_payment_callbacks_total Callbacks of payment gateways by outcome: "+
-		"accepted, retry, failed, other, forged, unreadable, too_large.\n# TYPE ledgerd_payment_callbacks_total counter\n"+want),
+	if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP ledgerd_payment_callbacks_total Callbacks of "+
+		"payment gateways by outcome: accepted, retry, failed, other, forged, unreadable, "+
+		"too_large.\n# TYPE ledgerd_payment_callbacks_total counter\n"+want),
 		"ledgerd_payment_callbacks_total"); err != nil {
 		t.Error(err)
 	}
@@ -308,9 +315,11 @@ func TestAnswersAboutSomethingElseAreUnknown(t *testing.T) {
 	if _, err := g.Query(t.Context(), &gateway.Payment{OutTradeNo: "P1"}); !errors.Is(err, gateway.ErrNoTrade) {
 		t.Error(err)
 	}
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(`# HELP ledgerd_payment_calls_total Calls to payment gateways by outcome: ok, no_trade, not_sent, refused, unknown.
-# TYPE ledgerd_payment_calls_total counter
-`+calls("close", 0, 0, 0)+calls("create", 0, 0, 0)+calls("query", 1, 1, 3)+calls("query_refund", 0, 0, 2)+calls("refund", 0, 0, 0)), "ledgerd_payment_calls_total"); err != nil {
+	const head = "# HELP ledgerd_payment_calls_total Calls to payment gateways by outcome: " +
+		"ok, no_trade, not_sent, refused, unknown.\n# TYPE ledgerd_payment_calls_total counter\n"
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(head+calls("close", 0, 0, 0)+calls("create", 0, 0, 0)+
+		calls("query", 1, 1, 3)+calls("query_refund", 0, 0, 2)+calls("refund", 0, 0, 0)),
+		"ledgerd_payment_calls_total"); err != nil {
 		t.Error(err)
 	}
 }
@@ -333,7 +342,8 @@ func calls(name string, ok, noTrade, unknown int) (text string) {
 		outcome string
 		n       int
 	}{{"no_trade", noTrade}, {"not_sent", 0}, {"ok", ok}, {"refused", 0}, {"unknown", unknown}} {
-		text += `ledgerd_payment_calls_total{call="` + name + `",gateway="x",outcome="` + c.outcome + `"} ` + string(rune('0'+c.n)) + "\n"
+		text += `ledgerd_payment_calls_total{call="` + name + `",gateway="x",outcome="` + c.outcome + `"} ` +
+			string(rune('0'+c.n)) + "\n"
 	}
 	return text
 }

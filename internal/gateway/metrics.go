@@ -36,7 +36,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		callbacks: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd",
 			Name: "payment_callbacks_total",
-			Help: "Callbacks of payment gateways by outcome: accepted, retry, failed, other, forged, unreadable, too_large."},
+			Help: "Callbacks of payment gateways by outcome: accepted, retry, failed, other, forged, " +
+				"unreadable, too_large."},
 			[]string{"gateway", "outcome"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "payment_calls_total",
 			Help: "Calls to payment gateways by outcome: ok, no_trade, not_sent, refused, unknown."},

@@ -107,7 +107,8 @@ func ReadFile(name string, dialects Dialects) (*File, error) {
 // withoutValues returns an error of package yaml without text of the file, which may be a secret.
 func withoutValues(err error) error {
 	text := err.Error()
-	if key := regexp.MustCompile(`line \d+: mapping key "[A-Za-z0-9_]+" already defined at line \d+`); key.MatchString(text) {
+	if key := regexp.MustCompile(`line \d+: mapping key "[A-Za-z0-9_]+" already defined at line \d+`); key.MatchString(
+		text) {
 		return errors.New(key.FindString(text))
 	}
 	if line := regexp.MustCompile(`line \d+`).FindString(text); line != "" {
@@ -144,7 +145,8 @@ func (f *File) read(node *yaml.Node) (*configuredEntry, error) {
 	}
 	switch {
 	case !gatewayName.MatchString(e.Name):
-		return nil, errors.New("name: must be 1 to 32 lower-case letters, digits, dots, - and _, and begin with a letter or digit")
+		return nil, errors.New("name: must be 1 to 32 lower-case letters, digits, dots, - and _, " +
+			"and begin with a letter or digit")
 	case e.Tenant == "":
 		return nil, errors.New("tenant: is missing; a gateway belongs to one tenant")
 	case e.Timeout.Value() < time.Second || e.Timeout.Value() > maxTimeout:

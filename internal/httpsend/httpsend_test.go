@@ -221,7 +221,10 @@ func TestRedirectsAreNotFollowedAndAnswersAreBounded(t *testing.T) {
 }
 
 func TestIncompleteResponseIsCut(t *testing.T) {
-	url, _ := server(t, func(n int64) string { return "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nhalf" })
+	url, _ := server(t, func(n int64) string {
+		return "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: " +
+			"close\r\n\r\nhalf"
+	})
 	client := httpsend.New(httpsend.Settings{Timeout: 200 * time.Millisecond})
 	a, f := client.Do(t.Context(), &httpsend.Request{URL: url})
 	if f != nil || !a.Cut || string(a.Body) != "half" {

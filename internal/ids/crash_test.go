@@ -209,7 +209,8 @@ func (b *bench) judge(all []*process, kills int) {
 	unique(b.t, lists...)
 	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
 	if !enough(b.t, all, kills) || len(workers) < 2 {
-		b.t.Errorf("the test exercised too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy,
+		b.t.Errorf("the test exercised too little: %d kills, %d processes that made ids, numbers %v, %d ids",
+			kills, busy,
 			workers, n)
 	}
 }

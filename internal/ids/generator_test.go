@@ -71,7 +71,8 @@ func (b *bench) read(sql string, into ...any) {
 
 // only leaves n worker numbers free.
 func (b *bench) only(n int) {
-	b.exec(`update ids_workers set fence = 1, holder = 'other', leased_at = now(), lease_expires_at = now() + interval '1 year' where worker >= $1`, n)
+	b.exec(`update ids_workers set fence = 1, holder = 'other', leased_at = now(), lease_expires_at = now() + interval
+		'1 year' where worker >= $1`, n)
 }
 
 // hands is a source of ticks that the test advances.
@@ -214,7 +215,8 @@ func TestTakeoverStartsAtTheMark(t *testing.T) {
 	b := newBench(t)
 	b.only(1)
 	var mark time.Time
-	b.exec(`update ids_workers set fence = 4, holder = 'earlier', lease_expires_at = now(), high_water_at = date_trunc('milliseconds', clock_timestamp()) + '2 s' where worker = 0`)
+	b.exec(`update ids_workers set fence = 4, holder = 'earlier', lease_expires_at = now(),
+		high_water_at = date_trunc('milliseconds', clock_timestamp()) + '2 s' where worker = 0`)
 	b.read("select high_water_at from ids_workers where worker = 0", &mark)
 	g := b.generator(ids.Options{})
 	_, err := g.Next(t.Context(), 1)
@@ -251,7 +253,8 @@ func TestLostLeaseIsNotUsedPastItsMark(t *testing.T) {
 	var h hands
 	first := b.generator(h.options())
 	a := b.next(first, 10)
-	b.exec("update ids_workers set lease_expires_at = now(), high_water_at = high_water_at - '29.9 s'::interval where worker = 0")
+	b.exec("update ids_workers set lease_expires_at = now(), high_water_at = high_water_at - '29.9 s'::interval " +
+		"where worker = 0")
 	second := b.generator(ids.Options{})
 	var c []ids.ID
 	soon(t, "the number is free", func() bool {
@@ -281,7 +284,8 @@ func TestLeaseIdentityIncludesItsTime(t *testing.T) {
 	b := newBench(t)
 	g := b.generator(ids.Options{})
 	a := b.next(g, 1)[0]
-	b.exec("update ids_workers set holder = 'after the restore', leased_at = leased_at + '1 microsecond' where worker = $1", a.Worker())
+	b.exec("update ids_workers set holder = 'after the restore', leased_at = leased_at + '1 microsecond' "+
+		"where worker = $1", a.Worker())
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -320,11 +324,13 @@ func (w whenLogged) WithGroup(string) slog.Handler             { return w }
 func TestIDsGrowAcrossAChangeOfWorkerNumber(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.exec("update ids_workers set fence = 1, holder = 'other', lease_expires_at = now() + '1 hour' where worker <> 900")
+	b.exec("update ids_workers set fence = 1, holder = 'other', lease_expires_at = now() + '1 hour' " +
+		"where worker <> 900")
 	var h hands
 	g := b.generator(h.options())
 	made := b.next(g, 40*4096+7)
-	b.exec("update ids_workers set lease_expires_at = case worker when 3 then now() else now() + '1 hour' end, fence = 2, leased_at = now() where worker in (3, 900)")
+	b.exec("update ids_workers set lease_expires_at = case worker when 3 then now() else now() + '1 hour' end, " +
+		"fence = 2, leased_at = now() where worker in (3, 900)")
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,8 @@ func (g *Generator) lead(ctx context.Context) error {
 	case <-a.done:
 		return a.err
 	case <-ctx.Done():
-		return fault.NotRun.New("the call timed out or was cancelled before a worker number was leased").Because(ctx.Err())
+		return fault.NotRun.New("the call timed out or was cancelled before a worker number was leased").
+			Because(ctx.Err())
 	}
 }
 
@@ -136,7 +137,8 @@ func (g *Generator) renew(ctx context.Context, held lease) error {
 		return errLost
 	case err != nil:
 		g.metrics.lease("failed")
-		return fault.DatabaseUnavailable.New("the worker number's lease cannot be renewed now").After(time.Second).Because(err)
+		return fault.DatabaseUnavailable.New("the worker number's lease cannot be renewed now").After(time.Second).
+			Because(err)
 	}
 	g.mu.Lock()
 	g.lease.mark = max(g.lease.mark, slotAt(row.HighWaterAt))

@@ -27,7 +27,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			[]string{"outcome"}),
 		offset: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids",
 			Name: "clock_offset_seconds",
-			Help: "Lower bound of how far a clock is ahead of Postgres's clock: the machine's clock (wall), or the clock that ids are made from (ids). Measured at every lease and renewal."},
+			Help: "Lower bound of how far a clock is ahead of Postgres's clock: the machine's clock (wall), " +
+				"or the clock that ids are made from (ids). Measured at every lease and renewal."},
 			[]string{"clock"}),
 		worker: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "worker",
 			Help: "The worker number that the process has leased; -1: none."}),

@@ -32,7 +32,8 @@ func NewOrderForm(prefix, zone string) (OrderForm, error) {
 	}
 	location, err := zoneOf(zone)
 	if err != nil {
-		return OrderForm{}, fault.FieldInvalid.New("time_zone: there is no time zone %q; use a name such as Asia/Shanghai", zone).
+		return OrderForm{}, fault.FieldInvalid.New("time_zone: there is no time zone %q; "+
+			"use a name such as Asia/Shanghai", zone).
 			WithField("time_zone", "must be the name of a time zone, such as Asia/Shanghai")
 	}
 	return OrderForm{prefix, location}, nil

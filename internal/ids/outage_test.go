@@ -95,7 +95,8 @@ func TestLeaseNotReplicatedToTheStandbyIsNotUsed(t *testing.T) {
 		_, err := super.Exec(ctx, "comment on view audit.id_workers is 'tried'")
 		return err != nil
 	})
-	soon(t, "the try is over", is("select count(pg_terminate_backend(pid)) = 0 from pg_stat_activity where wait_event = 'SyncRep'"))
+	soon(t, "the try is over", is("select count(pg_terminate_backend(pid)) = 0 from pg_stat_activity "+
+		"where wait_event = 'SyncRep'"))
 	b := &bench{t: t, db: d.DB, pool: pgtest.Pool(t, d.AllDSN)}
 	g := b.generator(ids.Options{})
 	done := make(chan error, 1)
@@ -104,7 +105,8 @@ func TestLeaseNotReplicatedToTheStandbyIsNotUsed(t *testing.T) {
 		done <- err
 	}()
 	soon(t, "the lease waits, and no more",
-		is("select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'"))
+		is("select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity "+
+			"where wait_event = 'SyncRep'"))
 	if err := <-done; !fault.Is(err, fault.DatabaseUnavailable) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("%v", err)
 	}

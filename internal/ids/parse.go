@@ -42,7 +42,8 @@ func Parse(s string) (Parsed, error) {
 		return Parsed{Kind: OrderNo, Time: id.Time(), ID: id, Text: prefix + date + id.Text(), Prefix: prefix,
 			Date: date}, nil
 	}
-	return Parsed{}, Invalid.New("id: is neither a snowflake (digits or 13 characters), nor a UUID of version 7, nor an order number").
+	return Parsed{}, Invalid.New("id: is neither a snowflake (digits or 13 characters), nor a UUID of version 7, "+
+		"nor an order number").
 		WithField("id", "must be an id made by Generate")
 }
 

@@ -144,7 +144,8 @@ func (c *Client) EnsureAssets(ctx context.Context, assets []*ledgerv1.Asset) err
 		case !ok:
 			missing = append(missing, a)
 		case scale < a.GetScale():
-			return fmt.Errorf("the asset %s has %d decimals in the ledger and %d in the file: an asset's decimals never change, so give it another code",
+			return fmt.Errorf("the asset %s has %d decimals in the ledger and %d in the file: "+
+				"an asset's decimals never change, so give it another code",
 				a.GetCode(), scale, a.GetScale())
 		}
 	}

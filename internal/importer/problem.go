@@ -8,7 +8,8 @@ import (
 
 // Errors of a run that did not import everything. The problems were printed before.
 var (
-	ErrStopped    = errors.New("stopped at the problems above: the rest of the file was not sent (--keep-going skips problems)")
+	ErrStopped = errors.New("stopped at the problems above: the rest of the file was not sent (--keep-going " +
+		"skips problems)")
 	ErrIncomplete = errors.New("the file was not imported completely: see the problems above")
 )
 

@@ -225,7 +225,8 @@ func (s *Sender[T]) send(ctx context.Context) ([]*ledgerv1.TransferBatchResult, 
 		}
 		if attempt+1 == attempts {
 			e := results[open[0]].GetError()
-			return nil, fmt.Errorf("the server does not accept %d transfers (%s: %s): run the import again, and it continues where it stopped",
+			return nil, fmt.Errorf("the server does not accept %d transfers (%s: %s): run the import again, "+
+				"and it continues where it stopped",
 				len(open), e.GetReason(), e.GetMessage())
 		}
 		if err := s.Client.pause(ctx, attempt); err != nil {

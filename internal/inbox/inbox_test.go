@@ -202,7 +202,8 @@ func TestCleanDeletesOnlyExpiredMessages(t *testing.T) {
 	}
 	var left string
 	if err := pool.QueryRow(t.Context(), `select string_agg(message_id, ' ' order by message_id) || ', ' ||
-		(select string_agg(message_id, ' ' order by message_id) from inbox_contents) from inbox_messages`).Scan(&left); err != nil || left != "m2 m3 m4 m5, m4 m5" {
+		(select string_agg(message_id, ' ' order by message_id) from inbox_contents)
+		from inbox_messages`).Scan(&left); err != nil || left != "m2 m3 m4 m5, m4 m5" {
 		t.Errorf("left: %q, %v", left, err)
 	}
 	// An expired message that the cleaner has not deleted yet counts as never received.
@@ -268,10 +269,13 @@ func TestPlansMadeOnEmptyTablesServeFullOnes(t *testing.T) {
 		run("first")
 	}
 	exec(t, super, "analyze")
-	exec(t, super, `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder, fence, attempts, max_attempts,
-		backoff_ms, max_backoff_ms, received_at, begun_at, finished_at, principal, request_id, last_request_id)
-		select 1, 'g', 'old' || i, '', -i, 't', 'succeeded', '', 1, 1, 1, 1, 1, now(), now(), now(), 'p', 'r', 'r' from generate_series(1, 100000) i`)
-	exec(t, super, "insert into inbox_contents select 1, 'g', 'old' || i, '', 'x', now() + interval '1 day' from generate_series(1, 100000) i")
+	exec(t, super, `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state,
+		holder, fence, attempts, max_attempts, backoff_ms, max_backoff_ms, received_at, begun_at, finished_at,
+		principal, request_id, last_request_id)
+		select 1, 'g', 'old' || i, '', -i, 't', 'succeeded', '', 1, 1, 1, 1, 1, now(), now(), now(), 'p', 'r', 'r'
+		from generate_series(1, 100000) i`)
+	exec(t, super, "insert into inbox_contents select 1, 'g', 'old' || i, '', 'x', now() + interval '1 day' "+
+		"from generate_series(1, 100000) i")
 	if took := run("second"); took > 20*time.Second { // a sequential scan per row would take minutes
 		t.Errorf("800 messages took %v", took)
 	}

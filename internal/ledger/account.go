@@ -279,7 +279,8 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	switch c.Change.State {
 	case Closed:
 		if !a.Balance.IsZero() || !a.Held.IsZero() {
-			return nil, AccountNotEmpty.New("account %s has balance %s, of which %s is held: only an empty account can be closed", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+			return nil, AccountNotEmpty.New("account %s has balance %s, of which %s is held: "+
+				"only an empty account can be closed", a.Code, a.Format(a.Balance), a.Format(a.Held)).
 				With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 		}
 		a.State = Closed

@@ -57,9 +57,11 @@ var due = []string{
 		select b, '2026-01-01', 1, 'load' from generate_series(1000, 1001) b`,
 	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, held, next_expiry_at)
 		values (1, 1000 << 14, 'c', 'CNY', 2, 'liability', 20000, '2026-01-02')`,
-	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id) values (1, 1000 << 14, '2026-01-01', 'r')`,
+	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
+		values (1, 1000 << 14, '2026-01-01', 'r')`,
 	pgtest.AuditAccounts,
-	`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
+	`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at,
+		principal, request_id)
 		select 1, ((1000 + i / 16000)::bigint << 14) + 1 + i % 16000, 'hold ' || i, 1000 << 14, '', 1, 1,
 			case i when 1 then timestamptz '2026-01-02' else '2126-01-01' end, '2026-01-01', 'test', 'r'
 		from generate_series(1, 20000) i`,

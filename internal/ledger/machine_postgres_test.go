@@ -61,7 +61,8 @@ func (p *play) commit() {
 // waitOut waits until brief holds have expired.
 func (p *play) waitOut() {
 	for over := false; !over; {
-		p.ok(p.pool.QueryRow(context.Background(), `select coalesce(max(expires_at) < clock_timestamp(), true) from ledger_holds
+		p.ok(p.pool.QueryRow(context.Background(), `select coalesce(max(expires_at) < clock_timestamp(), true)
+			from ledger_holds
 			where tenant_id = $1 and life_ms < 1000`, p.wish.Tenant).Scan(&over))
 	}
 	p.model.now = p.model.now.Add(2 * brief)
@@ -72,14 +73,16 @@ func (p *play) waitOut() {
 func (p *play) compare() {
 	p.model.expire()
 	p.same("accounts", p.model.rows(), p.lines(`
-		select format('account %s/%s: %s %s, %s of which %s held, %s to %s, version %s', a.code, a.asset, a.kind, a.state, a.balance,
-			a.held - coalesce((select sum(h.amount - h.captured) from ledger_holds h where h.tenant_id = a.tenant_id
+		select format('account %s/%s: %s %s, %s of which %s held, %s to %s, version %s', a.code, a.asset, a.kind,
+			a.state, a.balance, a.held - coalesce((select sum(h.amount - h.captured) from ledger_holds h
+			where h.tenant_id = a.tenant_id
 				and h.account_id = a.account_id and h.state = 'held' and h.expires_at <= clock_timestamp()), 0),
 			coalesce(a.min_balance::text, 'none'), coalesce(a.max_balance::text, 'none'), a.version)
 		from ledger_accounts a where a.tenant_id = $1`))
 	p.same("holds", p.model.holdRows(), p.lines(`
-		select format('hold %s of %s/%s for "%s": %s of %s captured, %s', h.biz_no, a.code, a.asset, h.to_code, h.captured, h.amount,
-			case when h.state = 'held' and h.expires_at <= clock_timestamp() then 'expired' else h.state end)
+		select format('hold %s of %s/%s for "%s": %s of %s captured, %s', h.biz_no, a.code, a.asset, h.to_code,
+			h.captured, h.amount, case when h.state = 'held'
+			and h.expires_at <= clock_timestamp() then 'expired' else h.state end)
 		from ledger_holds h join ledger_accounts a using (tenant_id, account_id) where h.tenant_id = $1`))
 }
 
@@ -90,7 +93,8 @@ func (p *play) compareEntries() {
 		want = append(want, e...)
 	}
 	p.same("entries", want, p.lines(`
-		select format('%s/%s %s: %s %s>%s #%s', a.code, a.asset, e.version, e.amount, e.balance_before, e.balance_after, e.posting)
+		select format('%s/%s %s: %s %s>%s #%s', a.code, a.asset, e.version, e.amount, e.balance_before, e.balance_after,
+		e.posting)
 		from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1`))
 }
 
@@ -110,7 +114,8 @@ func (p *play) expireAll() {
 			p.ok(err)
 		}
 	}
-	if left := p.lines(`select biz_no from ledger_holds where tenant_id = $1 and state = 'held' and life_ms < 1000`); len(left) > 0 {
+	if left := p.lines(`select biz_no from ledger_holds where tenant_id = $1 and state = 'held'
+		and life_ms < 1000`); len(left) > 0 {
 		p.Fatalf("due and still held: %v", left)
 	}
 	p.compare()

@@ -170,8 +170,10 @@ func TestBalanceAtEffectiveSumsEntriesByEffectiveTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want string
-			err = w.pool.QueryRow(w.ctx, `select coalesce(sum(e.amount), 0)::text from ledger_entries e join ledger_accounts a using (tenant_id, account_id)
-				where a.tenant_id = 1 and a.code = $1 and a.asset = 'CNY' and coalesce(e.effective_at, e.recorded_at) <= $2`, code, at).Scan(&want)
+			err = w.pool.QueryRow(w.ctx, `select coalesce(sum(e.amount), 0)::text from ledger_entries e
+				join ledger_accounts a using (tenant_id, account_id)
+				where a.tenant_id = 1 and a.code = $1 and a.asset = 'CNY'
+				and coalesce(e.effective_at, e.recorded_at) <= $2`, code, at).Scan(&want)
 			if err != nil || got.Balance.String() != want {
 				t.Fatalf("at %s: %s, want %s, %v", at, got.Balance, want, err)
 			}
@@ -226,12 +228,14 @@ func (b *manualBatch) post(from, to string, minor int) {
 	id := b.id<<14 | b.rows
 	b.exec(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 		values (1, $1::bigint, $1::bigint::text, 'by hand', $2, 'test', 'r')`, id, b.at)
-	b.exec(`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
+	b.exec(`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset,
+		amount, balance_before, balance_after)
 		select 1, a.account_id, a.version + 1, $1, $2, 0, a.asset, s.amount, a.balance, a.balance + s.amount
 		from (values ($3, -$5::numeric), ($4, $5::numeric)) s (code, amount)
 		join ledger_accounts a on a.tenant_id = 1 and a.code = s.code and a.asset = 'CNY'`, id, b.at, from, to, minor)
 	b.exec(`update ledger_accounts a set balance = e.balance_after, version = e.version, last_entry_at = e.recorded_at
-		from ledger_entries e where e.tenant_id = 1 and e.transfer_id = $1 and a.tenant_id = 1 and a.account_id = e.account_id`, id)
+		from ledger_entries e where e.tenant_id = 1 and e.transfer_id = $1 and a.tenant_id = 1
+		and a.account_id = e.account_id`, id)
 }
 
 func (b *manualBatch) commit() {

@@ -158,7 +158,8 @@ func TestListsAreInOrder(t *testing.T) {
 	w := newReadWorld(t)
 	w.fill()
 	for name, want := range map[string]string{
-		"accounts":               "[user:0 CNY user:0 JPY user:1 CNY user:1 JPY user:2 CNY user:2 JPY user:3 CNY user:3 JPY user:4 CNY user:4 JPY]",
+		"accounts": "[user:0 CNY user:0 JPY user:1 CNY user:1 JPY user:2 CNY user:2 JPY user:3 CNY " +
+			"user:3 JPY user:4 CNY user:4 JPY]",
 		"statement of odd, up":   "[2:t1 4:t3 6:t5 8:t7]",
 		"statement of odd, down": "[8:t7 6:t5 4:t3 2:t1]",
 		"transfers":              "[t9 t8 t7 t6 t5 t4 t3 t2 t1 t0]",

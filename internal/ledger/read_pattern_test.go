@@ -127,7 +127,8 @@ func TestPatternMatchesInMemoryAsInPostgres(t *testing.T) {
 			r.Skip("not a pattern")
 		}
 		var inPostgres []bool
-		if err := pool.QueryRow(t.Context(), `select array(select c.code collate "C" >= $2 and c.code collate "C" < $3 and c.code collate "C" ~ $4
+		if err := pool.QueryRow(t.Context(), `select array(select c.code collate "C" >= $2 and c.code collate "C" < $3
+			and c.code collate "C" ~ $4
 			from unnest($1::text[]) with ordinality c(code, n) order by n)`, codes,
 			p.low, p.high, p.match).Scan(&inPostgres); err != nil {
 			r.Fatal(err)

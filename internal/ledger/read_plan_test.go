@@ -28,23 +28,28 @@ var load = []string{
 	`insert into commit_batches (batch_id, committed_at, commands, instance)
 		select distinct batch, at, 1, 'load' from made`,
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
-	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version, last_entry_at, next_expiry_at)
-		select 1, id + 4096, 'user:' || i || ':wallet', 'CNY', 2, 'liability', 1000, case i when 1 then 100 else 0 end, 1, at,
-			case i when 1 then timestamptz '2027-01-01' end from made
+	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version,
+		last_entry_at, next_expiry_at)
+		select 1, id + 4096, 'user:' || i || ':wallet', 'CNY', 2, 'liability', 1000, case i when 1 then 100 else 0 end,
+			1, at, case i when 1 then timestamptz '2027-01-01' end from made
 		union all
-		select 1, (1000::bigint << 14) + 16000, 'world', 'CNY', 2, 'equity', -1000 * 100000, 0, 100000, max(at), null from made`,
+		select 1, (1000::bigint << 14) + 16000, 'world', 'CNY', 2, 'equity', -1000 * 100000, 0, 100000, max(at), null
+		from made`,
 	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
-		select a.tenant_id, a.account_id, b.committed_at, 'r' from ledger_accounts a join commit_batches b on b.batch_id = a.account_id >> 14`,
+		select a.tenant_id, a.account_id, b.committed_at, 'r' from ledger_accounts a
+		join commit_batches b on b.batch_id = a.account_id >> 14`,
 	pgtest.AuditAccounts,
 	`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 		select 1, id, 'fund ' || i, case i % 1000 when 0 then 'rare' else 'fund' end, at, 'test', 'r' from made`,
-	`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
+	`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
+		balance_before, balance_after)
 		select 1, (1000::bigint << 14) + 16000, i, id, at, 0, 'CNY', -1000, -1000 * (i - 1), -1000 * i from made
 		union all
 		select 1, id + 4096, 1, id, at, 0, 'CNY', 1000, 0, 1000 from made`,
-	`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, state, life_ms, expires_at, created_at, closed_at, principal, request_id)
-		select 1, id + 8192, 'hold ' || i, (1000::bigint << 14) + 2 + 4096, '', 1, case i % 200 when 0 then 'held' else 'released' end, 1,
-			'2027-01-01', at, case i % 200 when 0 then null else at end, 'test', 'r'
+	`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, state, life_ms, expires_at,
+		created_at, closed_at, principal, request_id)
+		select 1, id + 8192, 'hold ' || i, (1000::bigint << 14) + 2 + 4096, '', 1, case i % 200 when 0 then 'held' else
+			'released' end, 1, '2027-01-01', at, case i % 200 when 0 then null else at end, 'test', 'r'
 		from made where i <= 20000`,
 }
 
@@ -243,7 +248,8 @@ func waitUntilSettled(t *testing.T, c *pgx.Conn) {
 	defer tick.Stop()
 	for settled := false; !settled; <-tick.C {
 		if err := c.QueryRow(t.Context(), `
-			select bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) from commit_batches`).Scan(&settled); err != nil {
+			select bool_and(xid < pg_snapshot_xmin(pg_current_snapshot()))
+			from commit_batches`).Scan(&settled); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -59,7 +59,8 @@ func (f *follower) step(ctx context.Context, limit int, wait bool) error {
 		}
 		for _, e := range c.Entries {
 			if e.Version != f.versions[e.Account]+1 {
-				return fmt.Errorf("version %d of %s comes after %d, following %v", e.Version, e.Account, f.versions[e.Account], following)
+				return fmt.Errorf("version %d of %s comes after %d, following %v",
+					e.Version, e.Account, f.versions[e.Account], following)
 			}
 			f.versions[e.Account] = e.Version
 			f.got = append(f.got, fmt.Sprint(e.Account, "/", e.Version))
@@ -103,7 +104,8 @@ func (f *follower) until(t *testing.T, ctx context.Context, want int) {
 // stored returns the stored entries of the matching accounts, as a watch of them would.
 func (w *readWorld) stored(tenant int32, matches func(string) bool) (all []string) {
 	w.Helper()
-	rows := must(w.pool.Query(w.ctx, "select a.code, e.version from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1", tenant))
+	rows := must(w.pool.Query(w.ctx, "select a.code, e.version from ledger_entries e "+
+		"join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1", tenant))
 	for rows.Next() {
 		var code string
 		var version int64
@@ -246,7 +248,8 @@ func TestTailEndsWithItsEpoch(t *testing.T) {
 		_, _, following, err := f.Follow(1)
 		return following || err != nil
 	})
-	if _, err := pgtest.Pool(t, w.db.SuperDSN).Exec(w.ctx, "insert into commit_epochs (epoch) select max(epoch) + 1 from commit_epochs"); err != nil {
+	if _, err := pgtest.Pool(t, w.db.SuperDSN).Exec(w.ctx, "insert into commit_epochs (epoch) select max(epoch) + 1 "+
+		"from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
 	err := error(nil)

@@ -120,8 +120,10 @@ func TestTransfersOfATimeRangeMatchTheirRecordedTimes(t *testing.T) {
 			b.id, b.at, b.count[0]+b.count[1]+map[bool]int{false: 1}[b.void])
 		for i, n := range b.count {
 			if err == nil {
-				_, err = super.Exec(t.Context(), `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
-					select $1, ($2::bigint << 14) + n, $2::bigint::text || '.' || n, 'test', $3, 'test', 'r' from generate_series(1, $4::integer) n`,
+				_, err = super.Exec(t.Context(), `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type,
+					recorded_at, principal, request_id)
+					select $1, ($2::bigint << 14) + n, $2::bigint::text || '.' || n, 'test', $3, 'test', 'r'
+					from generate_series(1, $4::integer) n`,
 					i+1, b.id, b.at, n)
 			}
 		}
@@ -172,14 +174,16 @@ func TestTransfersOfATimeRangeSkipOtherBatches(t *testing.T) {
 		`analyze`,
 		`insert into commit_epochs default values`,
 		`insert into commit_batches (batch_id, committed_at, commands, instance)
-			select 2000 + m, timestamptz '2026-01-01Z' + m * interval '1 minute', 1000, 'busy' from generate_series(0, 119) m
+			select 2000 + m, timestamptz '2026-01-01Z' + m * interval '1 minute', 1000, 'busy'
+			from generate_series(0, 119) m
 			union all values (1001, timestamptz '2026-01-01Z', 1000, 'idle'), (1002, '2026-01-01Z', 1000, 'idle'),
 				(1003, '2026-01-01 01:59:30Z', 1000, 'idle'), (1004, '2026-01-01 01:59:40Z', 0, 'idle')`,
 		`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
 			select 1, (batch_id << 14) + n, batch_id || '.' || n, 'test', committed_at, 'test', 'r'
 			from commit_batches, generate_series(1, commands) n`,
 		`insert into commit_batches (batch_id, committed_at, commands, instance)
-			select 3000 + s, timestamptz '2026-01-01 02:00Z' + s * interval '1 second', 1, 'busy' from generate_series(1, 200000) s`,
+			select 3000 + s, timestamptz '2026-01-01 02:00Z' + s * interval '1 second', 1, 'busy'
+			from generate_series(1, 200000) s`,
 	} {
 		if _, err := super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

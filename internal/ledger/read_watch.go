@@ -93,8 +93,9 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 		return position{}, badCursor()
 	}
 	if part[0] != now.Term {
-		return position{}, CursorHistoryEnded.New("the database was restored, or a standby was promoted, after the cursor was issued: "+
-			"watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries").
+		return position{}, CursorHistoryEnded.New("the database was restored, or a standby was promoted, "+
+			"after the cursor was issued: watch from \"0\", or with an empty cursor after reading the earlier "+
+			"entries with ListEntries").
 			With("epoch_began", now.Began.Format(time.RFC3339Nano))
 	}
 	return p, nil

@@ -34,7 +34,8 @@ func TestWatcherContinuesWithinAGroupOfTheTail(t *testing.T) {
 			got += fmt.Sprint(codes)
 		}
 		if end := at(max(after, 9)); err != nil || !following || got != want || w.after != end {
-			t.Errorf("after %d: %s, not %s; following %v, at %v, not %v: %v", after, got, want, following, w.after, end, err)
+			t.Errorf("after %d: %s, not %s; following %v, at %v, not %v: %v", after, got, want, following, w.after, end,
+				err)
 		}
 	}
 	w := &Watcher{tail: tail, tenant: 1, lane: l, placed: true, epoch: epoch, after: at(0)}

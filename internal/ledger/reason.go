@@ -28,10 +28,13 @@ var (
 		Doc:  "There is no such hold."})
 	CursorHistoryEnded = fault.Register(fault.Reason{Name: "CURSOR_HISTORY_ENDED", Class: fault.Conflict,
 		Code: fault.FailedPrecondition, Step: fault.ReadAgain,
-		Doc: "The database was restored, or a standby was promoted, after the cursor was issued: commits that the caller has seen may be lost. Watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries."})
+		Doc: "The database was restored, or a standby was promoted, after the cursor was issued: " +
+			"commits that the caller has seen may be lost. Watch from \"0\", or with an empty cursor after reading " +
+			"the earlier entries with ListEntries."})
 	StaleVersion = fault.Register(fault.Reason{Name: "STALE_VERSION", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
-		Doc:  "The account's version is not the one in the condition: another call has changed the account since it was read."})
+		Doc: "The account's version is not the one in the condition: another call has changed the account " +
+			"since it was read."})
 	BalanceConditionFailed = fault.Register(fault.Reason{Name: "BALANCE_CONDITION_FAILED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The account's balance is below balance_at_least of the condition."})
@@ -46,7 +49,8 @@ var (
 		Doc: "The available balance is less than the amount. The metadata has the available balance."})
 	AvailableUnbounded = fault.Register(fault.Reason{Name: "AVAILABLE_UNBOUNDED", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The account has no min_balance, so its available balance is unlimited and cannot be moved as a whole: name an amount."})
+		Doc: "The account has no min_balance, so its available balance is unlimited and cannot be moved as a whole: " +
+			"name an amount."})
 	BalanceLimitExceeded = fault.Register(fault.Reason{Name: "BALANCE_LIMIT_EXCEEDED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The account's balance would exceed its max_balance."})
@@ -59,10 +63,12 @@ var (
 	AlreadyReversed = fault.Register(fault.Reason{Name: "ALREADY_REVERSED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The transfer was already reversed, under another biz_no: the metadata names the reversal."})
-	HoldExpired = fault.Register(fault.Reason{Name: "HOLD_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	HoldExpired = fault.Register(fault.Reason{Name: "HOLD_EXPIRED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
 		Doc:  "The hold has expired: the amount that was left of it is available again."})
-	HoldNotHeld = fault.Register(fault.Reason{Name: "HOLD_NOT_HELD", Class: fault.Refusal, Code: fault.FailedPrecondition,
+	HoldNotHeld = fault.Register(fault.Reason{Name: "HOLD_NOT_HELD", Class: fault.Refusal,
+		Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
 		Doc:  "The hold was already ended by a capture or a release: the metadata says captured or released."})
 	CaptureExceedsHold = fault.Register(fault.Reason{Name: "CAPTURE_EXCEEDS_HOLD", Class: fault.Refusal,

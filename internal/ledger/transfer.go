@@ -357,7 +357,8 @@ func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
 		case form == UpTo:
 			return n, nil
 		case a.Min == nil:
-			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
+			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: "+
+				"name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
 		}
 		return n, amount.TooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account",
 			a.Code)

@@ -90,7 +90,8 @@ func TestFenceCheckBlocksNewerFencesUntilCommit(t *testing.T) {
 			done <- err
 		}()
 		eventually(t, 20*time.Second, "the newer fence waits", func() bool {
-			return count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
+			return count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' "+
+				"and datname = current_database()") == 1
 		})
 		if err := old.Commit(ctx); err != nil {
 			t.Error(err)

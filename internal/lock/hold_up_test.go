@@ -55,7 +55,8 @@ func TestBlockedLocksOfOneTenantDoNotExpireWaitersOfAnother(t *testing.T) {
 		}
 	}
 	for end := time.Now().Add(14 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
-		if count(t, super, `select count(*) from lock_waiters where tenant_id = 1 and alive_until > clock_timestamp() - interval '5 s'`) == 0 {
+		if count(t, super, `select count(*) from lock_waiters where tenant_id = 1
+			and alive_until > clock_timestamp() - interval '5 s'`) == 0 {
 			t.Fatal("the queue entry of tenant 1 has expired")
 		}
 	}

@@ -381,8 +381,10 @@ func TestCleaningWaitsForBatches(t *testing.T) {
 			AcquireParams: params("stays", "two", time.Minute)})
 	}()
 	eventually(t, 20*time.Second, "the batch has entered", func() bool {
-		return count(t, super, `select count(*) from pg_locks where locktype = 'relation' and relation = 'lock_locks'::regclass and mode = 'RowExclusiveLock' and granted
-			and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())`) == 2
+		return count(t, super, `select count(*) from pg_locks where locktype = 'relation'
+			and relation = 'lock_locks'::regclass and mode = 'RowExclusiveLock' and granted
+			and pid <> pg_backend_pid() and database = (select oid from pg_database
+			where datname = current_database())`) == 2
 	})
 	cancel()
 	if n := count(t, super, "select count(*) from lock_locks"); n != 2 {

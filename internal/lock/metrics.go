@@ -19,12 +19,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "lock",
 			Name: "wait_seconds",
-			Help: "Time that calls waited for locks, by outcome: acquired; held (the wait ran out); ended (the call or the server ended).", Buckets: prometheus.ExponentialBuckets(0.001, 3, 13)}, []string{"outcome"}),
+			Help: "Time that calls waited for locks, by outcome: acquired; held (the wait ran out); ended (the call " +
+				"or the server ended).", Buckets: prometheus.ExponentialBuckets(0.001, 3, 13)}, []string{"outcome"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "waiting",
 			Help: "Calls in this process that wait for locks."}),
 		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
 			Name: "lapsed_total",
-			Help: "Leases that expired without a release. Counted when another holder acquires the lock, or the cleaner deletes it."}),
+			Help: "Leases that expired without a release. Counted when another holder acquires the lock, " +
+				"or the cleaner deletes it."}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
 			Name: "fence_refusals_total",
 			Help: "Calls whose fence was no longer current (LOCK_LOST), by call."}, []string{"call"}),

@@ -74,10 +74,14 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at, request_id)
-		select 1, 'lock' || i, 'held', 'p', 'h', i, 1, 3600000, now(), now() + interval '1 h', 'r' from generate_series(1, 100000) i`)
-	exec(`insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
-		select 1, 'lock' || i / 10 + 1, 1000000 + i, 'p', 'h', 'i', now(), now() + interval '1 h', 'r' from generate_series(1, 20000) i`)
+	exec(`insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at,
+		expires_at, request_id)
+		select 1, 'lock' || i, 'held', 'p', 'h', i, 1, 3600000, now(), now() + interval '1 h', 'r'
+		from generate_series(1, 100000) i`)
+	exec(`insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until,
+		request_id)
+		select 1, 'lock' || i / 10 + 1, 1000000 + i, 'p', 'h', 'i', now(), now() + interval '1 h', 'r'
+		from generate_series(1, 20000) i`)
 	before := pgtest.Touched(t, "^lock_", super, pool, reads)
 	for i := range 10 { // reads get no time to replan
 		name := fmt.Sprint("lock", 50_000+i)
@@ -114,7 +118,8 @@ func ran(t *testing.T, pools ...*pgxpool.Pool) {
 	prepared := []string{"Hint", "CleanSettings", "CleanEnter", "BatchEnter", // touch no table
 		"LockGet", "LockPage", "QueueHeads", "LockStalePage", "WaiterCount"} // planned on every execution
 	for _, pool := range pools {
-		rows, _ := pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+		rows, _ := pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+			from pg_prepared_statements`)
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			t.Fatal(err)

@@ -77,7 +77,8 @@ func TestAHintWakesTheOtherProcess(t *testing.T) {
 		go func() {
 			eventually(t, 20*time.Second, "the other process waits and listens", func() bool {
 				return count(t, super, "select count(*) from lock_waiters") == 1 &&
-					count(t, super, "select count(*) from pg_stat_activity where query = 'listen ledgerd_lock' and datname = current_database()") >= 1
+					count(t, super, "select count(*) from pg_stat_activity where query = 'listen ledgerd_lock' "+
+						"and datname = current_database()") >= 1
 			})
 			released <- time.Now()
 			if _, err := a.release("a", l.Fence); err != nil {
@@ -242,8 +243,10 @@ func TestAQueueIsBounded(t *testing.T) {
 	p := start(t, db.AllDSN)
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
-	if _, err := super.Exec(context.Background(), `insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
-		select 1, 'a', nextval('lock_fence_seq'), 'p', 'h', 'i', now(), now() + interval '1 h', 'r' from generate_series(1, 1000)`); err != nil {
+	if _, err := super.Exec(context.Background(), `insert into lock_waiters (tenant_id, name, ticket, principal, holder,
+		instance, queued_at, alive_until, request_id)
+		select 1, 'a', nextval('lock_fence_seq'), 'p', 'h', 'i', now(), now() + interval '1 h', 'r'
+		from generate_series(1, 1000)`); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.wait(context.Background(), params("a", "two", time.Minute), time.Minute); !fault.Is(err,
@@ -251,7 +254,8 @@ func TestAQueueIsBounded(t *testing.T) {
 		t.Errorf("the 1,001st: %v", err)
 	}
 	if _, err := super.Exec(context.Background(),
-		"update lock_waiters set alive_until = now() - interval '1 min', queued_at = now() - interval '1 h'"); err != nil {
+		"update lock_waiters set alive_until = now() - interval '1 min', "+
+			"queued_at = now() - interval '1 h'"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lock.Clean(context.Background(), p.pool, time.Minute); err != nil {

@@ -166,6 +166,7 @@ func (d *desk) text(query string, args ...any) (s string) {
 // history returns the moves of an instance.
 func (d *desk) history(key string) string {
 	d.Helper()
-	return d.text(`select coalesce(string_agg(format('%s %s>%s %s:%s', revision, from_state, to_state, actor, cause), ', '
+	return d.text(`select coalesce(string_agg(format('%s %s>%s %s:%s', revision, from_state, to_state, actor, cause),
+		', '
 		order by revision), '') from machine_history where tenant_id = 1 and machine = 'parcel' and key = $1`, key)
 }

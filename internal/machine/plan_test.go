@@ -102,13 +102,14 @@ func (p *plans) load() {
 			from machine_definitions d, generate_series(1, 20) t, generate_series(1, 200) g where d.machine = 'warm'`,
 		`insert into machine_moves select t, 'm' || g, 1, d.from_state, d.to_state, d.back
 			from machine_moves d, generate_series(1, 20) t, generate_series(1, 200) g where d.machine = 'warm'`,
-		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
-				timer_to, created_at, changed_at)
-			select 1, 'm' || i % 50 + 1, k || i, (1000000000::bigint << 14) + i * 4 + n, 1, 'pending', '', 1, 'creation', 'ann',
-				case when k = 'f' and i % 50 = 0 then '2026-01-02Z' else timestamptz '2126-01-01Z' end, 'cancelled', '2026-01-01Z', '2026-01-01Z'
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision,
+				cause, owner, timer_at, timer_to, created_at, changed_at)
+			select 1, 'm' || i % 50 + 1, k || i, (1000000000::bigint << 14) + i * 4 + n, 1, 'pending', '', 1,
+				'creation', 'ann', case when k = 'f' and i % 50 = 0 then '2026-01-02Z' else timestamptz '2126-01-01Z'
+				end, 'cancelled', '2026-01-01Z', '2026-01-01Z'
 			from generate_series(0, 19999) i, unnest(array['r', 'm', 'f', 'x']) with ordinality as u (k, n)`,
-		`insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor, cause,
-				principal, request_id, recorded_at)
+		`insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state,
+				actor, cause, principal, request_id, recorded_at)
 			select tenant_id, instance_id, 1, machine, key, 1, '', 'pending', 'caller', 'creation', 'p', 'r', created_at
 			from machine_instances where cause = 'creation' and instance_id >= 1000000000::bigint << 14`,
 	} {
@@ -146,7 +147,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	p.load()
 	var prepared []string
-	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		t.Fatal(err)
 	}

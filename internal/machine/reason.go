@@ -17,25 +17,33 @@ var (
 		Doc: "The machine has no instance of this key."})
 	InstanceExistsDifferent = fault.Register(fault.Reason{Name: "INSTANCE_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The machine has an instance of this key that was created with another owner or timer: the metadata has its id, its state now, and the fields that differ."})
+		Doc: "The machine has an instance of this key that was created with another owner or timer: " +
+			"the metadata has its id, its state now, and the fields that differ."})
 	StateTaken = fault.Register(fault.Reason{Name: "STATE_TAKEN", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
-		Doc:  "The instance is in the state already, for another cause: the metadata names that cause. Nothing was written."})
+		Doc: "The instance is in the state already, for another cause: the metadata names that cause. " +
+			"Nothing was written."})
 	NotAllowed = fault.Register(fault.Reason{Name: "MOVE_NOT_ALLOWED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The machine has no such move: the metadata has the instance's state now, and the states to which it can move."})
+		Doc: "The machine has no such move: the metadata has the instance's state now, " +
+			"and the states to which it can move."})
 	StateChanged = fault.Register(fault.Reason{Name: "STATE_CHANGED", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
-		Doc:  "The instance is not, or no longer, in the state or at the revision that the call names: the metadata has both as they are now. Nothing was written."})
+		Doc: "The instance is not, or no longer, in the state or at the revision that the call names: " +
+			"the metadata has both as they are now. Nothing was written."})
 	NotYours = fault.Register(fault.Reason{Name: "MOVE_NOT_YOURS", Class: fault.Refusal, Code: fault.PermissionDenied,
 		Step: fault.NewKey,
-		Doc:  "The machine allows the move, but not to this caller: only to its timer, to a flow of ledgerd, or to other principals."})
+		Doc: "The machine allows the move, but not to this caller: only to its timer, to a flow of ledgerd, " +
+			"or to other principals."})
 	InputMissing = fault.Register(fault.Reason{Name: "MOVE_INPUT_MISSING", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The move requires inputs, a reason, or, as a move back, from or revision, that the call does not have: the fields name them. Nothing was written."})
-	TooEarly = fault.Register(fault.Reason{Name: "MOVE_TOO_EARLY", Class: fault.Conflict, Code: fault.FailedPrecondition,
+		Doc: "The move requires inputs, a reason, or, as a move back, from or revision, that the call does not have: " +
+			"the fields name them. Nothing was written."})
+	TooEarly = fault.Register(fault.Reason{Name: "MOVE_TOO_EARLY", Class: fault.Conflict,
+		Code: fault.FailedPrecondition,
 		Step: fault.ReadAgain,
-		Doc:  "The instance has to stay in its state for longer before this move. Nothing was written; the metadata has the time from which it is possible, RetryInfo the time left."})
+		Doc: "The instance has to stay in its state for longer before this move. Nothing was written; " +
+			"the metadata has the time from which it is possible, RetryInfo the time left."})
 )
 
 func notFound(n Name) *fault.Fault {

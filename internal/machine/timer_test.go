@@ -85,7 +85,8 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	d.want([]string{d.history("1"), d.history("2"), d.history("3"), due()},
 		"1 >pending caller:creation, 2 pending>cancelled timer:timer",
 		"1 >pending caller:creation, 2 pending>cancelled timer:timer", "1 >pending caller:creation", "3 ")
-	if got := d.text("select reason || coalesce(principal, '-') from machine_history where actor = 'timer' and key = '1'"); got != "timeout-" {
+	if got := d.text("select reason || coalesce(principal, '-') from machine_history where actor = 'timer' " +
+		"and key = '1'"); got != "timeout-" {
 		t.Errorf("recorded as %s", got)
 	}
 }
@@ -114,7 +115,9 @@ func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 	clock.Set(t, 5*time.Hour+time.Minute)
 	d.want([]string{state("1"), state("own")}, "c from b, 3, timer", "b from a, 2, timer")
 	d.want(d.all(fire("1"), fire("own")), "true", "true")
-	if got := d.text("select string_agg(key || coalesce(round(extract(epoch from timer_at - clock_timestamp()) / 600)::text, '-'), ' ' order by key) from machine_instances"); got != "1- own6" {
+	if got := d.text("select string_agg(key || coalesce(round(extract(epoch from " +
+		"timer_at - clock_timestamp()) / 600)::text, '-'), ' ' order by key) from machine_instances"); got != "1- "+
+		"own6" {
 		t.Errorf("timers %s", got)
 	}
 }
@@ -133,7 +136,8 @@ func TestTimersWithAClockThatGoesBack(t *testing.T) {
 	if i, ok := out.Answer.(machine.Instance); err != nil || !ok || !i.ChangedAt.Equal(i.CreatedAt) {
 		t.Errorf("%+v, %v: changed before it was created, as the clock says", out.Answer, err)
 	}
-	if got := d.text("select (min(recorded_at) = max(recorded_at))::text from machine_history where key = '2'"); got != "true" {
+	if got := d.text("select (min(recorded_at) = max(recorded_at))::text from machine_history " +
+		"where key = '2'"); got != "true" {
 		t.Errorf("the second move was recorded at another time than the first, although the clock was behind")
 	}
 }
@@ -162,7 +166,8 @@ func TestPaymentAgainstExpiryHasOneWinner(t *testing.T) {
 			}))
 			var both sync.WaitGroup
 			both.Go(func() { // until one has won
-				for submit(0, fire(key)) == "false" && d.text("select state from machine_instances where key = $1", key) == "pending" {
+				for submit(0, fire(key)) == "false" && d.text("select state from machine_instances where key = $1",
+					key) == "pending" {
 				}
 			})
 			outcome := ""
@@ -177,7 +182,8 @@ func TestPaymentAgainstExpiryHasOneWinner(t *testing.T) {
 			defer mu.Unlock()
 			won[outcome]++
 			want := map[string]string{"paid 2": "paid p", "MOVE_NOT_ALLOWED": "cancelled timer"}[outcome]
-			if got := d.text(`select to_state || ' ' || cause from machine_history where key = $1 and revision = 2`, key); got != want {
+			if got := d.text(`select to_state || ' ' || cause from machine_history where key = $1 and revision = 2`,
+				key); got != want {
 				t.Errorf("%s: %s, and the history has %s", key, outcome, got)
 			}
 		})

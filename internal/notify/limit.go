@@ -59,8 +59,9 @@ func (l Limit) Check() error {
 	case !slices.Contains(Scopes, l.Scope):
 		field, problem = "scope", fmt.Sprintf("must be one of %s, not %q", strings.Join(Scopes, ", "), l.Scope)
 	case l.Channel != AllChannels && l.Channel != Codes && !slices.Contains(Channels, l.Channel):
-		field, problem = "channel", fmt.Sprintf("must be one of %s, code (verification codes alone), or * (all channels together), not %q",
-			strings.Trim(strings.ReplaceAll(fmt.Sprint(Channels), " ", ", "), "[]"), l.Channel)
+		field, problem = "channel",
+			fmt.Sprintf("must be one of %s, code (verification codes alone), or * (all channels together), not %q",
+				strings.Trim(strings.ReplaceAll(fmt.Sprint(Channels), " ", ", "), "[]"), l.Channel)
 	case l.Scope == PerPrefix && (l.Channel == send.Email || l.Channel == send.Push || l.Channel == send.Webhook):
 		field, problem = "scope", "prefix counts phone numbers: the channel must be sms, code or *"
 	case l.Window < time.Second || l.Window > MaxWindow || l.Window%time.Second != 0:

@@ -210,7 +210,8 @@ func TestRepeatOfARolledBackMessageIsNone(t *testing.T) {
 		!r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}
-	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
+	if n := count(t, db, "select count(*) from notify_messages m "+
+		"join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
 		t.Errorf("%d messages, %d handed over", n, len(p.hand.taken))
 	}
 	for i := range submissions {
@@ -221,7 +222,8 @@ func TestRepeatOfARolledBackMessageIsNone(t *testing.T) {
 		!r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}
-	if n := count(t, db, "select count(*) from notify_names n join notify_messages m using (message_id) where m.biz_no = 'late'"); n != 1 {
+	if n := count(t, db, "select count(*) from notify_names n join notify_messages m using (message_id) "+
+		"where m.biz_no = 'late'"); n != 1 {
 		t.Errorf("%d names", n)
 	}
 }

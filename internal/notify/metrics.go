@@ -28,16 +28,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		accepted: counter("accepted_total", "Messages that this process accepted and committed, by channel.",
 			"channel"),
 		repeats: counter("repeats_total",
-			"Sends that were answered with an earlier message, by channel and by how it was recognised: biz_no, fingerprint. "+
-				"A batch that runs again counts them again.", "channel", "by"),
-		codes: counter("codes_total", "Codes, by channel, by dial code of phone numbers, and by outcome: sent, suppressed, verified, wrong, too_soon, too_many, tries_spent. "+
-			"Many sent but few verified for a dial code point to SMS pumping.", "outcome", "channel", "dial_code"),
+			"Sends that were answered with an earlier message, by channel and by how it was recognised: biz_no, "+
+				"fingerprint. A batch that runs again counts them again.", "channel", "by"),
+		codes: counter("codes_total", "Codes, by channel, by dial code of phone numbers, and by outcome: sent, "+
+			"suppressed, verified, wrong, too_soon, too_many, tries_spent. Many sent but few verified for a dial "+
+			"code point to SMS pumping.", "outcome", "channel", "dial_code"),
 		limited: counter("limited_total",
-			"Messages that a limit refused, by channel and scope of the limit. A batch that runs again counts them again.",
+			"Messages that a limit refused, by channel and scope of the limit. A batch that runs again "+
+				"counts them again.",
 			"channel", "scope"),
 		parts: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify",
 			Name: "partitions_overdue",
-			Help: "Expired partitions that this process could not drop at its last try, because other sessions used them."}),
+			Help: "Expired partitions that this process could not drop at its last try, " +
+				"because other sessions used them."}),
 	}
 	for _, c := range Channels { // export 0, so that rate() sees the first increment
 		m.accepted.WithLabelValues(string(c))

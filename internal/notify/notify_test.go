@@ -183,7 +183,8 @@ func TestRepeatIsAnsweredWithTheFirstMessage(t *testing.T) {
 	if m := p.mustSend(); m.ID == first.ID {
 		t.Error("a repeat was recognised after the window")
 	}
-	if n := count(t, db, "select count(*) from notify_messages m join notify_queue using (tenant_id, message_id) join notify_contents using (tenant_id, message_id)"); n != 9 {
+	if n := count(t, db, "select count(*) from notify_messages m join notify_queue using (tenant_id, message_id) "+
+		"join notify_contents using (tenant_id, message_id)"); n != 9 {
 		t.Errorf("%d messages, want 9", n)
 	}
 }

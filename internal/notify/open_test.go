@@ -39,8 +39,10 @@ func (p *process) state(id int64) *notify.Detail {
 func sent(t *testing.T, db *pgtest.DB, id int64) {
 	t.Helper()
 	change(t, db, `with gone as (delete from notify_queue where message_id = $1 returning *)
-		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
-		select tenant_id, message_id, month, 1, 'sent', 1, 'file', 'f' || message_id, clock_timestamp(), 'test' from gone`, id)
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+		at, instance)
+		select tenant_id, message_id, month, 1, 'sent', 1, 'file', 'f' || message_id, clock_timestamp(), 'test'
+		from gone`, id)
 }
 
 func TestCancelByState(t *testing.T) {
@@ -63,7 +65,8 @@ func TestCancelByState(t *testing.T) {
 			notify.BeingSent},
 		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
 		{"lease expired, never marked as sending", "holder = 'h', due_at = now() - interval '1 min'", nil},
-		{"lease expired, never marked: resend", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'",
+		{"lease expired, never marked: resend", "holder = 'h', due_at = now() - interval '1 min', " +
+			"on_unknown = 'resend'",
 			notify.BeingSent},
 		{"failed, may have been sent",
 			"state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
@@ -115,12 +118,15 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 		return out.Answer.(notify.Requeued), nil
 	}
 	dead := p.mustSend(says("dead"))
-	change(t, db, "update notify_queue set state = 'dead', due_at = null, attempts = 10, fence = 7, unsure = true, failure_code = 'x' where message_id = $1", dead.ID)
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, attempts = 10, fence = 7, unsure = true, "+
+		"failure_code = 'x' where message_id = $1", dead.ID)
 	if got, err := requeue(dead.ID); err != nil || got.Count != 1 {
 		t.Errorf("dead: %+v, %v", got, err)
 	}
-	if n := count(t, db, `select count(*) from notify_queue where message_id = $1 and state = 'queued' and attempts = 0 and fence = 8 and not unsure
-		and due_at <= now() and give_up_at > now() + interval '59 min' and give_up_at < now() + interval '61 min'`, dead.ID); n != 1 {
+	if n := count(t, db, `select count(*) from notify_queue where message_id = $1 and state = 'queued' and attempts = 0
+		and fence = 8 and not unsure
+		and due_at <= now() and give_up_at > now() + interval '59 min'
+		and give_up_at < now() + interval '61 min'`, dead.ID); n != 1 {
 		t.Error("the requeued row is not reset")
 	}
 	if p.hand.due[1] == 0 {
@@ -140,7 +146,8 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 	}
 	for i := range 5 {
 		m := p.mustSend(says(fmt.Sprint("many", i)))
-		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 where message_id = $1",
+			m.ID,
 			[]string{"a", "b"}[i%2])
 	}
 	all := func(code string, channel send.Channel) notify.Requeued {
@@ -165,17 +172,22 @@ func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 	// Messages without content, or with on_unknown = never, do not hide others, however many there are.
 	for i := range 3 {
 		m := p.mustSend(says(fmt.Sprint("gone", i)))
-		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'a', contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'a', "+
+			"contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
 	}
-	change(t, db, `insert into notify_queue (tenant_id, message_id, channel, priority, state, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, unsure, failure_code)
-		select 1, -i, 'sms', 1, 'dead', 0, 0, 1, 'never', now(), current_date, current_date + 2, false, 'a' from generate_series(1, 1000) i`)
+	change(t, db, `insert into notify_queue (tenant_id, message_id, channel, priority, state, fence, attempts,
+		max_attempts, on_unknown, give_up_at, month, contents_until, unsure, failure_code)
+		select 1, -i, 'sms', 1, 'dead', 0, 0, 1, 'never', now(), current_date, current_date + 2, false, 'a'
+		from generate_series(1, 1000) i`)
 	late := p.mustSend(says("late"))
-	change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'z' where message_id = $1", late.ID)
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = 'z' where message_id = $1",
+		late.ID)
 	if got := all("", ""); got != (notify.Requeued{Count: 1}) {
 		t.Errorf("behind messages that cannot be sent: %+v", got)
 	}
 	change(t, db, "delete from notify_queue where message_id < 0")
-	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m where m.message_id = q.message_id")
+	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m "+
+		"where m.message_id = q.message_id")
 }
 
 func TestCommandsOfABatchSeeEachOther(t *testing.T) {
@@ -183,7 +195,8 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	db := pgtest.New(t)
 	p := start(t, db, 0)
 	as := func(state string, m *notify.Message) *notify.Message {
-		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'x' where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'x' where message_id = $1",
+			m.ID,
 			state)
 		return m
 	}
@@ -238,13 +251,17 @@ func TestParkedMessagesWithoutContentAreCleaned(t *testing.T) {
 	p := start(t, db, 0)
 	park := func(state string, days int) int64 {
 		m := p.mustSend(says(fmt.Sprint(state, days)))
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code, at, instance)
-			select tenant_id, message_id, month, 1, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
-		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'refused' where message_id = $1", m.ID,
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code,
+			at, instance)
+			select tenant_id, message_id, month, 1, $2, 1, 'refused', now(), 'test' from notify_queue
+			where message_id = $1`, m.ID, state)
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = 'refused' "+
+			"where message_id = $1", m.ID,
 			state)
 		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
 			delete from notify_contents where message_id = %[1]d;
-			update notify_messages set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
+			update notify_messages set contents_until = (now() at time zone 'UTC')::date - %[2]d
+				where message_id = %[1]d;
 			update notify_queue set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
 			commit`, m.ID, days))
 		return m.ID
@@ -319,7 +336,8 @@ func TestReportsSettleUnknownMessages(t *testing.T) {
 		notify.Delivered}, "failed": {false, notify.Failed},
 		"sending": {true, notify.Delivered}} {
 		m := p.mustSend(says("is " + state))
-		change(t, db, `update notify_queue set state = trim($2), due_at = case when trim($2) in ('failed', 'sending') then now() end where message_id = $1`, m.ID, state)
+		change(t, db, `update notify_queue set state = trim($2), due_at = case when trim($2) in ('failed', 'sending')
+			then now() end where message_id = $1`, m.ID, state)
 		out, err := p.report(m.ID, c.delivered)
 		if err != nil || out.Answer.(*notify.Message).State != c.want || p.state(m.ID).State != c.want {
 			t.Errorf("%s: %+v, %v; now %s", state, out, err, p.state(m.ID).State)
@@ -374,10 +392,12 @@ func TestNewMessagesAreHandedOverAfterCommit(t *testing.T) {
 		!j.GiveUpAt.Equal(one.GiveUpAt) {
 		t.Errorf("%+v", j)
 	}
-	if n := count(t, db, `select count(*) from notify_queue where holder = 'test' and fence = 1 and attempts = 1 and due_at > now() + interval '50 s'`); n != 2 {
+	if n := count(t, db, `select count(*) from notify_queue where holder = 'test' and fence = 1 and attempts = 1
+		and due_at > now() + interval '50 s'`); n != 2 {
 		t.Errorf("%d are leased", n)
 	}
-	if n := count(t, db, `select count(*) from notify_queue where holder is null and fence = 0 and attempts = 0 and due_at <= now()`); n != 1 {
+	if n := count(t, db, `select count(*) from notify_queue where holder is null and fence = 0 and attempts = 0
+		and due_at <= now()`); n != 1 {
 		t.Errorf("%d are due", n)
 	}
 	dry := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100,

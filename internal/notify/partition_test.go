@@ -94,7 +94,8 @@ func TestPartitionsOfContentsCoverWeeks(t *testing.T) {
 
 	week := monday(today)
 	exists := func(first time.Time) bool {
-		return count(t, db, "select count(*) from pg_class where relname = 'notify_contents_"+first.Format("20060102")+"'") == 1
+		return count(t, db, "select count(*) from pg_class where relname = 'notify_contents_"+first.Format("20060102")+
+			"'") == 1
 	}
 	for _, first := range []time.Time{week.AddDate(0, 0, -7), week} {
 		change(t, db, add, "notify_contents", first.Format("20060102"), first.Format("2006-01-02"),
@@ -134,8 +135,10 @@ func TestExpiredContentsAreNotRead(t *testing.T) {
 		week.AddDate(0, 0, 7).Format("2006-01-02"))
 	expire := func(day string) {
 		t.Helper()
-		change(t, db, "begin; set local session_replication_role = replica; update notify_contents set contents_until = '"+day+
-			"'; update notify_messages set contents_until = '"+day+"'; update notify_queue set contents_until = '"+day+"'; commit")
+		change(t, db, "begin; set local session_replication_role = replica; update "+
+			"notify_contents set contents_until = '"+day+
+			"'; update notify_messages set contents_until = '"+day+"'; update notify_queue set contents_until = '"+day+
+			"'; commit")
 	}
 	expire(today.Format("2006-01-02"))
 	if n := count(t, db, "select count(*) from notify_contents"); n != 1 {
@@ -257,7 +260,8 @@ func TestLongReaderDoesNotBlockSends(t *testing.T) {
 		t.Errorf("only %d messages were sent meanwhile, the slowest in %v", n, slowest)
 	}
 	t.Logf("%d messages meanwhile, the slowest in %v", n, slowest)
-	if waits := count(t, db, "select count(*) from pg_locks where relation = 'notify_contents'::regclass and mode = 'AccessExclusiveLock'"); waits != 0 {
+	if waits := count(t, db, "select count(*) from pg_locks where relation = 'notify_contents'::regclass "+
+		"and mode = 'AccessExclusiveLock'"); waits != 0 {
 		t.Error("an AccessExclusiveLock is still requested")
 	}
 	if err := reader.Rollback(t.Context()); err != nil {

@@ -61,21 +61,30 @@ func (p *plans) load(from, to int) {
 		insert into commit_epochs default values on conflict do nothing;
 		insert into commit_batches (batch_id, committed_at, commands, instance)
 		select -b, now(), 1, 'load' from generate_series(%d / 16000 + 1, %[2]d / 16000 + 1) b on conflict do nothing;
-		create temp table fresh as select (-(i / 16000 + 1)::bigint << 14) + i %% 16000 as id, i from generate_series(%[1]d, %[2]d) i;
-		insert into notify_messages (tenant_id, message_id, month, channel, business_type, biz_no, recipient_hash, recipient_hint, content_hash, fingerprint,
-			priority, on_unknown, max_attempts, give_up_at, contents_until, accepted_at, principal, request_id)
-		select 1, id, date_trunc('month', now() at time zone 'UTC'), 'sms', 'x', 'old' || i, substr(sha256(i::text::bytea), 1, 16), '+86****', sha256('x'),
-			substr(sha256(i::text::bytea), 1, 16), 1, 'park', 10, now() + interval '1 day', (now() at time zone 'UTC')::date + 3, b.committed_at, 'p', 'r'
+		create temp table fresh as select (-(i / 16000 + 1)::bigint << 14) + i %% 16000 as id, i
+		from generate_series(%[1]d, %[2]d) i;
+		insert into notify_messages (tenant_id, message_id, month, channel, business_type, biz_no, recipient_hash,
+			recipient_hint, content_hash, fingerprint, priority, on_unknown, max_attempts, give_up_at, contents_until,
+			accepted_at, principal, request_id)
+		select 1, id, date_trunc('month', now() at time zone 'UTC'), 'sms', 'x', 'old' || i,
+			substr(sha256(i::text::bytea), 1, 16), '+86****', sha256('x'), substr(sha256(i::text::bytea), 1, 16),
+			1, 'park', 10, now() + interval '1 day', (now() at time zone 'UTC')::date + 3, b.committed_at, 'p', 'r'
 		from fresh join commit_batches b on b.batch_id = id >> 14;
 		insert into notify_names select 1, 'old' || i, id, sha256('x') from fresh;
 		insert into notify_contents select 1, id, (now() at time zone 'UTC')::date + 3, 'r', '{}' from fresh;
-		insert into notify_fingerprints select 1, 'sms', substr(sha256(i::text::bytea), 1, 16), id, now() + interval '1 h' from fresh;
-		insert into notify_counters select 1, '*', 'recipient', 3600, substr(sha256(i::text::bytea), 1, 16), 1, array_fill(0, array[61]), now() + interval '1 h' from fresh;
-		insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, failure_code)
-		select 1, id, 'sms', 1, case when i %% 4 = 0 then 'dead' else 'queued' end, case when i %% 4 <> 0 then now() end, 0, 0, 10, 'park', now() + interval '1 day',
-			date_trunc('month', now() at time zone 'UTC'), (now() at time zone 'UTC')::date + 3, case when i %% 4 = 0 then 'code' || i %% 3 end from fresh where i %% 2 = 0;
-		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
-		select 1, id, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'file', 'f' || i, now(), 'load' from fresh where i %% 2 = 1;
+		insert into notify_fingerprints
+		select 1, 'sms', substr(sha256(i::text::bytea), 1, 16), id, now() + interval '1 h' from fresh;
+		insert into notify_counters select 1, '*', 'recipient', 3600, substr(sha256(i::text::bytea), 1, 16), 1,
+		array_fill(0, array[61]), now() + interval '1 h' from fresh;
+		insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, fence, attempts,
+		max_attempts, on_unknown, give_up_at, month, contents_until, failure_code)
+		select 1, id, 'sms', 1, case when i %% 4 = 0 then 'dead' else 'queued' end, case when i %% 4 <> 0 then now()
+			end, 0, 0, 10, 'park', now() + interval '1 day', date_trunc('month', now() at time zone 'UTC'), (now() at
+			time zone 'UTC')::date + 3, case when i %% 4 = 0 then 'code' || i %% 3 end from fresh where i %% 2 = 0;
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+		at, instance)
+		select 1, id, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'file', 'f' || i, now(), 'load'
+		from fresh where i %% 2 = 1;
 		drop table fresh`, from, to))
 }
 
@@ -195,7 +204,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			t.Errorf("%+v: %d pages", f, pages)
 		}
 	}
-	p.exec("update notify_fingerprints set expires_at = now() - interval '1 h' where message_id >= $1 and message_id < $2", id(15_999), id(0)+2000)
+	p.exec("update notify_fingerprints set expires_at = now() - interval '1 h' where message_id >= $1 "+
+		"and message_id < $2", id(15_999), id(0)+2000)
 	cleaner := &clean.Cleaner{Pool: p.pool, Metrics: clean.NewMetrics(nil)}
 	cleaning := func() int64 {
 		return p.blocks(func() {

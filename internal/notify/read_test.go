@@ -33,7 +33,8 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 		case 0:
 			sent(t, db, m.ID)
 		case 1:
-			change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 where message_id = $1",
+			change(t, db, "update notify_queue set state = 'dead', due_at = null, failure_code = $2 "+
+				"where message_id = $1",
 				m.ID, fmt.Sprint("c", i%3))
 			want["dead"] = append(want["dead"], m.ID)
 			if i%3 == 1 {
@@ -103,10 +104,13 @@ func TestDeadLettersAreGroupedByCode(t *testing.T) {
 		if c.state == "queued" {
 			continue
 		}
-		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = $3 where message_id = $1", m.ID,
+		change(t, db, "update notify_queue set state = $2, due_at = null, failure_code = $3 where message_id = $1",
+			m.ID,
 			c.state, c.code)
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code, failure_text, at, instance)
-			select tenant_id, message_id, month, 1, 'dead', 1, failure_code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, failure_code,
+			failure_text, at, instance)
+			select tenant_id, message_id, month, 1, 'dead', 1, failure_code, 'words of ' || message_id, now(), 'test'
+			from notify_queue where message_id = $1`, m.ID)
 		last[fmt.Sprint(c.state, c.code, c.channel)] = m.ID
 	}
 	for state, want := range map[string][]string{notify.Dead: {"refused sms 3", "refused push 2", "timeout sms 1"},

@@ -125,7 +125,8 @@ func TestBatchEqualsSerialExecution(t *testing.T) {
 				t.Fatalf("round %d: %+v of %+v: in a batch %s, alone %s", round, steps[i], steps, a, b)
 			}
 		}
-		as := pick("", "state = 'dead', due_at = null, failure_code = 'x'", "state = 'unknown', due_at = null, failure_code = 'x'",
+		as := pick("", "state = 'dead', due_at = null, failure_code = 'x'",
+			"state = 'unknown', due_at = null, failure_code = 'x'",
 			"state = 'failed', unsure = true, failure_code = 'x'", "sent")
 		at := r.IntN(len(apart.ids))
 		for _, w := range []*world{&together, &apart} {

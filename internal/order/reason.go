@@ -20,10 +20,13 @@ var (
 		Doc: "The order_no is already used with other content: the fields, and the metadata, list those that differ."})
 	PurchaseRepeated = fault.Register(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
 		Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
-		Doc: "There is an order of the same purchase already, and the call has set purchase.refuse. The metadata has its order_no, and its state now."})
+		Doc: "There is an order of the same purchase already, and the call has set purchase.refuse. " +
+			"The metadata has its order_no, and its state now."})
 	PartExists = fault.Register(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer, instance or expiry message. The metadata names it. Choose another order_no. If the order exists already, it cannot be paid any more: cancel it."})
+		Doc: "Another call has taken the number of a part of the order: of a reservation, hold, transfer, " +
+			"instance or expiry message. The metadata names it. Choose another order_no. " +
+			"If the order exists already, it cannot be paid any more: cancel it."})
 )
 
 // notFound is the fault for a missing order.

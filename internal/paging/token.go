@@ -49,7 +49,8 @@ func (l List) After(token string, n int) ([]string, error) {
 	if place, ok := l.read(token); ok && len(place) == n {
 		return place, nil
 	}
-	return nil, TokenInvalid.New("page_token: was issued by another method or for other parameters; start again without one").
+	return nil, TokenInvalid.New("page_token: was issued by another method or for other parameters; "+
+		"start again without one").
 		WithField("page_token", "was issued by another method or for other parameters")
 }
 
@@ -61,7 +62,8 @@ func (l List) AfterNumber(token string, first int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(place[0], 10, 64)
 	if err != nil {
-		return 0, TokenInvalid.New("page_token: was issued by another method or for other parameters; start again without one")
+		return 0, TokenInvalid.New("page_token: was issued by another method or for other parameters; " +
+			"start again without one")
 	}
 	return n, nil
 }

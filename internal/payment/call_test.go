@@ -24,7 +24,8 @@ func TestPaymentsOfEndedOrdersAreClosed(t *testing.T) {
 	d.do(created("c"))
 	d.do(pays("c"), cancel("c"))
 	var calls string
-	if err := d.super.QueryRow(context.Background(), `select string_agg(number || ' ' || state || ' ' || call, ', ' order by number)
+	if err := d.super.QueryRow(context.Background(), `select string_agg(number || ' ' || state || ' ' || call, ', '
+		order by number)
 		from payment_calls join machine_instances on machine = 'payment' and key = number`).Scan(&calls); err != nil {
 		t.Fatal(err)
 	}

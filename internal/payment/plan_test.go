@@ -171,7 +171,8 @@ func (d *plans) warm() {
 			d.do(command(no))
 		}
 		var flag int64
-		if err := d.super.QueryRow(context.Background(), "select max(flag_id) from payment_flags where state = 'open'").Scan(&flag); err != nil {
+		if err := d.super.QueryRow(context.Background(), "select max(flag_id) from payment_flags where state = 'open'").
+			Scan(&flag); err != nil {
 			d.Fatal(err)
 		}
 		d.do(d.resolve(flag))
@@ -187,67 +188,88 @@ func (d *plans) resolve(id int64) flow.Command {
 func (d *plans) load() {
 	d.Helper()
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')",
+		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+			"values (1000000000, '2026-01-01Z', 1, 'load')",
 		`create table numbers as select k, k || i as no, (1000000000::bigint << 14) + i * 10 + n as id,
-				case k when 'u' then 'unexpected' when 'g' then 'suspended' when 'f' then 'succeeded' when 'b' then 'succeeded' else 'submitted' end as state,
-				timestamptz '2026-01-01Z' + interval '1 s' * (i * 10 + n) as at
-			from generate_series(0, 14999) i, unnest(array['n', 's', 'w', 'f', 'b', 'u', 'c', 'g']) with ordinality u (k, n)`,
-		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, reserve, principal, request_id, created_at)
+				case k when 'u' then 'unexpected' when 'g' then 'suspended' when 'f' then 'succeeded' when 'b' then
+				'succeeded' else 'submitted' end as state, timestamptz '2026-01-01Z' + interval
+				'1 s' * (i * 10 + n) as at
+			from generate_series(0, 14999) i, unnest(array['n', 's', 'w', 'f', 'b', 'u', 'c', 'g']) with ordinality u
+			(k, n)`,
+		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, reserve,
+			principal, request_id, created_at)
 			select 1, no, id, 'order', 'ann', 'CNY', 2, 200, false, 'test', 'r', at from numbers`,
-		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, timer_at, timer_to,
-				created_at, changed_at)
-			select 1, 'order', no, id, 1, 'awaiting_payment', '', 1, 'creation', timestamptz '2126-01-01Z', 'cancelled', at, at
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision,
+				cause, timer_at, timer_to, created_at, changed_at)
+			select 1, 'order', no, id, 1, 'awaiting_payment', '', 1, 'creation', timestamptz '2126-01-01Z', 'cancelled',
+			at, at
 			from numbers where k not in ('b', 'f')
 			union all
-			select 1, 'order', no, id, 1, 'paid', 'awaiting_payment', 2, no, null, null, at, at from numbers where k in ('b', 'f')
+			select 1, 'order', no, id, 1, 'paid', 'awaiting_payment', 2, no, null, null, at, at from numbers
+			where k in ('b', 'f')
 			union all
-			select 1, 'payment', no, id + (1::bigint << 50), 1, state, 'created', 2, 'n', null, null, at, at from numbers where k <> 'n'
+			select 1, 'payment', no, id + (1::bigint << 50), 1, state, 'created', 2, 'n', null, null, at, at
+			from numbers where k <> 'n'
 			union all
-			select 1, 'refund', 'r' || no, id + (1::bigint << 51), 1, 'submitted', 'requested', 2, 'n', null, null, at, at from numbers where k = 'b'`,
-		`insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset, scale, amount, payee,
-				principal, request_id, created_at, transaction_id)
-			select 1, no, id + (1::bigint << 50), no, 'g', '', 1, 'CNY', 2, 200, 'shop', 'test', 'r', at, case when k in ('f', 'b', 'g') then 't' || no end
+			select 1, 'refund', 'r' || no, id + (1::bigint << 51), 1, 'submitted', 'requested', 2, 'n', null, null, at,
+			at from numbers where k = 'b'`,
+		`insert into payment_payments (tenant_id, out_trade_no, payment_id, order_no, gateway, pay_type, attempt, asset,
+				scale, amount, payee, principal, request_id, created_at, transaction_id)
+			select 1, no, id + (1::bigint << 50), no, 'g', '', 1, 'CNY', 2, 200, 'shop', 'test', 'r', at,
+			case when k in ('f', 'b', 'g') then 't' || no end
 			from numbers where k not in ('n', 'u')`,
-		`insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset, scale, amount, account,
-				refunding, recorded_at)
-			select 1, 'g', 't' || no, no, id, 'CNY', 'CNY', 2, 200, case k when 'g' then 'sus' else 'shop' end, case k when 'b' then 100 else 0 end, at
+		`insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, asset,
+				scale, amount, account, refunding, recorded_at)
+			select 1, 'g', 't' || no, no, id, 'CNY', 'CNY', 2, 200, case k when 'g' then 'sus' else 'shop' end,
+			case k when 'b' then 100 else 0 end, at
 			from numbers where k in ('f', 'b', 'g')`,
 		`insert into payment_notice_names select 1, 'g', 'n' || no, id from numbers where k <> 'n'`,
-		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, transaction_id, amount, currency, asset,
-				fields, verdict, body, request_id, recorded_at)
-			select 1, id, 'g', 'n' || no, true, 'paid', no, 't' || no, '2', 'CNY', 'CNY', x.fields || jsonb_build_object('ID', 'n' || no,
-				'OutTradeNo', no, 'TransactionID', 't' || no), case k when 'u' then 'unknown' else 'applied' end, '', 'r', at
+		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no,
+				transaction_id, amount, currency, asset, fields, verdict, body, request_id, recorded_at)
+			select 1, id, 'g', 'n' || no, true, 'paid', no, 't' || no, '2', 'CNY', 'CNY',
+				x.fields || jsonb_build_object('ID', 'n' || no, 'OutTradeNo', no, 'TransactionID', 't' || no),
+				case k when 'u' then 'unknown' else 'applied' end, '', 'r', at
 			from numbers, (select fields from payment_notices where verdict = 'unknown' limit 1) x where k <> 'n'`,
-		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency, asset, scale, amount, account,
-				moves_order, principal, request_id, created_at)
-			select 1, 'r' || no, id + (1::bigint << 51), no, 'g', 't' || no, 'CNY', 'CNY', 2, 100, 'shop', false, 'test', 'r', at from numbers where k = 'b'`,
-		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
-			select 1, id, 'refund/r' || no, (select account_id from ledger_accounts where code = 'shop'), '', 100, 1800000, '2126-01-01Z', at, 'test', 'r'
+		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency,
+				asset, scale, amount, account, moves_order, principal, request_id, created_at)
+			select 1, 'r' || no, id + (1::bigint << 51), no, 'g', 't' || no, 'CNY', 'CNY', 2, 100, 'shop', false,
+			'test', 'r', at from numbers where k = 'b'`,
+		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at,
+			created_at, principal, request_id)
+			select 1, id, 'refund/r' || no, (select account_id from ledger_accounts
+			where code = 'shop'), '', 100, 1800000, '2126-01-01Z', at, 'test', 'r'
 			from numbers where k = 'b'`,
-		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no, currency, asset, scale, amount,
-				account, request_id, created_at)
-			select 1, id, 'wrong_amount', 'x', 'g', 't' || no, no, no, 'CNY', 'CNY', 2, 200, 'sus', 'r', at from numbers where k = 'g'`,
+		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, order_no,
+				currency, asset, scale, amount, account, request_id, created_at)
+			select 1, id, 'wrong_amount', 'x', 'g', 't' || no, no, no, 'CNY', 'CNY', 2, 200, 'sus', 'r', at from numbers
+			where k = 'g'`,
 		// Given back in the console: a half of them without a transaction.
-		`insert into payment_console_refunds (tenant_id, console_id, gateway, gateway_refund_id, out_trade_no, transaction_id, currency, asset, scale,
-				amount, failed, flag_id, recorded_at)
-			select 1, id + (1::bigint << 52), 'g', 're' || no, no, case when id % 20 < 10 then 't' || no else '' end, 'CNY', 'CNY', 2, 1, false,
-				id + (1::bigint << 52), at
+		`insert into payment_console_refunds (tenant_id, console_id, gateway, gateway_refund_id, out_trade_no,
+				transaction_id, currency, asset, scale, amount, failed, flag_id, recorded_at)
+			select 1, id + (1::bigint << 52), 'g', 're' || no, no, case when id % 20 < 10 then 't' || no else '' end,
+				'CNY', 'CNY', 2, 1, false, id + (1::bigint << 52), at
 			from numbers where k in ('f', 'b', 'g')`,
-		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields, verdict, body, request_id, recorded_at)
-			select 1, console_id, 'g', 'm' || out_trade_no, true, 'refunded', out_trade_no, '{}', 'flagged', '', 'r', recorded_at
+		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields,
+			verdict, body, request_id, recorded_at)
+			select 1, console_id, 'g', 'm' || out_trade_no, true, 'refunded', out_trade_no, '{}', 'flagged', '', 'r',
+			recorded_at
 			from payment_console_refunds where gateway_refund_id !~ 'warm'`,
-		`insert into payment_notice_names select 1, 'g', 'unknown_refund/' || gateway_refund_id, console_id from payment_console_refunds
+		`insert into payment_notice_names select 1, 'g', 'unknown_refund/' || gateway_refund_id, console_id
+			from payment_console_refunds
 			where gateway_refund_id !~ 'warm'`,
-		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, currency, asset, scale, amount,
-				about_console, request_id, created_at)
-			select 1, flag_id, 'unknown_refund', 'x', 'g', transaction_id, out_trade_no, 'CNY', 'CNY', 2, 1, console_id, 'r', recorded_at
+		`insert into payment_flags (tenant_id, flag_id, kind, detail, gateway, transaction_id, out_trade_no, currency,
+				asset, scale, amount, about_console, request_id, created_at)
+			select 1, flag_id, 'unknown_refund', 'x', 'g', transaction_id, out_trade_no, 'CNY', 'CNY', 2, 1, console_id,
+			'r', recorded_at
 			from payment_console_refunds where gateway_refund_id !~ 'warm'`,
 		`insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at)
-			select 1, 'payment', no, 'g', case k when 'u' then 'flag' else 'query' end, case when no ~ '00$' then at else '2126-01-01Z' end
+			select 1, 'payment', no, 'g', case k when 'u' then 'flag' else 'query' end, case when no ~ '00$' then
+			at else '2126-01-01Z' end
 			from numbers where k in ('s', 'w', 'u', 'c')
 			union all
 			select 1, 'refund', 'r' || no, 'g', 'query', '2126-01-01Z' from numbers where k = 'b'`,
-		`update ledger_accounts set held = held + 1500000, balance = balance + 9000000, version = version + 1 where code = 'shop'`,
+		`update ledger_accounts set held = held + 1500000, balance = balance + 9000000, version = version + 1
+			where code = 'shop'`,
 		`update ledger_accounts set balance = balance + 9000000 where code = 'sus'`,
 	} {
 		d.exec("begin; set local session_replication_role = replica; " + sql + "; commit")
@@ -258,7 +280,8 @@ func (d *plans) load() {
 // ran checks that the statements of files of the engine were prepared.
 func (d *plans) ran(files ...string) {
 	d.Helper()
-	rows, err := d.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := d.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -398,7 +421,8 @@ func TestReadsOfPaymentsReadTheirOwnRows(t *testing.T) {
 			}, 10, 200},
 			"stats": {func() int { l, _, err := u.Stats(ctx); check(err); return len(l) }, 1, 2500},
 			"view": {func() (n int) {
-				check(d.super.QueryRow(ctx, "select count(*) from audit.order_story where tenant = 'demo' and order_no = 'b777'").Scan(&n))
+				check(d.super.QueryRow(ctx, "select count(*) from audit.order_story where tenant = 'demo' "+
+					"and order_no = 'b777'").Scan(&n))
 				return n
 			}, 4, 300}, // the order's refund with its hold, and a notice of the console with its flag
 		} {

@@ -18,18 +18,25 @@ func TestListsOfAPeriodReadTheirOwnRows(t *testing.T) {
 	pgtest.StopAutovacuum(t, super)
 	const at = "timestamptz '2026-01-01Z' + interval '1 min' * i"
 	for _, sql := range []string{
-		`insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, scale, amount, recorded_at)
-			select 1, case when i % 2 = 0 then 'a' else 'b' end, 't' || i, 'p' || i, i, 'CNY', 2, i, ` + at + ` from generate_series(1, 30000) i`,
-		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields, verdict, body, request_id,
-				occurred_at, recorded_at)
-			select 1, i, 'a', i, true, 'paid', 'p' || i, '{}', 'applied', '', 'r', ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
-		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency, scale, amount, moves_order,
-				principal, request_id, created_at)
-			select 1, 'r' || i, i, 'p' || i, 'a', 't' || i, 'CNY', 2, i, false, 'p', 'r', ` + at + ` from generate_series(1, 30000) i`,
-		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, created_at, changed_at)
-			select 1, 'refund', 'r' || i, i, 1, 'succeeded', 'requested', 2, 'n', 'p' || i, ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
+		`insert into payment_transactions (tenant_id, gateway, transaction_id, out_trade_no, notice_id, currency, scale,
+			amount, recorded_at)
+			select 1, case when i % 2 = 0 then 'a' else 'b' end, 't' || i, 'p' || i, i, 'CNY', 2,
+			i, ` + at + ` from generate_series(1, 30000) i`,
+		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields,
+				verdict, body, request_id, occurred_at, recorded_at)
+			select 1, i, 'a', i, true, 'paid', 'p' || i, '{}', 'applied', '',
+			'r', ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
+		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency,
+				scale, amount, moves_order, principal, request_id, created_at)
+			select 1, 'r' || i, i, 'p' || i, 'a', 't' || i, 'CNY', 2, i, false, 'p',
+			'r', ` + at + ` from generate_series(1, 30000) i`,
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision,
+			cause, owner, created_at, changed_at)
+			select 1, 'refund', 'r' || i, i, 1, 'succeeded', 'requested', 2, 'n',
+			'p' || i, ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
 	} {
-		if _, err := super.Exec(t.Context(), "begin; set local session_replication_role = replica; "+sql+"; commit"); err != nil {
+		if _, err := super.Exec(t.Context(), "begin; set local session_replication_role = replica; "+sql+
+			"; commit"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -159,8 +159,8 @@ select array(
         (r.rolsuper, 'is a superuser'), (r.rolcreaterole, 'may create roles'), (r.rolreplication, 'may replicate'),
         (r.rolbypassrls, 'bypasses row-level security'),
         (r.rolname <> $1 and r.rolname in ('ledgerd_owner', 'ledgerd_app', 'ledgerd_admin', 'ledgerd_audit',
-            'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program',
-            'pg_maintain', 'pg_create_subscription'),
+            'pg_read_all_data', 'pg_write_all_data', 'pg_read_server_files', 'pg_write_server_files',
+            'pg_execute_server_program', 'pg_maintain', 'pg_create_subscription'),
             'is a member of ' || r.rolname)
     ) p (has, power)
     where p.has

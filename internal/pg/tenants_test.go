@@ -26,7 +26,8 @@ func TestStatementsSeeTheTenantsOfTheirContext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super := pgtest.Pool(t, db.SuperDSN)
-	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'a'), (2, 'b'), (3, 'c')"); err != nil {
+	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) "+
+		"values (1, 'a'), (2, 'b'), (3, 'c')"); err != nil {
 		t.Fatal(err)
 	}
 	pool, trips := pgtest.CountingPool(t, db.AppDSN)
@@ -66,7 +67,8 @@ func TestResultsGiveTheirConnectionBack(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
 	ctx, d := pg.ForAllTenants(t.Context()), pg.Planned{DB: pool}
-	for _, query := range []string{"select generate_series(1, $1::integer)", "select 1 / ($1::integer - 2)", "selec $1"} {
+	for _, query := range []string{"select generate_series(1, $1::integer)", "select 1 / ($1::integer - 2)",
+		"selec $1"} {
 		rows, err := d.Query(ctx, query, 2)
 		if err == nil {
 			rows.Next()

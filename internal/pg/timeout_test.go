@@ -40,10 +40,12 @@ func TestPostgresProbesItsConnections(t *testing.T) {
 		}
 	})
 	var idle, interval, count, silence string
-	err = pgtest.Pool(t, server.TCPDSN("postgres")).QueryRow(t.Context(), `select current_setting('tcp_keepalives_idle'),
-		current_setting('tcp_keepalives_interval'), current_setting('tcp_keepalives_count'),
+	err = pgtest.Pool(t, server.TCPDSN("postgres")).QueryRow(t.Context(), `select
+		current_setting('tcp_keepalives_idle'), current_setting('tcp_keepalives_interval'),
+		current_setting('tcp_keepalives_count'),
 		current_setting('tcp_user_timeout')`).Scan(&idle, &interval, &count, &silence)
 	if err != nil || idle != "5" || interval != "2" || count != "3" || silence != "10000" {
-		t.Errorf("keepalives after %s s, every %s s, %s times, user timeout %s, %v", idle, interval, count, silence, err)
+		t.Errorf("keepalives after %s s, every %s s, %s times, user timeout %s, %v",
+			idle, interval, count, silence, err)
 	}
 }

@@ -44,7 +44,8 @@ func TestTimesAreScannedInUTC(t *testing.T) {
 
 func TestMetadataThatIsNotOfTextsIsNil(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]map[string]string{"": nil, "{}": nil, "null": nil, `{"a":"b","c":1}`: nil, "[]": nil,
+	for text, want := range map[string]map[string]string{"": nil, "{}": nil, "null": nil, `{"a":"b","c":1}`: nil,
+		"[]":        nil,
 		`{"a":"b"}`: {"a": "b"}} {
 		if got := Metadata([]byte(text)); (got == nil) != (want == nil) || !maps.Equal(got, want) {
 			t.Errorf("%s: %v", text, got)

@@ -47,7 +47,8 @@ func notInName(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }
 // ofUsedTables returns the files that name a table which has, or had, rows, or a catalog of Postgres.
 func ofUsedTables(ctx context.Context, conn *pgx.Conn, files fs.FS) (fs.FS, error) {
 	var used []string
-	if err := conn.QueryRow(ctx, `select array_agg(coalesce(pg_partition_root(oid), oid)::regclass::text) || array['pg_class']
+	if err := conn.QueryRow(ctx, `select array_agg(coalesce(pg_partition_root(oid),
+		oid)::regclass::text) || array['pg_class']
 		from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace and pg_relation_size(oid) > 0`).
 		Scan(&used); err != nil {
 		return nil, err

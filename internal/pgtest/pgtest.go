@@ -193,7 +193,8 @@ func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool
 			t.Fatal(err)
 		}
 	}
-	err := super.QueryRow(context.Background(), `select coalesce(sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)), 0)::bigint
+	err := super.QueryRow(context.Background(), `select
+		coalesce(sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)), 0)::bigint
 		from pg_statio_user_tables where relname ~ $1`, tables).Scan(&blocks)
 	if err != nil {
 		t.Fatal(err)

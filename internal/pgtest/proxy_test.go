@@ -25,7 +25,8 @@ func TestSilentConnectionsHideTheirEnd(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *Proxy, *pgx.Conn){
 		"of the database": func(t *testing.T, p *Proxy, c *pgx.Conn) {
 			p.Silence(Answers)
-			if _, err := super.Exec(t.Context(), "select pg_terminate_backend($1, 60000)", c.PgConn().PID()); err != nil {
+			if _, err := super.Exec(t.Context(), "select pg_terminate_backend($1, 60000)",
+				c.PgConn().PID()); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), briefly)

@@ -17,8 +17,10 @@ import (
 const errorsHead = `# Errors
 
 Every error carries ` + "`google.rpc.ErrorInfo`" + ` (reason, domain ` + "`ledgerd`" + `, and as metadata the present
-state that the reason refers to), ` + "`ledgerd.errors.v1.ErrorDetail`" + ` (class, next step, whether to show the message to the
-user, request id), where fields are wrong ` + "`google.rpc.BadRequest`" + `, and where waiting helps ` + "`google.rpc.RetryInfo`" + `.
+state that the reason refers to), ` + "`ledgerd.errors.v1.ErrorDetail`" +
+	` (class, next step, whether to show the message to the
+user, request id), where fields are wrong ` + "`google.rpc.BadRequest`" + `, and where waiting helps ` +
+	"`google.rpc.RetryInfo`" + `.
 An item of ` + "`TransferBatch`" + ` has the same in its ` + "`error`" + `.
 
 | class | recorded under the key? | may the same key run again? |
@@ -42,10 +44,12 @@ name in small letters. ` + "`ledgerd.order.v1.OrderService/CreateOrder`" + ` is
 ` + "`order.create_order`" + `. Records of request keys, their
 metrics and the audit views have it too.
 
-- **role**: the least that makes the call. Some requests need ` + "`admin`" + ` besides, such as one that changes a limit of an
+- **role**: the least that makes the call. Some requests need ` + "`admin`" +
+	` besides, such as one that changes a limit of an
   account.
 - **Execute**: [Execute](../api/batch.md) may contain it.
-- **policy**: what ` + "`ledgerd policy set`" + ` may ask for it: *keys*, a request key or submit token; *approval*, by a second
+- **policy**: what ` + "`ledgerd policy set`" +
+	` may ask for it: *keys*, a request key or submit token; *approval*, by a second
   principal; *above*, approval above an amount.
 - **fields**: what a scope may name, such as ` + "`ledger.transfer(from=user:*)`" + `. Items of a batch,
   and operations of an Execute, need scopes of their own.
@@ -59,8 +63,10 @@ This page is generated from the code: ` + "`make generate`" + `.
 const storiesHead = `# Stories
 
 Each story is a script that a test runs against two real servers and Postgres. [The commands](../../scenarios/README.md)
-are few: ` + "`call`" + ` makes a call, ` + "`call!`" + ` one that is refused with the given reason, ` + "`together`" + ` many at the same
-moment, alternately at both servers; ` + "`answer`" + ` compares a field of the last answer, ` + "`psql`" + ` runs a query.
+are few: ` + "`call`" + ` makes a call, ` + "`call!`" + ` one that is refused with the given reason, ` + "`together`" +
+	` many at the same
+moment, alternately at both servers; ` + "`answer`" + ` compares a field of the last answer, ` + "`psql`" +
+	` runs a query.
 
 This page is generated from ` + "`scenarios/`" + `: ` + "`make generate`" + `.
 `

@@ -90,7 +90,8 @@ func (s *Admin) CreateKey(ctx context.Context, r *pb.CreateKeyRequest) (*pb.Crea
 		return nil, err
 	}
 	if n.Role == access.Operator {
-		const problem = "must be ROLE_READ, ROLE_WRITE or ROLE_ADMIN: create keys of operators with ledgerd apikey create"
+		const problem = "must be ROLE_READ, ROLE_WRITE or ROLE_ADMIN: create keys of operators with ledgerd " +
+			"apikey create"
 		return nil, access.PermissionDenied.New("role: %s", problem).WithField("role", problem)
 	}
 	if n.Scopes, err = ParseScopes(n.Role, r.GetScopes()); err != nil {

@@ -158,7 +158,8 @@ func (w *wanted) unsupported() error {
 // encode returns the stored forms of a request: as protobuf and, unless it may hold personal data, as JSON.
 func (w *wanted) encode(packed *anypb.Any) (bytes, details []byte, err error) {
 	if details, err = protojson.Marshal(packed); err != nil { // such as NaN in a template's variable
-		return nil, nil, fault.InvalidField("request", "cannot be written as JSON, so not every approver could read it").Because(err)
+		return nil, nil, fault.InvalidField("request",
+			"cannot be written as JSON, so not every approver could read it").Because(err)
 	}
 	if personal(w.request) {
 		details = nil
@@ -226,7 +227,8 @@ func unfilled(m proto.Message, references []*batchv1.Reference) proto.Message {
 func (w *wanted) permitDecision(c *call, a *approval.Content) error {
 	err := w.permitAll(c)
 	if fault.Is(err, access.PermissionDenied) {
-		return access.PermissionDenied.New("the caller's role and scopes do not cover the request of approval %d", a.ID).
+		return access.PermissionDenied.New("the caller's role and scopes do not cover the request of approval %d",
+			a.ID).
 			With("approval_id", a.ID).Because(err)
 	}
 	return err

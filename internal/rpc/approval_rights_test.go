@@ -37,9 +37,11 @@ func TestRequesterCannotApprove(t *testing.T) {
 		"another tenant reads", "APPROVAL_NOT_FOUND")
 	o.bob.approve(id).wants(t, "bob approves", "")
 	o.ann.approve(id).wants(t, "the requester repeats", "APPROVAL_APPROVED")
-	if _, err := o.Pool.Exec(t.Context(), `insert into approval_requests (tenant_id, approval_id, state, operation, request, principal,
-			request_id, created_at, expires_at, decided_by, decided_request_id, decided_at, response)
-		select tenant_id, 1, 'approved', operation, request, principal, request_id, created_at, expires_at, principal, request_id, decided_at, response
+	if _, err := o.Pool.Exec(t.Context(), `insert into approval_requests (tenant_id, approval_id, state, operation,
+			request, principal, request_id, created_at, expires_at, decided_by, decided_request_id, decided_at,
+			response)
+		select tenant_id, 1, 'approved', operation, request, principal, request_id, created_at, expires_at, principal,
+		request_id, decided_at, response
 		from approval_requests`); err == nil || !strings.Contains(err.Error(), "approval_requests_decided_by_check") {
 		t.Errorf("the database takes an approval by the requester: %v", err)
 	}
@@ -209,7 +211,8 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	s := o.site
 	eve := s.with("mine", "eve", access.Rights{Role: access.Write}, "approval.*", "batch.execute",
 		"ledger.transfer(from=u:*)",
-		"stock.confirm(reservation_no=mine-*)", "ledger.capture(hold_biz_no=mine-*)", "ledger.reverse(transfer_biz_no=mine-*)")
+		"stock.confirm(reservation_no=mine-*)", "ledger.capture(hold_biz_no=mine-*)",
+		"ledger.reverse(transfer_biz_no=mine-*)")
 	writer := &caller{s, s.Key("mine", "cy", access.Write)}
 	first := func() *batchv1.Operation { return operation("one", pay("x", "u:a", "world", "1")) }
 	filled := func(m proto.Message, field, result string) proto.Message {
@@ -232,8 +235,9 @@ func TestReferencesNeedRightsToEveryValue(t *testing.T) {
 	} {
 		refused := x.c.call(connectProto, "Approval.RequestApproval", wish(x.m))
 		refused.wants(t, what+", requested", "PERMISSION_DENIED")
-		if what == "another reservation" && (!slices.Equal(refused.Fields(t), []string{"request.operations[1].request.reservation_no"}) ||
-			!strings.Contains(refused.Message, "a reference fills it in")) {
+		if what == "another reservation" &&
+			(!slices.Equal(refused.Fields(t), []string{"request.operations[1].request.reservation_no"}) ||
+				!strings.Contains(refused.Message, "a reference fills it in")) {
 			t.Errorf("%s: %s %v", what, refused.Message, refused.Fields(t))
 		}
 		id := o.ann.requests(x.m)
@@ -278,11 +282,13 @@ func TestEffectsOfAnApprovalAreItsOwn(t *testing.T) {
 	for biz, header := range map[string]string{"other-1": "same", "other-2": own} {
 		o.ann.call(connectProto, "Transfer", pay(biz, "world", "u:a", "1"), "X-Request-ID", header).wants(t, biz, "")
 	}
-	if n := o.Count(`select count(*) from ledger_transfers t join approval_requests a on a.decided_request_id = t.request_id
+	if n := o.Count(`select count(*) from ledger_transfers t
+		join approval_requests a on a.decided_request_id = t.request_id
 		where t.biz_no in ('approved', 'other-1', 'other-2')`); n != 1 {
 		t.Errorf("%d transfers seem to be approved", n)
 	}
-	if n := o.Count("select count(*) from ledger_transfers where biz_no = 'approved' and request_id = $1", own); n != 1 {
+	if n := o.Count("select count(*) from ledger_transfers where biz_no = 'approved' and request_id = $1",
+		own); n != 1 {
 		t.Error("the transfer has another request id")
 	}
 }

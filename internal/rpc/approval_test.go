@@ -401,7 +401,8 @@ func TestExecuteIsApprovedAsAWhole(t *testing.T) {
 	if len(res.GetResults()) != 3 || o.ann.balance("u:a") != "45.00" {
 		t.Errorf("%v, and u:a has %s", res, o.ann.balance("u:a"))
 	}
-	if n := o.Count("select count(*) from ledger_transfers where biz_no in ('one', 'two', 'three') and principal = 'ann'"); n != 3 {
+	if n := o.Count("select count(*) from ledger_transfers where biz_no in ('one', 'two', 'three') " +
+		"and principal = 'ann'"); n != 3 {
 		t.Errorf("%d transfers of ann", n)
 	}
 }
@@ -486,7 +487,8 @@ func TestRejectedAndExpiredRequestsAreNotDone(t *testing.T) {
 			t.Errorf("%v: %v, want %v", state, got, want)
 		}
 	}
-	if n := o.Count("select count(*) from audit.approvals where state in ('rejected', 'withdrawn', 'expired', 'approved') and details is not null"); n != 4 {
+	if n := o.Count("select count(*) from audit.approvals " +
+		"where state in ('rejected', 'withdrawn', 'expired', 'approved') and details is not null"); n != 4 {
 		t.Errorf("auditors see %d", n)
 	}
 }
@@ -565,10 +567,11 @@ func TestBadRequestsForApprovalNameTheField(t *testing.T) {
 			"request.operations[1].request"},
 		"an invalid amount": {wish(pay("x", "world", "u:a", "one")), "request.postings[0].amount"},
 		"an invalid biz_no": {wish(pay("", "world", "u:a", "1")), "request.biz_no"},
-		"an amount, deep":   {wish(execute(operation("", pay("x", "world", "u:a", "-1")))), "request.operations[0].request.postings[0].amount"},
-		"life too short":    {short, "life"},
-		"life too long":     {long, "life"},
-		"without a reason":  {dumb, "reason"}, "a blank reason": {blank, "reason"},
+		"an amount, deep": {wish(execute(operation("", pay("x", "world", "u:a", "-1")))),
+			"request.operations[0].request.postings[0].amount"},
+		"life too short":   {short, "life"},
+		"life too long":    {long, "life"},
+		"without a reason": {dumb, "reason"}, "a blank reason": {blank, "reason"},
 		"an odd type":        {odd, "request"},
 		"an odd type inside": {wish(execute(oddInside)), "request.operations[0].request"},
 		"not JSON":           {wish(noJSON), "request"},
@@ -609,7 +612,8 @@ func TestAuditorsDoNotReadPersonalRequests(t *testing.T) {
 	order := &orderv1.CreateOrderRequest{OrderNo: "o", Subject: "jane", Asset: "COIN", Amount: "1"}
 	o.bob.approve(o.ann.requests(order)).wants(t, "an order", "")
 	o.bob.approve(o.ann.requests(execute(operation("", order)))).wants(t, "an order in an Execute", "")
-	if n := o.Count("select count(*) from audit.approvals a where state = 'approved' and a::text not like '%jane%'"); n != 2 {
+	if n := o.Count("select count(*) from audit.approvals a where state = 'approved' " +
+		"and a::text not like '%jane%'"); n != 2 {
 		t.Errorf("auditors see %d", n)
 	}
 	auditor := pgtest.Pool(t, o.DB.SuperDSN)

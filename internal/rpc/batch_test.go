@@ -108,7 +108,8 @@ func TestInterruptedBatchContinues(t *testing.T) {
 	}
 	// The state after a server died after twelve items.
 	if _, err := s.Pool.Exec(context.Background(),
-		"delete from commit_keys where operation = 'ledger.transfer_batch_item' and split_part(key, '#', 2)::int >= 12"); err != nil {
+		"delete from commit_keys where operation = 'ledger.transfer_batch_item' "+
+			"and split_part(key, '#', 2)::int >= 12"); err != nil {
 		t.Fatal(err)
 	}
 	rest, a := c.batch(r, "Idempotency-Key", "k")
@@ -316,7 +317,8 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 		"Capture": changes["Capture"], "Reverse": changes["Reverse"]} {
 		first := c.call(connectJSON, name, change.well("a"))
 		again := c.call(connectJSON, name, change.well("a"), "Idempotency-Key", "late")
-		if first.Code != "" || again.Code != "" || first.Replayed() || !again.Replayed() || !bytes.Contains(again.Raw, []byte(`"existed":true`)) {
+		if first.Code != "" || again.Code != "" || first.Replayed() || !again.Replayed() ||
+			!bytes.Contains(again.Raw, []byte(`"existed":true`)) {
 			t.Errorf("%s: %s\n%s", name, first.Raw, again.Raw)
 		}
 	}

@@ -34,7 +34,8 @@ func TestReplayOfBeginNeedsNoSecondToken(t *testing.T) {
 		return a.Code != "" && a.Reason(t) == "IDEMPOTENCY_KEY_MISSING"
 	})
 	for name, headers := range map[string][]string{
-		"plain": nil, "token": {tokenHeader, form}, "claim": {"Claim-Key", `"page"; scope=g; owner="ann"; life=600; first-only`},
+		"plain": nil, "token": {tokenHeader, form},
+		"claim": {"Claim-Key", `"page"; scope=g; owner="ann"; life=600; first-only`},
 	} {
 		work := &idempotencyv1.BeginRequest{Scope: "s", Key: name}
 		held := c.run(work, append([]string{"Idempotency-Key", "w-" + name}, headers...)...)

@@ -108,9 +108,11 @@ func (c *call) withoutPolicies() *call {
 func (c *call) rejectKeyAndConditions() error {
 	switch {
 	case c.key != "":
-		return keyUnsupported.New("%s records no answer, so it accepts no %s: send it without one", c.procedure, KeyHeader)
+		return keyUnsupported.New("%s records no answer, so it accepts no %s: send it without one",
+			c.procedure, KeyHeader)
 	case c.conditional():
-		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without Submit-Token and Claim-Key",
+		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: "+
+			"send it without Submit-Token and Claim-Key",
 			c.procedure)
 	}
 	return nil
@@ -184,7 +186,8 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 	case strings.Contains(s, ";life="):
 		return "", 0, commit.KeyInvalid.New(`an Idempotency-Key with a life must be quoted: "KEY";life=172800`)
 	case strings.TrimSpace(s) != s: // of an item: HTTP trims headers
-		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must not begin or end with a space, unless it is quoted")
+		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must not begin or end with a space, " +
+			"unless it is quoted")
 	}
 	if len(key) < 1 || len(key) > 255 || !printableASCII(key) {
 		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
@@ -201,7 +204,8 @@ func parseQuotedKey(s string) (key string, life time.Duration, err error) {
 		seconds, whole := value.(int64)
 		if life, _ = secondsOf(value); name != "life" || !whole || life < access.MinKeyLife ||
 			life > access.MaxKeyLife || seconds == 0 {
-			return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, where N is %.0f to %.0f seconds",
+			return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, "+
+				"where N is %.0f to %.0f seconds",
 				access.MinKeyLife.Seconds(), access.MaxKeyLife.Seconds())
 		}
 	}
@@ -320,7 +324,8 @@ func parseClaim(header string) (claim.Params, error) {
 				name))
 		}
 		if !ok {
-			d.bad(ClaimHeader, fmt.Sprintf("parameter %s has a wrong value: scope, owner and result take text, life takes seconds, first-only takes nothing", name))
+			d.bad(ClaimHeader, fmt.Sprintf("parameter %s has a wrong value: scope, owner and result take text, "+
+				"life takes seconds, first-only takes nothing", name))
 		}
 	}
 	if d.err() == nil {

@@ -59,7 +59,8 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		{&orderv1.ListOrdersRequest{Machine: "A"}, "machine", "must be " + name},
 		{&orderv1.MoveOrderRequest{To: "A"}, "to", "must be 1 to 64 characters of a-z, 0-9 and _, the first of a-z"},
 		{&orderv1.CancelOrderRequest{Cause: "creation"}, "cause", "must not be timer or creation: reserved"},
-		{&salev1.IssueCouponsRequest{Codes: []string{"A", "B", "C", "B"}}, "codes[3]", "must not be the same as an element before it"},
+		{&salev1.IssueCouponsRequest{Codes: []string{"A", "B", "C", "B"}}, "codes[3]",
+			"must not be the same as an element before it"},
 		{&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{}}}, "assets[0].code",
 			"must not be empty"},
 		{&salev1.GrabManyRequest{}, "grabs", "must have an element"},
@@ -68,9 +69,11 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 		{&orderv1.CreateOrderRequest{Messages: []*notifyv1.SendRequest{{}}}, "messages[0].content",
 			"must be set, or template"},
 		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{States: []*machinev1.State{
-			{OrderParts: 99}}}}, "definition.states[0].order_parts", "must be one of ORDER_PARTS_CONFIRM, ORDER_PARTS_CANCEL"},
+			{OrderParts: 99}}}}, "definition.states[0].order_parts", "must be one of ORDER_PARTS_CONFIRM, " +
+			"ORDER_PARTS_CANCEL"},
 		{&machinev1.DefineMachineRequest{Definition: &machinev1.Definition{Moves: []*machinev1.AllowedMove{
-			{By: make([]machinev1.Actor, 1)}}}}, "definition.moves[0].by[0]", "must be one of ACTOR_CALLER, ACTOR_TIMER, ACTOR_FLOW"},
+			{By: make([]machinev1.Actor, 1)}}}}, "definition.moves[0].by[0]",
+			"must be one of ACTOR_CALLER, ACTOR_TIMER, ACTOR_FLOW"},
 	} {
 		var got []string
 		for _, f := range fault.Of(check(c.request)).Fields {
@@ -89,9 +92,10 @@ func TestBrokenRulesSayWhatToSend(t *testing.T) {
 func TestPatternsAreSaidInWords(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string]string{
-		"^[A-Za-z0-9_.:-]{0,64}$":       "must be at most 64 characters of A-Z, a-z, 0-9, _, dots, colons and -",
-		"^([0-9A-Za-z_-]{6,32})?$":      "must be 6 to 32 characters of 0-9, A-Z, a-z, _ and -",
-		"^[A-Za-z0-9][A-Za-z0-9._/-]*$": "must consist of A-Z, a-z, 0-9, dots, _, slashes and -, the first of A-Z, a-z and 0-9",
+		"^[A-Za-z0-9_.:-]{0,64}$":  "must be at most 64 characters of A-Z, a-z, 0-9, _, dots, colons and -",
+		"^([0-9A-Za-z_-]{6,32})?$": "must be 6 to 32 characters of 0-9, A-Z, a-z, _ and -",
+		"^[A-Za-z0-9][A-Za-z0-9._/-]*$": "must consist of A-Z, a-z, 0-9, dots, _, slashes and -, the first of A-Z, " +
+			"a-z and 0-9",
 	} {
 		if got := describePattern(pattern); got != want {
 			t.Errorf("%s: %s", pattern, got)

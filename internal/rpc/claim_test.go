@@ -85,7 +85,8 @@ func TestReplayDoesNotCountAClaim(t *testing.T) {
 	}
 	// A call guarded by a page id is replayed too, even though the page id is used up.
 	for i := range 3 {
-		a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "pay", "Claim-Key", `"page-7"; first-only`)
+		a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "pay", "Claim-Key",
+			`"page-7"; first-only`)
 		if a.Code != "" || a.Replayed() != (i > 0) || (i == 0) != (a.Header.Get("Claim-Count") == "1") {
 			t.Errorf("call %d: %s %s, counted %q", i, a.Code, a.Message, a.Header.Get("Claim-Count"))
 		}
@@ -149,8 +150,10 @@ func TestHeadersOfClaims(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
-	for _, header := range []string{``, `"`, `""`, `"a`, `a b`, `"a";`, `"a"; scope`, `"a"; scope=1`, `"a"; scope="no spaces"`, `"a"; owner=?1`, `"a"; life="600"`,
-		`"a"; life=0`, `"a"; life=-1`, `"a"; life=99999999`, `"a"; first-only=1`, `"a"; unknown`, `"a", "b"`, `12`, `?1`, `"ü"`, `%"%c3%bc%00"`, `%"%0a"`, `%"%C3%BC"`,
+	for _, header := range []string{``, `"`, `""`, `"a`, `a b`, `"a";`, `"a"; scope`, `"a"; scope=1`,
+		`"a"; scope="no spaces"`, `"a"; owner=?1`, `"a"; life="600"`,
+		`"a"; life=0`, `"a"; life=-1`, `"a"; life=99999999`, `"a"; first-only=1`, `"a"; unknown`, `"a", "b"`, `12`,
+		`?1`, `"ü"`, `%"%c3%bc%00"`, `%"%0a"`, `%"%C3%BC"`,
 		`%"%ff"`, `"` + strings.Repeat("k", 1025) + `"`, `"a"; scope=` + strings.Repeat("s", 65)} {
 		for _, p := range []protocol{connectJSON, grpc} {
 			a := c.call(p, "Transfer", payment("a", "5"), "Claim-Key", header)
@@ -160,11 +163,13 @@ func TestHeadersOfClaims(t *testing.T) {
 			}
 		}
 	}
-	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Claim-Key", `"a"`, "Claim-Key", `"b"`); a.Reason(t) != "FIELD_INVALID" {
+	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Claim-Key", `"a"`, "Claim-Key",
+		`"b"`); a.Reason(t) != "FIELD_INVALID" {
 		t.Errorf("two claims: %s", a.Code)
 	}
 	for _, p := range protocols {
-		if a := c.call(p, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")}, "Claim-Key", `"a"`); a.Reason(t) != "FIELD_INVALID" {
+		if a := c.call(p, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")}, "Claim-Key",
+			`"a"`); a.Reason(t) != "FIELD_INVALID" {
 			t.Errorf("a read: %s", a.Code)
 		}
 	}
@@ -181,14 +186,18 @@ func TestHeadersOfClaims(t *testing.T) {
 		{`"k-1"`, &idempotencyv1.Claim{Scope: "page", Key: "k-1"}, 10 * time.Minute},
 		{`token:1/2`, &idempotencyv1.Claim{Scope: "page", Key: "token:1/2"}, 10 * time.Minute},
 		{` "with \" and \\";scope=a.b-c:d;owner="who else";life=0.25;result="mine";first-only=?0 `,
-			&idempotencyv1.Claim{Scope: "a.b-c:d", Key: `with " and \`, Owner: "who else", Result: "mine"}, 250 * time.Millisecond},
-		{`%"%c3%bcmlaut %25"; scope="page"; first-only`, &idempotencyv1.Claim{Scope: "page", Key: "ümlaut %"}, 10 * time.Minute},
+			&idempotencyv1.Claim{Scope: "a.b-c:d", Key: `with " and \`, Owner: "who else", Result: "mine"},
+			250 * time.Millisecond},
+		{`%"%c3%bcmlaut %25"; scope="page"; first-only`, &idempotencyv1.Claim{Scope: "page", Key: "ümlaut %"},
+			10 * time.Minute},
 		{`"fact"; scope=like; owner=ann; owner=bob`, &idempotencyv1.Claim{Scope: "like", Key: "fact", Owner: "bob"}, 0},
 	} {
 		ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: fmt.Sprint("H", i)}}},
 			new(ledgerv1.CreateAssetsResponse), "Claim-Key", x.header)
-		if n := s.Count(`select count(*) from claim_keys where scope = $1 and key = $2 and coalesce(owner, '') = $3 and coalesce(result, '') = $4
-			and coalesce(expires_at - claimed_at, '0') = $5`, x.want.GetScope(), x.want.GetKey(), x.want.GetOwner(), x.want.GetResult(), x.life); n != 1 {
+		if n := s.Count(`select count(*) from claim_keys where scope = $1 and key = $2 and coalesce(owner, '') = $3
+			and coalesce(result, '') = $4
+			and coalesce(expires_at - claimed_at, '0') = $5`, x.want.GetScope(), x.want.GetKey(), x.want.GetOwner(),
+			x.want.GetResult(), x.life); n != 1 {
 			t.Errorf("%s: %d rows", x.header, n)
 		}
 	}
@@ -257,7 +266,8 @@ func TestDryRunsOfClaimsCountNothing(t *testing.T) {
 		if n := c.claim(&idempotencyv1.ClaimKeyRequest{Key: "p", DryRun: true}).GetCount(); n != 1 {
 			t.Errorf("counted %d", n)
 		}
-		if a := c.call(grpc, "Transfer", dry, "Claim-Key", `"p"; first-only`); a.Code != "" || a.Header.Get("Claim-Count") != "1" {
+		if a := c.call(grpc, "Transfer", dry, "Claim-Key", `"p"; first-only`); a.Code != "" ||
+			a.Header.Get("Claim-Count") != "1" {
 			t.Errorf("%s", a.Message)
 		}
 		ok(c, "Idempotency.ClaimKeys",

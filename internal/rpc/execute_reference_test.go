@@ -112,5 +112,6 @@ func TestReferencedAmountsFitTheOthers(t *testing.T) {
 	o = &orderv1.CreateOrderRequest{OrderNo: "r-2", Subject: "s", Asset: "COIN", Amount: "5",
 		Lines: []*orderv1.OrderLine{{Item: "x", Quantity: 1}}}
 	succeeds(t, "a line of 5", c.call(connectJSON, "Batch.Execute", execute(
-		operation("t", pay("d6", "world", "u:a", "5")), operation("", o, "lines[0].amount=t:transfer.entries[1].amount"))))
+		operation("t", pay("d6", "world", "u:a", "5")),
+		operation("", o, "lines[0].amount=t:transfer.entries[1].amount"))))
 }

@@ -93,7 +93,8 @@ func TestOperationsSeeEarlierOperations(t *testing.T) {
 			t.Errorf("%s has %s, not %s", code, b, want)
 		}
 	}
-	if n := s.Count("select count(distinct transfer_id >> 14) from ledger_transfers where biz_no in ('fund', 'taken', 'elsewhere', 'rest', 'back')"); n != 1 {
+	if n := s.Count("select count(distinct transfer_id >> 14) from ledger_transfers " +
+		"where biz_no in ('fund', 'taken', 'elsewhere', 'rest', 'back')"); n != 1 {
 		t.Errorf("%d transactions", n)
 	}
 	// A repeat without the key finds every operation by its own name.

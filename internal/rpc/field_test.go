@@ -143,7 +143,8 @@ func (c *caller) wantFieldsOfItems(t *testing.T) {
 	t.Helper()
 	moved := &ledgerv1.TransferRequest{BizNo: "i", Postings: posting("world", "u:a", "COIN", "0.001")}
 	res := ok(c, "TransferBatch", &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{Transfer: moved},
-		{Transfer: moved, IdempotencyKey: `"k`}, {Transfer: moved, IdempotencyKey: " "}}}, new(ledgerv1.TransferBatchResponse))
+		{Transfer: moved, IdempotencyKey: `"k`}, {Transfer: moved, IdempotencyKey: " "}}},
+		new(ledgerv1.TransferBatchResponse))
 	for i, want := range []string{"AMOUNT_TOO_PRECISE postings[0].amount", "IDEMPOTENCY_KEY_INVALID idempotency_key",
 		"IDEMPOTENCY_KEY_INVALID idempotency_key"} {
 		e := res.GetResults()[i].GetError()

@@ -171,7 +171,8 @@ func (c *call) admitResponse(ctx context.Context, res connect.AnyResponse) error
 	if err == nil {
 		return nil
 	}
-	return fault.OutcomeUnknown.New("the call was made, but there is no memory for its response, because callers receive large responses too slowly: repeat it with the same key or biz_no, or read what it made").
+	return fault.OutcomeUnknown.New("the call was made, but there is no memory for its response, because callers " +
+		"receive large responses too slowly: repeat it with the same key or biz_no, or read what it made").
 		Because(err)
 }
 

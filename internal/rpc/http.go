@@ -155,7 +155,8 @@ func unreadable(err error) *fault.Fault {
 	var network net.Error
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return fault.FieldInvalid.New("the body of the request ends too early: send all of its Content-Length or chunks")
+		return fault.FieldInvalid.New("the body of the request ends too early: " +
+			"send all of its Content-Length or chunks")
 	case errors.As(err, &network):
 		return fault.NotRun.New("the body of the request did not arrive in time, or the connection was lost")
 	}
@@ -213,7 +214,8 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 	case g.read > g.limit:
 		return 0, tooLarge("", g.limit)
 	case g.read > zippedFree && g.read > maxRatio*g.zipped.n:
-		return 0, connectError(fault.FieldInvalid.New("the request is more than %d times as large as its compressed form: send it uncompressed",
+		return 0, connectError(fault.FieldInvalid.New("the request is more than %d times as large as its compressed "+
+			"form: send it uncompressed",
 			maxRatio), "")
 	case err != nil && err != io.EOF:
 		return 0, connectError(fault.FieldInvalid.New("the body of the request is not valid gzip"), "")

@@ -102,7 +102,8 @@ func TestBadRequestsForIDsNameTheField(t *testing.T) {
 				name = "Id.Parse"
 			}
 			a := c.call(connectJSON, name, r)
-			if a.Code != "invalid_argument" || !strings.Contains(string(a.Raw), `"field":"`+want+`"`) && !strings.Contains(a.Message, want) {
+			if a.Code != "invalid_argument" || !strings.Contains(string(a.Raw), `"field":"`+want+`"`) &&
+				!strings.Contains(a.Message, want) {
 				t.Errorf("%v: %s %s", r, a.Code, a.Raw)
 			}
 		}
@@ -179,7 +180,8 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 		!strings.Contains(string(a.Raw), "RetryInfo") {
 		t.Errorf("all numbers are held: %s", a.Raw)
 	}
-	if _, err := s.Pool.Exec(t.Context(), "update ids_workers set lease_expires_at = now() where worker = 77"); err != nil {
+	if _, err := s.Pool.Exec(t.Context(), "update ids_workers set lease_expires_at = now() "+
+		"where worker = 77"); err != nil {
 		t.Fatal(err)
 	}
 	if p := parse(c, generate(c, &idv1.GenerateRequest{}).GetTexts()[0]); p.GetWorker() != 77 {
@@ -206,8 +208,10 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	if _, err := io.Copy(&text, res.Body); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`ledgerd_ids_made_total{kind="uuid_v7"} 1`, `ledgerd_ids_made_total{kind="snowflake"} 1`, `ledgerd_ids_worker 77`,
-		`ledgerd_ids_leases_total{outcome="exhausted"} 1`, `ledgerd_ids_clock_offset_seconds{clock="wall"} `, `ledgerd_ids_clock_offset_seconds{clock="ids"} `, `ledgerd_ids_left_seconds 2`} {
+	for _, want := range []string{`ledgerd_ids_made_total{kind="uuid_v7"} 1`,
+		`ledgerd_ids_made_total{kind="snowflake"} 1`, `ledgerd_ids_worker 77`,
+		`ledgerd_ids_leases_total{outcome="exhausted"} 1`, `ledgerd_ids_clock_offset_seconds{clock="wall"} `,
+		`ledgerd_ids_clock_offset_seconds{clock="ids"} `, `ledgerd_ids_left_seconds 2`} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the metrics have no %s", want)
 		}

@@ -19,9 +19,10 @@ func TestMessageRunsAllOperationsOfItsBody(t *testing.T) {
 		request, body string
 		locks         []string
 	}{
-		"an Execute": {"", `{"operations": [{"name": "pay", "request": ` + transfer + `}], "lockKeys": ["settlement", "b"]}`, []string{"settlement", "b"}},
-		"a request":  {"", transfer, nil},
-		"of a kind":  {"ledgerd.ledger.v1.TransferRequest", `{"bizNo": "p"}`, nil},
+		"an Execute": {"", `{"operations": [{"name": "pay", "request": ` + transfer +
+			`}], "lockKeys": ["settlement", "b"]}`, []string{"settlement", "b"}},
+		"a request": {"", transfer, nil},
+		"of a kind": {"ledgerd.ledger.v1.TransferRequest", `{"bizNo": "p"}`, nil},
 	} {
 		in := &Incoming{Request: x.request, Key: inbox.Key{Group: "g", ID: "m"},
 			Delivery: inbox.Delivery{Content: []byte(x.body), ContentLife: time.Hour}}

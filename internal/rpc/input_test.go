@@ -20,13 +20,15 @@ import (
 
 // transferWith returns a valid Transfer in JSON, with one field replaced.
 func transferWith(field, value string) string {
-	f := map[string]string{"bizNo": `"x"`, "from": `"u:a"`, "to": `"world"`, "asset": `"COIN"`, "amount": `"1"`, "metadata": "{}", "more": `""`}
+	f := map[string]string{"bizNo": `"x"`, "from": `"u:a"`, "to": `"world"`, "asset": `"COIN"`, "amount": `"1"`,
+		"metadata": "{}", "more": `""`}
 	f[field] = value
 	more := ""
 	if field == "more" {
 		more = "," + value
 	}
-	return `{"bizNo":` + f["bizNo"] + `,"metadata":` + f["metadata"] + `,"postings":[{"from":` + f["from"] + `,"to":` + f["to"] +
+	return `{"bizNo":` + f["bizNo"] + `,"metadata":` + f["metadata"] + `,"postings":[{"from":` + f["from"] + `,"to":` +
+		f["to"] +
 		`,"asset":` + f["asset"] + `,"amount":` + f["amount"] + `}]` + more + `}`
 }
 
@@ -131,7 +133,8 @@ func TestInvalidInputIsRefusedWithoutEffect(t *testing.T) {
 			t.Errorf("%s changed", table)
 		}
 	}
-	if a := c.send(connectJSON, transfer, []byte(transferWith("amount", `"1"`)), "Idempotency-Key", "bad"); a.Code != "" {
+	if a := c.send(connectJSON, transfer, []byte(transferWith("amount", `"1"`)), "Idempotency-Key",
+		"bad"); a.Code != "" {
 		t.Errorf("corrected, with the same key: %s", a.Raw)
 	}
 }
@@ -150,7 +153,8 @@ func TestErrorsNameTheFields(t *testing.T) {
 			t.Errorf("%s: %s, without %s", what, a.Message, want)
 		}
 	}
-	for field, value := range map[string]string{"postings[0].amount": `"\t"`, "bizNo": `"\t"`, "postings[0].from": "7"} {
+	for field, value := range map[string]string{"postings[0].amount": `"\t"`, "bizNo": `"\t"`,
+		"postings[0].from": "7"} {
 		key := field[strings.LastIndexByte(field, '.')+1:]
 		names(field, field, c.send(connectJSON, path(method(t, "Transfer")), []byte(transferWith(key, value))))
 	}

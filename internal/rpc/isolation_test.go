@@ -71,7 +71,8 @@ func TestWatchesAndReadsOfOneKeyDelayNoOtherTenant(t *testing.T) {
 			})
 		}
 		eventually(t, 30*time.Second, load.name+" wait for the table", func() bool {
-			return s.Count("select count(*) from pg_locks where not granted and relation = 'ledger_entries'::regclass") >= 5
+			return s.Count("select count(*) from pg_locks where not granted "+
+				"and relation = 'ledger_entries'::regclass") >= 5
 		})
 		answers(t, s, load.name)
 		cancel()
@@ -103,7 +104,8 @@ func TestRequestsHaveTheLimitOfTheirCall(t *testing.T) {
 	refused := func(what string, a answer) {
 		t.Helper()
 		info, _ := servertest.Detail(a.Answer, new(errdetails.ErrorInfo)) // the errors of gunzip have no request id
-		if info.GetReason() != "FIELD_INVALID" || !strings.Contains(a.Message, "larger than 64 KiB, the limit of this call") {
+		if info.GetReason() != "FIELD_INVALID" ||
+			!strings.Contains(a.Message, "larger than 64 KiB, the limit of this call") {
 			t.Errorf("%s: %s %s", what, a.Code, a.Message)
 		}
 	}

@@ -61,7 +61,8 @@ const (
 )
 
 // Errors of protojson about a key. The last group is the oneof of which another member is set.
-var jsonKeyProblem = regexp.MustCompile(`^(unknown field|duplicate field|error parsing) (".*?[^\\]")(?:, oneof (\S+) is .*)?$`)
+var jsonKeyProblem = regexp.MustCompile(`^(unknown field|duplicate field|error parsing) (".*?[^\\]")(?:, ` +
+	`oneof (\S+) is .*)?$`)
 
 // keyProblem returns the path of a key below parent, and the problem with it.
 func keyProblem(parent string, match []string) (path, problem string) {
@@ -234,7 +235,8 @@ func jsonForm(f protoreflect.FieldDescriptor) string {
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		switch f.Message().FullName() {
 		case "google.protobuf.Duration":
-			return `a number of seconds with an s behind it, such as "3600s" or "0.5s", below 10,000 years, with at most 9 decimals`
+			return `a number of seconds with an s behind it, such as "3600s" or "0.5s", below 10,000 years, ` +
+				`with at most 9 decimals`
 		case "google.protobuf.Timestamp":
 			return `a time by RFC 3339, such as "2026-01-31T08:00:00Z"`
 		}

@@ -110,7 +110,8 @@ func TestFingerprintDependsOnContentOnly(t *testing.T) {
 }
 
 func FuzzParseKey(f *testing.F) {
-	for _, s := range []string{"", "a", `"a"`, `"`, `""`, `"\""`, `"\\"`, `"\a"`, "a b", "ü", "\x00", `"a"b"`, strings.Repeat("k", 256), "#"} {
+	for _, s := range []string{"", "a", `"a"`, `"`, `""`, `"\""`, `"\\"`, `"\a"`, "a b", "ü", "\x00", `"a"b"`,
+		strings.Repeat("k", 256), "#"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -137,14 +138,16 @@ func FuzzParseKey(f *testing.F) {
 
 func TestKeyHeaderMaySetItsLife(t *testing.T) {
 	for header, want := range map[string]time.Duration{
-		`"a";life=60`: time.Minute, `"a"; life=2678400`: 31 * 24 * time.Hour, `"a\";life=70";life=3600`: time.Hour, `"a"`: 0, `a;b`: 0, `a`: 0,
+		`"a";life=60`: time.Minute, `"a"; life=2678400`: 31 * 24 * time.Hour, `"a\";life=70";life=3600`: time.Hour,
+		`"a"`: 0, `a;b`: 0, `a`: 0,
 	} {
 		key, life, err := parseKeyHeader(header)
 		if err != nil || life != want || strings.HasPrefix(header, `"`) && strings.Contains(key, "life=3600") {
 			t.Errorf("%s is %q for %v, %v", header, key, life, err)
 		}
 	}
-	for _, header := range []string{`"a";life=59`, `"a";life=2678401`, `"a";life=`, `"a";life=-60`, `"a";life=6e1`, `"a"life=60`, `"a";`, `"a";age=60`,
+	for _, header := range []string{`"a";life=59`, `"a";life=2678401`, `"a";life=`, `"a";life=-60`, `"a";life=6e1`,
+		`"a"life=60`, `"a";`, `"a";age=60`,
 		`"a" ;life=60`, `"a";life=99999999999`, `"";life=60`, `";life=60`, `"a"x`} {
 		if key, life, err := parseKeyHeader(header); err == nil {
 			t.Errorf("%s is %q for %v", header, key, life)

@@ -189,7 +189,8 @@ func TestEveryCallReleasesItsAdmission(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/proto\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+				"application/proto\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
 				name, c.apiKey, len(good))
 			if _, err := conn.Write(good[:len(good)/2]); err != nil {
 				t.Fatal(err)
@@ -204,7 +205,8 @@ func TestEveryCallReleasesItsAdmission(t *testing.T) {
 			defer conn.Close()
 			answers := bufio.NewReader(conn)
 			for range 2 {
-				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s", name, len(good), good)
+				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+					"application/proto\r\nContent-Length: %d\r\n\r\n%s", name, len(good), good)
 				res, err := http.ReadResponse(answers, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -236,7 +238,8 @@ func TestRestOfARefusedBodyIsNotParsed(t *testing.T) {
 		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n",
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: "+
+			"Bearer %s\r\nContent-Length: %d\r\n\r\n",
 			path(method(t, "TransferBatch")), key, size)
 		go func() { // fails when the server closes the connection
 			if _, err := io.CopyN(conn, spaces{}, size); err == nil {
@@ -307,7 +310,8 @@ func TestReadsOfOneTenantDoNotBlockOthers(t *testing.T) {
 			})
 		}
 		eventually(t, 20*time.Second, "reads wait for the table", func() bool {
-			return s.Count("select count(*) from pg_locks where not granted and relation = 'ledger_transfers'::regclass") >= waiting
+			return s.Count("select count(*) from pg_locks where not granted "+
+				"and relation = 'ledger_transfers'::regclass") >= waiting
 		})
 	}
 	answers := func(who string, c *caller) {

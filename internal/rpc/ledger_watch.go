@@ -66,7 +66,8 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *pb.WatchEntriesRequest,
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.Closing:
-			return fault.ShuttingDown.New("the server is shutting down: reconnect and continue after the last cursor").After(time.Second)
+			return fault.ShuttingDown.New("the server is shutting down: reconnect and continue after the last cursor").
+				After(time.Second)
 		case <-changed:
 		case <-time.After(pause):
 		}

@@ -37,7 +37,8 @@ func (s *Lock) Hold(ctx context.Context, r *pb.HoldRequest, stream *connect.Serv
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
-		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will expire", "lock", l.GetName(), "request_id",
+		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will expire",
+			"lock", l.GetName(), "request_id",
 			c.requestID, "error", releaseErr)
 	}
 	return err
@@ -61,7 +62,8 @@ func (s *Lock) hold(ctx context.Context, l *pb.Lock, stream *connect.ServerStrea
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.Closing:
-			return fault.ShuttingDown.New("the server is shutting down and releases the lock: acquire it again").After(time.Second)
+			return fault.ShuttingDown.New("the server is shutting down and releases the lock: acquire it again").
+				After(time.Second)
 		case <-time.After(pause - rand.N(pause/8+1)):
 		}
 		if err := s.reauthenticate(ctx, min(term/10, time.Until(end))); err != nil {

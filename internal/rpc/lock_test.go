@@ -219,7 +219,8 @@ func TestAcquireIsReplayedAfterAWait(t *testing.T) {
 	if a := c.call(connectProto, "Lock.Acquire", late, "Idempotency-Key", "l"); a.Code != "" || a.Replayed() {
 		t.Errorf("%s %s", a.Code, a.Message)
 	}
-	if life := s.Count("select extract(epoch from expires_at - created_at)::integer from commit_keys where key = 'k'"); life != 3630 {
+	if life := s.Count("select extract(epoch from expires_at - created_at)::integer from commit_keys " +
+		"where key = 'k'"); life != 3630 {
 		t.Errorf("the key is kept for %d s", life)
 	}
 }
@@ -463,7 +464,8 @@ func TestLocksAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{"ledgerd_lock_lapsed_total 1", `ledgerd_lock_fence_refusals_total{call="renew"} 1`,
-		`ledgerd_lock_fence_refusals_total{call="release"} 1`, `ledgerd_lock_wait_seconds_count{outcome="acquired"} 1`, "ledgerd_lock_waiting 0"} {
+		`ledgerd_lock_fence_refusals_total{call="release"} 1`, `ledgerd_lock_wait_seconds_count{outcome="acquired"} 1`,
+		"ledgerd_lock_waiting 0"} {
 		if !strings.Contains(string(text), line+"\n") {
 			t.Errorf("there is no %q", line)
 		}
@@ -486,7 +488,8 @@ func TestLockKeysKeepExecutesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // when the test fails
-	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('k2', (select tenant_id from access_tenants where name = 'mine')))`); err != nil {
+	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('k2', (select tenant_id from access_tenants
+		where name = 'mine')))`); err != nil {
 		t.Fatal(err)
 	}
 	with := func(bizNo string, keys ...string) *batchv1.ExecuteRequest {

@@ -287,7 +287,8 @@ func TestMovesInExecutePublish(t *testing.T) {
 	}
 	for n := range 2 {
 		c.executed(openAndClose(fmt.Sprint(n)))
-		if got := s.Count("select count(*) from notify_messages where business_type = 'ticket.closed'"); got != 2*(n+1) {
+		if got := s.Count("select count(*) from notify_messages where business_type = 'ticket.closed'"); got != 2*(n+
+			1) {
 			t.Errorf("%d messages after %d moves", got, n+1)
 		}
 	}

@@ -103,7 +103,8 @@ var changedByCalls = map[string]string{
 func (s *site) dump(tenant string) map[string]string {
 	s.T.Helper()
 	ctx := context.Background()
-	rows, _ := s.Pool.Query(ctx, `select c.relname::text from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant_id'
+	rows, _ := s.Pool.Query(ctx, `select c.relname::text from pg_class c join pg_attribute a on a.attrelid = c.oid
+		and a.attname = 'tenant_id'
 		where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
 			and c.relname <> 'commit_counts' order by 1`) // written with a delay
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -115,7 +116,8 @@ func (s *site) dump(tenant string) map[string]string {
 	for _, table := range tables {
 		all = append(all, `select '`+table+`', coalesce(string_agg(row, E'\n' order by row), '')
 			from (select (to_jsonb(t) - '{failing_since,failed_at,used_at}'::text[])::text as row from `+table+` t
-				where tenant_id = (select tenant_id from access_tenants where name = $1) and `+cmp.Or(changedByCalls[table], "true")+`) r`)
+				where tenant_id = (select tenant_id from access_tenants where name = $1) and `+
+			cmp.Or(changedByCalls[table], "true")+`) r`)
 	}
 	rows, _ = s.Pool.Query(ctx, strings.Join(all, " union all "), tenant)
 	found := map[string]string{}

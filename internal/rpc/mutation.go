@@ -153,7 +153,8 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	res result[R], err error) {
 	c := callOf(ctx)
 	if m.dry && c.token != nil {
-		return res, fault.InvalidField("dry_run", "must not be set in a call with a submit token: spending a token cannot be a dry run")
+		return res, fault.InvalidField("dry_run", "must not be set in a call with a submit token: "+
+			"spending a token cannot be a dry run")
 	}
 	policy := access.Policy{}
 	if !m.dry {

@@ -128,7 +128,8 @@ func (s *Notify) ListMessages(ctx context.Context, r *pb.ListMessagesRequest) (*
 	switch f.State {
 	case "", notify.Queued, notify.Sending, notify.Failed, notify.Unknown, notify.Dead:
 	default:
-		d.bad("state", "must be MESSAGE_STATE_QUEUED, MESSAGE_STATE_SENDING, MESSAGE_STATE_FAILED, MESSAGE_STATE_UNKNOWN or MESSAGE_STATE_DEAD: messages in final states are not listed by state")
+		d.bad("state", "must be MESSAGE_STATE_QUEUED, MESSAGE_STATE_SENDING, MESSAGE_STATE_FAILED, "+
+			"MESSAGE_STATE_UNKNOWN or MESSAGE_STATE_DEAD: messages in final states are not listed by state")
 	}
 	if f.Recipient != "" && (f.Channel == "" || f.State != "") {
 		d.bad("recipient", "requires channel, and must not be set together with state")

@@ -147,12 +147,14 @@ func TestVerifyCodeGuardsAnExecute(t *testing.T) {
 	if n := s.Count("select count(*) from ledger_transfers where biz_no in ('one', 'two', 'three', 'four')"); n != 1 {
 		t.Errorf("%d transfers, not one", n)
 	}
-	if n := s.Count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 3 {
+	if n := s.Count("select tries from notify_codes where recipient_hint = 'a***@example.com' " +
+		"and type <> '*'"); n != 3 {
 		t.Errorf("%d tries were counted, not three", n)
 	}
 	c.call(connectJSON, "Notify.VerifyCode", demand(otherThan(code)), tokenHeader, c.plain()).wants(t, "with a token",
 		"CODE_WRONG")
-	if n := s.Count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 4 {
+	if n := s.Count("select tries from notify_codes where recipient_hint = 'a***@example.com' " +
+		"and type <> '*'"); n != 4 {
 		t.Errorf("%d tries were counted, not four", n)
 	}
 	dry := execute(operation("", demand(code)))
@@ -207,7 +209,8 @@ func TestReplayOfSendCodeSendsNoCode(t *testing.T) {
 		t.Errorf("an admin can read the code: %v", got)
 	}
 	right := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code), "Idempotency-Key", "v")
-	if again := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code), "Idempotency-Key", "v"); string(again.Raw) != string(right.Raw) || !strings.Contains(string(right.Raw), `"valid":true`) {
+	if again := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code), "Idempotency-Key",
+		"v"); string(again.Raw) != string(right.Raw) || !strings.Contains(string(right.Raw), `"valid":true`) {
 		t.Errorf("%s %s", right.Raw, again.Raw)
 	}
 	if a := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code)); strings.Contains(string(a.Raw), "true") {

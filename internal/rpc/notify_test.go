@@ -57,7 +57,8 @@ func init() {
 			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse), id...).GetMessage()
 			c.fences.Store(fmt.Sprint("notice ", notice([]string{"paid", "held"}[i], x.paid)), m.GetId())
 		}
-		c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = $1 where channel = 'email'`, secretNote)
+		c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = $1 where channel = 'email'`,
+			secretNote)
 	})
 	goWell = append(goWell, "Notify.Send", "Notify.SendBatch", "Notify.ListMessages", "Notify.ListDeadLetters")
 	for name, example := range map[string]func(x resources) []proto.Message{
@@ -96,10 +97,12 @@ func init() {
 			c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), m.GetId())
 			switch kind {
 			case "requeue-":
-				c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = 'refused' where message_id = $1`, m.GetId())
+				c.alter(`update notify_queue set state = 'dead', due_at = null, failure_code = 'refused'
+					where message_id = $1`, m.GetId())
 			case "report-", "sent-":
 				c.alter(`with gone as (delete from notify_queue where message_id = $1 returning *)
-					insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, at, instance)
+					insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, at,
+					instance)
 					select tenant_id, message_id, month, 1, 'sent', 1, 'file', now(), 'test' from gone`, m.GetId())
 			}
 		}
@@ -156,7 +159,9 @@ func TestMessageCommitsWithItsCause(t *testing.T) {
 			t.Fatalf("%s %s", a.Code, a.Message)
 		}
 	}
-	if n := s.Count("select count(*) from notify_queue q join notify_contents c using (tenant_id, message_id) where c.recipient in ('+8613812345678', 'ada@example.com') and exists (select from notify_messages m where m.message_id = q.message_id and m.request_id = 'run-0')"); n != 2 {
+	if n := s.Count("select count(*) from notify_queue q join notify_contents c using (tenant_id, message_id) " +
+		"where c.recipient in ('+8613812345678', 'ada@example.com') and exists (select from notify_messages m " +
+		"where m.message_id = q.message_id and m.request_id = 'run-0')"); n != 2 {
 		t.Errorf("%d messages, want 2", n)
 	}
 	if n := s.Count("select count(*) from audit.requests where request_id = 'run-0'"); n != 3 {
@@ -221,8 +226,10 @@ func TestChangesOfMessagesAreAttributed(t *testing.T) {
 	} {
 		call("who-" + kind)
 		var did string
-		if err := s.Pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', r.what, r.detail, r.principal, e.kind), '; ') from audit.requests r
-			join audit.notification_events e on e.message_id = r.id and e.request_id = r.request_id where r.request_id = $1`, "who-"+kind).Scan(&did); err != nil {
+		if err := s.Pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', r.what, r.detail, r.principal,
+			e.kind), '; ') from audit.requests r
+			join audit.notification_events e on e.message_id = r.id and e.request_id = r.request_id
+			where r.request_id = $1`, "who-"+kind).Scan(&did); err != nil {
 			t.Fatal(kind, err)
 		}
 		if did != "notification changed "+kind+" boss "+kind {
@@ -232,7 +239,8 @@ func TestChangesOfMessagesAreAttributed(t *testing.T) {
 	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "hook-a",
 		Url: proto.String("https://eve.example.com")}, new(notifyv1.UpdateEndpointResponse), "X-Request-ID",
 		"who-moved")
-	if n := s.Count(`select count(*) from audit.requests where request_id = 'who-moved' and what = 'endpoint' and name = 'hook-a' and principal = 'boss' and at > now() - interval '1 min'`); n != 1 {
+	if n := s.Count(`select count(*) from audit.requests where request_id = 'who-moved' and what = 'endpoint'
+		and name = 'hook-a' and principal = 'boss' and at > now() - interval '1 min'`); n != 1 {
 		t.Error("the change of an endpoint is not attributed")
 	}
 	got := ok(c, "Notify.GetMessage",

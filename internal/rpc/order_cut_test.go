@@ -36,16 +36,18 @@ func TestOrderWithEverythingIsCutAnywhere(t *testing.T) {
 	t.Run("unpaid", func(t *testing.T) {
 		t.Parallel()
 		cutAnywhere(t, "1", lockedCoupon, map[string]string{
-			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' and state = 'reserved'",
-			"holds":        "select count(*) from ledger_holds where biz_no like 'cut-%' and state = 'held'",
-			"transfers":    "select count(*) from ledger_transfers where biz_no like 'cut-%'"})
+			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' " +
+				"and state = 'reserved'",
+			"holds":     "select count(*) from ledger_holds where biz_no like 'cut-%' and state = 'held'",
+			"transfers": "select count(*) from ledger_transfers where biz_no like 'cut-%'"})
 	})
 	t.Run("paid", func(t *testing.T) {
 		t.Parallel()
 		cutAnywhere(t, "", usedCoupon, map[string]string{
-			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' and state = 'sold'",
-			"paid orders":  "select count(*) from machine_instances where key like 'cut-%' and state = 'paid'",
-			"transfers":    "select count(*) / 2 from ledger_transfers where biz_no like 'cut-%'"})
+			"reservations": "select count(*) / 2 from stock_reservations where reservation_no like 'cut-%' " +
+				"and state = 'sold'",
+			"paid orders": "select count(*) from machine_instances where key like 'cut-%' and state = 'paid'",
+			"transfers":   "select count(*) / 2 from ledger_transfers where biz_no like 'cut-%'"})
 	})
 }
 

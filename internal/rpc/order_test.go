@@ -143,8 +143,10 @@ func TestOrderIsPaidWithItsParts(t *testing.T) {
 	if again := c.createOrder(anOrder("o-1", 3)); again.GetOrder().GetState() != "paid" {
 		t.Errorf("again: %v", again)
 	}
-	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_NOT_ALLOWED", "order o-1 cannot move from paid to cancelled")
-	c.refusedOrder("Order.MoveOrder", moveOrder("o-1", "paid", "pay-2"), "STATE_TAKEN", "order o-1 is paid already, because of pay-1")
+	c.refusedOrder("Order.CancelOrder", cancelOrder("o-1"), "MOVE_NOT_ALLOWED",
+		"order o-1 cannot move from paid to cancelled")
+	c.refusedOrder("Order.MoveOrder", moveOrder("o-1", "paid", "pay-2"), "STATE_TAKEN",
+		"order o-1 is paid already, because of pay-1")
 	h := ok(c, "Order.ListOrderHistory", &orderv1.ListOrderHistoryRequest{OrderNo: "o-1"},
 		new(orderv1.ListOrderHistoryResponse)).GetEntries()
 	if len(h) != 2 || h[1].GetTo() != "paid" {
@@ -535,7 +537,8 @@ func TestTheStoryOfAnOrderHasItsWholeCall(t *testing.T) {
 		operation("bonus", pay("o-1/bonus", "world", "u:a", "1"))), new(batchv1.ExecuteResponse))
 	sum := sha256.Sum256([]byte(token))
 	var got string
-	if err := c.Pool.QueryRow(t.Context(), `select string_agg(what || '|' || name || '|' || detail, E'\n' order by at, n, name)
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(what || '|' || name || '|' || detail, E'\n'
+		order by at, n, name)
 		from audit.order_story where order_no = 'o-1' and what !~ '^message'`).Scan(&got); err != nil {
 		t.Fatal(err)
 	}
@@ -611,7 +614,8 @@ func TestTokensOfOperations(t *testing.T) {
 	ok(c, "Batch.Execute", execute(operation("a", anOrder("o-1", 3)), operation("b", spendToken(tokens[0], "")),
 		operation("c", spendToken(tokens[1], ""))), new(batchv1.ExecuteResponse))
 	sum := sha256.Sum256([]byte(tokens[0]))
-	if n := c.Count("select count(*) from audit.order_story where order_no = 'o-1' and what = 'token spent' and name = $1",
+	if n := c.Count("select count(*) from audit.order_story where order_no = 'o-1' and what = 'token spent' "+
+		"and name = $1",
 		hex.EncodeToString(sum[:])); n != 1 {
 		t.Errorf("the story has %d such tokens", n)
 	}
@@ -646,7 +650,8 @@ func TestExpiryMessagesInAnExecute(t *testing.T) {
 		t.Errorf("%v, %v", sent, err)
 	}
 	var got string
-	if err := c.Pool.QueryRow(t.Context(), `select string_agg(biz_no || ' ' || state, ', ' order by biz_no) from audit.notifications where biz_no like '%/%'`).Scan(&got); err != nil {
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(biz_no || ' ' || state, ', ' order by biz_no)
+		from audit.notifications where biz_no like '%/%'`).Scan(&got); err != nil {
 		t.Fatal(err)
 	}
 	if want := "off/message/1 cancelled, partly/message/1 queued"; got != want {

@@ -97,8 +97,8 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 	}
 	port, _ := strconv.Atoi(at.Port())
 	s.sending("email:\n"+smtpProvider("main", mail)+smtpProvider("spare", spare)+
-		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id,\n"+
-		"     report_secret: s3cret, reports: {id_at: /id, status_at: /status, delivered: [ok]}}\n",
+		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, "+
+		"id_at: /id,\n     report_secret: s3cret, reports: {id_at: /id, status_at: /status, delivered: [ok]}}\n",
 		webhook.URLPolicy{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true,
 			Ports: []uint16{uint16(port)}})
 	c := &caller{s, key}
@@ -110,7 +110,8 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 	ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: web.URL + "/hook"},
 		new(notifyv1.CreateEndpointResponse))
 	hook := &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "shop",
-		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid", Data: []byte(`{"order":"o1"}`)}}}
+		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid",
+			Data: []byte(`{"order":"o1"}`)}}}
 	paid := execute(operation("pay", pay("o1", "world", "ada", "5")),
 		operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "ada@customer.example", "It is paid.")),
 		operation("text", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid.")),
@@ -135,7 +136,8 @@ func TestTransferAndItsMessagesTakeEffectOnce(t *testing.T) {
 		return len(ids) == 3
 	})
 	got := web.got()
-	if len(mail.Messages()) != 1 || len(got) != 2 || !strings.Contains(strings.Join(got, "\n"), `/sms {"say":"It is paid.","to":"+8613812345678"}`) ||
+	if len(mail.Messages()) != 1 || len(got) != 2 ||
+		!strings.Contains(strings.Join(got, "\n"), `/sms {"say":"It is paid.","to":"+8613812345678"}`) ||
 		!strings.Contains(strings.Join(got, "\n"), `/hook {"order":"o1"}`) {
 		t.Errorf("%d e-mails, %q", len(mail.Messages()), got)
 	}
@@ -204,9 +206,10 @@ func TestBounceMarksItsMessageUndelivered(t *testing.T) {
 		ids = append(ids, id)
 	}
 	header, _, _ := strings.Cut(string(mail.Messages()[0].Text), "\r\n\r\n")
-	bounce := "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n" +
-		"Reporting-MTA: dns; mx.customer.example\r\n\r\nFinal-Recipient: rfc822; ada@customer.example\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n" +
-		"--b\r\nContent-Type: text/rfc822-headers\r\n\r\n" + header + "\r\n\r\n--b--\r\n"
+	bounce := "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n--b\r\nContent-Type: " +
+		"message/delivery-status\r\n\r\nReporting-MTA: dns; mx.customer.example\r\n\r\nFinal-Recipient: rfc822; " +
+		"ada@customer.example\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n--b\r\nContent-Type: " +
+		"text/rfc822-headers\r\n\r\n" + header + "\r\n\r\n--b--\r\n"
 	for range 3 {
 		res, err := http.Post(s.Base+"/notify/reports/main/s3cret", "message/rfc822", strings.NewReader(bounce))
 		if err != nil {

@@ -22,11 +22,13 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		call, reason, names string
 		r                   proto.Message
 	}{
-		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the clearing account", &paymentv1.PutGatewayRequest{
-			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "a", Payee: "b"}}},
+		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the clearing account",
+			&paymentv1.PutGatewayRequest{
+				Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "a", Payee: "b"}}},
 		{"PutGateway", "FIELD_INVALID", "gateway.suspense: must not be the payee", &paymentv1.PutGatewayRequest{
 			Gateway: &paymentv1.Gateway{Gateway: "x", Clearing: "a", Suspense: "b", Payee: "b"}}},
-		{"PutGateway", "FIELD_INVALID", "gateway.payee: must be non-empty parts separated by colons", putGateway("x", "a", "a::b")},
+		{"PutGateway", "FIELD_INVALID", "gateway.payee: must be non-empty parts separated by colons",
+			putGateway("x", "a", "a::b")},
 		{"CreatePayment", "GATEWAY_NOT_FOUND", "no gateway none",
 			&paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "none"}},
 		{"CreatePayment", "ORDER_NOT_FOUND", "no order none", createPayment("none", "")},
@@ -34,8 +36,9 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 		{"CreatePayment", "FIELD_INVALID", "outTradeNo: ", createPayment("due-a", "x")},
 		{"CreatePayment", "FIELD_INVALID", "returnUrl: ",
 			&paymentv1.CreatePaymentRequest{OrderNo: "due-a", Gateway: "till", ReturnUrl: "a\x01"}},
-		{"CreatePayment", "FIELD_INVALID", "returnUrl: must be a URL that begins with", &paymentv1.CreatePaymentRequest{OrderNo: "due-a",
-			Gateway: "till", ReturnUrl: "javascript:alert(1)"}},
+		{"CreatePayment", "FIELD_INVALID", "returnUrl: must be a URL that begins with",
+			&paymentv1.CreatePaymentRequest{OrderNo: "due-a",
+				Gateway: "till", ReturnUrl: "javascript:alert(1)"}},
 		{"CreatePayment", "FIELD_INVALID", "payerIp: must be an IP address",
 			&paymentv1.CreatePaymentRequest{OrderNo: "due-a",
 				Gateway: "till", PayerIp: "localhost"}},
@@ -45,7 +48,8 @@ func TestErrorsOfPaymentsNameTheField(t *testing.T) {
 				BusinessType: "paid",
 				Says:         &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "Thank you"}}}}}},
 		{"RefundPayment", "PAYMENT_NOT_FOUND", "none-1", refundPayment("refund-1", "none-1", "")},
-		{"RefundPayment", "AMOUNT_TOO_PRECISE", "0.001 has more decimals than COIN, which has 2", refundPayment("refund-1", "paid-a", "0.001")},
+		{"RefundPayment", "AMOUNT_TOO_PRECISE", "0.001 has more decimals than COIN, which has 2",
+			refundPayment("refund-1", "paid-a", "0.001")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be greater than zero",
 			refundPayment("refund-1", "paid-a", "0")},
 		{"RefundPayment", "FIELD_INVALID", "amount: must be a decimal",

@@ -91,7 +91,8 @@ func TestPresentStatesAreNotRecorded(t *testing.T) {
 		if n := c.Count("select count(*) from commit_keys where key = 'k'"); n != 0 {
 			t.Errorf("the payment of a repeat, which may have a credential, is recorded")
 		}
-		c.Count(`with u as (update payment_payments set credential = '{"qr": "SECRET"}' returning 1) select count(*) from u`)
+		c.Count(`with u as (update payment_payments set credential = '{"qr": "SECRET"}' returning 1) select count(*)
+			from u`)
 		if p := ok(c, "Payment.CreatePayment", r,
 			new(paymentv1.CreatePaymentResponse)); p.GetPayment().GetCredential()["qr"] != "SECRET" {
 			t.Errorf("%v", p)

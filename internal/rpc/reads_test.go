@@ -164,7 +164,8 @@ var askedBody, _ = proto.Marshal(&ledgerv1.GetAccountRequest{
 // sendOn sends a request on a connection.
 func sendOn(t *testing.T, c net.Conn, key string) {
 	t.Helper()
-	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n\r\n%s",
+	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: "+
+		"application/proto\r\nContent-Length: %d\r\n\r\n%s",
 		ledgerv1connect.LedgerServiceGetAccountProcedure, key, len(askedBody), askedBody)
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +344,8 @@ func upload(t *testing.T, address, header, begin string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: application/json\r\n%s\r\n\r\n%s",
+	if _, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer 1\r\nContent-Type: "+
+		"application/json\r\n%s\r\n\r\n%s",
 		ledgerv1connect.LedgerServiceGetAccountProcedure, header, begin); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,8 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	case f.Kind() == protoreflect.StringKind && slices.Contains(nameFields, f.Name()):
 		value, ref.names = protoreflect.ValueOfString("reference"), true
 	default:
-		return ref, "field: must be an amount, a 64-bit number, a reservation_no, an order_no or a variable of a template"
+		return ref, "field: must be an amount, a 64-bit number, a reservation_no, " +
+			"an order_no or a variable of a template"
 	}
 	if f.Kind() != kind {
 		return ref, fmt.Sprintf("result: is of type %s, the field of type %s", kind, f.Kind())

@@ -203,9 +203,10 @@ func (c *caller) prepareLedger(tag string) {
 // prepareIdempotency creates a submit token "st_" plus the tag (which no server would issue), a claimed key, and work.
 func (c *caller) prepareIdempotency(tag string) {
 	c.T.Helper()
-	if _, err := c.Pool.Exec(c.T.Context(), `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal,
-			request_id, issued_at, expires_at, forget_at)
-		values ($1, sha256($2), $3, 3600000, false, 'boss', 'prepare', now(), now() + interval '1 h', now() + interval '2 h')`,
+	if _, err := c.Pool.Exec(c.T.Context(), `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms,
+			survives_refusal, principal, request_id, issued_at, expires_at, forget_at)
+		values ($1, sha256($2), $3, 3600000, false, 'boss', 'prepare', now(), now() + interval '1 h', now() + interval
+		'2 h')`,
 		c.tenant(), []byte("st_"+tag), "user:"+tag); err != nil {
 		c.T.Fatal(err)
 	}
@@ -477,7 +478,8 @@ func TestInvalidKeysAreRefusedWithoutEffect(t *testing.T) {
 	c := &caller{s, s.Key("mine", "boss", access.Admin)}
 	c.prepare("a")
 	before := s.dump("mine")
-	for _, key := range []string{"", `"`, `""`, `"a`, `"a"b"`, `"a\b"`, "ümlaut", "tab\there", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`} {
+	for _, key := range []string{"", `"`, `""`, `"a`, `"a"b"`, `"a\b"`, "ümlaut", "tab\there", strings.Repeat("k", 256),
+		`"` + strings.Repeat("k", 256) + `"`} {
 		for _, p := range protocols {
 			if a := c.call(p, "Transfer", payment("a", "5"), "Idempotency-Key", key); a.Code != "invalid_argument" ||
 				a.Reason(t) != "IDEMPOTENCY_KEY_INVALID" {
@@ -494,7 +496,8 @@ func TestInvalidKeysAreRefusedWithoutEffect(t *testing.T) {
 			t.Errorf("%s changed", table)
 		}
 	}
-	for _, key := range []string{"a", strings.Repeat("k", 255), `"` + strings.Repeat("q", 255) + `"`, `"with \" and \\"`, "with spaces; and=signs", "#1"} {
+	for _, key := range []string{"a", strings.Repeat("k", 255), `"` + strings.Repeat("q", 255) + `"`,
+		`"with \" and \\"`, "with spaces; and=signs", "#1"} {
 		r := payment("a", "0.01")
 		r.BizNo = "good-" + key[:1] + fmt.Sprint(len(key))
 		if a := c.call(connectJSON, "Transfer", r, "Idempotency-Key", key); a.Code != "" {
@@ -589,11 +592,13 @@ func TestPolicyMayRequireKeysAndSetTheirLife(t *testing.T) {
 		if a := c.call(connectJSON, x.call, x.r, "Idempotency-Key", fmt.Sprintf(x.header, key)); a.Code != "" {
 			t.Errorf("%s: %s", x.call, a.Message)
 		}
-		if n := s.Count("select extract(epoch from expires_at - created_at)::integer / 3600 from commit_keys where key = $1", key); n != x.hours {
+		if n := s.Count("select extract(epoch from expires_at - created_at)::integer / 3600 from commit_keys "+
+			"where key = $1", key); n != x.hours {
 			t.Errorf("%s lives %d hours, want %d", key, n, x.hours)
 		}
 	}
-	if a := c.call(connectJSON, "Transfer", payment("a", "1"), "Idempotency-Key", `"x";life=1`); a.Reason(t) != "IDEMPOTENCY_KEY_INVALID" {
+	if a := c.call(connectJSON, "Transfer", payment("a", "1"), "Idempotency-Key",
+		`"x";life=1`); a.Reason(t) != "IDEMPOTENCY_KEY_INVALID" {
 		t.Errorf("a key for a second: %s", a.Message)
 	}
 }

@@ -113,7 +113,8 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 	case c.conditional():
 		d.bad("grabs", "must be calls of Grab: GrabMany accepts no submit token and no claim, which guard one mutation")
 	case policy.TokenRequired:
-		d.bad("grabs", "must be calls of Grab: a policy requires a submit token for each grab, which GrabMany does not accept")
+		d.bad("grabs", "must be calls of Grab: a policy requires a submit token for each grab, "+
+			"which GrabMany does not accept")
 	}
 	if c.key == "" && policy.KeyRequired {
 		return nil, keyMissing(grabManyName)

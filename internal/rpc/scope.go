@@ -81,7 +81,8 @@ func ParseScopes(role access.Role, texts []string) (*access.Scopes, error) {
 			covers = covers || p.allows(role) && one.Covers(p.operation, fieldsForScopes[request])
 		}
 		if !covers {
-			return nil, bad(field, fmt.Errorf("%q covers no call that the role %s allows: there is no such operation, or its request has no such field",
+			return nil, bad(field, fmt.Errorf("%q covers no call that the role %s allows: "+
+				"there is no such operation, or its request has no such field",
 				text, role))
 		}
 	}

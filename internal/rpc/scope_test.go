@@ -128,7 +128,8 @@ func TestScopedKeysDoOnlyWhatTheirScopesCover(t *testing.T) {
 			}
 		}
 	}
-	if a := c.call(connectProto, "Transfer", pay("yes", "u:a", "spent:a", "1"), "Claim-Key", `"k1"`); a.Code != "permission_denied" {
+	if a := c.call(connectProto, "Transfer", pay("yes", "u:a", "spent:a", "1"), "Claim-Key",
+		`"k1"`); a.Code != "permission_denied" {
 		t.Errorf("a claim: %q", a.Code)
 	}
 	for table, rows := range s.dump("mine") {

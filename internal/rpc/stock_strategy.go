@@ -35,6 +35,7 @@ func byStrategy(c *call, cmd *stock.ReserveCommand, r interface {
 
 // refuseShared refuses a call that would share a transaction, by the field that asks for one of its own.
 func refuseShared(field string) error {
-	const problem = "must be left out or be BATCHED: the call shares its transaction with other operations, a submit token or a claim"
+	const problem = "must be left out or be BATCHED: the call shares its transaction with other operations, " +
+		"a submit token or a claim"
 	return stock.StrategyStandsAlone.New("%s %s", field, problem).WithField(field, problem)
 }

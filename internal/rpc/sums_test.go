@@ -101,8 +101,10 @@ func TestSumsAbove38DigitsBreakNoRead(t *testing.T) {
 	// Other extreme values that are accepted: times, names, metadata.
 	odd := strings.Repeat("\U0010FFFF", 32)
 	for _, year := range []int{1, 1970, 2200, 9999} {
-		m := &ledgerv1.TransferRequest{BizNo: fmt.Sprint(year, ` "'\\%_*~`), EffectiveTime: timestamppb.New(time.Date(year, 12, 31, 23, 59, 59, 0, time.UTC)),
-			Type: `"\\%_*~`, Metadata: map[string]string{odd[:60]: "\"'\\{}<>%00\u2028" + odd}, Postings: posting("world", "u:a", "COIN", "0.01")}
+		m := &ledgerv1.TransferRequest{BizNo: fmt.Sprint(year, ` "'\\%_*~`),
+			EffectiveTime: timestamppb.New(time.Date(year, 12, 31, 23, 59, 59, 0, time.UTC)),
+			Type:          `"\\%_*~`, Metadata: map[string]string{odd[:60]: "\"'\\{}<>%00\u2028" + odd},
+			Postings: posting("world", "u:a", "COIN", "0.01")}
 		if a := c.call(connectJSON, "Transfer", m); a.Code != "" {
 			t.Logf("effective in %d: %s", year, a.Message)
 		}
@@ -155,7 +157,8 @@ func readsAll(c *caller) {
 		}
 	}
 	ctx := context.Background()
-	rows, err := c.Pool.Query(ctx, `select relname::text from pg_class where relnamespace = 'audit'::regnamespace and relkind = 'v'`)
+	rows, err := c.Pool.Query(ctx, `select relname::text from pg_class where relnamespace = 'audit'::regnamespace
+		and relkind = 'v'`)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,8 @@ func protocolFault(header http.Header, r *http.Request, m method) (status int, f
 			allow = "GET, POST"
 		}
 		header.Set("Allow", allow)
-		return http.StatusMethodNotAllowed, unsupported.New("the call does not support this HTTP method: send %s", allow)
+		return http.StatusMethodNotAllowed, unsupported.New("the call does not support this HTTP method: send %s",
+			allow)
 	case !p.supports(r.Header.Get("Content-Type")):
 		header.Set("Accept-Post", "application/json, application/proto")
 		return http.StatusUnsupportedMediaType, unsupported.New("Content-Type: send %s", p.contentTypes)

@@ -100,8 +100,10 @@ func TestRollbackLeavesTheTokenUnspent(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t)
 	if _, err := c.Pool.Exec(t.Context(), `create function fail() returns trigger language plpgsql as $$ begin
-			if new.biz_no = 'poison' then raise exception 'not today' using errcode = '23514'; end if; return new; end $$;
-		create constraint trigger fail after insert on ledger_transfers deferrable initially deferred for each row execute function fail()`); err != nil {
+			if new.biz_no = 'poison' then raise exception 'not today' using errcode = '23514'; end if; return new; end
+			$$;
+		create constraint trigger fail after insert on ledger_transfers deferrable initially deferred for each row
+		execute function fail()`); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range protocols {
@@ -170,9 +172,10 @@ func TestThousandSubmitsOfOneFormOverTwoServersAreOne(t *testing.T) {
 func TestExpiredTokensAreDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t)
-	if _, err := c.Pool.Exec(t.Context(), `insert into token_submit_tokens (tenant_id, token_hash, life_ms, survives_refusal, principal, request_id,
-			issued_at, expires_at, forget_at)
-		select tenant_id, sha256(i::text::bytea), 1000, false, 'p', 'old', now() - interval '3 days', now() - interval '2 days', now() + (i - 2500) * interval '1 min'
+	if _, err := c.Pool.Exec(t.Context(), `insert into token_submit_tokens (tenant_id, token_hash, life_ms,
+			survives_refusal, principal, request_id, issued_at, expires_at, forget_at)
+		select tenant_id, sha256(i::text::bytea), 1000, false, 'p', 'old', now() - interval '3 days',
+		now() - interval '2 days', now() + (i - 2500) * interval '1 min'
 		from generate_series(1, 2600) i, access_tenants where name = 'mine'`); err != nil {
 		t.Fatal(err)
 	}
@@ -192,8 +195,9 @@ func TestSpendTimeIsNeverBeforeIssueTime(t *testing.T) {
 	t.Parallel()
 	c := newCaller(t)
 	token := c.plain()
-	if _, err := c.Pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at + interval '1 min', expires_at = expires_at + interval '1 min',
-		forget_at = forget_at + interval '1 min' where token_hash = sha256($1)`, []byte(token)); err != nil {
+	if _, err := c.Pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at + interval '1 min',
+		expires_at = expires_at + interval '1 min', forget_at = forget_at + interval '1 min'
+		where token_hash = sha256($1)`, []byte(token)); err != nil {
 		t.Fatal(err)
 	}
 	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "with another clock",

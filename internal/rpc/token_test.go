@@ -97,7 +97,8 @@ func TestIssuedTokensAreStoredAsHashes(t *testing.T) {
 			t.Fatal("a token is in the database")
 		}
 	}
-	if n := c.Count("select count(*) from token_submit_tokens where state = 'open' and subject = 'user:1' and expires_at = issued_at + interval '1 h'"); n != 4000 {
+	if n := c.Count("select count(*) from token_submit_tokens where state = 'open' and subject = 'user:1' " +
+		"and expires_at = issued_at + interval '1 h'"); n != 4000 {
 		t.Errorf("%d rows", n)
 	}
 	for what, r := range map[string]*idempotencyv1.IssueTokensRequest{
@@ -165,8 +166,10 @@ func TestTokenErrorsHaveTheirReasons(t *testing.T) {
 		&idempotencyv1.SpendTokenRequest{Token: late, Result: "order 7"}).wants(t, "spend", "")
 	age := func(token, back string) {
 		t.Helper()
-		if n, err := c.Pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at - $2::interval, expires_at = expires_at - $2::interval,
-			forget_at = forget_at - $2::interval, spent_at = spent_at - $2::interval where token_hash = sha256($1)`, []byte(token), back); err != nil || n.RowsAffected() != 1 {
+		if n, err := c.Pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at - $2::interval,
+			expires_at = expires_at - $2::interval, forget_at = forget_at - $2::interval,
+			spent_at = spent_at - $2::interval
+			where token_hash = sha256($1)`, []byte(token), back); err != nil || n.RowsAffected() != 1 {
 			t.Fatal(n, err)
 		}
 	}
@@ -175,12 +178,15 @@ func TestTokenErrorsHaveTheirReasons(t *testing.T) {
 	age(forgotten, "2 h")
 	before := c.dump("mine")
 	for i, x := range []struct{ header, reason string }{
-		{"", "TOKEN_MISSING"}, {`""`, "TOKEN_MISSING"}, {`; subject="user:ä"`, "FIELD_INVALID"}, {`;subject="user:1"`, "TOKEN_MISSING"},
+		{"", "TOKEN_MISSING"}, {`""`, "TOKEN_MISSING"}, {`; subject="user:ä"`, "FIELD_INVALID"},
+		{`;subject="user:1"`, "TOKEN_MISSING"},
 		{"st_" + strings.Repeat("0", 32), "TOKEN_UNKNOWN"}, {"other", "TOKEN_UNKNOWN"},
 		{strings.ToUpper(bound), "TOKEN_UNKNOWN"},
 		{stranger.plain(), "TOKEN_UNKNOWN"}, {forgotten, "TOKEN_UNKNOWN"},
-		{bound, "TOKEN_FOREIGN"}, {bound + `; subject=%"user:%c3%a4"`, "TOKEN_FOREIGN"}, {bound + `; purpose="order"`, "TOKEN_FOREIGN"},
-		{bound + `; subject="user:a"; purpose="order"`, "TOKEN_FOREIGN"}, {subject + "; subject=user:2", "TOKEN_FOREIGN"}, {subject, "TOKEN_FOREIGN"},
+		{bound, "TOKEN_FOREIGN"}, {bound + `; subject=%"user:%c3%a4"`, "TOKEN_FOREIGN"},
+		{bound + `; purpose="order"`, "TOKEN_FOREIGN"},
+		{bound + `; subject="user:a"; purpose="order"`, "TOKEN_FOREIGN"},
+		{subject + "; subject=user:2", "TOKEN_FOREIGN"}, {subject, "TOKEN_FOREIGN"},
 		{expired, "TOKEN_EXPIRED"}, {late, "TOKEN_SPENT"},
 	} {
 		for _, p := range protocols {
@@ -208,7 +214,8 @@ func TestTokenErrorsHaveTheirReasons(t *testing.T) {
 	// accepts any purpose.
 	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader,
 		subject+"; subject=user:1; purpose=anything", "Idempotency-Key", "k0").wants(t, "corrected", "")
-	c.call(connectJSON, "Transfer", pay("y", "u:a", "world", "1"), tokenHeader, bound+`; subject=%"user:%c3%a4"; purpose=order`).wants(t, "with its names", "")
+	c.call(connectJSON, "Transfer", pay("y", "u:a", "world", "1"), tokenHeader, bound+
+		`; subject=%"user:%c3%a4"; purpose=order`).wants(t, "with its names", "")
 	for reason, r := range map[string]*idempotencyv1.SpendTokenRequest{
 		"TOKEN_MISSING": {}, "TOKEN_UNKNOWN": {Token: "st_x"}, "TOKEN_FOREIGN": {Token: bound},
 		"TOKEN_EXPIRED": {Token: expired},
@@ -223,7 +230,8 @@ func TestInvalidTokenHeadersAreRefused(t *testing.T) {
 	c := newCaller(t)
 	token := c.plain()
 	before := c.dump("mine")
-	for _, header := range []string{token + ", " + token, token + "; next=1", token + "; subject", token + `; subject="a`, token + "; other=1", "?1", "12",
+	for _, header := range []string{token + ", " + token, token + "; next=1", token + "; subject", token +
+		`; subject="a`, token + "; other=1", "?1", "12",
 		token + "; ", token + ";=1", token + "; Subject=a", `"` + token, token + " " + token, "(" + token + ")",
 		token + `; subject="ä"`, token + `; subject=%"%c3"`, token + `; subject=%"%C3%A4"`, token + `; subject="a\b"`,
 		token + `; subject="` + strings.Repeat("s", 256) + `"`, token + `; subject=%"%0a"`} {
@@ -300,7 +308,8 @@ func TestARefusalSpendsTheTokenUnlessItSurvives(t *testing.T) {
 			"TOKEN_SPENT")
 		c.call(p, "Transfer", pay("back-"+p.Name, "spent:a", "u:a", "1")).wants(t, "back", "")
 	}
-	if n := c.Count("select count(*) from token_submit_tokens where state = 'refused' and result is null and forget_at = expires_at + interval '24 h'"); n != 4 {
+	if n := c.Count("select count(*) from token_submit_tokens where state = 'refused' and result is null " +
+		"and forget_at = expires_at + interval '24 h'"); n != 4 {
 		t.Errorf("%d tokens are refused", n)
 	}
 }
@@ -398,8 +407,10 @@ func TestNextTokenAllowsAnotherSubmit(t *testing.T) {
 	a := c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, first+names)
 	a.wants(t, "the first one", "TOKEN_SPENT")
 	a.wantsState(t, map[string]string{"first_biz_no": "gift-0"})
-	if n := c.Count(`select count(*) from token_submit_tokens n join token_submit_tokens s on n.request_id = s.spent_request_id
-		where n.life_ms = 7200000 and n.expires_at = n.issued_at + interval '2 h' and n.survives_refusal and n.subject = 'user:1' and n.purpose = 'gift'`); n != 5 {
+	if n := c.Count(`select count(*) from token_submit_tokens n
+		join token_submit_tokens s on n.request_id = s.spent_request_id
+		where n.life_ms = 7200000 and n.expires_at = n.issued_at + interval '2 h' and n.survives_refusal
+		and n.subject = 'user:1' and n.purpose = 'gift'`); n != 5 {
 		t.Errorf("%d tokens follow another", n)
 	}
 }

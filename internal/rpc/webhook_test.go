@@ -185,8 +185,9 @@ func TestProviderReportMarksATextDelivered(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.Key("one", "till", access.Admin)}
 	web := newPosts(t) // its id of every message is n1
-	s.sending("sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id, report_secret: s3cret,\n"+
-		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n",
+	s.sending("sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: "+
+		"'{text}'}, id_at: /id, report_secret: s3cret,\n     reports: {id_at: /id, status_at: /status, delivered: "+
+		"[DELIVERED], undelivered: [REJECTED]}}\n",
 		webhook.URLPolicy{})
 	id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."),
 		new(notifyv1.SendResponse)).GetMessage().GetId()
@@ -203,7 +204,8 @@ func TestProviderReportMarksATextDelivered(t *testing.T) {
 	for _, c := range []struct {
 		path, body string
 		want       int
-	}{{"gateway/wrong", `{"id":"n1","status":"DELIVERED"}`, 403}, {"gateway", `{"id":"n1","status":"DELIVERED"}`, 403}, {"other/s3cret", `{}`, 404},
+	}{{"gateway/wrong", `{"id":"n1","status":"DELIVERED"}`, 403}, {"gateway", `{"id":"n1","status":"DELIVERED"}`, 403},
+		{"other/s3cret", `{}`, 404},
 		{"gateway/s3cret", `{"id":"n1","status":"SENT"}`, 204}} {
 		if got := post(c.path, c.body); got != c.want {
 			t.Errorf("%s %s: %d", c.path, c.body, got)
@@ -212,7 +214,8 @@ func TestProviderReportMarksATextDelivered(t *testing.T) {
 	if got := c.message(id).GetState(); got != notifyv1.MessageState_MESSAGE_STATE_SENT {
 		t.Errorf("it is %v", got)
 	}
-	if a, b := post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`), post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`); a != 204 || b != 204 {
+	if a, b := post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`),
+		post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`); a != 204 || b != 204 {
 		t.Errorf("%d, %d", a, b)
 	}
 	if got := c.message(id).GetState(); got != notifyv1.MessageState_MESSAGE_STATE_DELIVERED {
@@ -286,5 +289,6 @@ func TestPublishSendsToSubscribedEndpoints(t *testing.T) {
 	}
 	done, _ := c.executed(execute(operation("pay", pay("o1", "world", "ada", "5")), event), "Idempotency-Key", "o1")
 	want(told(done[1].(*notifyv1.PublishResponse)), "all;late;paid;")
-	want(publish(&notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"}), "all existed;late existed;paid existed;")
+	want(publish(&notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"}),
+		"all existed;late existed;paid existed;")
 }

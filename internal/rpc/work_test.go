@@ -112,8 +112,10 @@ func (c *caller) record(scope, key string) *idempotencyv1.Work {
 // age moves all times of a piece of work into the past.
 func (s *site) age(key string, by time.Duration) {
 	s.T.Helper()
-	tag, err := s.Pool.Exec(context.Background(), `update work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
-		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval, expires_at = expires_at - $2::interval where key = $1`, key, by)
+	tag, err := s.Pool.Exec(context.Background(), `update
+		work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
+		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval,
+		expires_at = expires_at - $2::interval where key = $1`, key, by)
 	if err != nil || tag.RowsAffected() != 1 {
 		s.T.Fatal(tag, err)
 	}
@@ -487,7 +489,8 @@ func (s *site) now() (now time.Time) {
 func (s *site) waited(since time.Time) {
 	s.T.Helper()
 	eventually(s.T, 20*time.Second, "a call waits", func() bool {
-		return s.Count("select count(*) from pg_stat_activity where query like '%WorkBusy%' and datname = current_database() and pid <> pg_backend_pid() and query_start > $1", since) > 0
+		return s.Count("select count(*) from pg_stat_activity where query like '%WorkBusy%' "+
+			"and datname = current_database() and pid <> pg_backend_pid() and query_start > $1", since) > 0
 	})
 }
 
@@ -569,7 +572,8 @@ func TestCleanerDeletesExpiredWorkOnly(t *testing.T) {
 	}
 	eventually(t, 40*time.Second, "expired work is deleted",
 		func() bool { return c.Count("select count(*) from work_records where expires_at < now()") == 0 })
-	if n := c.Count("select count(*) from work_records where key in ('running', 'parked', 'parked by lapse', 'fresh')"); n != 4 {
+	if n := c.Count("select count(*) from work_records " +
+		"where key in ('running', 'parked', 'parked by lapse', 'fresh')"); n != 4 {
 		t.Errorf("%d of 4 are left", n)
 	}
 }
@@ -683,7 +687,8 @@ func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second),
 		Fingerprint: []byte("a")})
 	if _, err := c.Pool.Exec(t.Context(),
-		"update work_records set begun_at = begun_at - interval '1 min', lease_expires_at = lease_expires_at - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
+		"update work_records set begun_at = begun_at - interval '1 min', lease_expires_at = lease_expires_at - "+
+			"interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
 		t.Fatal(err)
 	}
 	run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})
@@ -701,8 +706,10 @@ func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 	eventually(t, 30*time.Second, "the counts are saved",
 		func() bool { return c.Count("select count(*) from commit_counts") >= 7 })
 	var got string
-	if err := c.Pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched, taken_over), ', ' order by operation)
-		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 0 0 0 1, idempotency.work 1 1 1 0, inbox.message 1 1 1 0" {
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched,
+		taken_over), ', ' order by operation)
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 0 0 0 1, "+
+		"idempotency.work 1 1 1 0, inbox.message 1 1 1 0" {
 		t.Errorf("counted %s, %v", got, err)
 	}
 }
@@ -719,14 +726,17 @@ func TestTakeoversAreCountedForAuditors(t *testing.T) {
 	lock := &lockv1.AcquireRequest{Name: "l"}
 	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))
 	if _, err := c.Pool.Exec(t.Context(),
-		"update lock_locks set acquired_at = acquired_at - interval '1 min', expires_at = expires_at - interval '1 min'"); err != nil {
+		"update lock_locks set acquired_at = acquired_at - interval '1 min', "+
+			"expires_at = expires_at - interval '1 min'"); err != nil {
 		t.Fatal(err)
 	}
 	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))
 	c.Server.Stop() // saves the counts
 	var got string
-	if err := c.Pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', operation, first, taken_over, hit_rate), '; ' order by operation)
-		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 2 1 0.3333; idempotency.work 1 0 0.0000; lock.acquire 0 1 0.0000" {
+	if err := c.Pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', operation, first, taken_over,
+		hit_rate), '; ' order by operation)
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.begin 2 1 0.3333; "+
+		"idempotency.work 1 0 0.0000; lock.acquire 0 1 0.0000" {
 		t.Errorf("%s, %v", got, err)
 	}
 }

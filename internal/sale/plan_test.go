@@ -141,34 +141,48 @@ func (p *plans) warm() {
 // claimed; and 25,000 orders that were won in one sale. One owner in 250 is bob.
 func (p *plans) load() {
 	p.Helper()
-	const made, id = "timestamptz '2026-01-01Z' + interval '1 s' * (i * 5 + n)", "(1000000000::bigint << 14) + i * 5 + n"
+	const made, id = "timestamptz '2026-01-01Z' + interval '1 s' * (i * 5 + n)",
+		"(1000000000::bigint << 14) + i * 5 + n"
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')",
-		`insert into sale_sales (tenant_id, sale, item, asset, amount, machine, per_buyer, once, principal, request_id, created_at, changed_at)
-			select 1, 's' || i, 'tea', 'CNY', '1', 'order', 1, false, 'test', 'r', '2026-01-01Z', '2026-01-01Z' from generate_series(0, 99999) i`,
-		`insert into coupon_coupons (tenant_id, code, coupon_id, campaign, expires_at, principal, request_id, created_at)
-			select 1, k || i, ` + id + `, case when i % 250 = 7 then 'rare' else 'big' end, '2126-01-01Z', 'test', 'r', ` + made + `
+		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+			"values (1000000000, '2026-01-01Z', 1, 'load')",
+		`insert into sale_sales (tenant_id, sale, item, asset, amount, machine, per_buyer, once, principal, request_id,
+			created_at, changed_at)
+			select 1, 's' || i, 'tea', 'CNY', '1', 'order', 1, false, 'test', 'r', '2026-01-01Z', '2026-01-01Z'
+			from generate_series(0, 99999) i`,
+		`insert into coupon_coupons (tenant_id, code, coupon_id, campaign, expires_at, principal, request_id,
+			created_at)
+			select 1, k || i, ` + id + `, case when i % 250 = 7 then 'rare' else 'big' end, '2126-01-01Z', ` +
+			`'test', 'r', ` + made + `
 			from generate_series(0, 24999) i, unnest(array['u', 'h', 'o', 'e']) with ordinality as u (k, n)`,
-		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
-				timer_to, created_at, changed_at)
-			select 1, 'coupon', k || i, ` + id + `, 1, case k when 'u' then 'unclaimed' when 'e' then 'used' else 'claimed' end,
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision,
+				cause, owner, timer_at, timer_to, created_at, changed_at)
+			select 1, 'coupon', k || i,
+			` + id + `, 1, case k when 'u' then 'unclaimed' when 'e' then 'used' else 'claimed' end,
 				case k when 'u' then '' else 'unclaimed' end, case k when 'u' then 1 else 2 end, 'claim',
-				case when k = 'e' and i % 250 = 7 then 'bob' when k <> 'u' then k || i end, case when k <> 'e' then timestamptz '2126-01-01Z' end,
+				case when k = 'e' and i % 250 = 7 then 'bob' when k <> 'u' then k || i end,
+				case when k <> 'e' then timestamptz '2126-01-01Z' end,
 				case when k <> 'e' then 'expired' end, ` + made + `, ` + made + `
 			from generate_series(0, 24999) i, unnest(array['u', 'h', 'o', 'e']) with ordinality as u (k, n)`,
-		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, life_ms, reserve, sale, sale_unit,
-				principal, request_id, created_at)
-			select 1, 'w' || i, ` + id + `, 'order', 'w' || i, 'CNY', 2, 100, '[{"item": "tea", "quantity": 1}]', 1800000, true, 'hot', 1,
+		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines,
+				life_ms, reserve, sale, sale_unit, principal, request_id, created_at)
+			select 1, 'w' || i, ` + id +
+			`, 'order', 'w' || i, 'CNY', 2, 100, '[{"item": "tea", "quantity": 1}]', 1800000, true, 'hot', 1,
 				'test', 'r', ` + made + ` from generate_series(0, 24999) i, (values (5)) u (n)`,
-		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision, cause, owner, timer_at,
-				timer_to, created_at, changed_at)
-			select 1, 'order', order_no, order_id, 1, 'awaiting_payment', '', 1, 'creation', subject, '2126-01-01Z', 'cancelled', created_at, created_at
+		`insert into machine_instances (tenant_id, machine, key, instance_id, version, state, came_from, revision,
+				cause, owner, timer_at, timer_to, created_at, changed_at)
+			select 1, 'order', order_no, order_id, 1, 'awaiting_payment', '', 1, 'creation', subject, '2126-01-01Z',
+			'cancelled', created_at, created_at
 			from order_orders where order_no ~ '^w[0-9]'`,
-		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, principal, request_id, claimed_at)
-			select 1, 'sale.unit', format('3:hot,%s:%s,1:1,', length(subject), subject), order_id, 1, order_no, order_no, 'test', 'r', created_at
+		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, principal, request_id,
+			claimed_at)
+			select 1, 'sale.unit', format('3:hot,%s:%s,1:1,', length(subject), subject), order_id, 1, order_no,
+			order_no, 'test', 'r', created_at
 			from order_orders where order_no ~ '^w[0-9]'`,
-		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, principal, request_id, claimed_at)
-			select 1, 'coupon.campaign', format('3:big,%s:%s,', length(owner), owner), instance_id, 1, owner, key, 'test', 'r', created_at
+		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, principal, request_id,
+			claimed_at)
+			select 1, 'coupon.campaign', format('3:big,%s:%s,', length(owner), owner), instance_id, 1, owner, key,
+			'test', 'r', created_at
 			from machine_instances where machine = 'coupon' and key ~ '^[ho][0-9]'`,
 	} {
 		p.exec("begin; set local session_replication_role = replica; " + sql + "; commit")
@@ -192,7 +206,8 @@ func (p *plans) statements(file string) (names []string) {
 func (p *plans) ran(names []string) {
 	p.Helper()
 	var prepared []string
-	if err := p.pool.QueryRow(context.Background(), `select array_agg(coalesce(substring(statement from '-- name: (\w+)'), ''))
+	if err := p.pool.QueryRow(context.Background(),
+		`select array_agg(coalesce(substring(statement from '-- name: (\w+)'), ''))
 		from pg_prepared_statements`).Scan(&prepared); err != nil {
 		p.Fatal(err)
 	}

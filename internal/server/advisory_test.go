@@ -62,7 +62,8 @@ func TestAdvisoryLocksOfAnAuditorStopNothing(t *testing.T) {
 	if _, _, _, err := notify.KeepPartitions(ctx, app); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Pool.Exec(ctx, `insert into commit_keys select 1, 'p', 'o', 'k' || i, false, $1, '', 'r', now(), now() - interval '1 h'
+	if _, err := s.Pool.Exec(ctx, `insert into commit_keys
+		select 1, 'p', 'o', 'k' || i, false, $1, '', 'r', now(), now() - interval '1 h'
 		from generate_series(1, 10) i`, make([]byte, commit.FingerprintSize)); err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,10 @@ func TestAlertsUseExistingMetrics(t *testing.T) {
 	s := servertest.New(t)
 	c := writer(s)
 	for _, series := range []string{ // increase() misses the first event of a series that begins with 1
-		`ledgerd_ids_leases_total{outcome="lost"}`, `ledgerd_ids_leases_total{outcome="exhausted"}`, `ledgerd_lock_fence_refusals_total{call="renew"}`,
-		`ledgerd_work_outcomes_total{call="complete",outcome="fence_lost"}`, `ledgerd_work_outcomes_total{call="begin",outcome="parked"}`,
+		`ledgerd_ids_leases_total{outcome="lost"}`, `ledgerd_ids_leases_total{outcome="exhausted"}`,
+		`ledgerd_lock_fence_refusals_total{call="renew"}`,
+		`ledgerd_work_outcomes_total{call="complete",outcome="fence_lost"}`,
+		`ledgerd_work_outcomes_total{call="begin",outcome="parked"}`,
 	} {
 		if !strings.Contains(metricsOf(t, c), "\n"+series+" 0\n") {
 			t.Errorf("%s is not exported at start", series)
@@ -59,7 +61,8 @@ func TestAlertsUseExistingMetrics(t *testing.T) {
 	// exported after the first run of a background task
 	cleaned := []string{"ledgerd_clean_overdue_seconds", "ledgerd_payment_calls_due_seconds"}
 	for _, name := range named {
-		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) && !strings.Contains(string(others), `"`+name+`"`) {
+		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) &&
+			!strings.Contains(string(others), `"`+name+`"`) {
 			t.Errorf("there is no metric %s", name)
 		}
 	}

@@ -34,7 +34,8 @@ func restartWithLocks(s *servertest.Site) (lock pgx.Tx) {
 	_, err1 := s.Pool.Exec(ctx, `set session_replication_role = replica;
 		update stock_reservations set life_ms = 1, expires_at = created_at + interval '1 ms';
 		reset session_replication_role`)
-	_, err2 := s.Pool.Exec(ctx, "update stock_items set next_expiry_at = (select min(expires_at) from stock_reservations)")
+	_, err2 := s.Pool.Exec(ctx, "update stock_items set next_expiry_at = (select min(expires_at) "+
+		"from stock_reservations)")
 	lock, err3 := s.Pool.Begin(ctx)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		s.T.Fatal(err)
@@ -75,18 +76,23 @@ func TestThousandsOfLockedItemsDelayNoOtherTenant(t *testing.T) {
 	s := servertest.New(t)
 	reserve(writer(s), "item")
 	for _, sql := range []string{ // copies of the item
-		"insert into stock_items select tenant_id, item || i, segment, segments, strategy, available, reserved, sold, stocked, version, next_expiry_at",
-		"insert into stock_item_details select tenant_id, item || i, label, metadata, created_at, changed_at, principal, request_id",
+		"insert into stock_items select tenant_id, item || i, segment, segments, strategy, available, reserved, " +
+			"sold, stocked, version, next_expiry_at",
+		"insert into stock_item_details " +
+			"select tenant_id, item || i, label, metadata, created_at, changed_at, principal, request_id",
 		"insert into stock_change_names select tenant_id, item || i, change_no, change_id + 5000 + i",
-		`insert into stock_changes (tenant_id, change_id, item, change_no, kind, quantity, stocked_after, reservation_no, reason, changed_at, principal, request_id)
-			select tenant_id, change_id + 5000 + i, item || i, change_no, kind, quantity, stocked_after, reservation_no, reason, changed_at, principal, request_id`,
-		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at, expires_at,
-				principal, request_id)
-			select tenant_id, item || i, reservation_no, reservation_id + 100 + i, quantity, unsold, segment, state, life_ms, created_at, expires_at,
-				principal, request_id`,
+		`insert into stock_changes (tenant_id, change_id, item, change_no, kind, quantity, stocked_after,
+			reservation_no, reason, changed_at, principal, request_id)
+			select tenant_id, change_id + 5000 + i, item || i, change_no, kind, quantity, stocked_after, reservation_no,
+			reason, changed_at, principal, request_id`,
+		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+				state, life_ms, created_at, expires_at, principal, request_id)
+			select tenant_id, item || i, reservation_no, reservation_id + 100 + i, quantity, unsold, segment, state,
+				life_ms, created_at, expires_at, principal, request_id`,
 	} {
 		table := strings.Fields(sql)[2]
-		if _, err := s.Pool.Exec(t.Context(), sql+" from "+table+", generate_series(1, 1999) i where item = 'item'"); err != nil {
+		if _, err := s.Pool.Exec(t.Context(), sql+" from "+table+
+			", generate_series(1, 1999) i where item = 'item'"); err != nil {
 			t.Fatal(err)
 		}
 	}

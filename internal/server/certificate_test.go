@@ -139,7 +139,8 @@ func TestAuthorizationGoesBeforeTheCertificate(t *testing.T) {
 		t.Errorf("metrics for a reader: %d", code)
 	}
 	for tenant, want := range map[string]int{"mine": 1, "other": 1} {
-		if n := s.Count("select count(*) from ledger_assets join access_tenants using (tenant_id) where name = $1", tenant); n != want {
+		if n := s.Count("select count(*) from ledger_assets join access_tenants using (tenant_id) where name = $1",
+			tenant); n != want {
 			t.Errorf("tenant %s has %d assets", tenant, n)
 		}
 	}

@@ -69,7 +69,8 @@ func TestAnOrderExpiresInOneCommit(t *testing.T) {
 	})
 	if n := s.Count(`select count(*) from machine_instances i
 		join ledger_holds h on h.biz_no = i.key || '/hold' and h.state <> 'held' and h.xmin = i.xmin
-		join stock_reservations r on r.reservation_no = i.key || '/1' and r.state <> 'reserved' and r.xmin = i.xmin`); n != orders {
+		join stock_reservations r on r.reservation_no = i.key || '/1' and r.state <> 'reserved'
+		and r.xmin = i.xmin`); n != orders {
 		t.Errorf("%d of %d orders expired in one commit", n, orders)
 	}
 }
@@ -117,7 +118,8 @@ func TestBuyersGetMessagesOfTheEndThatTheirOrdersHave(t *testing.T) {
 	if n := s.Count("select count(*) from audit.orders where state = 'paid'"); n == 0 || n == orders {
 		t.Errorf("%d of %d orders are paid", n, orders)
 	}
-	if n := s.Count(`select count(*) from audit.orders o join audit.notifications n on n.biz_no = o.order_no || '/message/1'
+	if n := s.Count(`select count(*) from audit.orders o
+		join audit.notifications n on n.biz_no = o.order_no || '/message/1'
 		where (o.state, n.state) in (('paid', 'cancelled'), ('cancelled', 'sent'))`); n != orders {
 		t.Errorf("the messages of %d of %d orders say what happened", n, orders)
 	}

@@ -99,7 +99,8 @@ func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	var readOnly bool
-	err := s.reads.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
+	err := s.reads.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").
+		Scan(&readOnly)
 	switch {
 	case err != nil:
 		problems["database"] = "cannot be reached"

@@ -54,7 +54,8 @@ func onlyLocal(next http.Handler, origins ...string) http.Handler {
 			host = name
 		}
 		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "this address needs no API key, so it accepts only requests to localhost", http.StatusForbidden)
+			http.Error(w, "this address needs no API key, so it accepts only requests to localhost",
+				http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -99,7 +99,8 @@ func TestPanicIsLoggedWithTheRequestID(t *testing.T) {
 		t.Errorf("got %d, want a closed connection", res.StatusCode)
 	}
 	s.Close()
-	for _, want := range []string{`"level":"ERROR"`, `"request_id":"mine"`, `"path":"/path"`, "panic: unexpected", "goroutine"} {
+	for _, want := range []string{`"level":"ERROR"`, `"request_id":"mine"`, `"path":"/path"`, "panic: unexpected",
+		"goroutine"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not in %s", want, &log)
 		}

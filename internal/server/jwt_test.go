@@ -245,7 +245,8 @@ func TestTokenNamesTheCaller(t *testing.T) {
 			t.Errorf("%s: a write gets %q", test.what, got)
 		}
 	}
-	if n := s.Count("select count(*) from ledger_assets join access_tenants using (tenant_id) where name <> 'mine'"); n != 0 {
+	if n := s.Count("select count(*) from ledger_assets join access_tenants using (tenant_id) " +
+		"where name <> 'mine'"); n != 0 {
 		t.Errorf("another tenant has %d assets", n)
 	}
 }

@@ -49,7 +49,8 @@ func TestAttemptsAndCallsShareTheDrainTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer call.Close()
-	if _, err := io.WriteString(call, "POST /ledgerd.notify.v1.NotifyService/Send HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"); err != nil {
+	if _, err := io.WriteString(call, "POST /ledgerd.notify.v1.NotifyService/Send HTTP/1.1\r\nHost: "+
+		"localhost\r\nContent-Length: 100\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now()

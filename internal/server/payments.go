@@ -76,7 +76,8 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 	var err error
 	switch {
 	case n.Kind == gateway.Other:
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictKnown, "ledgerd does not handle such notices", requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictKnown, "ledgerd does not handle such notices",
+			requestID)
 	case n.Kind == gateway.Unreadable:
 		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not created here, without a number of ours

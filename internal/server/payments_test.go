@@ -82,7 +82,8 @@ func clicked(x *till, no string) {
 	answers := make([]*paymentv1.Payment, 4)
 	clicks.Go(func() { answers[0] = x.order(no) })
 	servertest.Eventually(x.T, 20*time.Second, no+" is there", func() (found bool) {
-		err := x.Pool.QueryRow(context.Background(), "select exists (select from payment_payments where out_trade_no = $1)",
+		err := x.Pool.QueryRow(context.Background(), "select exists (select from payment_payments "+
+			"where out_trade_no = $1)",
 			no).Scan(&found)
 		return found && err == nil
 	})
@@ -134,7 +135,8 @@ func heardBefore(x *till, no string) {
 	if x.kind != "standard" {
 		return // the test signs callbacks only for this one
 	}
-	if status := x.signed("m_"+no, "payment.paid", time.Now().UTC().Format(time.RFC3339), `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status !=
+	if status := x.signed("m_"+no, "payment.paid", time.Now().UTC().Format(time.RFC3339), `"out_trade_no": "`+no+
+		`", "transaction_id": "t_`+no+`"`); status !=
 		http.StatusServiceUnavailable {
 		x.T.Errorf("of an unknown payment: %d", status)
 	}
@@ -171,34 +173,39 @@ func kept(x *till, no string) {
 	is := func(what, id, want string) {
 		x.T.Helper()
 		var got string
-		if err := x.Pool.QueryRow(context.Background(), `select coalesce(string_agg(concat_ws(' ', kind, verdict, out_trade_no,
-			case when body <> '' then 'kept' end), ', '), 'nothing') from payment_notices where notify_id like $1`, id).Scan(&got); err != nil || got != want {
+		if err := x.Pool.QueryRow(context.Background(), `select coalesce(string_agg(concat_ws(' ', kind, verdict,
+			out_trade_no, case when body <> '' then 'kept' end), ', '), 'nothing') from payment_notices
+			where notify_id like $1`, id).Scan(&got); err != nil || got != want {
 			x.T.Errorf("%s: %s, want %s (%v)", what, got, want, err)
 		}
 	}
 	for range 2 {
-		if status := x.signed("dispute_"+no, "dispute.opened", at, `"transaction_id": "t_`+no+`"`); status != http.StatusNoContent {
+		if status := x.signed("dispute_"+no, "dispute.opened", at, `"transaction_id": "t_`+no+
+			`"`); status != http.StatusNoContent {
 			x.T.Errorf("a dispute: %d", status)
 		}
 	}
 	is("a dispute", "dispute_"+no, "other known  kept")
 	refund := func(want int) {
 		x.T.Helper()
-		if status := x.signed("refund_"+no, "refund.succeeded", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != want {
+		if status := x.signed("refund_"+no, "refund.succeeded", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+
+			no+`"`); status != want {
 			x.T.Errorf("the refund: %d, want %d", status, want)
 		}
 	}
 	x.opened(no)
 	refund(http.StatusServiceUnavailable)
 	is("a refund of an unknown transaction", "kept/refund_"+no, "refunded unknown  kept")
-	if status := x.signed("paid_"+no, "payment.paid", at, `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+`"`); status != http.StatusNoContent {
+	if status := x.signed("paid_"+no, "payment.paid", at, `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+
+		`"`); status != http.StatusNoContent {
 		x.T.Errorf("paid: %d", status)
 	}
 	refund(http.StatusNoContent)
 	if f := x.flag(no); f.GetKind() != paymentv1.FlagKind_FLAG_KIND_UNKNOWN_REFUND || f.GetAmount() != "12.30" {
 		x.T.Errorf("%v", f)
 	}
-	if status := x.signed("failed_"+no, "refund.failed", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+no+`"`); status != http.StatusNoContent {
+	if status := x.signed("failed_"+no, "refund.failed", at, `"transaction_id": "t_`+no+`", "refund_id": "re_`+no+
+		`"`); status != http.StatusNoContent {
 		x.T.Errorf("its failure: %d", status)
 	}
 	refund(http.StatusNoContent) // again: it changes nothing
@@ -228,7 +235,8 @@ func kept(x *till, no string) {
 func (x *till) signed(id, kind, at, data string) int {
 	x.T.Helper()
 	merchant, signs := x.standard()
-	body, now := []byte(`{"type": "`+kind+`", "timestamp": "`+at+`", "data": {`+data+`, "amount": "12.30", "currency": "CNY",
+	body, now := []byte(`{"type": "`+kind+`", "timestamp": "`+at+`", "data": {`+data+
+		`, "amount": "12.30", "currency": "CNY",
 		"merchant": "`+merchant+`"}}`), time.Now()
 	signature, err := signs.Sign(id, now, body)
 	if err != nil {
@@ -446,7 +454,8 @@ func (x *till) unheard(no string) {
 // due makes the next call about a payment due now.
 func (x *till) due(no string) {
 	x.T.Helper()
-	if _, err := x.Pool.Exec(context.Background(), "update payment_calls set next_call_at = now() where number = $1", no); err != nil {
+	if _, err := x.Pool.Exec(context.Background(), "update payment_calls set next_call_at = now() where number = $1",
+		no); err != nil {
 		x.T.Fatal(err)
 	}
 }
@@ -574,7 +583,8 @@ func byHandAndReturned(x *till, no string) {
 	}
 	key := "hand_" + no
 	if x.kind == "stripe" {
-		if err := x.Pool.QueryRow(context.Background(), "select gateway_refund_id from payment_console_refunds where out_trade_no = $1",
+		if err := x.Pool.QueryRow(context.Background(), "select gateway_refund_id from payment_console_refunds "+
+			"where out_trade_no = $1",
 			no).Scan(&key); err != nil {
 			x.T.Fatal(err)
 		}

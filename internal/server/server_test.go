@@ -266,13 +266,16 @@ func TestMetricNames(t *testing.T) {
 	}
 	for _, want := range []string{
 		`ledgerd_calls_total{code="ok",procedure="/ledgerd.ledger.v1.LedgerService/Transfer",reason=""} 2`,
-		`ledgerd_calls_total{code="already_exists",procedure="/ledgerd.ledger.v1.LedgerService/Transfer",reason="IDEMPOTENCY_KEY_REUSED"} 1`,
+		`ledgerd_calls_total{code="already_exists",procedure="/ledgerd.ledger.v1.LedgerService/Transfer",` +
+			`reason="IDEMPOTENCY_KEY_REUSED"} 1`,
 		`ledgerd_call_seconds_count{procedure="/ledgerd.ledger.v1.LedgerService/Transfer"} 3`,
-		"ledgerd_commit_batch_commands_count", `ledgerd_commit_stage_seconds_count{stage="load"}`, `ledgerd_commit_stage_seconds_count{stage="flush"}`,
+		"ledgerd_commit_batch_commands_count", `ledgerd_commit_stage_seconds_count{stage="load"}`,
+		`ledgerd_commit_stage_seconds_count{stage="flush"}`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="first"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="replayed"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="mismatch"} 1`,
-		"ledgerd_commit_inflight_rows", `ledgerd_commit_attempts_total{ending="done"}`, "ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
+		"ledgerd_commit_inflight_rows", `ledgerd_commit_attempts_total{ending="done"}`,
+		"ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
 		`ledgerd_pool_connections{pool="engine",state="max"}`, `ledgerd_pool_connections{pool="read",state="used"}`,
 		`ledgerd_pool_waits_total{pool="engine"}`, "go_goroutines", "process_cpu_seconds_total",
 	} {
@@ -419,10 +422,14 @@ func TestHoldsBehindALockedAccountExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = lock.Rollback(context.Background()) }()
-	insert := `insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
-		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval, committed_at, 'p', 'r'
-		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i where code = $1`
-	update := `update ledger_accounts set held = held + $2::integer, next_expiry_at = clock_timestamp() - '1 h'::interval where code = $1`
+	insert := `insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at,
+		created_at, principal, request_id)
+		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval,
+		committed_at, 'p', 'r'
+		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i
+		where code = $1`
+	update := `update ledger_accounts set held = held + $2::integer, next_expiry_at = clock_timestamp() - '1 ` +
+		`h'::interval where code = $1`
 	const many = 700 // more than dueBatch
 	_, err1 := lock.Exec(ctx, update, "u:a", many)
 	_, err2 := s.Pool.Exec(ctx, insert, "u:a", many, "1 h")
@@ -472,7 +479,8 @@ func TestTimersFire(t *testing.T) {
 		t.Fatal(err)
 	}
 	recorded := func(key string) bool {
-		return s.Count(`select count(*) from machine_history where actor = 'timer' and key = '`+key+`' and cause = 'timer'
+		return s.Count(`select count(*) from machine_history where actor = 'timer'
+			and key = '`+key+`' and cause = 'timer'
 			and reason = 'timeout' and request_id = 'scheduler.' || instance_id and revision = 2`) == 1
 	}
 	servertest.Eventually(t, 20*time.Second, "the timer fires", func() bool { return recorded("free") })
@@ -536,7 +544,8 @@ func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
 	c.OK("Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "s", Key: "short",
 		Life: durationpb.New(time.Second)}, new(idempotencyv1.ClaimKeyResponse))
 	var hold map[string]any
-	a := c.Send(servertest.ConnectJSON, servertest.Path(servertest.Method(t, "Hold")), []byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
+	a := c.Send(servertest.ConnectJSON, servertest.Path(servertest.Method(t, "Hold")),
+		[]byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
 	if err := json.Unmarshal(a.Raw, &hold); err != nil || a.Code != "" {
 		t.Fatalf("%s %v", a.Raw, err)
 	}
@@ -569,8 +578,10 @@ func TestServerCreatesMissingPartitionsAtStart(t *testing.T) {
 	s := servertest.New(t)
 	c := writer(s)
 	s.Server.Stop()
-	if _, err := s.Pool.Exec(t.Context(), `do $$ declare part text; begin for part in select inhrelid::regclass from pg_inherits where inhparent in
-		('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass) loop execute 'drop table ' || part; end loop; end $$`); err != nil {
+	if _, err := s.Pool.Exec(t.Context(), `do $$ declare part text; begin for part in select inhrelid::regclass
+		from pg_inherits where inhparent in
+		('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass) loop
+		execute 'drop table ' || part; end loop; end $$`); err != nil {
 		t.Fatal(err)
 	}
 	s.Start(server.Options{})
@@ -648,7 +659,8 @@ func TestAdministrationNeedsItsOwnLogin(t *testing.T) {
 	off := *s
 	off.Base = "http://" + started.Addr()
 	for role, calls := range map[access.Role]map[string]string{
-		access.Admin: {"CreateKey": `{"principal": "p", "role": "ROLE_READ"}`, "ListKeys": "{}", "RevokeKey": `{"keyName": "x"}`,
+		access.Admin: {"CreateKey": `{"principal": "p", "role": "ROLE_READ"}`,
+			"ListKeys": "{}", "RevokeKey": `{"keyName": "x"}`,
 			"ListPolicies": "{}", "DeleteLimit": `{"limit": {"channel": "sms", "scope": "tenant", "window": "60s"}}`},
 		access.Operator: {"CreateTenant": `{"name": "new"}`, "ListTenants": "{}"},
 	} {
@@ -695,7 +707,8 @@ func TestTheLogReportsOutages(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "the log says ready again", logged("ready again"))
 	// The effect of the restore of a disk snapshot.
 	if _, err := s.Pool.Exec(t.Context(),
-		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) from commit_epochs"); err != nil {
+		"insert into commit_epochs (epoch) select greatest(max(epoch) + 1, commit_epoch()) "+
+			"from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
 	servertest.Eventually(t, 30*time.Second, "the log names the epoch",

@@ -180,9 +180,12 @@ func body(t testing.TB, client *http.Client, address string) (int, string) {
 func TestServerLogsHowTheDatabaseIsReached(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{
-		"prefer":      `"level":"WARN","msg":"connections to the database may be unencrypted: add sslmode=verify-full to its URL","sslmode":"prefer"`,
-		"require":     `"msg":"connections to the database are encrypted","sslmode":"require","certificate_verified":false`,
-		"verify-full": `"msg":"connections to the database are encrypted","sslmode":"verify-full","certificate_verified":true`,
+		"prefer": `"level":"WARN","msg":"connections to the database may be unencrypted: ` +
+			`add sslmode=verify-full to its URL","sslmode":"prefer"`,
+		"require": `"msg":"connections to the database are ` +
+			`encrypted","sslmode":"require","certificate_verified":false`,
+		"verify-full": `"msg":"connections to the database are ` +
+			`encrypted","sslmode":"verify-full","certificate_verified":true`,
 	} {
 		log := &servertest.Log{}
 		s, err := server.Start(t.Context(), server.Options{DatabaseURL: "postgres://u@database.invalid/d?sslmode=" + mode,

@@ -39,7 +39,8 @@ func (c *PutItemCommand) Apply(tx *Tx) (any, error) {
 	had := int(first.segments) // 0: there is no item
 	segments := max(1, had, c.Segments)
 	if c.Segments > 0 && c.Segments < had {
-		return nil, SegmentsTooFew.New("the item %s has %d segments already, and segments cannot be removed", c.Item, had).With("item", c.Item).
+		return nil, SegmentsTooFew.New("the item %s has %d segments already, and segments cannot be removed",
+			c.Item, had).With("item", c.Item).
 			With("segments", had)
 	}
 	strategy := cmp.Or(c.Strategy, first.strategy, Batched)

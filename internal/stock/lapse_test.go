@@ -43,7 +43,8 @@ func TestUseOfAnItemMakesItsDueReservationsExpire(t *testing.T) {
 				t.Error(got)
 			}
 			s.wantCounts(t.Name(), "0/0/9/9")
-			if got := s.text("select concat_ws(' ', closed_at = expires_at, closed_request_id) from stock_reservations where reservation_no = 'b'"); got != "t" {
+			if got := s.text("select concat_ws(' ', closed_at = expires_at, closed_request_id) " +
+				"from stock_reservations where reservation_no = 'b'"); got != "t" {
 				t.Error(got)
 			}
 		})
@@ -134,11 +135,13 @@ func TestManyReservationsExpireInSeveralBatches(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.all(put("tea", 0), restock("tea", "r", 9000), put("milk", 0), restock("milk", "r", 1))
-	s.exec(`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at,
-			expires_at, principal, request_id)
-		select 1, 'tea', 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 0, 'reserved', 1, changed_at, clock_timestamp() - '1 us'::interval * i, 'p', 'r'
+	s.exec(`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+			state, life_ms, created_at, expires_at, principal, request_id)
+		select 1, 'tea', 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 0, 'reserved', 1, changed_at,
+		clock_timestamp() - '1 us'::interval * i, 'p', 'r'
 		from stock_changes, generate_series(1, 9000) i where item = 'tea'`)
-	s.exec(`update stock_items set available = 0, reserved = 9000, next_expiry_at = (select min(expires_at) from stock_reservations)
+	s.exec(`update stock_items set available = 0, reserved = 9000, next_expiry_at = (select min(expires_at)
+		from stock_reservations)
 		where item = 'tea'`)
 	dry := submission(deduct("tea", "dry", 1))
 	dry.DryRun = true
@@ -151,7 +154,8 @@ func TestManyReservationsExpireInSeveralBatches(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	s.wantCounts("tea", "0/0/9000/9000")
-	if got := s.text(`select string_agg(reservation_no, ' ' order by reservation_id) from stock_reservations where reservation_no in ('all', 'beside')`); got != "beside all" {
+	if got := s.text(`select string_agg(reservation_no, ' ' order by reservation_id) from stock_reservations
+		where reservation_no in ('all', 'beside')`); got != "beside all" {
 		t.Errorf("committed in the order %s", got)
 	}
 }
@@ -162,11 +166,13 @@ func TestManyReservationsOfALaterSegmentExpire(t *testing.T) {
 	s := newShop(t)
 	tea := t.Name()
 	s.all(put(tea, 2), restock(tea, "r", 6000))
-	s.exec(`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at,
-			expires_at, principal, request_id)
-		select 1, item, 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 1, 'reserved', 1, changed_at, clock_timestamp() - '1 us'::interval * i, 'p', 'r'
+	s.exec(`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+			state, life_ms, created_at, expires_at, principal, request_id)
+		select 1, item, 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 1, 'reserved', 1, changed_at,
+		clock_timestamp() - '1 us'::interval * i, 'p', 'r'
 		from stock_changes, generate_series(1, 3000) i`)
-	s.exec(`update stock_items set available = 0, reserved = 3000, next_expiry_at = (select min(expires_at) from stock_reservations)
+	s.exec(`update stock_items set available = 0, reserved = 3000, next_expiry_at = (select min(expires_at)
+		from stock_reservations)
 		where segment = 1`)
 	s.wants(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
 	s.wantCounts(tea, "6000/0/0/6000")
@@ -182,7 +188,8 @@ func newGate(s *shop) *gate {
 	s.Helper()
 	s.exec(`create function gate() returns trigger language plpgsql as $$
 		begin set local lock_timeout = '30 s'; perform pg_advisory_xact_lock_shared(7); return new; end $$`)
-	s.exec(`create trigger gate before insert on stock_reservations for each row when (new.reservation_no like 'gate%') execute function gate()`)
+	s.exec(`create trigger gate before insert on stock_reservations for each row when (new.reservation_no like 'gate%')
+		execute function gate()`)
 	hold, err := s.super.Acquire(context.Background())
 	if err != nil {
 		s.Fatal(err)
@@ -215,7 +222,8 @@ func (g *gate) start(commands ...command) <-chan []string {
 func (g *gate) waits() {
 	g.Helper()
 	g.until("a wait", func() bool {
-		return g.text("select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory')::text") == "true"
+		return g.text("select exists (select from pg_stat_activity where datname = current_database() "+
+			"and wait_event = 'advisory')::text") == "true"
 	})
 }
 

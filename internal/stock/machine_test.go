@@ -342,10 +342,12 @@ func (p *play) compare() {
 		}
 	}
 	got := p.shop.text(`select coalesce(string_agg(line, E'\n' order by line collate "C"), '') from (
-		select format('%s %s/%s/%s/%s in %s', item, sum(available), sum(reserved), sum(sold), sum(stocked), count(*)) as line
+		select format('%s %s/%s/%s/%s in %s', item, sum(available), sum(reserved), sum(sold), sum(stocked),
+		count(*)) as line
 		from stock_items where tenant_id = $1 group by item
 		union all
-		select format('%s %s: %s %s%s', item, reservation_no, quantity, state, case when unsold > 0 then ', ' || unsold || ' unsold' end)
+		select format('%s %s: %s %s%s', item, reservation_no, quantity, state, case when unsold > 0 then
+		', ' || unsold || ' unsold' end)
 		from stock_reservations where tenant_id = $1) l`, p.caller.Tenant)
 	if want := strings.Join(p.model.rows(), "\n"); got != want {
 		p.Fatalf("rows\n%s\nwant\n%s", got, want)

@@ -102,23 +102,30 @@ func (p *plans) find() {
 func (p *plans) load() {
 	p.Helper()
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')",
-		`insert into stock_items select 1, prefix || 'k' || i, 0, 1, 'batched', 90, 5, 5, 100, 1, next from generate_series(0, 9999) i,
+		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+			"values (1000000000, '2026-01-01Z', 1, 'load')",
+		`insert into stock_items select 1, prefix || 'k' || i, 0, 1, 'batched', 90, 5, 5, 100, 1, next
+			from generate_series(0, 9999) i,
 			(values ('', timestamptz '2126-01-01Z'), ('due ', '2026-01-02Z')) v (prefix, next)`,
-		`insert into stock_item_details select tenant_id, item, '', '{}', '2026-01-01Z', '2026-01-01Z', 'p', 'r' from stock_items where item like '%k%'`,
-		`insert into stock_change_names select 1, item, 'first', (1000000000::bigint << 14) + row_number() over () from stock_items where item like '%k%'`,
-		`insert into stock_changes select 1, change_id, item, change_no, 'restock', 100, 100, null, '', '2026-01-01Z', 'p', 'r'
+		`insert into stock_item_details select tenant_id, item, '', '{}', '2026-01-01Z', '2026-01-01Z', 'p', 'r'
+			from stock_items where item like '%k%'`,
+		`insert into stock_change_names select 1, item, 'first', (1000000000::bigint << 14) + row_number() over ()
+			from stock_items where item like '%k%'`,
+		`insert into stock_changes select 1, change_id, item, change_no, 'restock', 100, 100, null, '', '2026-01-01Z',
+			'p', 'r'
 			from stock_change_names where change_id >= 1000000000::bigint << 14`,
-		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at,
-				expires_at, closed_at, principal, request_id)
+		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+				state, life_ms, created_at, expires_at, closed_at, principal, request_id)
 			select 1, item, no, (1000000000::bigint << 14), units, 0, 0, state, life, '2026-01-01Z',
-				case when life > 0 then case when item like 'due %' then timestamptz '2026-01-02Z' else '2126-01-01Z' end end,
-				case when state <> 'reserved' then timestamptz '2026-01-01Z' end, 'p', 'r'
+				case when life > 0 then case when item like 'due %' then timestamptz '2026-01-02Z' else '2126-01-01Z'
+				end end, case when state <> 'reserved' then timestamptz '2026-01-01Z' end, 'p', 'r'
 			from stock_items, (select 'n' || n, 0, 'cancelled', null::bigint from generate_series(1, 3) n union all
-				values ('open', 5, 'reserved', 1), ('sold', 5, 'sold', null)) v (no, units, state, life) where item like '%k%'`,
-		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, created_at, closed_at,
-				principal, request_id)
-			select 1, 'k7', 'many' || i, (1000000000::bigint << 14), 0, 0, 0, 'cancelled', '2026-01-01Z', '2026-01-01Z', 'p', 'r'
+				values ('open', 5, 'reserved', 1), ('sold', 5, 'sold', null)) v (no, units, state, life)
+				where item like '%k%'`,
+		`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+				state, created_at, closed_at, principal, request_id)
+			select 1, 'k7', 'many' || i, (1000000000::bigint << 14), 0, 0, 0, 'cancelled', '2026-01-01Z', '2026-01-01Z',
+			'p', 'r'
 			from generate_series(1, 100000) i`,
 	} {
 		p.exec(sql)
@@ -145,7 +152,8 @@ func statements(t *testing.T) (names []string) {
 
 func (p *plans) prepared() (names []string) {
 	p.Helper()
-	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -206,7 +214,8 @@ func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 			p.Errorf("%s: %d blocks a command, %d with statistics", kind, first[kind], n)
 		}
 	}
-	p.exec("update stock_reservations set state = 'expired', closed_at = expires_at where expires_at < '2027-01-01Z' and state = 'reserved'")
+	p.exec("update stock_reservations set state = 'expired', closed_at = expires_at where expires_at < '2027-01-01Z' " +
+		"and state = 'reserved'")
 	p.exec("update stock_items set next_expiry_at = null where next_expiry_at < '2027-01-01Z'")
 	if n := pgtest.TouchedAtRest(t, p.super, 50, func() int64 { return p.blocks(p.find) }); n > 50 {
 		t.Errorf("the search for due reservations touched %d blocks when none was due", n)

@@ -27,7 +27,8 @@ func TestTenOfAThousandCallersGetTheLastTenUnits(t *testing.T) {
 			if won != 10 || len(ends) != 11 {
 				t.Errorf("%d won: %v", won, ends)
 			}
-			if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) from stock_items"); got != "0 10 10" {
+			if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) " +
+				"from stock_items"); got != "0 10 10" {
 				t.Errorf("counts %s", got)
 			}
 			if got := s.text("select concat_ws(' ', count(*), sum(quantity)) from stock_reservations"); got != "10 10" {
@@ -73,7 +74,8 @@ func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
 	defer tx.Rollback(context.Background())
 	for _, spread := range []string{
 		"update stock_items set segments = 2, available = 5, stocked = 5, version = version + 1",
-		`insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked, version)
+		`insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked,
+			version)
 		select tenant_id, item, 1, 2, strategy, 5, 0, 0, 5, 1 from stock_items`,
 	} {
 		if _, err := tx.Exec(t.Context(), spread); err != nil {
@@ -166,7 +168,8 @@ func TestConfirmRacesExpiry(t *testing.T) {
 		time.Now().Before(end); {
 		s.all(&stock.ExpireCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}) // each 4th was never confirmed
 	}
-	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) from stock_items"); got != fmt.Sprint(sold, 0, n) {
+	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) " +
+		"from stock_items"); got != fmt.Sprint(sold, 0, n) {
 		t.Errorf("%d callers sold, the item has %s", sold, got)
 	}
 	t.Logf("%d were sold, %d expired", sold, n-sold)

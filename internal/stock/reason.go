@@ -26,25 +26,31 @@ var (
 		Doc: "The change_no is already used with other content: the metadata lists the fields that differ."})
 	ReservationEnded = fault.Register(fault.Reason{Name: "RESERVATION_ENDED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or expired. A Reserve or Deduct is refused if a Cancel came before it."})
+		Doc: "The reservation has ended in another way: the metadata says sold, cancelled or expired. " +
+			"A Reserve or Deduct is refused if a Cancel came before it."})
 	OutOfStock = fault.Register(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "Fewer units are available than asked for. The metadata has the number of available ones."})
 	StockBelowPromised = fault.Register(fault.Reason{Name: "STOCK_BELOW_PROMISED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The adjustment would take units that are reserved or sold. The metadata has the number of available ones."})
+		Doc: "The adjustment would take units that are reserved or sold. The metadata has the number of " +
+			"available ones."})
 	StockTooLarge = fault.Register(fault.Reason{Name: "STOCK_TOO_LARGE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The item would have more than 10^15 units."})
 	StrategyStandsAlone = fault.Register(fault.Reason{Name: "STRATEGY_STANDS_ALONE", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The call names a strategy that has a transaction of its own, and cannot share one: with the other operations of an Execute, a submit token or a claim. Leave strategy out: the call is then batched. Nothing was done."})
+		Doc: "The call names a strategy that has a transaction of its own, and cannot share one: " +
+			"with the other operations of an Execute, a submit token or a claim. Leave strategy out: " +
+			"the call is then batched. Nothing was done."})
 	ReservationNotSold = fault.Register(fault.Reason{Name: "RESERVATION_NOT_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, cancelled or expired."})
+		Doc: "Units can come back only from a reservation that was sold: the metadata says reserved, " +
+			"cancelled or expired."})
 	UnsellExceedsSold = fault.Register(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "More units would come back than were sold under the reservation. The metadata has the number of those that remain."})
+		Doc: "More units would come back than were sold under the reservation. The metadata has the number of " +
+			"those that remain."})
 )
 
 func itemNotFound(name string) error {

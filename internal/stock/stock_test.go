@@ -24,7 +24,8 @@ func TestItemsArePutAndRestocked(t *testing.T) {
 	s.wants(c, "tea (Green tea): 6/0/0/6 in 1")
 	s.wants(restock("tea", "r3", 1_000_000_000_000_000), "STOCK_TOO_LARGE")
 	s.wantCounts("tea", "6/0/0/6")
-	if got := s.text("select label || metadata || (created_at < changed_at) from stock_item_details"); got != `Green tea{"leaf": "green"}true` {
+	if got := s.text("select label || metadata || (created_at < changed_at) " +
+		"from stock_item_details"); got != `Green tea{"leaf": "green"}true` {
 		t.Error(got)
 	}
 }
@@ -128,7 +129,8 @@ func TestUnitsComeBackToTheirSegments(t *testing.T) {
 	s.all(put("tea", 3), restock("tea", "r", 6))
 	segments := func(want string) {
 		t.Helper()
-		if got := s.text("select string_agg(available || '/' || reserved || '/' || sold, ' ' order by segment) from stock_items"); got != want {
+		if got := s.text("select string_agg(available || '/' || reserved || '/' || sold, ' ' order by segment) " +
+			"from stock_items"); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

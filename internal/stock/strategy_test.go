@@ -81,7 +81,8 @@ func TestTheLastUnitsAreSoldOnceByEveryStrategy(t *testing.T) {
 				if won := callers - ends["OUT_OF_STOCK available=0"]; won != 10 || len(ends) != 11 {
 					t.Errorf("%d won: %v", won, ends)
 				}
-				if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) from stock_items"); got != "0 10 10" {
+				if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) " +
+					"from stock_items"); got != "0 10 10" {
 					t.Errorf("counts %s", got)
 				}
 			})
@@ -120,7 +121,8 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 					t.Errorf("%d callers were refused while %d were available", n, available)
 				}
 			}
-			if got := s.text("select concat_ws(' ', sum(available), sum(sold)) from stock_items"); got != fmt.Sprint(0, " ", units+16) {
+			if got := s.text("select concat_ws(' ', sum(available), sum(sold)) " +
+				"from stock_items"); got != fmt.Sprint(0, " ", units+16) {
 				t.Errorf("counts %s: %v", got, ends)
 			}
 		})
@@ -146,7 +148,8 @@ func TestANumberIsOneReservationByAnyStrategy(t *testing.T) {
 		if got := s.do(by(strategy, reserve(t.Name(), "fenced", 2))); got != "RESERVATION_ENDED state=cancelled" {
 			t.Errorf("%s: %s", strategy, got)
 		}
-		if got := s.do(by(strategy, reserve(t.Name(), "n1", 3))); got != "RESERVATION_EXISTS_DIFFERENT differs=quantity" {
+		if got := s.do(by(strategy, reserve(t.Name(), "n1", 3))); got != "RESERVATION_EXISTS_DIFFERENT "+
+			"differs=quantity" {
 			t.Errorf("%s: %s", strategy, got)
 		}
 		if got := s.do(by(strategy, reserve("coffee", "n1", 3))); got != "ITEM_NOT_FOUND" {
@@ -302,13 +305,15 @@ func TestAdvisoryCallsWaitForTheLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Rollback(context.Background()) //nolint:errcheck // it is committed
-	if _, err := held.Exec(t.Context(), "select pg_advisory_xact_lock(77017, hashtext(concat_ws('/', $1::integer, 0, $2::text)))",
+	if _, err := held.Exec(t.Context(), "select pg_advisory_xact_lock(77017, hashtext(concat_ws('/', $1::integer, "+
+		"0, $2::text)))",
 		caller.Tenant, t.Name()); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan string, 1)
 	go func() { done <- s.do(by(stock.Advisory, deduct(t.Name(), "n", 1))) }()
-	for s.text("select count(*)::text from pg_locks where locktype = 'advisory' and classid = 77017 and not granted") != "1" {
+	for s.text("select count(*)::text from pg_locks where locktype = 'advisory' and classid = 77017 "+
+		"and not granted") != "1" {
 		select {
 		case got := <-done:
 			t.Fatalf("%s, without a wait", got)

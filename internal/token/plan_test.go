@@ -95,7 +95,8 @@ func (p *plans) blocks(call func()) int64 {
 // prepared fails the test if a statement of the package did not run on the connection.
 func (p *plans) prepared() {
 	p.t.Helper()
-	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '')
+		from pg_prepared_statements`)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -141,9 +142,10 @@ func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 	p.prepared()
 
 	const many, old, n = 200_000, 5_000, 50
-	fill := `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal, request_id, issued_at, expires_at, forget_at)
-		select 1, sha256(('st_' || $1 || i)::bytea), 'user:1', 3600000, false, 'p', 'r', now() + $2::interval, now() + $2::interval + interval '1 h',
-			now() + $2::interval + interval '2 h' from generate_series(1, $3) i`
+	fill := `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal,
+		request_id, issued_at, expires_at, forget_at)
+		select 1, sha256(('st_' || $1 || i)::bytea), 'user:1', 3600000, false, 'p', 'r', now() + $2::interval,
+			now() + $2::interval + interval '1 h', now() + $2::interval + interval '2 h' from generate_series(1, $3) i`
 	p.exec(fill, "", "0", many)
 	p.exec(fill, "old", "-3 h", old)
 	spend := func(from int) (blocks int64) {

@@ -13,11 +13,14 @@ var (
 		Doc:  "There is no such submit token, or it was spent or expired so long ago that it was deleted."})
 	Foreign = fault.Register(fault.Reason{Name: "TOKEN_FOREIGN", Class: fault.BadRequest, Code: fault.PermissionDenied,
 		Step: fault.NewToken,
-		Doc:  "The submit token was issued for another subject or purpose than the call names: the metadata lists which differs."})
+		Doc: "The submit token was issued for another subject or purpose than the call names: " +
+			"the metadata lists which differs."})
 	Spent = fault.Register(fault.Reason{Name: "TOKEN_SPENT", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore, Show: true,
-		Doc: "The submit token was already spent: the metadata names the first submission and its result. If it was refused (first_outcome), the next step is new_token."})
-	Expired = fault.Register(fault.Reason{Name: "TOKEN_EXPIRED", Class: fault.BadRequest, Code: fault.FailedPrecondition,
+		Doc: "The submit token was already spent: the metadata names the first submission and its result. " +
+			"If it was refused (first_outcome), the next step is new_token."})
+	Expired = fault.Register(fault.Reason{Name: "TOKEN_EXPIRED", Class: fault.BadRequest,
+		Code: fault.FailedPrecondition,
 		Step: fault.NewToken, Show: true,
 		Doc: "The submit token expired before it was spent."})
 )

@@ -28,20 +28,23 @@ func bulk(t *testing.T, db *pgtest.DB) {
 		`insert into commit_batches (batch_id, committed_at, commands, instance) values (1, '2026-01-01Z', 1, 'bulk')`,
 		`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01Z')`,
 		`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, version, last_entry_at)
-			select 1, 16384 + 4 * n + side, 'bulk:' || n || ':' || side, 'CNY', 2, 'liability', (2 * side - 1) * 100, 1, '2026-01-01Z'
+			select 1, 16384 + 4 * n + side, 'bulk:' || n || ':' || side, 'CNY', 2, 'liability', (2 * side - 1) * 100,
+			1, '2026-01-01Z'
 			from generate_series(0, 1999) n, generate_series(0, 1) side`,
 		`insert into ledger_account_details select 1, account_id, '{}', '2026-01-01Z', 'bulk' from ledger_accounts`,
 		pgtest.AuditAccounts,
-		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms, expires_at,
-				created_at, closed_at, principal, request_id)
+		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms,
+				expires_at, created_at, closed_at, principal, request_id)
 			select 1, 16384 + 4 * n + 3, 'hold ' || n, 16384 + 4 * n, '', 100, 100, 'captured', 1, '2026-01-01Z',
 				'2026-01-01Z', '2026-01-01Z', 'bulk', 'bulk' from generate_series(0, 1999) n`,
-		`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, hold_id, principal, request_id)
+		`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, hold_id, principal,
+			request_id)
 			select 1, 16384 + 4 * n + 2, 'transfer ' || n, 'capture', '2026-01-01Z', 16384 + 4 * n + 3, 'bulk', 'bulk'
 			from generate_series(0, 1999) n`,
 		`insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
 				balance_before, balance_after)
-			select 1, account_id, 1, 16384 + 4 * ((account_id - 16384) / 4) + 2, '2026-01-01Z', 0, 'CNY', balance, 0, balance
+			select 1, account_id, 1, 16384 + 4 * ((account_id - 16384) / 4) + 2, '2026-01-01Z', 0, 'CNY', balance, 0,
+			balance
 			from ledger_accounts`,
 	} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {

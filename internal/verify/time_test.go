@@ -24,7 +24,8 @@ func TestChecksReadFewBatchesAfterALeadOfTheClock(t *testing.T) {
 		// A server that has used its block of numbers for an hour, while others have gone on.
 		`insert into commit_batches (batch_id, committed_at, commands, instance)
 			select (5000 + n)::bigint << 16, '2026-01-02Z', 1, 'bulk' from generate_series(0, 50) n`,
-		`insert into commit_batches (batch_id, committed_at, commands, instance) values (4000, '2026-01-03Z', 1, 'late'),
+		`insert into commit_batches (batch_id, committed_at, commands, instance)
+			values (4000, '2026-01-03Z', 1, 'late'),
 			(1::bigint << 34, '2026-01-03Z', 1, 'ahead')`,
 		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at)
 			values (1, 'orders', 'late', 4000::bigint << 14, 1, 'bulk', 'bulk', '2026-01-02Z')`,

@@ -113,7 +113,8 @@ func TestAllViolationsAreCountedAndTheFirstKept(t *testing.T) {
 	db.SkipChecks()
 	bulk(t, db)
 	conn := connect(t, db.SuperDSN)
-	if _, err := conn.Exec(t.Context(), "update ledger_accounts set held = 1, balance = balance + 1 where version = 1"); err != nil {
+	if _, err := conn.Exec(t.Context(), "update ledger_accounts set held = 1, balance = balance + 1 "+
+		"where version = 1"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := verify.Run(t.Context(), pgtest.Pool(t, db.AllDSN), verify.Options{})

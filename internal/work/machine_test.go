@@ -222,8 +222,10 @@ func (m *machine) resolve(t *rapid.T) {
 func (m *machine) wait(t *rapid.T) {
 	n := rapid.SampledFrom([]int{3, 12, 60, 400}).Draw(t, "minutes")
 	m.now += n
-	if _, err := m.pool.Exec(context.Background(), `update work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
-		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval, expires_at = expires_at - $2::interval where key = $1`,
+	if _, err := m.pool.Exec(context.Background(), `update
+		work_records set lease_expires_at = lease_expires_at - $2::interval, begun_at = begun_at - $2::interval,
+		created_at = created_at - $2::interval, settled_at = settled_at - $2::interval,
+		expires_at = expires_at - $2::interval where key = $1`,
 		m.key, minutes(n)); err != nil {
 		t.Fatal(err)
 	}

@@ -148,9 +148,11 @@ func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), work.NewReader(p.pool)
 	defer p.engine.Drain(context.Background())
 	load := func(from, to int) {
-		p.exec(fmt.Sprintf(`select setval('work_fence_seq', 1000000); insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed, life_ms,
-			principal, request_id, first_request_id, created_at, begun_at, expires_at)
-			select 1, 's', 'k' || i, '', 'running', i, 1, 3600000, now() + interval '1 h', false, 3600000, 'p', 'r', 'r', now(), now(), now() + interval '1 h'
+		p.exec(fmt.Sprintf(`select setval('work_fence_seq', 1000000); insert into work_records (tenant_id, scope, key,
+			fingerprint, state, fence, attempt, lease_ms, lease_expires_at, park_lapsed, life_ms, principal, request_id,
+			first_request_id, created_at, begun_at, expires_at)
+			select 1, 's', 'k' || i, '', 'running', i, 1, 3600000, now() + interval '1 h', false, 3600000, 'p', 'r',
+			'r', now(), now(), now() + interval '1 h'
 			from generate_series(%d, %d) i`, from, to))
 	}
 	for round := range 8 {
@@ -163,9 +165,11 @@ func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 		p.exec("delete from work_records")
 	}
 	load(1, 100_000)
-	p.exec(`insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, park_lapsed, life_ms, principal, request_id, first_request_id,
-			created_at, begun_at, settled_at, settled_by, settled_request_id, expires_at)
-		select 1, 's', 'old' || i, 'free', i, 1, 1, false, 1, 'p', 'r', 'r', now(), now(), now(), 'p', 'r', now() - interval '1 h' from generate_series(1, 2000) i`)
+	p.exec(`insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, park_lapsed, life_ms,
+			principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id,
+			expires_at)
+		select 1, 's', 'old' || i, 'free', i, 1, 1, false, 1, 'p', 'r', 'r', now(), now(), now(), 'p', 'r',
+		now() - interval '1 h' from generate_series(1, 2000) i`)
 	const n = 50
 	kinds := p.kinds("full-", 50_000, n)
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {

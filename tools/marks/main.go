@@ -35,7 +35,8 @@ func main() {
 			os.Exit(1)
 		}
 		name := strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
-		fmt.Printf("| files on the way of one %s | %d |\n| lines of their functions that run | %d |\n| packages | %d |\n",
+		fmt.Printf("| files on the way of one %s | %d |\n| lines of their functions that run | %d |\n| "+
+			"packages | %d |\n",
 			name, len(j.files), j.lines, j.packages())
 		j.list(os.Stderr, name)
 	}

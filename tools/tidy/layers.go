@@ -93,7 +93,8 @@ func (s *sourceFile) layers() []finding {
 				"%s (%s) imports %s (%s): imports run %s", from, fromLayer, to, toLayer, direction()))
 		case fromLayer == domain && toLayer == domain && folder(from) != folder(to):
 			found = append(found, s.finding(imp.Pos(), "domain-import",
-				"%s imports %s: an operation across two domains is a flow; if %s is not a domain, give it a layer in tools/tidy/layers.go",
+				"%s imports %s: an operation across two domains is a flow; if %s is not a domain, "+
+					"give it a layer in tools/tidy/layers.go",
 				from, to, folder(to)))
 		}
 	}

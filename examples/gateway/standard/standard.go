@@ -221,7 +221,8 @@ func (g *Gateway) handle(operation string, f func(*http.Request, *request) book.
 		case err != nil:
 			refused(fail(http.StatusRequestEntityTooLarge, "too_large", "more than 1 MiB"))
 		case !g.signed(r.Header, string(body)):
-			refused(fail(http.StatusUnauthorized, "signature", "no signature is valid, or its time is more than 5 minutes off"))
+			refused(fail(http.StatusUnauthorized, "signature",
+				"no signature is valid, or its time is more than 5 minutes off"))
 		case json.Unmarshal(body, q) != nil:
 			refused(fail(http.StatusBadRequest, "format", "the body is not valid JSON of a request"))
 		case q.Merchant != "" && q.Merchant != g.Keys.Merchant:

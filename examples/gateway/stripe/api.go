@@ -345,7 +345,8 @@ func (g *Gateway) refund(c *call) book.Answer {
 	case errors.Is(err, book.ErrTooMuch) && left == 0:
 		return invalid("charge_already_refunded", "", "Charge %s has already been refunded.", chargeID(t.ID))
 	case errors.Is(err, book.ErrTooMuch):
-		return invalid("", "amount", "Refund amount (%d) is greater than unrefunded amount on charge (%d)", amount, left)
+		return invalid("", "amount", "Refund amount (%d) is greater than unrefunded amount on charge (%d)",
+			amount, left)
 	case errors.Is(err, book.ErrDifferent):
 		return fail(http.StatusBadRequest, "idempotency_error", "", "",
 			"Keys for idempotent requests can only be used with the same parameters they were first used with.")

@@ -44,7 +44,8 @@ func TestHistogramBucketsFollowOneAnother(t *testing.T) {
 	for bucket := range buckets - 1 {
 		top := topOf(bucket)
 		if bucketOf(top) != bucket || bucketOf(top+1) != bucket+1 {
-			t.Fatalf("bucket %d ends at %d, which is in bucket %d, and the next value in %d", bucket, top, bucketOf(top),
+			t.Fatalf("bucket %d ends at %d, which is in bucket %d, and the next value in %d",
+				bucket, top, bucketOf(top),
 				bucketOf(top+1))
 		}
 	}

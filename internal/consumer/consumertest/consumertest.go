@@ -132,8 +132,11 @@ func (w *World) Eventually(limit time.Duration, what string, is func() bool) {
 	for !is() {
 		select {
 		case <-ctx.Done():
-			w.T.Fatalf("not within %v: %s\n%s\n%s", limit, what, w.Text(`select coalesce(string_agg(format('%s %s: %s, such as %s: %s', n, state, groups, example, error), E'\n'), 'no messages')
-				from (select state, count(*) as n, string_agg(distinct consumer_group, ' ') as groups, max(message_id) as example, max(error) as error
+			w.T.Fatalf("not within %v: %s\n%s\n%s", limit, what, w.Text(`select
+				coalesce(string_agg(format('%s %s: %s, such as %s: %s', n, state, groups, example, error), E'\n'),
+				'no messages')
+				from (select state, count(*) as n, string_agg(distinct consumer_group, ' ') as groups,
+				max(message_id) as example, max(error) as error
 					from inbox_messages group by state) m`), w.Log.last(10))
 		case <-tick.C:
 		}

@@ -29,32 +29,44 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 	}
 	s := w.Serve(w.File(b))
 	w.Eventually(30*time.Second, "the valid messages take effect", func() bool {
-		return w.Count("select count(*) from inbox_messages where state = 'succeeded' and consumer_group = 'billing'") == good
+		return w.Count("select count(*) from inbox_messages where state = 'succeeded' "+
+			"and consumer_group = 'billing'") == good
 	})
 	for i := range good { // resent by a client that makes a new body each time
 		b.Send(fmt.Sprint("m", i), Pay(fmt.Sprint("second-m", i), "bank", "a", "1"))
 	}
 	b.Send("no-json", "{")
-	b.Send("no-field", `{"operations": [{"request": {"@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": ""}}]}`)
+	b.Send("no-field", `{"operations": [{"request": {"@type": `+
+		`"type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": ""}}]}`)
 	b.Send("no-account", Pay("no-account", "bank", "nobody", "1"))
-	b.Send("no-money", `{"operations": [{"request": `+Pay("with-money", "bank", "a", "1")+`}, {"request": `+Pay("no-money", "b", "a", "5")+`}]}`)
-	b.Send("no-fence", `{"@type": "type.googleapis.com/ledgerd.idempotency.v1.AbandonRequest", "scope": "s", "key": "k", "fence": "7"}`)
+	b.Send("no-money", `{"operations": [{"request": `+Pay("with-money", "bank", "a", "1")+`}, {"request": `+
+		Pay("no-money", "b", "a", "5")+`}]}`)
+	b.Send("no-fence", `{"@type": "type.googleapis.com/ledgerd.idempotency.v1.AbandonRequest", "scope": "s", "key": `+
+		`"k", "fence": "7"}`)
 	b.Send("empty", "")
 	b.Send("binary", "\xff\x00\xfe")
 	b.Send("", Pay("no-id", "bank", "a", "1"))
 	b.Send(strings.Repeat("x", 300), Pay("long-id", "bank", "a", "1"))
-	b.Send("last", `{"operations": [{"request": `+Pay("last-1", "bank", "b", "1")+`}, {"request": `+Pay("last-2", "b", "a", "1")+`}]}`)
+	b.Send("last", `{"operations": [{"request": `+Pay("last-1", "bank", "b", "1")+`}, {"request": `+
+		Pay("last-2", "b", "a", "1")+`}]}`)
 	const dead = good + 9
 	w.Eventually(60*time.Second, "all are settled", func() bool {
-		return w.Count("select count(*) from inbox_messages where state in ('succeeded', 'dead') and consumer_group = 'billing'") == good+1+dead && b.Left() == 0
+		return w.Count("select count(*) from inbox_messages where state in ('succeeded', 'dead') "+
+			"and consumer_group = 'billing'") == good+1+dead && b.Left() == 0
 	})
 	for sql, want := range map[string]string{
 		"select count(*)::text from ledger_transfers": fmt.Sprint(good + 2),
-		"select count(*)::text from ledger_transfers where biz_no like 'second-%' or biz_no like '%-id' or biz_no like '%-money'":                                              "0",
-		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' and failure_text like 'MESSAGE_DIFFERS%'":                                    fmt.Sprint(good),
-		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, no-account 3, no-fence 3, no-field 1, no-json 1, no-money 1",
-		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' and failure_text like '%message id%'":                                   "2",
-		"select string_agg(split_part(failure_text, ':', 1), ' ' order by message_id) from inbox_messages where message_id in ('no-account', 'no-money', 'no-json')":           "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
+		"select count(*)::text from ledger_transfers where biz_no like 'second-%' or biz_no like '%-id' " +
+			"or biz_no like '%-money'": "0",
+		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' " +
+			"and failure_text like 'MESSAGE_DIFFERS%'": fmt.Sprint(good),
+		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages " +
+			"where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, " +
+			"no-account 3, no-fence 3, no-field 1, no-json 1, no-money 1",
+		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' " +
+			"and failure_text like '%message id%'": "2",
+		"select string_agg(split_part(failure_text, ':', 1), ' ' order by message_id) from inbox_messages where " +
+			"message_id in ('no-account', 'no-money', 'no-json')": "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
 	} {
 		if got := w.Text(sql); got != want {
 			t.Errorf("%s: %s, not %s", sql, got, want)
@@ -62,7 +74,8 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 	}
 	// An operator funds the account and requeues the message, which the broker does not redeliver.
 	b.Send("money", Pay("money", "bank", "b", "5"))
-	if _, err := w.Pool.Exec(t.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
+	if _, err := w.Pool.Exec(t.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(),
+		requeued_at = now(), finished_at = null
 		where message_id = 'no-money'`); err != nil { // as Requeue does
 		t.Fatal(err)
 	}
@@ -76,7 +89,8 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 
 // requeue requeues a message if it is dead. It returns false.
 func (w *World) requeue(id string) bool {
-	_, _ = w.Pool.Exec(w.T.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
+	_, _ = w.Pool.Exec(w.T.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(),
+		requeued_at = now(), finished_at = null
 		where state = 'dead' and message_id = $1`, id)
 	return false
 }
@@ -120,7 +134,8 @@ func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) 
 	p.start()
 	w.Eventually(patience, "all took effect", func() bool { return succeeded() == messages })
 	w.Eventually(patience, "all are settled", func() bool {
-		return w.Count("select count(*) from inbox_messages where state = 'dead' and consumer_group = 'billing'") == messages
+		return w.Count("select count(*) from inbox_messages where state = 'dead' "+
+			"and consumer_group = 'billing'") == messages
 	})
 	w.Eventually(patience, "all are acknowledged", func() bool { return b.Left() == 0 })
 	again := w.Log.Count(`"outcome":"duplicate"`)

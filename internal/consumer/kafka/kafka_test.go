@@ -123,7 +123,8 @@ func TestAPartitionKeepsItsOrder(t *testing.T) {
 	}
 	w.Serve(w.File(c.broker(), "message_id: position", "retry_refusals: true", "max_attempts: 1000"))
 	w.Eventually(30*time.Second, "the 8th is retried", func() bool {
-		return w.Count("select coalesce(max(attempts), 0) from inbox_messages where state = 'failed' and message_id = 'events-0-7'") >= 3
+		return w.Count("select coalesce(max(attempts), 0) from inbox_messages where state = 'failed' "+
+			"and message_id = 'events-0-7'") >= 3
 	})
 	c.send(1, "", consumertest.Pay("elsewhere", "bank", "a", "1"))
 	w.Eventually(30*time.Second, "the other partition continues", func() bool {
@@ -136,7 +137,8 @@ func TestAPartitionKeepsItsOrder(t *testing.T) {
 	w.Eventually(30*time.Second, "the partition continues", func() bool {
 		return w.Count("select count(*) from ledger_transfers where biz_no like 'n%'") == 20
 	})
-	got := w.Text("select string_agg(message_id, ' ' order by finished_at, inbox_id) from inbox_messages where message_id like 'events-0-%'")
+	got := w.Text("select string_agg(message_id, ' ' order by finished_at, inbox_id) from inbox_messages " +
+		"where message_id like 'events-0-%'")
 	var want []string
 	for i := range 20 {
 		want = append(want, fmt.Sprint("events-0-", i))
@@ -173,8 +175,10 @@ func TestRebalancesKeepOrderAndRepeatNothing(t *testing.T) {
 	w.Eventually(60*time.Second, "all are done", func() bool {
 		return w.Count("select count(*) from ledger_transfers") == each*int(mockPartitions) && c.left() == 0
 	})
-	if wrong := w.Count(`select count(*) from (select finished_at, lag(finished_at) over (partition by substr(message_id, 1, 8)
-		order by split_part(message_id, '-', 3)::integer) as before from inbox_messages where message_id like 'events-%') m where finished_at < before`); wrong != 0 {
+	if wrong := w.Count(`select count(*)
+		from (select finished_at, lag(finished_at) over (partition by substr(message_id, 1, 8)
+		order by split_part(message_id, '-', 3)::integer) as before from inbox_messages
+		where message_id like 'events-%') m where finished_at < before`); wrong != 0 {
 		t.Errorf("%d messages took effect out of order", wrong)
 	}
 }

@@ -235,7 +235,8 @@ func newAPI(t *testing.T) *api {
 		}
 		code, _ := strconv.Atoi(status)
 		w.WriteHeader(code)
-		_, _ = io.WriteString(w, `{"`+strings.ReplaceAll(r.PostForm.Get("method"), ".", "_")+`_response":`+text+`,"sign":"`+signature+`"}`)
+		_, _ = io.WriteString(w, `{"`+strings.ReplaceAll(r.PostForm.Get("method"), ".", "_")+`_response":`+text+
+			`,"sign":"`+signature+`"}`)
 	}))
 	t.Cleanup(s.Close)
 	a.party = newParty(t, s.URL+"/gateway.do")
@@ -306,7 +307,8 @@ func TestPaymentCalls(t *testing.T) {
 	if c["qr_code"] != "https://qr.alipay.com/x" || say(n, err) != "pending P1   12.3 CNY" {
 		t.Errorf("%v %s", c, say(n, err))
 	}
-	a.want(t, `alipay.trade.precreate {"out_trade_no":"P1","total_amount":"12.30","subject":"茶","product_code":"FACE_TO_FACE_PAYMENT",`+
+	a.want(t, `alipay.trade.precreate `+
+		`{"out_trade_no":"P1","total_amount":"12.30","subject":"茶","product_code":"FACE_TO_FACE_PAYMENT",`+
 		`"time_expire":"2026-11-25 12:30:00","seller_id":"2088001"}`)
 	state := func(s string) string {
 		return `200 {"code":"10000","msg":"Success","out_trade_no":"P1","trade_no":"2026T1","trade_status":"` + s +
@@ -349,12 +351,16 @@ func TestFailedCalls(t *testing.T) {
 		outcome gateway.Outcome
 		code    string
 	}{
-		`200 {"code":"20000","sub_code":"aop.unknow-error"}`:                  {gateway.Unknown, "alipay_unknow-error"},
-		`200 {"code":"40004","sub_code":"ACQ.SYSTEM_ERROR"}`:                  {gateway.Unknown, "alipay_ACQ.SYSTEM_ERROR"},
-		`200 {"code":"40004","sub_code":"ACQ.INVALID_PARAMETER"}`:             {gateway.Refused, "alipay_ACQ.INVALID_PARAMETER"},
-		`!200 {"code":"40002","sub_code":"isv.invalid-signature"}`:            {gateway.NotSent, "alipay_isv.invalid-signature"},
-		`!200 {"code":"40006","sub_code":"isv.insufficient-isv-permissions"}`: {gateway.NotSent, "alipay_isv.insufficient-isv-permissions"},
-		`200 {"code":"40005","sub_code":"isv.app-call-limited"}`:              {gateway.NotSent, "alipay_isv.app-call-limited"},
+		`200 {"code":"20000","sub_code":"aop.unknow-error"}`: {gateway.Unknown, "alipay_unknow-error"},
+		`200 {"code":"40004","sub_code":"ACQ.SYSTEM_ERROR"}`: {gateway.Unknown,
+			"alipay_ACQ.SYSTEM_ERROR"},
+		`200 {"code":"40004","sub_code":"ACQ.INVALID_PARAMETER"}`: {gateway.Refused,
+			"alipay_ACQ.INVALID_PARAMETER"},
+		`!200 {"code":"40002","sub_code":"isv.invalid-signature"}`: {gateway.NotSent,
+			"alipay_isv.invalid-signature"},
+		`!200 {"code":"40006","sub_code":"isv.insufficient-isv-permissions"}`: {gateway.NotSent,
+			"alipay_isv.insufficient-isv-permissions"},
+		`200 {"code":"40005","sub_code":"isv.app-call-limited"}`: {gateway.NotSent, "alipay_isv.app-call-limited"},
 		`200 {"code":"50000"}`: {gateway.Unknown, "alipay_50000"},
 		`502 {}`:               {gateway.Unknown, "alipay_http_502"},
 		`200 {}`:               {gateway.Unknown, "alipay_unreadable"},
@@ -380,16 +386,19 @@ func TestRefundCalls(t *testing.T) {
 	if n, err := a.gw.Refund(t.Context(), r); say(n, err) != "refunded P1 2026T1 R1 2.3 CNY" {
 		t.Error(say(n, err))
 	}
-	a.want(t, `alipay.trade.refund {"out_trade_no":"P1","trade_no":"2026T1","refund_amount":"2.30","out_request_no":"R1","refund_reason":"坏了"}`)
+	a.want(t, `alipay.trade.refund {"out_trade_no":"P1","trade_no":"2026T1","refund_amount":"2.30",`+
+		`"out_request_no":"R1","refund_reason":"坏了"}`)
 	if n, err := a.gw.Refund(t.Context(), r); say(n, err) != "refund_pending P1 2026T1 R1 2.3 CNY" {
 		t.Error(say(n, err))
 	}
-	a.script(`200 {"code":"10000","out_trade_no":"P1","trade_no":"2026T1","out_request_no":"R1","refund_amount":"2.30","refund_status":"REFUND_SUCCESS",`+
+	a.script(`200 {"code":"10000","out_trade_no":"P1","trade_no":"2026T1","out_request_no":"R1",`+
+		`"refund_amount":"2.30","refund_status":"REFUND_SUCCESS",`+
 		`"gmt_refund_pay":"2026-11-25 12:00:00"}`, `200 {"code":"10000","msg":"Success"}`)
 	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P1 2026T1 R1 2.3 CNY" {
 		t.Error(say(n, err))
 	}
-	a.want(t, `alipay.trade.fastpay.refund.query {"out_trade_no":"P1","trade_no":"2026T1","out_request_no":"R1","query_options":["gmt_refund_pay"]}`)
+	a.want(t, `alipay.trade.fastpay.refund.query {"out_trade_no":"P1","trade_no":"2026T1","out_request_no":"R1",`+
+		`"query_options":["gmt_refund_pay"]}`)
 	if _, err := a.gw.QueryRefund(t.Context(), r); !errors.Is(err, gateway.ErrNoTrade) {
 		t.Error(err)
 	}

@@ -54,7 +54,8 @@ func build(a *gateway.Account) (gateway.Gateway, error) {
 	for i, text := range o.Secrets {
 		s, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(text, "whsec_"))
 		if err != nil || len(s) < minSecret || len(s) > maxSecret {
-			return nil, fmt.Errorf("secrets[%d]: must be whsec_ and the base64 of %d to %d bytes", i, minSecret, maxSecret)
+			return nil, fmt.Errorf("secrets[%d]: must be whsec_ and the base64 of %d to %d bytes",
+				i, minSecret, maxSecret)
 		}
 		g.secrets = append(g.secrets, s)
 	}

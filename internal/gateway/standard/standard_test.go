@@ -81,13 +81,17 @@ func TestCallbacks(t *testing.T) {
 		{`{"type":"payment.paid","timestamp":"2026-11-25T04:00:00Z","data":{` + data + `}}`, "paid P1 T1  12.3 CNY"},
 		{`{"type":"payment.declined","data":{` + data + `,"code":"card declined","text":"call +8613812345678"}}`,
 			"declined P1 T1  12.3 CNY card_declined call …"},
-		{`{"type":"refund.succeeded","data":{` + data + `,"refund_no":"R1","refund_id":"G1"}}`, "refunded P1 T1 R1 12.3 CNY"},
+		{`{"type":"refund.succeeded","data":{` + data + `,"refund_no":"R1","refund_id":"G1"}}`,
+			"refunded P1 T1 R1 12.3 CNY"},
 		{`{"type":"refund.abnormal","data":{` + data + `,"refund_no":"R1"}}`, "refund_abnormal P1 T1 R1 12.3 CNY"},
-		{`{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","amount":"12.30","currency":"CNY","merchant":"m2"}}`,
+		{`{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","amount":"12.30","currency":"CNY",` +
+			`"merchant":"m2"}}`,
 			"paid P1 T1  12.3 CNY foreign merchant m2"},
 		{`{"type":"payment.dispute"}`, "other    0 "},
-		{`{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","merchant":"m1"}}`, "format"}, // no amount
-		{`{"type":"payment.paid","data":{"out_trade_no":"P1","amount":"1","currency":"CNY","merchant":"m1"}}`, "format"},
+		// no amount
+		{`{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","merchant":"m1"}}`, "format"},
+		{`{"type":"payment.paid","data":{"out_trade_no":"P1","amount":"1","currency":"CNY","merchant":"m1"}}`,
+			"format"},
 		{`{"type":"payment.paid","data":{` + strings.Replace(data, "12.30", "1e9", 1) + `}}`, "format"},
 		{`{"type":"payment.paid","data":{` + strings.Replace(data, `"12.30"`, "12.30", 1) + `}}`, "format"},
 		{`{"type":"payment.paid","data":{` + strings.Replace(data, "P1", `P\u0000`, 1) + `}}`, "format"},
@@ -139,7 +143,8 @@ func TestCallsAndAnswers(t *testing.T) {
 		asked["amount"] != "12.3" || asked["notify_url"] != "https://pay.shop.example/pay/callbacks/standard" {
 		t.Errorf("%v %+v %v, asked %v", c, n, err, asked)
 	}
-	answer = `{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","amount":"12.3","currency":"CNY","merchant":"m1"}}`
+	answer = `{"type":"payment.paid","data":{"out_trade_no":"P1","transaction_id":"T1","amount":"12.3",` +
+		`"currency":"CNY","merchant":"m1"}}`
 	first, err := g.Query(t.Context(), p)
 	second, err2 := g.Query(t.Context(), p)
 	if err != nil || err2 != nil || first.Kind != gateway.Paid || first.ID != second.ID ||

@@ -51,7 +51,8 @@ func header(at time.Time, macs ...string) http.Header {
 var now = time.Unix(1_760_000_000, 0)
 
 func event(kind, object string) string {
-	return `{"id":"evt_1","object":"event","type":"` + kind + `","livemode":false,"created":1760000000,"data":{"object":` + object + `}}`
+	return `{"id":"evt_1","object":"event","type":"` + kind +
+		`","livemode":false,"created":1760000000,"data":{"object":` + object + `}}`
 }
 
 const other = `{"id":"pi_2","object":"payment_intent","amount":1230,"currency":"cny","metadata":{}}`
@@ -140,17 +141,21 @@ func TestEvents(t *testing.T) {
 			`"metadata":{"out_trade_no":"P1"}}`
 	}
 	refund := func(status string) string {
-		return `{"id":"re_1","object":"refund","amount":230,"currency":"usd","payment_intent":"pi_1","status":"` + status +
+		return `{"id":"re_1","object":"refund","amount":230,"currency":"usd","payment_intent":"pi_1","status":"` +
+			status +
 			`","metadata":{"out_trade_no":"P1","refund_no":"R1"}}`
 	}
-	failed := `"status":"requires_payment_method","last_payment_error":{"code":"card_declined","decline_code":"lost_card","message":"no"},`
+	failed := `"status":"requires_payment_method","last_payment_error":{"code":"card_declined",` +
+		`"decline_code":"lost_card","message":"no"},`
 	for _, c := range []struct{ body, want string }{
 		{event("payment_intent.succeeded", intent("")), "paid P1 pi_1  12.3 USD "},
-		{event("payment_intent.succeeded", strings.Replace(intent(""), `"amount_received":1230`, `"amount_received":1200`, 1)),
+		{event("payment_intent.succeeded", strings.Replace(intent(""), `"amount_received":1230`,
+			`"amount_received":1200`, 1)),
 			"paid P1 pi_1  12 USD "},
 		{event("payment_intent.succeeded", strings.Replace(intent(""), "usd", "jpy", 1)), "paid P1 pi_1  1230 JPY "},
 		{event("payment_intent.succeeded", strings.Replace(intent(""), "usd", "kwd", 1)), "paid P1 pi_1  1.23 KWD "},
-		{event("payment_intent.succeeded", strings.Replace(intent(""), "usd", "ugx", 1)), "paid P1 pi_1  0 UGX foreign currency UGX"},
+		{event("payment_intent.succeeded", strings.Replace(intent(""), "usd", "ugx", 1)),
+			"paid P1 pi_1  0 UGX foreign currency UGX"},
 		{event("payment_intent.succeeded", other), "other    0  "},
 		{event("payment_intent.payment_failed", intent(failed)), "declined P1 pi_1  12.3 USD card_declined_lost_card"},
 		{event("payment_intent.processing", intent("")), "pending P1 pi_1  12.3 USD "},
@@ -161,16 +166,19 @@ func TestEvents(t *testing.T) {
 		{event("charge.refund.updated", refund("requires_action")), "refund_pending P1 pi_1 R1 2.3 USD "},
 		{event("refund.failed", refund("failed")), "refund_failed P1 pi_1 R1 2.3 USD "},
 		// Made by hand in the dashboard.
-		{event("refund.created", strings.Replace(refund("succeeded"), `{"out_trade_no":"P1","refund_no":"R1"}`, "{}", 1)),
+		{event("refund.created", strings.Replace(refund("succeeded"), `{"out_trade_no":"P1","refund_no":"R1"}`, "{}",
+			1)),
 			"refunded  pi_1  2.3 USD "},
 		{event("refund.created", strings.Replace(refund("succeeded"), `"pi_1"`, "null", 1)), "other    0  "},
 		{strings.Replace(event("payment_intent.succeeded", intent("")), `"livemode":false`, `"livemode":true`, 1),
 			"paid P1 pi_1  12.3 USD foreign mode live"},
-		{strings.Replace(event("payment_intent.succeeded", intent("")), `"id":"evt_1"`, `"id":"evt_1","account":"acct_2"`, 1),
+		{strings.Replace(event("payment_intent.succeeded", intent("")), `"id":"evt_1"`,
+			`"id":"evt_1","account":"acct_2"`, 1),
 			"paid P1 pi_1  12.3 USD foreign account acct_2"},
 		{event("payment_intent.succeeded", strings.Replace(intent(""), "1230,", "1e400,", 1)), "format"},
 		{event("payment_intent.succeeded", strings.Replace(intent(""), `d":1230`, `d":-1230`, 1)), "format"},
-		{event("payment_intent.succeeded", strings.Replace(intent(""), `d":1230`, `d":99999999999999999999`, 1)), "format"},
+		{event("payment_intent.succeeded", strings.Replace(intent(""), `d":1230`, `d":99999999999999999999`, 1)),
+			"format"},
 		{event("payment_intent.succeeded", `{"object":"charge"}`), "format"},
 		{event("refund.created", other), "format"},
 		{`{"object":"event"}`, "format"},
@@ -182,7 +190,8 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s\n%s, want %s (%v)", c.body, got, c.want, err)
 		}
 	}
-	body := strings.Replace(event("payment_intent.succeeded", intent("")), `"id":"evt_1"`, `"id":"evt_1","account":"acct_1"`, 1)
+	body := strings.Replace(event("payment_intent.succeeded", intent("")), `"id":"evt_1"`,
+		`"id":"evt_1","account":"acct_1"`, 1)
 	n, err := build(t, map[string]any{"account": "acct_1"}).Notice(header(now, mac(t, secret, now, body)), []byte(body),
 		now)
 	if n.Foreign != "" || err != nil {
@@ -230,7 +239,8 @@ func (a *api) want(t *testing.T, requests ...string) {
 	}
 }
 
-const intentText = `{"id":"pi_1","object":"payment_intent","amount":1230,"currency":"usd","client_secret":"cs","livemode":false,` +
+const intentText = `{"id":"pi_1","object":"payment_intent","amount":1230,"currency":"usd","client_secret":"cs",` +
+	`"livemode":false,` +
 	`"status":"requires_payment_method","metadata":{"out_trade_no":"P1"}}`
 
 func TestPaymentCalls(t *testing.T) {
@@ -239,7 +249,8 @@ func TestPaymentCalls(t *testing.T) {
 	p := &gateway.Payment{OutTradeNo: "P1", Amount: gatewaytest.Amount(t, "12.3"), Currency: "USD", Description: "tea"}
 	known := *p
 	known.TransactionID = "pi_1"
-	paid := strings.Replace(intentText, `"status":"requires_payment_method"`, `"status":"succeeded","amount_received":1230`, 1)
+	paid := strings.Replace(intentText, `"status":"requires_payment_method"`,
+		`"status":"succeeded","amount_received":1230`, 1)
 
 	a.script("200 " + intentText)
 	c, n, err := g.Create(t.Context(), p)
@@ -247,7 +258,9 @@ func TestPaymentCalls(t *testing.T) {
 		c["publishable_key"] != "pk_test_1" {
 		t.Errorf("%s, %v", say(n, err), c)
 	}
-	a.want(t, "POST /v1/payment_intents amount=1230&automatic_payment_methods[enabled]=true&currency=usd&description=tea&metadata[out_trade_no]=P1 pay_P1")
+	a.want(t, "POST /v1/payment_intents "+
+		"amount=1230&automatic_payment_methods[enabled]=true&currency=usd&description=tea&metadata[out_trade_no]=P1 "+
+		"pay_P1")
 	a.script("200 " + intentText)
 	if _, _, err = g.Create(t.Context(), &known); err != nil {
 		t.Error(err)
@@ -296,7 +309,8 @@ func TestPaymentCalls(t *testing.T) {
 func TestSecondDeclineIsNotARepeat(t *testing.T) {
 	a := newAPI(t)
 	g := build(t, map[string]any{"url": a.URL})
-	one := strings.Replace(intentText, `"status"`, `"latest_charge":"ch_1","last_payment_error":{"code":"card_declined"},"status"`, 1)
+	one := strings.Replace(intentText, `"status"`,
+		`"latest_charge":"ch_1","last_payment_error":{"code":"card_declined"},"status"`, 1)
 	a.script("200 "+one, "200 "+one, "200 "+strings.Replace(one, "ch_1", "ch_2", 1))
 	var ids []string
 	for range 3 {
@@ -340,7 +354,8 @@ func TestRefundCalls(t *testing.T) {
 	g := build(t, map[string]any{"url": a.URL})
 	r := &gateway.Refund{RefundNo: "R1", OutTradeNo: "P1", TransactionID: "pi_1", Amount: gatewaytest.Amount(t, "2.3"),
 		Currency: "USD"}
-	done := `{"id":"re_1","object":"refund","amount":230,"currency":"usd","payment_intent":"pi_1","status":"succeeded",` +
+	done := `{"id":"re_1","object":"refund","amount":230,"currency":"usd","payment_intent":"pi_1",` +
+		`"status":"succeeded",` +
 		`"metadata":{"out_trade_no":"P1","refund_no":"R1"}}`
 	byHand := `{"id":"re_0","object":"refund","amount":1,"currency":"usd","payment_intent":"pi_1","metadata":{}}`
 	const first = "GET /v1/refunds?limit=100&payment_intent=pi_1"
@@ -350,7 +365,8 @@ func TestRefundCalls(t *testing.T) {
 	if say(n, err) != "refunded P1 pi_1 R1 2.3 USD " || n.GatewayRefundID != "re_1" {
 		t.Error(say(n, err))
 	}
-	a.want(t, first, "POST /v1/refunds amount=230&metadata[out_trade_no]=P1&metadata[refund_no]=R1&payment_intent=pi_1 refund_R1")
+	a.want(t, first, "POST /v1/refunds "+
+		"amount=230&metadata[out_trade_no]=P1&metadata[refund_no]=R1&payment_intent=pi_1 refund_R1")
 	// A repeat after Stripe has forgotten the key refunds nothing.
 	a.script(`200 {"data":[` + done + `]}`)
 	if n, err = g.Refund(t.Context(), r); say(n, err) != "refunded P1 pi_1 R1 2.3 USD " {

@@ -21,7 +21,8 @@ var china = time.FixedZone("UTC+8", 8*60*60)
 // authorize returns the Authorization header of a request. uri is path and query.
 func (g *account) authorize(method, uri, stamp, nonce string, body []byte) (string, error) {
 	signature, err := g.sign(method, uri, stamp, nonce, string(body))
-	return fmt.Sprintf(`WECHATPAY2-SHA256-RSA2048 mchid="%s",nonce_str="%s",timestamp="%s",serial_no="%s",signature="%s"`,
+	return fmt.Sprintf(`WECHATPAY2-SHA256-RSA2048 mchid="%s",nonce_str="%s",timestamp="%s",serial_no="%s",`+
+		`signature="%s"`,
 		g.mchid, nonce, stamp, g.serial, signature), err
 }
 

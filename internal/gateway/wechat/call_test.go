@@ -22,7 +22,8 @@ type api struct {
 	asked   []string
 }
 
-var authorization = regexp.MustCompile(`^WECHATPAY2-SHA256-RSA2048 mchid="1900000001",nonce_str="(\w+)",timestamp="(\d+)",serial_no="ABC",signature="(.+)"$`)
+var authorization = regexp.MustCompile(`^WECHATPAY2-SHA256-RSA2048 ` +
+	`mchid="1900000001",nonce_str="(\w+)",timestamp="(\d+)",serial_no="ABC",signature="(.+)"$`)
 
 func newAPI(t *testing.T) *api {
 	a := &api{}
@@ -73,7 +74,8 @@ func payment(t *testing.T, payType string) *gateway.Payment {
 
 func TestCreate(t *testing.T) {
 	a := newAPI(t)
-	start := `{"appid":"wx1","mchid":"1900000001","description":"茶","out_trade_no":"P00001","time_expire":"2026-11-25T12:30:00+08:00",` +
+	start := `{"appid":"wx1","mchid":"1900000001","description":"茶","out_trade_no":"P00001",` +
+		`"time_expire":"2026-11-25T12:30:00+08:00",` +
 		`"notify_url":"https://pay.shop.example/pay/callbacks/wechat","amount":{"total":1230,"currency":"CNY"},`
 	a.script(`200 {"code_url":"weixin://x"}`)
 	c, n, err := a.gw.Create(t.Context(), payment(t, ""))
@@ -86,14 +88,16 @@ func TestCreate(t *testing.T) {
 	if c["h5_url"] != "https://wx.tenpay.com/?id=1&redirect_url=https%3A%2F%2Fshop.example%2F%3Fa%3D1" {
 		t.Errorf("%v", c)
 	}
-	a.want(t, "POST /wechat/v3/pay/transactions/h5 "+start+`"scene_info":{"payer_client_ip":"192.0.2.1","h5_info":{"type":"Wap"}}}`)
+	a.want(t, "POST /wechat/v3/pay/transactions/h5 "+start+
+		`"scene_info":{"payer_client_ip":"192.0.2.1","h5_info":{"type":"Wap"}}}`)
 	a.script(`200 {"prepay_id":"wx20"}`)
 	c, _, _ = a.gw.Create(t.Context(), payment(t, "jsapi"))
 	if c["package"] != "prepay_id=wx20" || c["signType"] != "RSA" || !gateway.VerifiesRSA(a.merchant,
 		[]byte("wx1\n"+c["timeStamp"]+"\n"+c["nonceStr"]+"\nprepay_id=wx20\n"), c["paySign"]) {
 		t.Errorf("%v", c)
 	}
-	a.want(t, "POST /wechat/v3/pay/transactions/jsapi "+start+`"payer":{"openid":"o1"},"scene_info":{"payer_client_ip":"192.0.2.1"}}`)
+	a.want(t, "POST /wechat/v3/pay/transactions/jsapi "+start+
+		`"payer":{"openid":"o1"},"scene_info":{"payer_client_ip":"192.0.2.1"}}`)
 	a.script(`200 {"prepay_id":"wx20"}`)
 	c, _, _ = a.gw.Create(t.Context(), payment(t, "app"))
 	if c["appid"] != "wx2" || c["partnerid"] != "1900000001" || c["package"] != "Sign=WXPay" ||
@@ -144,7 +148,8 @@ func TestQueryAndClose(t *testing.T) {
 	if n, err := a.gw.Close(t.Context(), p); say(n, err) != "paid P00001 4200  12.3 CNY" {
 		t.Error(say(n, err))
 	}
-	a.script(`400 {"code":"TRADE_STATE"}`, `200 {"mchid":"1900000001","appid":"wx1","out_trade_no":"P00001","trade_state":"NOTPAY"}`)
+	a.script(`400 {"code":"TRADE_STATE"}`,
+		`200 {"mchid":"1900000001","appid":"wx1","out_trade_no":"P00001","trade_state":"NOTPAY"}`)
 	_, err := a.gw.Close(t.Context(), p)
 	gatewaytest.Failed(t, err, gateway.NotSent, "wechat_TRADE_STATE")
 }
@@ -159,7 +164,8 @@ func TestRefund(t *testing.T) {
 	if n, err := a.gw.Refund(t.Context(), r); say(n, err) != "refund_pending P00001 4200 R1 2.3 CNY" {
 		t.Error(say(n, err))
 	}
-	a.want(t, `POST /wechat/v3/refund/domestic/refunds {"transaction_id":"4200","out_refund_no":"R1","reason":"`+strings.Repeat("退", 26)+
+	a.want(t, `POST /wechat/v3/refund/domestic/refunds {"transaction_id":"4200","out_refund_no":"R1","reason":"`+
+		strings.Repeat("退", 26)+
 		`","notify_url":"https://pay.shop.example/pay/callbacks/wechat","amount":{"total":1230,"refund":230,"currency":"CNY"}}`)
 	a.script("200 " + answer)
 	if n, err := a.gw.QueryRefund(t.Context(), r); say(n, err) != "refunded P00001 4200 R1 2.3 CNY" ||
@@ -167,8 +173,10 @@ func TestRefund(t *testing.T) {
 		t.Error(say(n, err), n.ID)
 	}
 	a.want(t, "GET /wechat/v3/refund/domestic/refunds/R1")
-	for answer, want := range map[string]gateway.Outcome{`403 {"code":"NOT_ENOUGH"}`: gateway.NotSent, `429 {"code":"FREQUENCY_LIMITED"}`: gateway.NotSent,
-		`500 {"code":"SYSTEM_ERROR"}`: gateway.Unknown, `400 {"code":"INVALID_REQUEST"}`: gateway.Refused, `401 {"code":"SIGN_ERROR"}`: gateway.NotSent,
+	for answer, want := range map[string]gateway.Outcome{`403 {"code":"NOT_ENOUGH"}`: gateway.NotSent,
+		`429 {"code":"FREQUENCY_LIMITED"}`: gateway.NotSent,
+		`500 {"code":"SYSTEM_ERROR"}`:      gateway.Unknown, `400 {"code":"INVALID_REQUEST"}`: gateway.Refused,
+		`401 {"code":"SIGN_ERROR"}`: gateway.NotSent,
 		`403 {"code":"RULE_LIMIT"}`: gateway.Refused, `403 {"code":"NO_AUTH"}`: gateway.NotSent} {
 		a.script(answer)
 		_, err := a.gw.Refund(t.Context(), r)

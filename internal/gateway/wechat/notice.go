@@ -222,5 +222,6 @@ func (g *account) Acknowledge(ok bool) gateway.Ack {
 const contentType = "application/json; charset=utf-8"
 
 func fail(status int, message string) gateway.Ack {
-	return gateway.Ack{Status: status, ContentType: contentType, Body: []byte(`{"code":"FAIL","message":"` + message + `"}`)}
+	return gateway.Ack{Status: status, ContentType: contentType, Body: []byte(`{"code":"FAIL","message":"` + message +
+		`"}`)}
 }

@@ -40,13 +40,43 @@ fHMq4tsbKO0dKAeydPM/nrUZBmaYQVKMVOORGLFjFKVO7JV6Kq/R86ouhjEPgJOe
 2xulNBUcjicqtZlBdEh/PWCYP2SpGVDclKm8jeo175T3EVAkdKzzmfpxtMmnMlmq
 cTJOU9TxuGvNASMtjj7pYIerTx+xgZDXEVBWFW9PjJ0TV06tCRsgSHItgg==
 -----END CERTIFICATE-----`
-	vectorSignature = "tJHIiIS9eB2hAYstmAmbbD3ZE5LiIm/Ug5tuL4fC0YOFRWIHV39UFIZXC0e9Wl6lBu6sKvkqDkzpqzBsVHyXFlbYZTOQrVdG4b6LfTnK4mikv9++ixJMd3vTf2yCqvBkh98zs3Ds5zsYQakzbcwhmw4fMJs4nPLws28H0UW9FjDR//rxELLwXvV1VEA1IBLX70xptjL8hrfUjEE8kkry6yNJTHZRU8CAc7qHli2Ng1V1qb9ARbK8A3ThmFmPQvRGrapI/jS2laKKgYUmfdEdkNO6B2Cke5e8VTxY406ArAmQ90GAihDwIcb16TQMnzCMBoutnwZKNiKRACrFmtxw2Q=="
-	vectorBody      = `{"id":"3119dfba-e649-5eec-ab1e-3412bc4d2e17","create_time":"2021-06-24T16:37:26+08:00","resource_type":"encrypt-resource","event_type":"PAYSCORE.USER_OPEN_SERVICE","summary":"签约成功","resource":{"original_type":"payscore","algorithm":"AEAD_AES_256_GCM","ciphertext":"YDS3lKPaC4Y52Gf3uhft5qUBlIa8b428AWTtTauHQfQrRw+X1WpiuHIDy0vo1Vd6VEq67aVyqPdDYMkRVSDaZL3iZttevRMOoPKMifozg6XPWjIZumks/GpT48lI4NizyeaqLBokNebthah3o1H76qSlO9NkDjp9bzmKLEYYH9TEklFUpsvPqOTOcgSLgh21YJXYR7dEBXFgRLiNIKRgO5JdXh1hccRUAlyVWxE54PXpnQ==","associated_data":"payscore","nonce":"Kj7QIyUiYx1q"}}`
-	vectorKey       = "testMchAPIv3Key0"
-	vectorText      = `{"mchid":"1234567890","appid":"054aa7d7a2a54ab5898df65bd96f001c","create_time":"2020-06-30T12:12:00+08:00","out_contract_code":"21640bdbd08e473e828f3206a2741c6e"}`
+	vectorSignature = "tJHIiIS9eB2hAYstmAmbbD3ZE5LiIm/Ug5tuL4fC0YOFRWIHV39UFIZXC0e9Wl6lBu6sKvkqDkzpqzBs" +
+		"VHyXFlbYZTOQrVdG4b6LfTnK4mikv9++ixJMd3vTf2yCqvBkh98zs3Ds5zsYQakzbcwhmw4fMJs4nPLws28H0UW9FjDR//rxELLw" +
+		"XvV1VEA1IBLX70xptjL8hrfUjEE8kkry6yNJTHZRU8CAc7qHli2Ng1V1qb9ARbK8A3ThmFmPQvRGrapI/jS2laKKgYUmfdEdkNO6" +
+		"B2Cke5e8VTxY406ArAmQ90GAihDwIcb16TQMnzCMBoutnwZKNiKRACrFmtxw2Q=="
+	vectorBody = `{"id":"3119dfba-e649-5eec-ab1e-3412bc4d2e17","create_time":"2021-06-24T16:37:26+08:00",` +
+		`"resource_type":"encrypt-resource","event_type":"PAYSCORE.USER_OPEN_SERVICE","summary":"签约成功",` +
+		`"resource":{"original_type":"payscore","algorithm":"AEAD_AES_256_GCM",` +
+		`"ciphertext":"YDS3lKPaC4Y52Gf3uhft5qUBlIa8b428AWTtTauHQfQrRw+X1WpiuHIDy0vo1Vd6VEq67aVyqPdDYMkR` +
+		`VSDaZL3iZttevRMOoPKMifozg6XPWjIZumks/GpT48lI4NizyeaqLBokNebthah3o1H76qSlO9NkDjp9bzmKLEYYH9TEklFUpsvP` +
+		`qOTOcgSLgh21YJXYR7dEBXFgRLiNIKRgO5JdXh1hccRUAlyVWxE54PXpnQ==",` +
+		`"associated_data":"payscore","nonce":"Kj7QIyUiYx1q"}}`
+	vectorKey  = "testMchAPIv3Key0"
+	vectorText = `{"mchid":"1234567890","appid":"054aa7d7a2a54ab5898df65bd96f001c",` +
+		`"create_time":"2020-06-30T12:12:00+08:00","out_contract_code":"21640bdbd08e473e828f3206a2741c6e"}`
 
-	signerKey       = `MIIEvgIBADANBgkqhkiG9w0BAQEFAASCBKgwggSkAgEAAoIBAQDZUJN33V+dSfvdfL0Mu+39XrZNXFFMQSy1V15FpncHeV47SmV0TzTqZc7hHB0ddqAdDi8Z5k3TKqb76sOwYr5TcAfuR6PIPaleyE0/0KrljBum2Isa2Nyq7Dgc3ElBQ6YN4l/a+DpvKaz1FSKmKrhLNskqokWVSlu4g8OlKlbPXQ9ibII14MZRQrrkTmHYHzfi7GXXM0thAKuR0HNvyhTHBh4/lrYM3GaMvmWwkwvsMavnOex6+eioZHBOb1/EIZ/LzC6zuHArPpyW3daGaZ1rtQB1vVzTyERAVVFsXXgBHvfFud3w3ShsJYk8JvMwK2RpJ5/gV0QSARcmLDRUAlPzAgMBAAECggEBAMc7rDeUaXiWv6bMGbZ3BTXpg1FhdddnWUnYE8HfX/kmOFI7XtBHXcgYFpcjYz4D5787pcsk7ezPidAj58zqenuclmjKnUmT3pfbI5eCA2v4C9HnbYDrmUPK1ZcADtka4D6ScDccpNYNa1g2TFHzkIrEa6H+q7S3O2fqxY/DRVtN0JIXalBb8daaqL5QVzSmM2BMVnHy+YITJWIkP2a3pKs9C0W65JGDsnG0wVrHinHF+cnhFZIbaPEI//DAFMc9NkrWOKVRTEgcCUxCFaHOZVNxDWZD7A2ZfJB2rK6eg//ygEiFDR2h6mTaDowMB4YF2n2dsIO4/dCG8vPHI20jn4ECgYEA/ZGu6lEMlO0XZnamAZGtiNgLcCfM/C2ZERZE7QTRPZH1WdK92Al9ndldsswFw4baJrJLCmghjF/iG4zihhBvLnOLksnZUfjdumxoHDWXo2QBWbI5QsWIE7AuTiWgWj1I7X4fCXSQf6i+M/y26TogQ7d0ANpZFyOkTNMn/tiJvLECgYEA22XqlamG/yfAGWery5KNH2DGlTIyd6xJWtJ9j3jU99lZ0bCQ5xhiBbU9ImxCi3zgTsoqLWgA/p00HhNFNoUcTl9ofc0G3zwTD1y0ZzcnVKxGJdZ6ohW52V0hJStAigtjYAsUgjm7//FH7PiQDBDP1Wa6xSRkDQU/aSbQxvEE8+MCgYEA3bb8krW7opyM0XL9RHH0oqsFlVO30Oit5lrqebS0oHl3Zsr2ZGgoBlWBsEzk3UqUhTFwm/DhJLTSJ/TQPRkxnhQ5/mewNhS9C7yua7wQkzVmWN+VYeUGTvDGDF6qDz12/vJAgSwDDRym8x4NcXD5tTw7mmNRcwIfL22SkysThIECgYAVBgccoEoXWS/HP2/u6fQr9ZIR6eV8Ij5FPbZacTG3LlS1Cz5XZra95UgebFFUHHtCEY1JHJY7z8SWvTH8r3Su7eWNaIAoFBGffzqqSVazfm6aYZsOvRY6BfqPHT3p/H1hTq6AbBffxrcltgvXnCTORjHPglU0CjSxVs7awW3AEQKBgB5WtaC8VLROM7rkfVIq+RXqE5vtJfa3e3N7W3RqxKp4zHFAPfr82FK5CX2bppEaxY7SEZVvVInKDc5gKdG/jWNRBmvvftZhY59PILHO2X5vO4FXh7suEjy6VIh0gsnK36mmRboYIBGsNuDHjXLeBDa+8mDLkWu5nHEhOxy2JJZl`
-	signerSignature = "BKyAfU4iMCuvXMXS0Wzam3V/cnxZ+JaqigPM5OhljS2iOT95OO6Fsuml2JkFANJU9K6q9bLlDhPXuoVz+pp4hAm6pHU4ld815U4jsKu1RkyaII+1CYBUYC8TK0XtJ8FwUXXz8vZHh58rrAVN1XwNyvD1vfpxrMT4SL536GLwvpUHlCqIMzoZUguLli/K8V29QiOhuH6IEqLNJn8e9b3nwNcQ7be3CzYGpDAKBfDGPCqCv8Rw5zndhlffk2FEA70G4hvMwe51qMN/RAJbknXG23bSlObuTCN7Ndj1aJGH6/L+hdwfLpUtJm4QYVazzW7DFD27EpSQEqA8bX9+8m1rLg==" // of the text "source"
+	signerKey = `MIIEvgIBADANBgkqhkiG9w0BAQEFAASCBKgwggSkAgEAAoIBAQDZUJN33V+dSfvdfL0Mu+39XrZNXFFM` +
+		`QSy1V15FpncHeV47SmV0TzTqZc7hHB0ddqAdDi8Z5k3TKqb76sOwYr5TcAfuR6PIPaleyE0/0KrljBum2Isa2Nyq7Dgc3ElBQ6YN` +
+		`4l/a+DpvKaz1FSKmKrhLNskqokWVSlu4g8OlKlbPXQ9ibII14MZRQrrkTmHYHzfi7GXXM0thAKuR0HNvyhTHBh4/lrYM3GaMvmWw` +
+		`kwvsMavnOex6+eioZHBOb1/EIZ/LzC6zuHArPpyW3daGaZ1rtQB1vVzTyERAVVFsXXgBHvfFud3w3ShsJYk8JvMwK2RpJ5/gV0QS` +
+		`ARcmLDRUAlPzAgMBAAECggEBAMc7rDeUaXiWv6bMGbZ3BTXpg1FhdddnWUnYE8HfX/kmOFI7XtBHXcgYFpcjYz4D5787pcsk7ezP` +
+		`idAj58zqenuclmjKnUmT3pfbI5eCA2v4C9HnbYDrmUPK1ZcADtka4D6ScDccpNYNa1g2TFHzkIrEa6H+q7S3O2fqxY/DRVtN0JIX` +
+		`alBb8daaqL5QVzSmM2BMVnHy+YITJWIkP2a3pKs9C0W65JGDsnG0wVrHinHF+cnhFZIbaPEI//DAFMc9NkrWOKVRTEgcCUxCFaHO` +
+		`ZVNxDWZD7A2ZfJB2rK6eg//ygEiFDR2h6mTaDowMB4YF2n2dsIO4/dCG8vPHI20jn4ECgYEA/ZGu6lEMlO0XZnamAZGtiNgLcCfM` +
+		`/C2ZERZE7QTRPZH1WdK92Al9ndldsswFw4baJrJLCmghjF/iG4zihhBvLnOLksnZUfjdumxoHDWXo2QBWbI5QsWIE7AuTiWgWj1I` +
+		`7X4fCXSQf6i+M/y26TogQ7d0ANpZFyOkTNMn/tiJvLECgYEA22XqlamG/yfAGWery5KNH2DGlTIyd6xJWtJ9j3jU99lZ0bCQ5xhi` +
+		`BbU9ImxCi3zgTsoqLWgA/p00HhNFNoUcTl9ofc0G3zwTD1y0ZzcnVKxGJdZ6ohW52V0hJStAigtjYAsUgjm7//FH7PiQDBDP1Wa6` +
+		`xSRkDQU/aSbQxvEE8+MCgYEA3bb8krW7opyM0XL9RHH0oqsFlVO30Oit5lrqebS0oHl3Zsr2ZGgoBlWBsEzk3UqUhTFwm/DhJLTS` +
+		`J/TQPRkxnhQ5/mewNhS9C7yua7wQkzVmWN+VYeUGTvDGDF6qDz12/vJAgSwDDRym8x4NcXD5tTw7mmNRcwIfL22SkysThIECgYAV` +
+		`BgccoEoXWS/HP2/u6fQr9ZIR6eV8Ij5FPbZacTG3LlS1Cz5XZra95UgebFFUHHtCEY1JHJY7z8SWvTH8r3Su7eWNaIAoFBGffzqq` +
+		`SVazfm6aYZsOvRY6BfqPHT3p/H1hTq6AbBffxrcltgvXnCTORjHPglU0CjSxVs7awW3AEQKBgB5WtaC8VLROM7rkfVIq+RXqE5vt` +
+		`Jfa3e3N7W3RqxKp4zHFAPfr82FK5CX2bppEaxY7SEZVvVInKDc5gKdG/jWNRBmvvftZhY59PILHO2X5vO4FXh7suEjy6VIh0gsnK` +
+		`36mmRboYIBGsNuDHjXLeBDa+8mDLkWu5nHEhOxy2JJZl`
+	// of the text "source"
+	signerSignature = "BKyAfU4iMCuvXMXS0Wzam3V/cnxZ+JaqigPM5OhljS2iOT95OO6Fsuml2JkFANJU9K6q9bLlDhPXuoVz" +
+		"+pp4hAm6pHU4ld815U4jsKu1RkyaII+1CYBUYC8TK0XtJ8FwUXXz8vZHh58rrAVN1XwNyvD1vfpxrMT4SL536GLwvpUHlCqIMzoZ" +
+		"UguLli/K8V29QiOhuH6IEqLNJn8e9b3nwNcQ7be3CzYGpDAKBfDGPCqCv8Rw5zndhlffk2FEA70G4hvMwe51qMN/RAJbknXG23bS" +
+		"lObuTCN7Ndj1aJGH6/L+hdwfLpUtJm4QYVazzW7DFD27EpSQEqA8bX9+8m1rLg=="
 )
 
 var vectorTime = time.Unix(1624523846, 0)
@@ -110,8 +140,10 @@ func notice(t testing.TB, key, event, resource string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return `{"id":"n1","create_time":"2026-11-25T12:00:00+08:00","event_type":"` + event + `","resource":{"algorithm":"AEAD_AES_256_GCM",` +
-		`"nonce":"abcdefghijkl","associated_data":"transaction","ciphertext":"` + base64.StdEncoding.EncodeToString(box) + `"}}`
+	return `{"id":"n1","create_time":"2026-11-25T12:00:00+08:00","event_type":"` + event +
+		`","resource":{"algorithm":"AEAD_AES_256_GCM",` +
+		`"nonce":"abcdefghijkl","associated_data":"transaction","ciphertext":"` +
+		base64.StdEncoding.EncodeToString(box) + `"}}`
 }
 
 func TestPublishedNotice(t *testing.T) {
@@ -176,9 +208,11 @@ func say(n gateway.Notice, err error) string {
 }
 
 const (
-	paid = `{"mchid":"1900000001","appid":"wx1","out_trade_no":"P00001","transaction_id":"4200","trade_state":"SUCCESS",` +
+	paid = `{"mchid":"1900000001","appid":"wx1","out_trade_no":"P00001","transaction_id":"4200",` +
+		`"trade_state":"SUCCESS",` +
 		`"success_time":"2026-11-25T11:59:59+08:00","amount":{"total":1230,"payer_total":1000,"currency":"CNY"}}`
-	refundText = `{"mchid":"1900000001","out_trade_no":"P00001","transaction_id":"4200","out_refund_no":"R1","refund_id":"50",` +
+	refundText = `{"mchid":"1900000001","out_trade_no":"P00001","transaction_id":"4200","out_refund_no":"R1",` +
+		`"refund_id":"50",` +
 		`"refund_status":"SUCCESS","amount":{"total":1230,"refund":230,"payer_refund":200}}`
 )
 
@@ -188,9 +222,12 @@ func TestNotices(t *testing.T) {
 		{notice(t, newKey, "TRANSACTION.SUCCESS", paid), "paid P00001 4200  12.3 CNY"},
 		{notice(t, oldKey, "TRANSACTION.SUCCESS", paid), "paid P00001 4200  12.3 CNY"},
 		{notice(t, strings.Repeat("x", 32), "TRANSACTION.SUCCESS", paid), "format"},
-		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `wx1`, `wx2`, 1)), "paid P00001 4200  12.3 CNY"},
-		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `wx1`, `wx3`, 1)), "paid P00001 4200  12.3 CNY foreign appid wx3"},
-		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `0001"`, `0002"`, 1)), "paid P00001 4200  12.3 CNY foreign mchid 1900000002"},
+		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `wx1`, `wx2`, 1)),
+			"paid P00001 4200  12.3 CNY"},
+		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `wx1`, `wx3`, 1)),
+			"paid P00001 4200  12.3 CNY foreign appid wx3"},
+		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, `0001"`, `0002"`, 1)),
+			"paid P00001 4200  12.3 CNY foreign mchid 1900000002"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "SUCCESS", "NOTPAY", 1)), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "1230", "12.30", 1)), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", strings.Replace(paid, "1230", "92233720368547758080", 1)), "format"},
@@ -200,7 +237,8 @@ func TestNotices(t *testing.T) {
 		{notice(t, newKey, "TRANSACTION.SUCCESS", `{}`), "format"},
 		{notice(t, newKey, "TRANSACTION.SUCCESS", `x`), "format"},
 		{notice(t, newKey, "REFUND.SUCCESS", refundText), "refunded P00001 4200 R1 2.3 CNY"},
-		{notice(t, newKey, "REFUND.ABNORMAL", strings.Replace(refundText, "SUCCESS", "ABNORMAL", 1)), "refund_abnormal P00001 4200 R1 2.3 CNY"},
+		{notice(t, newKey, "REFUND.ABNORMAL", strings.Replace(refundText, "SUCCESS", "ABNORMAL", 1)),
+			"refund_abnormal P00001 4200 R1 2.3 CNY"},
 		{notice(t, newKey, "REFUND.CLOSED", strings.Replace(refundText, "SUCCESS", "CLOSED", 1)),
 			"refund_failed P00001 4200 R1 2.3 CNY"},
 		{notice(t, newKey, "REFUND.SUCCESS", strings.Replace(refundText, "SUCCESS", "CLOSED", 1)), "format"},
@@ -228,7 +266,8 @@ func TestNotices(t *testing.T) {
 func TestAcknowledge(t *testing.T) {
 	g := newParty(t, "").gw
 	for ack, want := range map[*gateway.Ack]string{new(g.Acknowledge(true)): `200 {"code":"SUCCESS"}`,
-		new(g.Acknowledge(false)): `503 {"code":"FAIL","message":"SEND_AGAIN"}`, new(Dialect.Forged): `401 {"code":"FAIL","message":"SIGN_ERROR"}`} {
+		new(g.Acknowledge(false)): `503 {"code":"FAIL","message":"SEND_AGAIN"}`,
+		new(Dialect.Forged):       `401 {"code":"FAIL","message":"SIGN_ERROR"}`} {
 		if got := fmt.Sprint(ack.Status, " ", string(ack.Body)); got != want {
 			t.Error(got)
 		}

@@ -259,7 +259,8 @@ func TestADuplicateBizNoInAFileIsReported(t *testing.T) {
 	}
 	// One duplicate far from the first use, in another batch, and one next to it.
 	file := importertest.Write(t, "f.csv",
-		rows.String()+"17,7,2020-01-01,1.00,0\n8,8,2020-01-02,1.00,1.00\nz,8,2020-01-02,1.00,2.00\nz,8,2020-01-02,1.00,3.00\n")
+		rows.String()+"17,7,2020-01-01,1.00,0\n8,8,2020-01-02,1.00,1.00\nz,8,2020-01-02,1.00,2.00\nz,8,2020-01-02,"+
+			"1.00,3.00\n")
 	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping})
 	if err == nil || !strings.Contains(err.Error(), "3 bad rows: nothing was sent") || accounts(t, url) != 0 {
 		t.Errorf("%v\n%s", err, out)

@@ -276,7 +276,8 @@ func (c *checker) balance(f *file, m *Mapping) {
 		m.balance.fromZero = true
 	case "first":
 	default:
-		c.bad("balance.opening", `must be "zero" (accounts begin empty) or "first" (the balance before the first movement), not %q`, b.Opening)
+		c.bad("balance.opening", `must be "zero" (accounts begin empty) or "first" (the balance before the first `+
+			`movement), not %q`, b.Opening)
 	}
 	if b.Tolerance != "" {
 		d, err := amount.ParseDecimal(b.Tolerance)

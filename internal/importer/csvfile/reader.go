@@ -62,7 +62,8 @@ func (r *reader) next() (*movement, *importer.Problem, error) {
 		return nil, importer.Place{Line: wrong.StartLine}.Problem("has %d columns, not %d", len(record),
 			r.csv.FieldsPerRecord), nil
 	case errors.As(err, &wrong) && wrong.Line > wrong.StartLine:
-		return nil, importer.Place{Line: wrong.StartLine}.Problem("a quote is not closed properly before line %d: the rows up to there cannot be read (%v)", wrong.Line, wrong.Err), nil
+		return nil, importer.Place{Line: wrong.StartLine}.Problem("a quote is not closed properly before line %d: "+
+			"the rows up to there cannot be read (%v)", wrong.Line, wrong.Err), nil
 	case errors.As(err, &wrong):
 		return nil, importer.Place{Line: wrong.StartLine}.Problem("at byte %d: %v", wrong.Column, wrong.Err), nil
 	case err != nil:

@@ -78,7 +78,8 @@ func TestABadRowIsReportedByLineAndColumn(t *testing.T) {
 		{"1,,2020-01-01,5.00,in,5", "line 2, column account: is empty, and account.code requires it"},
 		{" ,7,2020-01-01,5.00,in,5", "line 2, column id: is empty, and biz_no requires it"},
 		{"é,7,2020-01-01,5.00,in,5", `line 2, column id: the biz_no "x:é" must be printable ASCII`},
-		{"1,*,2020-01-01,5.00,in,5", `line 2, column account: the account.code "a:*" has a control character, U+10FFFF or "*" in it`},
+		{"1,*,2020-01-01,5.00,in,5", `line 2, column account: the account.code "a:*" has a control character, ` +
+			`U+10FFFF or "*" in it`},
 		{"1,\xff,2020-01-01,5.00,in,5", "line 2, column account: is not UTF-8 text"},
 		{`1,"7"8,2020-01-01,5.00,in,5`, "line 2: at byte"},
 		{"1,7,2019-12-30,5.00,in,5", "line 2, column day: 2019-12-30 is before the date of the row before"},
@@ -131,7 +132,8 @@ func TestTheHeaderNamesTheColumns(t *testing.T) {
 	if len(movements) != 1 || movements[0].bizNo != "x:1" || movements[0].line != 2 {
 		t.Fatalf("%v %q", movements, problems)
 	}
-	if _, err := newReader(strings.NewReader("id,account\n"), m); err == nil || !strings.Contains(err.Error(), `there is no column "day"`) {
+	if _, err := newReader(strings.NewReader("id,account\n"), m); err == nil ||
+		!strings.Contains(err.Error(), `there is no column "day"`) {
 		t.Fatal(err)
 	}
 	if _, err := newReader(strings.NewReader(""), m); err == nil || !strings.Contains(err.Error(), "empty") {

@@ -72,13 +72,15 @@ func (c *commodities) asset(commodity string) (*assetOf, error) {
 	case assetCode.MatchString(commodity):
 		code = commodity
 	default:
-		return nil, fmt.Errorf("the commodity %q cannot be an asset code (up to 32 letters, digits and ._/-): give it one with --commodity '%s=CODE'",
+		return nil, fmt.Errorf("the commodity %q cannot be an asset code (up to 32 letters, digits and ._/-): "+
+			"give it one with --commodity '%s=CODE'",
 			commodity, commodity)
 	}
 	if other, taken := c.taken[code]; taken {
 		_, otherNamed := c.named[other]
 		if !named || !otherNamed {
-			return nil, fmt.Errorf("%q and %q would both be %s: if they are the same, confirm it with --commodity '%s=%s' --commodity '%s=%s'",
+			return nil, fmt.Errorf("%q and %q would both be %s: if they are the same, confirm it with --commodity "+
+				"'%s=%s' --commodity '%s=%s'",
 				other, commodity, code, other, code, commodity, code)
 		}
 	}

@@ -98,7 +98,8 @@ func TestAnEditedTransactionIsDetectedBeforeSending(t *testing.T) {
 		"removed":     "",
 	} {
 		t.Run(name, func(t *testing.T) {
-			b.refuses(t, gift+edited+coffee+salary, `was imported, and is no longer in the journal: 2020-01-01 "rent"`, "1 transaction")
+			b.refuses(t, gift+edited+coffee+salary, `was imported, and is no longer in the journal: 2020-01-01 "rent"`,
+				"1 transaction")
 		})
 	}
 	b.refuses(t, rent+coffee+coffee+salary+strings.Replace(coffee, "2.50", "2.505", 1),
@@ -187,7 +188,8 @@ func TestATagIdentifiesAnEditedTransaction(t *testing.T) {
 	b.is(t, "1 posted, 2 existed already", coffee, other, marked)
 	b.refuses(t, strings.Replace(marked, "700", "750", 1)+other+coffee+gift,
 		"hledger:home:id:rent-1: was imported, and was edited since, at line 1")
-	b.refuses(t, marked+coffee+other+strings.Replace(other, "700", "750", 1), "line 13", `"rent-2", as has the tag of the transaction at line 9`)
+	b.refuses(t, marked+coffee+other+strings.Replace(other, "700", "750", 1), "line 13",
+		`"rent-2", as has the tag of the transaction at line 9`)
 	b.refuses(t, other+coffee+gift, "hledger:home:id:rent-1: was imported, and is no longer in the journal")
 	b.refuses(t, strings.Replace(marked, "rent-1", strings.Repeat("x", 200), 1), "line 1", "at most 112 bytes")
 	b.is(t, "0 posted, 3 existed already: this run changed nothing",

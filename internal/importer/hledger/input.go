@@ -44,7 +44,8 @@ func printed(ctx context.Context, path, format string, errOut io.Writer) (*impor
 	}
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("journals are read by hledger, which is not installed: install it, or import the output of `hledger print -O json -f %s` from another machine as a .json file", path)
+			return nil, fmt.Errorf("journals are read by hledger, which is not installed: install it, "+
+				"or import the output of `hledger print -O json -f %s` from another machine as a .json file", path)
 		}
 		return nil, err
 	}
@@ -70,7 +71,8 @@ func sourceName(name, path string) (string, error) {
 		name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
 	if wrong := importer.BadName(name); wrong != "" || name == "" || len(name) > 80 {
-		return "", fmt.Errorf("the name %q is part of every biz_no, and must be 1 to 80 bytes of printable ASCII: give another with --name", name)
+		return "", fmt.Errorf("the name %q is part of every biz_no, and must be 1 to 80 bytes of printable ASCII: "+
+			"give another with --name", name)
 	}
 	return name, nil
 }

@@ -168,8 +168,9 @@ func (r *run) prepare(ctx context.Context, source *importer.Source) error {
 	}
 	if problems.N > 0 {
 		problems.Rest()
-		return fmt.Errorf("%s does not have %s as imported before: nothing was sent. Restore them, and correct them by new ones; "+
-			"or give --part if the input is a part of the journal, or --name if it is another journal", r.Path,
+		return fmt.Errorf("%s does not have %s as imported before: nothing was sent. Restore them, "+
+			"and correct them by new ones; or give --part if the input is a part of the journal, "+
+			"or --name if it is another journal", r.Path,
 			importer.Plural(problems.N, "transaction"))
 	}
 	if assets := r.builder.commodities.list(); len(assets) > 0 {

@@ -70,7 +70,8 @@ func (b *builder) inspect(t *transaction) *importer.Problem {
 		case regularPosting, balancedVirtual:
 		case virtualPosting:
 			if b.virtual == "" {
-				return t.problem("the posting (%s) is not balanced: name an account that balances such postings with --virtual-account",
+				return t.problem("the posting (%s) is not balanced: name an account that balances such postings with "+
+					"--virtual-account",
 					p.Account)
 			}
 		default:
@@ -78,7 +79,8 @@ func (b *builder) inspect(t *transaction) *importer.Problem {
 		}
 		for _, a := range p.Amounts {
 			if a.rounded() {
-				return t.problem("the amount of %s has more than %d decimals, where hledger's JSON rounds: import the journal itself",
+				return t.problem("the amount of %s has more than %d decimals, where hledger's JSON rounds: "+
+					"import the journal itself",
 					p.Account, jsonPlaces)
 			}
 			d, err := a.Quantity.decimal()
@@ -118,7 +120,8 @@ func metadataProblem(t *transaction) *importer.Problem {
 		}
 	}
 	if len(m) > maxMetadata || bytes > maxMetadataBytes {
-		return t.problem("its description, comment and tags are more than the ledger keeps of one transfer (%d names, %d bytes)",
+		return t.problem("its description, comment and tags are more than the ledger keeps of one transfer (%d "+
+			"names, %d bytes)",
 			maxMetadata, maxMetadataBytes)
 	}
 	return nil

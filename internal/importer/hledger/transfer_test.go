@@ -138,7 +138,8 @@ func TestTheHashChangesOnlyWithEdits(t *testing.T) {
 		"status":  func(x *transaction) { x.Status = "Cleared" },
 		"amount":  func(x *transaction) { x.Postings[0].Amounts[0].Quantity.Mantissa = "6" },
 		"price": func(x *transaction) {
-			x.Postings[0].Amounts[0].Price = &price{Tag: "UnitPrice", Contents: json.RawMessage(`{"acommodity":"X","aquantity":{"decimalMantissa":1,"decimalPlaces":0}}`)}
+			x.Postings[0].Amounts[0].Price = &price{Tag: "UnitPrice",
+				Contents: json.RawMessage(`{"acommodity":"X","aquantity":{"decimalMantissa":1,"decimalPlaces":0}}`)}
 		},
 	} {
 		edited := tx(t, "a 5 EUR", "b -5 EUR")
@@ -175,7 +176,8 @@ func TestEscapedNamesRoundTripThroughAJournal(t *testing.T) {
 			t.Errorf("%q: %q, not %q", code, got, want)
 		}
 	}
-	for commodity, want := range map[string]string{"USD": "1 USD", "A1": `1 "A1"`, "$": "1 $", "": "1", "BTC/USD": `1 "BTC/USD"`} {
+	for commodity, want := range map[string]string{"USD": "1 USD", "A1": `1 "A1"`, "$": "1 $", "": "1",
+		"BTC/USD": `1 "BTC/USD"`} {
 		if got := withCommodity("1", commodity); got != want {
 			t.Errorf("%q: %s", commodity, got)
 		}

@@ -44,7 +44,8 @@ func TestBadFilesAreRefusedBeforeAnythingIsCompared(t *testing.T) {
 		"an open quote":    {"stripe.csv", []string{`tea"`, `tea`}, "line 2"},
 		"a short row":      {"wechat.csv", []string{",`0.60%,`66.00,`0.00,`", ""}, "has 23 columns, not 27"},
 		"a line twice":     {"stripe.csv", []string{"txn_1002", "txn_1001"}, "is the same payment as line 2"},
-		"a payment twice":  {"wechat.csv", []string{"4200000000202611030000003002,`shop-3002,`oUser2,`NATIVE,`SUCCESS", "4200000000202611030000003001,`shop-3002,`oUser2,`NATIVE,`SUCCESS"}, "is the same payment as line 2"},
+		"a payment twice": {"wechat.csv", []string{"4200000000202611030000003002,`shop-3002,`oUser2,`NATIVE,`SUCCESS",
+			"4200000000202611030000003001,`shop-3002,`oUser2,`NATIVE,`SUCCESS"}, "is the same payment as line 2"},
 		"rows after the totals": {"wechat.csv", []string{"`194.00,`28.00\r\n", "`194.00,`28.00\r\n`1,`2\r\n"},
 			"is a row after the totals"},
 		"another encoding":  {"alipay.csv", []string{"\xd6\xa7\xb8\xb6", "\xff\xff\xff\xff"}, "there is no column"},
@@ -150,7 +151,8 @@ func TestFeesThatDifferAreReported(t *testing.T) {
 	s := newShop(t)
 	s.PayExamples()
 	unknown := changed(t, "stripe.csv", "pi_1001", "pi_9001")
-	s.run(examples+"stripe.yaml", []string{unknown}, post).wants(t, "matched 2, missing_in_ledgerd 1, missing_at_gateway 1, posted 2")
+	s.run(examples+"stripe.yaml", []string{unknown}, post).
+		wants(t, "matched 2, missing_in_ledgerd 1, missing_at_gateway 1, posted 2")
 	if n := s.Balance("expense:fees:stripe", "USD"); n != "3.33" {
 		t.Errorf("fees: %s", n)
 	}
@@ -198,7 +200,8 @@ func TestAnInterruptedRunContinues(t *testing.T) {
 	text, total := strings.SplitAfter(read(t, "stripe-payouts.csv"), "\n"), 2500
 	rows := text[0]
 	for i := range total {
-		rows += fmt.Sprintf("po_%d,2026-11-05 00:00:00,txn_%d,usd,-1.00,0.00,-1.00,payout,P,2026-11-05,paid,bank_account\n", i, i)
+		rows += fmt.Sprintf("po_%d,2026-11-05 00:00:00,txn_%d,usd,-1.00,0.00,-1.00,payout,P,2026-11-05,paid,"+
+			"bank_account\n", i, i)
 	}
 	file := importertest.Write(t, "payouts.csv", rows)
 	target, _ := url.Parse(s.URL)

@@ -42,7 +42,8 @@ func TestARefundThatFailedLaterHasTwoRows(t *testing.T) {
 		Amount:   "3.00",
 		Currency: "USD", Failed: true})
 	text := read(t, "stripe.csv")
-	row := "txn_2001,2026-11-03 16:00:00,usd,-3.00,0.00,-3.00,refund,re_1001,R,-3.00,usd,pi_1001,shop-1001,refund-1001\n"
+	row := "txn_2001,2026-11-03 16:00:00,usd,-3.00,0.00,-3.00,refund,re_1001,R,-3.00,usd,pi_1001,shop-1001," +
+		"refund-1001\n"
 	failed := strings.NewReplacer("txn_2001", "txn_2002", "-3.00", "3.00", ",refund,", ",refund_failure,").Replace(row)
 	mapping := changed(t, "stripe.yaml", `accounts: {fee: "expense:fees:stripe"}`, "")
 	r := s.run(mapping, []string{importertest.Write(t, "f.csv", text+row)})
@@ -114,9 +115,10 @@ func TestMappingsAreCheckedFieldByField(t *testing.T) {
 		"field refund":                  {"refund: {no: \"refund_metadata[refund_no]\", id: source_id}", ""},
 		"field encoding":                {"gateway: stripe\n", "gateway: stripe\nencoding: big5\n"},
 		"field totals.begins":           {"gateway: stripe\n", "gateway: stripe\ntotals: {columns: {a: rows}}\n"},
-		"field totals.columns.a":        {"gateway: stripe\n", "gateway: stripe\ntotals: {begins: x, columns: {a: cells}}\n"},
-		"give --gateway":                {"gateway: stripe\n", ""},
-		"--post needs":                  {"accounts: {fee: \"expense:fees:stripe\"}", ""},
+		"field totals.columns.a": {"gateway: stripe\n", "gateway: stripe\ntotals: {begins: x, columns: " +
+			"{a: cells}}\n"},
+		"give --gateway": {"gateway: stripe\n", ""},
+		"--post needs":   {"accounts: {fee: \"expense:fees:stripe\"}", ""},
 	} {
 		if r := s.run(changed(t, "stripe.yaml", pairs...), []string{examples + "stripe.csv"}, post); r.err == nil ||
 			!strings.Contains(r.err.Error(), want) {

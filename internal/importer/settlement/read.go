@@ -121,7 +121,8 @@ func (r *reader) readPeriod(rows *rows, c *content) (err error) {
 	for name, t := range map[string]*time.Time{"start": &c.start, "end": &c.end} {
 		if text := rows.period[name]; text != "" {
 			if *t, err = time.ParseInLocation(r.m.periodFmt, text, r.m.zone); err != nil {
-				return fmt.Errorf("%s: the %s of its period, %q, is not in the mapping's period.format", r.path, name, text)
+				return fmt.Errorf("%s: the %s of its period, %q, is not in the mapping's period.format",
+					r.path, name, text)
 			}
 		}
 	}

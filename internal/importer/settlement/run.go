@@ -238,7 +238,8 @@ func (in *input) setPeriod(o *Options, m *Mapping) error {
 			at, err = time.ParseInLocation(time.DateOnly, x.text, m.zone)
 		}
 		if err != nil {
-			return fmt.Errorf("%s %q: must be a date such as 2026-11-25, or a time such as 2026-11-25T08:00:00Z", flag, x.text)
+			return fmt.Errorf("%s %q: must be a date such as 2026-11-25, or a time such as 2026-11-25T08:00:00Z",
+				flag, x.text)
 		}
 		*x.to = at
 	}

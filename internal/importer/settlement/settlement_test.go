@@ -125,7 +125,8 @@ func TestTheExamplesMatchOnceTheirFeesArePosted(t *testing.T) {
 		if got := s.Balance("gateway:"+gateway, x.asset); got != x.clearing {
 			t.Errorf("%s: clearing %s, not %s", x.name, got, x.clearing)
 		}
-		if r = s.run(mapping, files, post); r.err != nil || !strings.HasSuffix(r.Posting, "existed already: this run changed nothing") {
+		if r = s.run(mapping, files, post); r.err != nil ||
+			!strings.HasSuffix(r.Posting, "existed already: this run changed nothing") {
 			t.Errorf("%s: posted again: %s", x.name, r)
 		}
 		if r = s.run(mapping, files); r.err != nil || !r.Matches {
@@ -153,19 +154,29 @@ func TestWhatDiffersIsReported(t *testing.T) {
 		want   string
 		detail string
 	}{
-		"nothing":         {nil, "matched 3, missing_at_gateway 1", ""},
-		"amount":          {[]string{"`66.00,`0.00,`\r\n", "`66.01,`0.00,`\r\n"}, "matched 2, differs 1, missing_at_gateway 1", "amount"},
-		"currency":        {[]string{"`CNY,`66.00", "`HKD,`66.00"}, "matched 2, differs 1, missing_at_gateway 1", "currency is CNY in ledgerd and HKD at the gateway"},
-		"number":          {[]string{"shop-3001", "shop-9001"}, "matched 2, differs 1, missing_at_gateway 1", "out_trade_no is shop-3001"},
-		"transaction":     {[]string{"4200000000202611030000003001", "4299999999202611030000003001"}, "matched 2, missing_in_ledgerd 1, missing_at_gateway 2", ""},
-		"refund's number": {[]string{"refund-3002", "refund-9002"}, "matched 2, missing_in_ledgerd 1, missing_at_gateway 1", ""},
-		"refund's amount": {[]string{"`0.00,`28.00,`\r\n", "`0.00,`28.10,`\r\n"}, "matched 2, differs 1, missing_at_gateway 1", "amount"},
-		"refund's id":     {[]string{"50300000002026110300000003002", "5"}, "matched 2, differs 1, missing_at_gateway 1", "refund_id is"},
-		"refund failed":   {[]string{"`PROCESSING", "`FAIL"}, "matched 2, differs 1, missing_at_gateway 1", "succeeded in ledgerd, and failed at the gateway"},
-		"unknown kind":    {[]string{"`JSAPI,`SUCCESS", "`JSAPI,`\x1b[31mREVOKED"}, "matched 2, other 1, missing_at_gateway 2", "?[31mREVOKED"},
+		"nothing": {nil, "matched 3, missing_at_gateway 1", ""},
+		"amount": {[]string{"`66.00,`0.00,`\r\n", "`66.01,`0.00,`\r\n"},
+			"matched 2, differs 1, missing_at_gateway 1", "amount"},
+		"currency": {[]string{"`CNY,`66.00", "`HKD,`66.00"}, "matched 2, differs 1, missing_at_gateway 1",
+			"currency is CNY in ledgerd and HKD at the gateway"},
+		"number": {[]string{"shop-3001", "shop-9001"}, "matched 2, differs 1, missing_at_gateway 1",
+			"out_trade_no is shop-3001"},
+		"transaction": {[]string{"4200000000202611030000003001", "4299999999202611030000003001"},
+			"matched 2, missing_in_ledgerd 1, missing_at_gateway 2", ""},
+		"refund's number": {[]string{"refund-3002", "refund-9002"}, "matched 2, missing_in_ledgerd 1, " +
+			"missing_at_gateway 1", ""},
+		"refund's amount": {[]string{"`0.00,`28.00,`\r\n", "`0.00,`28.10,`\r\n"},
+			"matched 2, differs 1, missing_at_gateway 1", "amount"},
+		"refund's id": {[]string{"50300000002026110300000003002", "5"}, "matched 2, differs 1, missing_at_gateway 1",
+			"refund_id is"},
+		"refund failed": {[]string{"`PROCESSING", "`FAIL"}, "matched 2, differs 1, missing_at_gateway 1",
+			"succeeded in ledgerd, and failed at the gateway"},
+		"unknown kind": {[]string{"`JSAPI,`SUCCESS", "`JSAPI,`\x1b[31mREVOKED"},
+			"matched 2, other 1, missing_at_gateway 2", "?[31mREVOKED"},
 		"trailing zeros": {[]string{"`66.00,`0.00,`\r\n", "`66.000,`0.00,`\r\n"}, "matched 3, missing_at_gateway 1",
 			""},
-		"not exact enough": {[]string{"`66.00,`0.00,`\r\n", "`66.000000000000000001,`0.00,`\r\n"}, "matched 2, differs 1, missing_at_gateway 1", "amount"},
+		"not exact enough": {[]string{"`66.00,`0.00,`\r\n", "`66.000000000000000001,`0.00,`\r\n"},
+			"matched 2, differs 1, missing_at_gateway 1", "amount"},
 	} {
 		r := s.run(rows, []string{changed(t, "wechat.csv", x.pairs...)})
 		r.wants(t, x.want)

@@ -114,9 +114,11 @@ func (d *fixture) exec(sql string, args ...any) {
 
 // later shifts the times of codes and counters into the past.
 func (d *fixture) later(by time.Duration) {
-	d.exec(`update notify_codes set sent_at = array(select s - $1::interval from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval,
+	d.exec(`update notify_codes set sent_at = array(select s - $1::interval
+		from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval,
 		tried_at = tried_at - $1::interval`, by)
-	d.exec(`update notify_counters set slot = slot - extract(epoch from $1::interval)::bigint * 60 / window_s, expires_at = expires_at - $1::interval`, by)
+	d.exec(`update notify_counters set slot = slot - extract(epoch
+		from $1::interval)::bigint * 60 / window_s, expires_at = expires_at - $1::interval`, by)
 }
 
 func (d *fixture) count(sql string) (n int) {
@@ -252,7 +254,8 @@ func TestUnsentCodeDoesNotDelayTheNext(t *testing.T) {
 		if state == "" {
 			d.exec(`delete from notify_queue where message_id = $1`, d.last())
 		} else {
-			d.exec(`update notify_queue set state = $2, due_at = case $2 when 'failed' then now() end, holder = null where message_id = $1`, d.last(), state)
+			d.exec(`update notify_queue set state = $2, due_at = case $2 when 'failed' then now() end, holder = null
+				where message_id = $1`, d.last(), state)
 		}
 		if err := d.send(request(ada, "400000")); !fault.Is(err, code.TooSoon) {
 			t.Error(kind, "may have been delivered:", err)
@@ -507,7 +510,8 @@ func TestDatabaseDoesNotRevealCodes(t *testing.T) {
 	for _, table := range []string{"notify_codes", "notify_contents", "notify_messages", "notify_queue",
 		"notify_events", "notify_fingerprints", "notify_counters", "commit_keys"} {
 		var text string
-		if err := d.super.QueryRow(t.Context(), `select coalesce(string_agg(r::text, ' '), '') from `+table+` r`).Scan(&text); err != nil {
+		if err := d.super.QueryRow(t.Context(), `select coalesce(string_agg(r::text, ' '), '') from `+table+` r`).
+			Scan(&text); err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(text, "8472913650") || strings.Contains(text, fmt.Sprintf("%x", "8472913650")) ||
@@ -515,14 +519,16 @@ func TestDatabaseDoesNotRevealCodes(t *testing.T) {
 			t.Errorf("%s contains the code or the number", table)
 		}
 	}
-	if n := d.count(`select count(*) from notify_contents where contents_until <= (now() at time zone 'UTC')::date + 1`); n != 1 || d.says("8472913650 is your code. It is good for 5 minutes.") != 1 {
+	if n := d.count(`select count(*) from notify_contents where contents_until <= (now() at time zone
+		'UTC')::date + 1`); n != 1 || d.says("8472913650 is your code. It is good for 5 minutes.") != 1 {
 		t.Error("no message with the code, or its content is kept for more than a day")
 	}
 	d.mustSend(request("+8613812345670", "8472913650"))
 	if n := d.count(`select count(distinct code_hash) from notify_codes`); n != 2 {
 		t.Error("equal codes have equal hashes")
 	}
-	if n := d.count(`select count(*) from notify_messages where on_unknown = 'never' and priority = 0 and fingerprint is null and give_up_at = accepted_at + interval '5 min'`); n != 2 {
+	if n := d.count(`select count(*) from notify_messages where on_unknown = 'never' and priority = 0
+		and fingerprint is null and give_up_at = accepted_at + interval '5 min'`); n != 2 {
 		t.Error("messages of codes must have high priority and on_unknown never")
 	}
 }

@@ -25,14 +25,16 @@ func (d *fixture) last() (id int64) {
 func (d *fixture) event(kind string) {
 	d.t.Helper()
 	d.exec(`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, at, instance)
-		select tenant_id, message_id, month, (select coalesce(max(event_id), 0) + 1 from notify_events), $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
+		select tenant_id, message_id, month, (select coalesce(max(event_id), 0) + 1
+		from notify_events), $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
 }
 
 // die returns functions by name. Each of them makes it certain that the last message does not arrive.
 func (d *fixture) die() map[string]func() {
 	return map[string]func(){
 		"dead": func() {
-			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, failure_code = 'x' where message_id = $1`, d.last())
+			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, failure_code = 'x'
+				where message_id = $1`, d.last())
 		},
 		"cancelled": func() {
 			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: caller, ID: d.last()})); err != nil {

@@ -149,7 +149,8 @@ func TestCodesFollowTheirRules(t *testing.T) {
 			"the message dies": func(rt *rapid.T) {
 				if m.message {
 					m.unsent = true
-					d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, failure_code = 'x' where message_id = (select max(message_id) from notify_codes)`)
+					d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, failure_code = 'x'
+						where message_id = (select max(message_id) from notify_codes)`)
 				}
 			},
 			"time passes": func(rt *rapid.T) {

@@ -44,10 +44,14 @@ func BuiltIn(channel send.Channel, locale string, values map[string]any) (templa
 
 // texts are subject and text of the built-in templates, by locale.
 var texts = map[string][2]string{
-	"en":      {"Your code: {{.code}}", `{{.code}} is your code. It is good for {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Do not share it with anyone.`},
-	"de":      {"Ihr Code: {{.code}}", `{{.code}} ist Ihr Code. Er gilt {{.minutes}} {{plural .minutes "one" "Minute" "other" "Minuten"}}. Geben Sie ihn niemandem weiter.`},
-	"es":      {"Tu código: {{.code}}", `{{.code}} es tu código. Vale {{.minutes}} {{plural .minutes "one" "minuto" "other" "minutos"}}. No lo compartas con nadie.`},
-	"fr":      {"Votre code : {{.code}}", `{{.code}} est votre code. Il est valable {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Ne le donnez à personne.`},
+	"en": {"Your code: {{.code}}", `{{.code}} is your code. It is good for {{.minutes}} {{plural .minutes "one" ` +
+		`"minute" "other" "minutes"}}. Do not share it with anyone.`},
+	"de": {"Ihr Code: {{.code}}", `{{.code}} ist Ihr Code. Er gilt {{.minutes}} {{plural .minutes "one" ` +
+		`"Minute" "other" "Minuten"}}. Geben Sie ihn niemandem weiter.`},
+	"es": {"Tu código: {{.code}}", `{{.code}} es tu código. Vale {{.minutes}} {{plural .minutes "one" "minuto" ` +
+		`"other" "minutos"}}. No lo compartas con nadie.`},
+	"fr": {"Votre code : {{.code}}", `{{.code}} est votre code. Il est valable {{.minutes}} {{plural .minutes ` +
+		`"one" "minute" "other" "minutes"}}. Ne le donnez à personne.`},
 	"ja":      {"認証コード: {{.code}}", `認証コードは{{.code}}です。有効期限は{{.minutes}}分です。誰にも教えないでください。`},
 	"zh":      {"您的验证码：{{.code}}", `您的验证码是{{.code}}，{{.minutes}}分钟内有效。请勿告诉他人。`},
 	"zh-Hant": {"您的驗證碼：{{.code}}", `您的驗證碼是{{.code}}，{{.minutes}}分鐘內有效。請勿告訴他人。`},

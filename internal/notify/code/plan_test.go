@@ -95,10 +95,13 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			calls[kind]("first")
 		}
 	}
-	exec(`insert into notify_codes select 1, 'login', substr(sha256(i::text::bytea), 1, 16), 'sms', '+86****', 'open', substr(sha256('x'), 1, 16), sha256('x'), 0, 5, null, null,
-		array[now()], now() + interval '5 min', now() + interval '1 day', 'p', 'r' from generate_series(1, 100000) i`)
-	exec(`insert into notify_templates select 1, 'sms', 'old' || i, 'en', 1, '{en}', '{1}', now() from generate_series(1, 50000) i`)
-	exec(`insert into notify_template_versions select 1, 'sms', 'old' || i, 1, 'en', '{"text": "{{.code}}", "variables": [{"name": "code", "kind": "string"}]}', sha256('y'), 'p', 'r', now()
+	exec(`insert into notify_codes select 1, 'login', substr(sha256(i::text::bytea), 1, 16), 'sms', '+86****', 'open',
+		substr(sha256('x'), 1, 16), sha256('x'), 0, 5, null, null, array[now()], now() + interval '5 min',
+		now() + interval '1 day', 'p', 'r' from generate_series(1, 100000) i`)
+	exec(`insert into notify_templates select 1, 'sms', 'old' || i, 'en', 1, '{en}', '{1}', now()
+		from generate_series(1, 50000) i`)
+	exec(`insert into notify_template_versions select 1, 'sms', 'old' || i, 1, 'en',
+		'{"text": "{{.code}}", "variables": [{"name": "code", "kind": "string"}]}', sha256('y'), 'p', 'r', now()
 		from generate_series(1, 50000) i`)
 	for _, kind := range order {
 		touched := pgtest.TouchedBy(t, "^notify_(code|template)", super, pool,

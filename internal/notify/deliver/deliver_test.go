@@ -60,7 +60,8 @@ func TestDueMessagesAreSentOnce(t *testing.T) {
 	ids = append(ids, o.put(200, message{priority: 2})...)
 	o.waitFor(0, "notify_queue")
 	s.once(t, ids)
-	if n := o.count("notify_events where kind = 'sent' and attempt = 1 and provider = 'sink' and provider_message_id like 'p-%' and instance = 'test'"); n != len(ids) {
+	if n := o.count("notify_events where kind = 'sent' and attempt = 1 and provider = 'sink' and provider_message_id " +
+		"like 'p-%' and instance = 'test'"); n != len(ids) {
 		t.Errorf("%d of %d messages have a sent event\n%s", n, len(ids), o.states())
 	}
 	if n := o.count("notify_events"); n != len(ids) {
@@ -125,7 +126,8 @@ func TestChannelWithoutSenderIsLeftAlone(t *testing.T) {
 	o.put(5, message{})
 	p.Due(1)
 	o.waitFor(5, "notify_queue")
-	if n := o.count("notify_queue where channel = 'email' and fence = 0 and attempts = 0 and state = 'queued'"); n != 5 {
+	if n := o.count("notify_queue where channel = 'email' and fence = 0 and attempts = 0 and " +
+		"state = 'queued'"); n != 5 {
 		t.Errorf("%d of 5 messages are untouched\n%s", n, o.states())
 	}
 }
@@ -148,7 +150,8 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 	}
 	o.put(1, message{attempts: 3})
 	run(t, db, s.URL, nil)
-	o.waitFor(1, "notify_queue where state = 'dead' and due_at is null and holder is null and failure_code = 'http_503' and provider = 'sink' and attempts = 3")
+	o.waitFor(1, "notify_queue where state = 'dead' and due_at is null and holder is null and failure_code "+
+		"= 'http_503' and provider = 'sink' and attempts = 3")
 	if n := o.count("notify_events where kind = 'failed' and failure_code = 'http_503'"); n != 2 {
 		t.Errorf("%d attempts failed\n%s", n, o.states())
 	}
@@ -183,8 +186,10 @@ func TestPermanentFailureIsDeadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
-	o.waitFor(2, "notify_queue where state = 'dead' and failure_code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
-	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
+	o.waitFor(2, "notify_queue where state = 'dead' and failure_code = 'gone' and attempts = 1 and "+
+		"message_id = any($1)", ids[:2])
+	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'gone' and attempts = 2 and "+
+		"message_id = any($1)", ids[2:])
 	if o.count("notify_events") != 5 || o.count("notify_events where kind = 'dead'") != 2 {
 		t.Error(o.states())
 	}
@@ -290,7 +295,8 @@ func TestRewrittenResultCountsOnce(t *testing.T) {
 	if err := p.FailTwice(failed, unasked); err != nil {
 		t.Fatal(err)
 	}
-	if o.count("notify_events") != 1 || o.count("notify_queue where message_id = $1 and attempts = 3 and state = 'failed'", failed.ID) != 1 ||
+	if o.count("notify_events") != 1 ||
+		o.count("notify_queue where message_id = $1 and attempts = 3 and state = 'failed'", failed.ID) != 1 ||
 		o.count("notify_queue where message_id = $1 and attempts = 2 and state = 'queued'", unasked.ID) != 1 {
 		t.Error(o.states())
 	}
@@ -352,12 +358,14 @@ func TestPossiblySentMessagesBecomeUnknownNotDead(t *testing.T) {
 	// Another process marked these messages and died: only an operator may send them again.
 	ids := o.put(2, message{park: true})
 	if _, err := o.pool.Exec(context.Background(),
-		"update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
+		"update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 "+
+			"where message_id = any($1)", ids); err != nil {
 		t.Fatal(err)
 	}
 	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
-	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
+	o.waitFor(2, "notify_queue where state = 'unknown' and failure_code = 'lapsed' and attempts = 1 and fence = 2 "+
+		"and message_id = any($1)", ids)
 	o.waitFor(1, "notify_queue where state = 'unknown' and failure_code = 'http_503' and unsure")
 	o.waitFor(1, "notify_queue where state = 'dead' and failure_code = 'expired' and message_id = any($1)",
 		expired)
@@ -411,7 +419,8 @@ func TestLostFenceLeavesTheRowAlone(t *testing.T) {
 		}
 		pass(time.Millisecond)
 	}
-	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
+	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' " +
+		"and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
 		t.Errorf("%d of 2 rows are unchanged\n%s", n, o.states())
 	}
 	if s.asked[send.Keys("").Of(1, park.ID)] != 0 || s.asked[send.Keys("").Of(1, again.ID)] != 1 {

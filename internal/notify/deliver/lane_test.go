@@ -124,7 +124,8 @@ func TestLaneModel(t *testing.T) {
 				held, lines, now, bytes := l.Left()
 				if held != total(waiting)+total(running) || now != total(running) || held > room || now > attempts ||
 					bytes != int64(held)<<12 || (held == 0) != (lines == 0) {
-					t.Fatalf("%d held by %d tenants in %d bytes, %d running; model: %v waiting, %v running", held, lines,
+					t.Fatalf("%d held by %d tenants in %d bytes, %d running; model: %v waiting, %v running",
+						held, lines,
 						bytes, now, waiting, running)
 				}
 			},

@@ -52,17 +52,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		pickup: prometheus.NewHistogramVec(histogram("pickup_seconds",
 			"Time from when a message was due to the start of its attempt.",
 			prometheus.ExponentialBuckets(0.0005, 2, 20)), []string{"channel"}),
-		ended: counters("ended_total", "Messages that became dead or unknown, by channel: an operator or a delivery report resolves them.", "channel", "state"),
-		lag: gauges("lag_seconds", "How long the oldest due message of a channel has waited for a process to take it; 0: none waits.",
+		ended: counters("ended_total", "Messages that became dead or unknown, by channel: an operator or a delivery "+
+			"report resolves them.", "channel", "state"),
+		lag: gauges("lag_seconds", "How long the oldest due message of a channel has waited for a process to take "+
+			"it; 0: none waits.",
 			"channel"),
 		parked: gauges("parked", "Messages that are dead or unknown now; at most 10,000 are counted.", "channel",
 			"state"),
-		memory: gauges("held", "Messages that this process has leased: running are being sent, the others wait for an attempt or for their result to be written.",
+		memory: gauges("held", "Messages that this process has leased: running are being sent, "+
+			"the others wait for an attempt or for their result to be written.",
 			"channel", "state"),
 		fences: counters("lost_fences_total",
-			"Messages that another process took over before this one could mark or finish them: this process was stalled, or its leases are too short.",
+			"Messages that another process took over before this one could mark or finish them: "+
+				"this process was stalled, or its leases are too short.",
 			"at"),
-		leases:   counters("lapsed_leases_total", "Messages taken over from processes whose leases expired.", "channel"),
+		leases: counters("lapsed_leases_total", "Messages taken over from processes whose leases expired.",
+			"channel"),
 		failures: counters("database_failures_total", "Polls and writes that failed, and are retried.", "of"),
 		batch: prometheus.NewHistogram(histogram("finish_batch_messages", "Messages per write of results.",
 			prometheus.ExponentialBuckets(1, 2, 11))),

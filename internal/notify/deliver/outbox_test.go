@@ -86,17 +86,24 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 			o.t.Fatal(err)
 		}
 	}
-	run(`insert into notify_messages (tenant_id, message_id, month, channel, business_type, recipient_hash, recipient_hint, content_hash, fingerprint, priority,
-			on_unknown, max_attempts, give_up_at, contents_until, accepted_at, principal, request_id)
-		select $1, id, date_trunc('month', now() at time zone 'UTC'), $4, 'test', decode(md5('x'), 'hex'), '***', sha256('x'), null, $5,
-			$6, $7, now() + $8::float8 * interval '1 s', (now() at time zone 'UTC')::date + 2, now(), 'test', 'test'
-		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel), m.priority, policy, m.attempts, m.life.Seconds())
+	run(`insert into notify_messages (tenant_id, message_id, month, channel, business_type, recipient_hash,
+			recipient_hint, content_hash, fingerprint, priority, on_unknown, max_attempts, give_up_at, contents_until,
+			accepted_at, principal, request_id)
+		select $1, id, date_trunc('month', now() at time zone 'UTC'), $4, 'test', decode(md5('x'), 'hex'), '***',
+			sha256('x'), null, $5, $6, $7, now() + $8::float8 * interval '1 s', (now() at time zone 'UTC')::date + 2,
+			now(), 'test', 'test'
+		from generate_series($2::bigint, $3::bigint)
+		id`, m.tenant, first, o.last, string(m.channel), m.priority, policy, m.attempts, m.life.Seconds())
 	run(`insert into notify_contents (tenant_id, message_id, contents_until, recipient, content)
-		select $1, id, (now() at time zone 'UTC')::date + 2, $4, $5 from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, m.to, content)
-	run(`insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, holder, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until)
-		select $1, id, $4, $5, 'queued', now() + $9::float8 * interval '1 s', null, 0, 0, $6, $7, now() + $8::float8 * interval '1 s',
-			date_trunc('month', now() at time zone 'UTC'), (now() at time zone 'UTC')::date + 2
-		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel), m.priority, m.attempts, policy, m.life.Seconds(), m.after.Seconds())
+		select $1, id, (now() at time zone 'UTC')::date + 2, $4, $5
+		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, m.to, content)
+	run(`insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, holder, fence, attempts,
+		max_attempts, on_unknown, give_up_at, month, contents_until)
+		select $1, id, $4, $5, 'queued', now() + $9::float8 * interval '1 s', null, 0, 0, $6, $7,
+			now() + $8::float8 * interval '1 s', date_trunc('month', now() at time zone 'UTC'), (now() at time zone
+			'UTC')::date + 2
+		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel), m.priority,
+		m.attempts, policy, m.life.Seconds(), m.after.Seconds())
 	if err := tx.Commit(ctx); err != nil {
 		o.t.Fatal(err)
 	}
@@ -111,8 +118,10 @@ func (o *outbox) handOver(m message, instance string, lease time.Duration) *send
 	id := o.put(1, m)[0]
 	j := &send.Job{Until: begun.Add(lease)}
 	var channel, policy string
-	err := o.pool.QueryRow(context.Background(), `update notify_queue set holder = $2, fence = 1, attempts = 1 where message_id = $1
-		returning tenant_id, message_id, channel, fence, priority, max_attempts, on_unknown, give_up_at, month, contents_until`, id, instance).
+	err := o.pool.QueryRow(context.Background(), `update notify_queue set holder = $2, fence = 1, attempts = 1
+		where message_id = $1
+		returning tenant_id, message_id, channel, fence, priority, max_attempts, on_unknown, give_up_at, month,
+		contents_until`, id, instance).
 		Scan(&j.Tenant, &j.ID, &channel, &j.Fence, &j.Priority, &j.MaxAttempts, &policy, &j.GiveUpAt, &j.Month,
 			&j.ContentsUntil)
 	if err != nil {
@@ -155,8 +164,10 @@ func (o *outbox) within(n int, within time.Duration, from string, args ...any) {
 
 // states summarizes queue rows and events for failure messages.
 func (o *outbox) states() (text string) {
-	rows, err := o.pool.Query(context.Background(), `select 'queue ' || state || ' ' || coalesce(failure_code, ''), count(*) from notify_queue group by 1
-		union all select 'event ' || kind || ' ' || coalesce(failure_code, ''), count(*) from notify_events group by 1 order by 1`)
+	rows, err := o.pool.Query(context.Background(), `select 'queue ' || state || ' ' || coalesce(failure_code, ''),
+		count(*) from notify_queue group by 1
+		union all select 'event ' || kind || ' ' || coalesce(failure_code, ''), count(*) from notify_events group by 1
+		order by 1`)
 	if err != nil {
 		return err.Error()
 	}

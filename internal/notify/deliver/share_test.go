@@ -170,7 +170,8 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 		t.Errorf("shutdown took %v", took)
 	}
 	left := o.count("notify_queue")
-	if n := o.count("notify_queue where state = 'queued' and holder is null and due_at <= now() and attempts = 0"); n != left || left == 0 || left == len(ids) {
+	if n := o.count("notify_queue where state = 'queued' and holder is null and due_at <= now() " +
+		"and attempts = 0"); n != left || left == 0 || left == len(ids) {
 		t.Errorf("%d of %d messages were given back unchanged\n%s", n, left, o.states())
 	}
 	if first.Reserve(1, send.Webhook) {
@@ -276,7 +277,8 @@ func TestLateSuccessSettlesALeasedMessage(t *testing.T) {
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: late} })
 	<-late.began
 	if _, err := o.pool.Exec(t.Context(),
-		"update notify_queue set fence = fence + 1, holder = 'other', due_at = now() + interval '1 minute'"); err != nil {
+		"update notify_queue set fence = fence + 1, holder = 'other', "+
+			"due_at = now() + interval '1 minute'"); err != nil {
 		t.Fatal(err)
 	}
 	close(late.answer)
@@ -293,7 +295,8 @@ func TestUnstorableResponsesDelayNoOthers(t *testing.T) {
 	o := newOutbox(t, db)
 	super := pgtest.Pool(t, db.SuperDSN)
 	// any constraint that a response may violate
-	if _, err := super.Exec(context.Background(), `alter table notify_events add constraint refused_check check (provider_message_id not like '%refused%')`); err != nil {
+	if _, err := super.Exec(context.Background(), `alter table notify_events add constraint refused_check check
+		(provider_message_id not like '%refused%')`); err != nil {
 		t.Fatal(err)
 	}
 	ids := o.put(100, message{})
@@ -314,10 +317,13 @@ func TestUnstorableResponsesDelayNoOthers(t *testing.T) {
 	}}
 	run(t, db, s.URL, func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: talks} })
 	o.waitFor(96, "notify_events where kind = 'sent' and provider_message_id = 'fine'")
-	o.waitFor(1, "notify_events where kind = 'sent' and provider is null and provider_message_id is null and message_id = $1", ids[50])
-	o.waitFor(1, "notify_events where kind = 'sent' and provider like 'a%ää' and provider_message_id like 'üü%' and message_id = $1", ids[1])
+	o.waitFor(1, "notify_events where kind = 'sent' and provider is null and provider_message_id is null and "+
+		"message_id = $1", ids[50])
+	o.waitFor(1, "notify_events where kind = 'sent' and provider like 'a%ää' and provider_message_id like 'üü%' and "+
+		"message_id = $1", ids[1])
 	o.waitFor(1, "notify_queue where state = 'dead' and failure_code like 'xxx%' and message_id = $1", ids[2])
-	o.waitFor(1, "notify_events where kind = 'unknown' and failure_code = 'panic' and attempt = 1 and message_id = $1", ids[51])
+	o.waitFor(1, "notify_events where kind = 'unknown' and failure_code = 'panic' and attempt = 1 and message_id = $1",
+		ids[51])
 }
 
 type fakeSender struct {
@@ -363,7 +369,8 @@ func TestLateCommitsAreFound(t *testing.T) {
 	o.waitFor(0, "notify_queue")
 	t.Logf("found within %v", time.Since(begun))
 	var before float64
-	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at)) from notify_events e join notify_messages m using (tenant_id, message_id, month)
+	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at))
+		from notify_events e join notify_messages m using (tenant_id, message_id, month)
 		where message_id = $1`, late[0]).Scan(&before); err != nil || before < 0.7 || before > 4 {
 		t.Errorf("due after 0.7 s, sent after %v, %v", before, err)
 	}
@@ -396,7 +403,8 @@ func TestOpenSnapshotDoesNotSlowPolls(t *testing.T) {
 		pass(1200 * time.Millisecond) // statistics are reported every second
 		p.Due(1)
 		pass(1200 * time.Millisecond)
-		if err := o.pool.QueryRow(ctx, "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'notify_queue_due_idx'").Scan(&entries); err != nil {
+		if err := o.pool.QueryRow(ctx, "select idx_tup_read from pg_stat_user_indexes "+
+			"where indexrelname = 'notify_queue_due_idx'").Scan(&entries); err != nil {
 			t.Fatal(err)
 		}
 		return entries
@@ -424,20 +432,24 @@ func TestManyIdleTenantsCostLittle(t *testing.T) {
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
 	id := o.put(1, message{after: time.Hour})[0]
-	if _, err := o.pool.Exec(ctx, `insert into notify_queue select x.tenant, q.message_id, q.channel, q.priority, q.state, q.due_at, q.holder, q.fence, q.attempts, q.max_attempts,
-		q.on_unknown, q.give_up_at, q.month, q.contents_until, q.provider, q.unsure, q.failure_code from notify_queue q, generate_series(2, 5000) x (tenant) where message_id = $1`, id); err != nil {
+	if _, err := o.pool.Exec(ctx, `insert into notify_queue select x.tenant, q.message_id, q.channel, q.priority,
+		q.state, q.due_at, q.holder, q.fence, q.attempts, q.max_attempts, q.on_unknown, q.give_up_at, q.month,
+		q.contents_until, q.provider, q.unsure, q.failure_code from notify_queue q, generate_series(2, 5000) x (tenant)
+		where message_id = $1`, id); err != nil {
 		t.Fatal(err)
 	}
 	db.SkipChecks() // the copied rows have no messages
 	p := run(t, db, s.URL, nil)
 	pass(3 * time.Second)
 	var statements float64
-	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&statements); err != nil {
+	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").
+		Scan(&statements); err != nil {
 		t.Fatal(err)
 	}
 	pass(3 * time.Second)
 	var after float64
-	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&after); err != nil {
+	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").
+		Scan(&after); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("%.0f transactions per second", (after-statements)/3)

@@ -89,9 +89,10 @@ func TestBouncesAreReports(t *testing.T) {
 		"truncated": {returned("failed", header)[:700], nil},
 		"JSON by key": {`{"event":"failed","data":{"message-id":"` + strings.Trim(id, "<>") + `","code":605}}`,
 			[]report.Report{{Key: "k-7", Code: "smtp_605"}}},
-		"JSON by provider_message_id": {`{"event":"delivered","data":{"id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
-		"JSON with a forged key":      {`{"event":"delivered","data":{"message-id":"k-7@shop.example","id":"e-1"}}`, nil},
-		"JSON of another event":       {`{"event":"opened","data":{"message-id":"` + id + `"}}`, nil},
+		"JSON by provider_message_id": {`{"event":"delivered","data":{"id":"e-1"}}`,
+			[]report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
+		"JSON with a forged key": {`{"event":"delivered","data":{"message-id":"k-7@shop.example","id":"e-1"}}`, nil},
+		"JSON of another event":  {`{"event":"opened","data":{"message-id":"` + id + `"}}`, nil},
 	} {
 		r := httptest.NewRequest("POST", "/notify/reports/main/path", nil)
 		if got, err := s.Reports(r, "path", []byte(x.body)); err != nil || !reflect.DeepEqual(got, x.want) {

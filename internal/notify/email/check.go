@@ -51,7 +51,8 @@ func checkAttachment(a *send.Attachment) error {
 	switch {
 	case a.Type != "" && (err != nil || len(a.Type) > 200 || !strings.Contains(kind, "/") ||
 		strings.HasPrefix(kind, "multipart/")):
-		return errors.New("the type must be a media type such as application/pdf, of at most 200 bytes, and not multipart")
+		return errors.New("the type must be a media type such as application/pdf, of at most 200 bytes, " +
+			"and not multipart")
 	case a.Name == "" || len(a.Name) > maxFileName || !isLine(a.Name) || strings.ContainsAny(a.Name, `/\`):
 		return fmt.Errorf("the name must have 1 to %d bytes and no slash", maxFileName)
 	case a.Inline != "" && !isContentID(a.Inline):
@@ -106,7 +107,8 @@ func checkHeaders(headers map[string]string) error {
 		}
 	}
 	if post, ok := all["list-unsubscribe-post"]; ok && (post != "List-Unsubscribe=One-Click" || !oneClick) {
-		return errors.New("the header field List-Unsubscribe-Post: must be List-Unsubscribe=One-Click, and List-Unsubscribe must have an https URL")
+		return errors.New("the header field List-Unsubscribe-Post: must be List-Unsubscribe=One-Click, " +
+			"and List-Unsubscribe must have an https URL")
 	}
 	return nil
 }

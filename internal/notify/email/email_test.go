@@ -168,7 +168,8 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 	}
 	var decoder mime.WordDecoder
 	for name, want := range map[string]string{
-		"Subject": m.Content.Subject, "From": `"Shop" <no-reply@shop.example>`, "To": "<ada@customer.example>", "Reply-To": `"Help" <help@shop.example>`,
+		"Subject": m.Content.Subject, "From": `"Shop" <no-reply@shop.example>`, "To": "<ada@customer.example>",
+		"Reply-To":   `"Help" <help@shop.example>`,
 		"Message-ID": "<k-7@shop.example>", "X-Idempotency-Key": "k-7", "X-Campaign": "Grüße", "MIME-Version": "1.0",
 		"Auto-Submitted":        "auto-generated",
 		"List-Unsubscribe":      "<https://shop.example/u?t=1>, <mailto:leave@shop.example>",
@@ -183,7 +184,8 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 		t.Errorf("date %v: %v", date, err)
 	}
 	kinds, parts := leaves(t, got.Header.Get, got.Body)
-	if k := strings.Join(kinds, " "); k != "multipart/mixed multipart/related multipart/alternative text/plain text/html image/png application/pdf text/plain" {
+	if k := strings.Join(kinds, " "); k != "multipart/mixed multipart/related multipart/alternative text/plain "+
+		"text/html image/png application/pdf text/plain" {
 		t.Errorf("parts: %s", k)
 	}
 	crlf := strings.NewReplacer("\r\n", "\r\n", "\n", "\r\n")
@@ -329,12 +331,15 @@ func TestInvalidMessagesAreRefusedWithoutConnecting(t *testing.T) {
 		"a subject that is not UTF-8": func(m *send.Message) { m.Content.Subject = "a\xff" },
 		"a long subject":              func(m *send.Message) { m.Content.Subject = strings.Repeat("a ", 500) },
 		"a subject of a long word":    func(m *send.Message) { m.Content.Subject = strings.Repeat("a", 901) },
-		"a recipient of two lines":    func(m *send.Message) { m.Recipient = "ada@customer.example\r\nRCPT TO:<eve@evil.example>" },
-		"a recipient with a command":  func(m *send.Message) { m.Recipient = "\"ada> x\"@customer.example" },
-		"two recipients":              func(m *send.Message) { m.Recipient = "ada@customer.example, eve@evil.example" },
-		"no recipient":                func(m *send.Message) { m.Recipient = "" },
-		"no address":                  func(m *send.Message) { m.Recipient = "ada" },
-		"a bare host":                 func(m *send.Message) { m.Recipient = "ada@[127.0.0.1]" },
+		"a recipient of two lines": func(m *send.Message) {
+			m.Recipient = "ada@customer.example\r\nRCPT " +
+				"TO:<eve@evil.example>"
+		},
+		"a recipient with a command": func(m *send.Message) { m.Recipient = "\"ada> x\"@customer.example" },
+		"two recipients":             func(m *send.Message) { m.Recipient = "ada@customer.example, eve@evil.example" },
+		"no recipient":               func(m *send.Message) { m.Recipient = "" },
+		"no address":                 func(m *send.Message) { m.Recipient = "ada" },
+		"a bare host":                func(m *send.Message) { m.Recipient = "ada@[127.0.0.1]" },
 		"a header of two lines": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"X-A": "a\r\nBcc: eve@evil.example"}
 		},

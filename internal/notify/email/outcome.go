@@ -131,7 +131,8 @@ func replaceFold(text, old, by string) string {
 	if old == "" || !utf8.ValidString(old) {
 		return text
 	}
-	return regexp.MustCompile(`(?i)(^|[^\pL\pN])`+regexp.QuoteMeta(old)+`($|[^\pL\pN])`).ReplaceAllString(text, "${1}"+by+"${2}")
+	return regexp.MustCompile(`(?i)(^|[^\pL\pN])`+regexp.QuoteMeta(old)+`($|[^\pL\pN])`).
+		ReplaceAllString(text, "${1}"+by+"${2}")
 }
 
 var queuedAs = []*regexp.Regexp{

@@ -328,9 +328,10 @@ func TestFailureTextsAreRedacted(t *testing.T) {
 	server := emailtest.Start(t, emailtest.Options{})
 	s := sender(t, config(server))
 	for reply, want := range map[string]string{
-		"550 5.1.1 <Ada@Customer.example>: Recipient address rejected: User unknown; ada at customer.example":       "5.1.1 <…>: Recipient address rejected: User unknown; … at …",
+		"550 5.1.1 <Ada@Customer.example>: Recipient address rejected: User unknown; " +
+			"ada at customer.example": "5.1.1 <…>: Recipient address rejected: User unknown; … at …",
 		"554 5.7.1 your code 445566, https://shop.example/reset?token=abc, is spam (see https://help.example/spam)": "5.7.1 your code … … is spam (see https://help.example/spam)",
-		"451 4.3.0 adamant about eve@evil.example":                                                                  "4.3.0 adamant about …",
+		"451 4.3.0 adamant about eve@evil.example": "4.3.0 adamant about …",
 	} {
 		server.Do(emailtest.Rcpt, reply)
 		m := message("Your code: 445566. Or https://shop.example/reset?token=abc")
@@ -401,7 +402,8 @@ func TestPipelinedDATAAfterRefusedRCPTClosesTheConnection(t *testing.T) {
 		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Permanent || f.Code != "smtp_550_5.1.1" {
 			t.Errorf("%+v", f)
 		}
-		if text := <-heard; text != "EHLO here\nMAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\nDATA\n" {
+		if text := <-heard; text != "EHLO here\nMAIL FROM:<no-reply@shop.example>\nRCPT "+
+			"TO:<ada@customer.example>\nDATA\n" {
 			t.Errorf("the server received %q", text)
 		}
 	}

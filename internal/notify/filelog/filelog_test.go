@@ -86,15 +86,18 @@ func TestMessageIsALineOfJSON(t *testing.T) {
 	m := message("k")
 	m.Content = send.Content{Subject: "s", Text: "<t>\n", HTML: "<p>",
 		Attachments: []send.Attachment{{Name: "a", Type: "b/c", Data: []byte("123")}},
-		Template:    map[string]string{"p": "T1"}, Params: []send.Param{{Name: "n", Value: "v"}}, Type: "order.paid", Data: []byte(`{"a": 1}`), Headers: map[string]string{"X": "y"}}
+		Template:    map[string]string{"p": "T1"}, Params: []send.Param{{Name: "n", Value: "v"}}, Type: "order.paid",
+		Data: []byte(`{"a": 1}`), Headers: map[string]string{"X": "y"}}
 	write(t, s, m)
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(string(text), `","channel"`)
-	const want = `:"sms","tenant":1,"id":7,"key":"k","attempt":1,"recipient":"+8613812345678","subject":"s","text":"<t>\n","html":"<p>",` +
-		`"attachments":[{"name":"a","type":"b/c","bytes":3}],"template":{"p":"T1"},"params":[{"name":"n","value":"v"}],"type":"order.paid","data":{"a":1},"headers":{"X":"y"}}` + "\n"
+	const want = `:"sms","tenant":1,"id":7,"key":"k","attempt":1,"recipient":"+8613812345678","subject":"s",` +
+		`"text":"<t>\n","html":"<p>",` +
+		`"attachments":[{"name":"a","type":"b/c","bytes":3}],"template":{"p":"T1"},"params":[{"name":"n",` +
+		`"value":"v"}],"type":"order.paid","data":{"a":1},"headers":{"X":"y"}}` + "\n"
 	if rest != want {
 		t.Errorf("got\n%s\nwant\n%s", rest, want)
 	}

@@ -110,7 +110,8 @@ func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *sen
 	}
 	if m.Unsure && m.LastProvider != "" {
 		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "provider_gone",
-			Text: "the provider that may have sent the message is no longer configured: an operator must find out whether it was sent"}
+			Text: "the provider that may have sent the message is no longer configured: an operator must find out " +
+				"whether it was sent"}
 	}
 	return list, first, nil
 }

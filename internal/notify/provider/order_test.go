@@ -31,7 +31,8 @@ type pair struct {
 
 // settings returns the YAML of an SMTP provider, with additional lines.
 func settings(name string, s *emailtest.Server, more ...string) string {
-	text := fmt.Sprintf("  - kind: smtp\n    name: %s\n    host: %s\n    port: %d\n    tls: none\n    from: Shop <no-reply@shop.example>\n", name, s.Host, s.Port)
+	text := fmt.Sprintf("  - kind: smtp\n    name: %s\n    host: %s\n    port: %d\n    tls: none\n    from: "+
+		"Shop <no-reply@shop.example>\n", name, s.Host, s.Port)
 	for _, m := range more {
 		text += "    " + m + "\n"
 	}

@@ -32,7 +32,8 @@ func TestSettingsErrorsNameTheField(t *testing.T) {
 	if _, err := provider.ReadFile(write(t, good+"    username: u\n    password: env:SMTP_PASSWORD\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := provider.ReadFile(write(t, `{"sms": [{"kind": "file"}], "email": [{"kind": "file", "name": "other"}]}`)); err != nil {
+	if _, err := provider.ReadFile(write(t, `{"sms": [{"kind": "file"}], "email": [{"kind": "file", `+
+		`"name": "other"}]}`)); err != nil {
 		t.Errorf("JSON: %v", err)
 	}
 	secretFile := filepath.Join(t.TempDir(), "secret")
@@ -59,26 +60,28 @@ func TestSettingsErrorsNameTheField(t *testing.T) {
 		"email: [{kind: file, tenants: [a], overrides: {b: {path: x}}}]": "overrides: b is not listed in tenants",
 		"email: [{kind: file, overrides: {b: {colour: x}}}]":             "unknown setting",
 		"webhook: [{kind: webhook, allow: [10]}]":                        "allow:",
-		"webhook: [{kind: webhook, tenants: [a]}]":                       "tenants, overrides: not supported by kind webhook",
-		"webhook: [{kind: file}, {kind: webhook}]":                       "webhook must be the only provider",
-		"sms: [{kind: twilio, account_sid: a}]":                          "set auth_token",
-		"sms: [{kind: aliyun, access_key_id: 5}]":                        "access_key_id: must be a text",
-		"sms: [{kind: tencent}]":                                         "secret_id is missing",
-		"sms: [{kind: http}]":                                            "URL",
-		good + "    port: x":                                             "port: must be a number",
-		good + "    tls: ssl":                                            "tls: must be",
-		good + "    tls: none":                                           "tls: none is only allowed for servers on this machine",
-		good + "    username: u":                                         "username, password",
+		"webhook: [{kind: webhook, tenants: [a]}]": "tenants, overrides: " +
+			"not supported by kind webhook",
+		"webhook: [{kind: file}, {kind: webhook}]": "webhook must be the only provider",
+		"sms: [{kind: twilio, account_sid: a}]":    "set auth_token",
+		"sms: [{kind: aliyun, access_key_id: 5}]":  "access_key_id: must be a text",
+		"sms: [{kind: tencent}]":                   "secret_id is missing",
+		"sms: [{kind: http}]":                      "URL",
+		good + "    port: x":                       "port: must be a number",
+		good + "    tls: ssl":                      "tls: must be",
+		good + "    tls: none":                     "tls: none is only allowed for servers on this machine",
+		good + "    username: u":                   "username, password",
 		good +
 			"    idle: 5": "a duration must be written as 10s",
 		good +
 			"    timeouts: {connect: soon}": "a duration must be written as 10s",
-		good + "    timeouts: {lunch: 1h}":                                               "unknown setting",
-		good + "    ca: none":                                                            "ca:",
-		good + "    dkim: {domain: d, selector: s, key: xyz}":                            "dkim.key: is not PEM",
-		good + "    overrides: {a: {from: x}}":                                           "from: not an e-mail address",
-		good + "    host: other":                                                         "already defined",
-		good + "    username: u\n    password: env:NOT_SET":                              "password: the environment variable NOT_SET is not set",
+		good + "    timeouts: {lunch: 1h}":                    "unknown setting",
+		good + "    ca: none":                                 "ca:",
+		good + "    dkim: {domain: d, selector: s, key: xyz}": "dkim.key: is not PEM",
+		good + "    overrides: {a: {from: x}}":                "from: not an e-mail address",
+		good + "    host: other":                              "already defined",
+		good + "    username: u\n    password: env:NOT_SET": "password: " +
+			"the environment variable NOT_SET is not set",
 		good + "    username: u\n    password: file:/does/not/exist":                     "no such file",
 		good + "    username: u\n    password: env:SMTP_PASSWORD\n    auth: ntlm":        "auth: must be",
 		good + "    username: u\n    password: file:" + secretFile + "\n    port: 70000": "port:",
@@ -264,7 +267,8 @@ func TestElseAddsTheOtherChannels(t *testing.T) {
 
 func TestReportsOfEveryAccountAreRead(t *testing.T) {
 	senders, _, _ := build(t, "sms:\n  - {kind: http, name: gateway, url: 'https://gateway.example', query: {to: '{recipient}'}, report_secret: one,\n"+
-		"     reports: {id_at: /id, status_at: /status, delivered: [ok]}, overrides: {shop-eu: {report_secret: two}}}\n  - {kind: file}\n")
+		"     reports: {id_at: /id, status_at: /status, delivered: [ok]}, overrides: {shop-eu: {report_secret: "+
+		"two}}}\n  - {kind: file}\n")
 	if len(senders.Reports) != 1 {
 		t.Errorf("%v", senders.Reports)
 	}

@@ -142,7 +142,8 @@ func (g *google) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.Header.Get("Authorization") != "Bearer good" {
 		w.WriteHeader(401)
-		_, _ = io.WriteString(w, `{"error":{"code":401,"message":"Request had invalid authentication credentials.","status":"UNAUTHENTICATED"}}`)
+		_, _ = io.WriteString(w, `{"error":{"code":401,"message":"Request had invalid authentication `+
+			`credentials.","status":"UNAUTHENTICATED"}}`)
 		return
 	}
 	if r.URL.Path != "/v1/projects/p1/messages:send" || json.Unmarshal(b, &g.got) != nil {
@@ -190,7 +191,8 @@ func TestFCM(t *testing.T) {
 		t.Errorf("%d logins, %d messages", g.logins.Load(), g.asked.Load())
 	}
 	got, _ := json.Marshal(g.got)
-	want := `{"message":{"android":{"notification":{"tag":"msg_1_cn5"}},"apns":{"headers":{"apns-collapse-id":"msg_1_cn5"}},` +
+	want := `{"message":{"android":{"notification":{"tag":"msg_1_cn5"}},` +
+		`"apns":{"headers":{"apns-collapse-id":"msg_1_cn5"}},` +
 		`"data":{"deep":"{\"a\":[1]}","message_key":"msg_1_cn5","n":"5","order":"77","type":"order.paid"},` +
 		`"notification":{"body":"Thank you, Ada","title":"Paid"},"token":"abcdef0123"}}`
 	if string(got) != want {
@@ -213,7 +215,8 @@ func TestFCM(t *testing.T) {
 func TestFCMOutcomes(t *testing.T) {
 	g, f := newGoogle(t)
 	says := func(status, code string) string {
-		return `{"error":{"code":1,"message":"token abcdef0123 is bad","status":"` + status + `","details":[{"@type":"type.googleapis.com/google.rpc.BadRequest"},
+		return `{"error":{"code":1,"message":"token abcdef0123 is bad","status":"` + status +
+			`","details":[{"@type":"type.googleapis.com/google.rpc.BadRequest"},
 			{"@type":"type.googleapis.com/google.firebase.fcm.v1.FcmError","errorCode":"` + code + `"}]}}`
 	}
 	for _, c := range []struct {
@@ -235,7 +238,8 @@ func TestFCMOutcomes(t *testing.T) {
 		{503, "7", says("UNAVAILABLE", "UNAVAILABLE"),
 			send.Failure{Outcome: send.Temporary, Code: "fcm_UNAVAILABLE", RetryAfter: 7 * time.Second, Down: true}},
 		{500, "", says("INTERNAL", "INTERNAL"), send.Failure{Outcome: send.Unknown, Code: "fcm_INTERNAL"}},
-		{403, "", `{"error":{"status":"PERMISSION_DENIED"}}`, send.Failure{Outcome: send.Refused, Code: "fcm_PERMISSION_DENIED", Down: true}},
+		{403, "", `{"error":{"status":"PERMISSION_DENIED"}}`,
+			send.Failure{Outcome: send.Refused, Code: "fcm_PERMISSION_DENIED", Down: true}},
 		{404, "", `<html>`, send.Failure{Outcome: send.Refused, Code: "fcm_http_404"}},
 		{502, "", `<html>`, send.Failure{Outcome: send.Unknown, Code: "fcm_http_502"}},
 		{200, "", `{}`, send.Failure{Outcome: send.Unknown, Code: "fcm_http_200"}},
@@ -324,14 +328,16 @@ func TestAPNs(t *testing.T) {
 		len(id) != 36 || id[14] != '8' {
 		t.Errorf("%+v %v %v %s", r, err, last.Header, last.URL)
 	}
-	if want := `{"aps":{"alert":{"body":"Thank you, Ada","title":"Paid"}},"deep":{"a":[1]},"message_key":"msg_1_cn5","n":5,"order":"77","type":"order.paid"}`; body != want {
+	if want := `{"aps":{"alert":{"body":"Thank you, Ada","title":"Paid"}},"deep":{"a":[1]},"message_key":"msg_1_cn5",` +
+		`"n":5,"order":"77","type":"order.paid"}`; body != want {
 		t.Errorf("got\n%s\nwant\n%s", body, want)
 	}
 	m := message()
 	m.Recipient, m.Content.Subject, m.Content.Text, m.Content.Data = "apns:ABC", "", "", []byte(`[1]`)
 	if _, err := s.Send(t.Context(), m); err != nil || h("apns-push-type") != "background" ||
 		h("apns-priority") != "5" || last.URL.Path != "/3/device/ABC" ||
-		body != `{"aps":{"content-available":1},"data":[1],"message_key":"msg_1_cn5","type":"order.paid"}` || h("apns-id") != id {
+		body != `{"aps":{"content-available":1},"data":[1],"message_key":"msg_1_cn5","type":"order.paid"}` ||
+		h("apns-id") != id {
 		t.Errorf("%v %v %s", err, last.Header, body)
 	}
 	if len(tokens) != 1 {

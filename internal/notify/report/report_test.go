@@ -39,7 +39,8 @@ func newFixture(t *testing.T) *fixture {
 	db := pgtest.New(t)
 	d := &fixture{T: t, super: pgtest.Pool(t, db.SuperDSN), db: db}
 	app := pgtest.Pool(t, db.AllDSN)
-	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
+	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name)
+		values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
 		t.Fatal(err)
 	}
 	for i := range d.engines {
@@ -109,9 +110,12 @@ func (d *fixture) send(tenant int32, provider, number string) *notify.Message {
 
 func (d *fixture) taken(m *notify.Message, provider, number string) {
 	d.Helper()
-	if _, err := d.super.Exec(d.Context(), `with gone as (delete from notify_queue where tenant_id = $1 and message_id = $2)
-		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
-		select tenant_id, message_id, month, 1, 'sent', 1, $3, $4, clock_timestamp(), 'test' from notify_messages where tenant_id = $1 and message_id = $2`,
+	if _, err := d.super.Exec(d.Context(), `with gone as (delete from notify_queue where tenant_id = $1
+		and message_id = $2)
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+		at, instance)
+		select tenant_id, message_id, month, 1, 'sent', 1, $3, $4, clock_timestamp(), 'test' from notify_messages
+		where tenant_id = $1 and message_id = $2`,
 		m.Tenant, m.ID, provider, number); err != nil {
 		d.Fatal(err)
 	}
@@ -130,7 +134,8 @@ func (d *fixture) post(path, body string) int {
 // events lists the events of a message.
 func (d *fixture) events(m *notify.Message) (kinds string) {
 	d.Helper()
-	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || failure_code, ''), ', ' order by event_id), '') from notify_events
+	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || failure_code, ''), ', '
+		order by event_id), '') from notify_events
 		where tenant_id = $1 and message_id = $2`, m.Tenant, m.ID).Scan(&kinds); err != nil {
 		d.Fatal(err)
 	}
@@ -145,7 +150,8 @@ func (d *fixture) want(got, want any) {
 }
 
 func aliyunSays(key, success, code string) string {
-	return `[{"phone_number":"13812345678","success":` + success + `,"err_code":"` + code + `","biz_id":"b","out_id":"` + key + `"}]`
+	return `[{"phone_number":"13812345678","success":` + success + `,"err_code":"` + code +
+		`","biz_id":"b","out_id":"` + key + `"}]`
 }
 
 func TestReportsByKey(t *testing.T) {
@@ -212,8 +218,10 @@ func TestFinderReadsFewBlocks(t *testing.T) {
 	d.send(2, "tencent", "n1")
 	for _, sql := range []string{
 		`insert into access_tenants (tenant_id, name) select 100 + n, 'many-' || n from generate_series(1, 2000) n`,
-		`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
-			select 1, n, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'tencent', 'x' || n, now(), 'test' from generate_series(1, 50000) n`,
+		`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider,
+			provider_message_id, at, instance)
+			select 1, n, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'tencent', 'x' || n, now(), 'test'
+			from generate_series(1, 50000) n`,
 	} {
 		if _, err := d.super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -232,7 +240,8 @@ func TestFinderReadsFewBlocks(t *testing.T) {
 func TestReportSettlesAnUnknownMessage(t *testing.T) {
 	d := newFixture(t)
 	m := d.send(1, "", "")
-	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, failure_code = 'timeout' where message_id = $1`, m.ID); err != nil {
+	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null,
+		failure_code = 'timeout' where message_id = $1`, m.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(1, m.ID), "true", "")), 200)

@@ -87,10 +87,12 @@ func (m *Master) openRoot(id string, sealed []byte) (*Master, error) {
 		}
 		root, err := of(k).box("secret.root", nil).Open(nil, nil, sealed, nil)
 		if err != nil || len(root) != Size {
-			return nil, fmt.Errorf("the root secret cannot be opened with the master key %s: secret_roots was changed", id)
+			return nil, fmt.Errorf("the root secret cannot be opened with the master key %s: secret_roots was changed",
+				id)
 		}
 		return of(root), nil
 	}
-	return nil, fmt.Errorf("the database needs the master key %s, and the server has only %s: add the key to the secrets file",
+	return nil, fmt.Errorf("the database needs the master key %s, and the server has only %s: "+
+		"add the key to the secrets file",
 		id, strings.Join(m.IDs(), ", "))
 }

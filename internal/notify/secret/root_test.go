@@ -113,7 +113,8 @@ func TestRootSecretSurvivesTheMasterKey(t *testing.T) {
 		!strings.Contains(err.Error(), "needs the master key "+id) {
 		t.Errorf("without the key: %v", err)
 	}
-	if _, err := super.Exec(t.Context(), "update secret_roots set sealed = sha256('x') || substr(sealed, 33)"); err != nil {
+	if _, err := super.Exec(t.Context(),
+		"update secret_roots set sealed = sha256('x') || substr(sealed, 33)"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := parse(t, "c").Root(t.Context(), app); err == nil || !strings.Contains(err.Error(), "was changed") {

@@ -34,7 +34,8 @@ const Size = 32
 // Missing is the reason of calls that need the master key, on a server without one.
 var Missing = fault.Register(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable,
 	Step: fault.RetrySameKey,
-	Doc:  "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
+	Doc: "The server was started without a master key, which this call requires: set --secrets-file. " +
+		"Nothing was done."})
 
 // Master is a secret: the master keys of a server, newest first, or the root secret that one of them opens (see Root).
 // It is never printed. A nil *Master means that none is configured, see Check.

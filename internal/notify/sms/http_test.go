@@ -18,8 +18,9 @@ func TestHTTPWithJSON(t *testing.T) {
 		KeyHeader: "Idempotency-Key",
 		Header:    map[string]string{"X-Api-Key": "secret", "X-To": "{number}"},
 		Query:     map[string]string{"ref": "{key}"},
-		JSON:      json.RawMessage(`{"to":["{recipient}"],"n":1.50,"msg":{"text":"{text}!","code":"{param:code}","t":"{template}","again":true}}`),
-		CodeAt:    "/result/0/status", Codes: []string{"0", "ok"}, IDAt: "/result/0/id", TextAt: "/error/a~1b",
+		JSON: json.RawMessage(`{"to":["{recipient}"],"n":1.50,"msg":{"text":"{text}!","code":"{param:code}",` +
+			`"t":"{template}","again":true}}`),
+		CodeAt: "/result/0/status", Codes: []string{"0", "ok"}, IDAt: "/result/0/id", TextAt: "/error/a~1b",
 		Outcomes: map[string]string{"7": "permanent", "8": "refused", "9": "temporary", "http_503": "temporary"}})
 	if err != nil {
 		t.Fatal(err)

@@ -84,9 +84,11 @@ func TestAliyunReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The documentation's example, with a failed message added.
-	const body = `[{"phone_number":"13811111111","send_time":"2017-01-01 00:00:00","report_time":"2017-01-01 00:00:00","success":true,"err_code":"DELIVERED",
+	const body = `[{"phone_number":"13811111111","send_time":"2017-01-01 00:00:00","report_time":"2017-01-01 00:00:00",
+		"success":true,"err_code":"DELIVERED",
 		"err_msg":"用户接收成功","sms_size":"1","biz_id":"12345","out_id":"msg_1_cn5"},
-		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号","biz_id":"12346","out_id":"67890"},
+		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号",
+		"biz_id":"12346","out_id":"67890"},
 		{"phone_number":"13811111111","success":true,"biz_id":"12347"}]`
 	want := []report.Report{{Key: "msg_1_cn5", ProviderMessageID: "12345", Delivered: true},
 		{Key: "67890", ProviderMessageID: "12346", Code: "aliyun_MK_1008", Text: "… 空号"}}
@@ -104,8 +106,10 @@ func TestTencentReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const body = `[{"user_receive_time":"2015-10-17 08:03:04","nationcode":"86","mobile":"13xxxxxxxxx","report_status":"SUCCESS","errmsg":"DELIVRD",
-		"description":"用户短信送达成功","sid":"5000:1"},{"report_status":"FAIL","errmsg":"002","description":"13811111111 关机","sid":"5000:2"}]`
+	const body = `[{"user_receive_time":"2015-10-17 08:03:04","nationcode":"86","mobile":"13xxxxxxxxx",
+		"report_status":"SUCCESS","errmsg":"DELIVRD",
+		"description":"用户短信送达成功","sid":"5000:1"},{"report_status":"FAIL","errmsg":"002",
+		"description":"13811111111 关机","sid":"5000:2"}]`
 	want := []report.Report{{ProviderMessageID: "5000:1", Delivered: true},
 		{ProviderMessageID: "5000:2", Code: "tencent_002", Text: "… 关机"}}
 	if got, err := read(s, "path", "", body, ""); err != nil || !reflect.DeepEqual(got, want) {
@@ -125,7 +129,8 @@ func TestHTTPReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := read(s, "path", "", `{"a":{"list":[{"ref":"msg_1_cn5","s":["ok"]},{"id":77,"s":[1]},{"id":"x","s":["bad"],"e":5,"m":"number 13811111111"},{"id":"y","s":["sent"]},{}]}}`, "")
+	got, err := read(s, "path", "", `{"a":{"list":[{"ref":"msg_1_cn5","s":["ok"]},{"id":77,"s":[1]},{"id":"x",`+
+		`"s":["bad"],"e":5,"m":"number 13811111111"},{"id":"y","s":["sent"]},{}]}}`, "")
 	want := []report.Report{{Key: "msg_1_cn5", Delivered: true}, {ProviderMessageID: "77", Delivered: true},
 		{ProviderMessageID: "x", Code: "sms_5", Text: "number …"}}
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -31,7 +31,8 @@ func TestTC3(t *testing.T) {
 		[]byte(body), "AKID********************************", "********************************",
 		time.Unix(1551113065, 0))
 	want := "TC3-HMAC-SHA256 Credential=AKID********************************/2019-02-25/cvm/tc3_request, " +
-		"SignedHeaders=content-type;host;x-tc-action, Signature=10b1a37a7301a02ca19a647ad722d5e43b4b3cff309d421d85b46093f6ab6c4f"
+		"SignedHeaders=content-type;host;x-tc-action, " +
+		"Signature=10b1a37a7301a02ca19a647ad722d5e43b4b3cff309d421d85b46093f6ab6c4f"
 	if got := r.Header.Get("Authorization"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -92,8 +92,9 @@ func sample() *send.Message {
 	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.SMS,
 		Recipient: "+8613812345678",
 		Content: send.Content{Text: `Hi "Ada" & <Bob>+100%, 你好 {text}`, Template: map[string]string{"main": "SMS_1"},
-			Params:         []send.Param{{Name: "code", Value: "of another provider"}},
-			ProviderParams: map[string][]send.Param{"main": {{Name: "name", Value: `A"d&a<+你`}, {Name: "code", Value: "073911"}}}}}
+			Params: []send.Param{{Name: "code", Value: "of another provider"}},
+			ProviderParams: map[string][]send.Param{"main": {{Name: "name", Value: `A"d&a<+你`},
+				{Name: "code", Value: "073911"}}}}}
 }
 
 func outcome(t *testing.T, err error) *send.Failure {
@@ -195,7 +196,8 @@ func TestTwilio(t *testing.T) {
 		{401, `{"code":20003,"message":"Authenticate the account","status":401}`, send.Refused, "twilio_20003", 0},
 		{429, `{"code":20429,"message":"Too Many Requests"}`, send.Temporary, "twilio_20429", time.Second},
 		{429, `slow down`, send.Temporary, "twilio_http_429", time.Second},
-		{400, `{"code":21211,"message":"The 'To' number +8613812345678 is not a valid phone number."}`, send.Permanent, "twilio_21211", 0},
+		{400, `{"code":21211,"message":"The 'To' number +8613812345678 is not a valid phone number."}`,
+			send.Permanent, "twilio_21211", 0},
 		{400, `{"code":21610,"message":"unsubscribed"}`, send.Permanent, "twilio_21610", 0},
 		{400, `{"code":21606,"message":"From"}`, send.Refused, "twilio_21606", 0},
 		{400, `{"code":99999,"message":"new"}`, send.Refused, "twilio_99999", 0},
@@ -249,15 +251,20 @@ func TestAliyun(t *testing.T) {
 		t.Error("sent without a template")
 	}
 	answers{
-		{200, `{"Code":"isv.BUSINESS_LIMIT_CONTROL","Message":"触发分钟级流控Permits:1"}`, send.Temporary, "aliyun_isv.BUSINESS_LIMIT_CONTROL", time.Minute},
-		{200, `{"Code":"isv.MOBILE_NUMBER_ILLEGAL","Message":"+8613812345678 invalid"}`, send.Permanent, "aliyun_isv.MOBILE_NUMBER_ILLEGAL", 0},
-		{200, `{"Code":"isv.AMOUNT_NOT_ENOUGH","Message":"account 账户余额不足"}`, send.Refused, "aliyun_isv.AMOUNT_NOT_ENOUGH", 0},
+		{200, `{"Code":"isv.BUSINESS_LIMIT_CONTROL","Message":"触发分钟级流控Permits:1"}`,
+			send.Temporary, "aliyun_isv.BUSINESS_LIMIT_CONTROL", time.Minute},
+		{200, `{"Code":"isv.MOBILE_NUMBER_ILLEGAL","Message":"+8613812345678 invalid"}`,
+			send.Permanent, "aliyun_isv.MOBILE_NUMBER_ILLEGAL", 0},
+		{200, `{"Code":"isv.AMOUNT_NOT_ENOUGH","Message":"account 账户余额不足"}`,
+			send.Refused, "aliyun_isv.AMOUNT_NOT_ENOUGH", 0},
 		{200, `{"Code":"isv.SMS_TEMPLATE_ILLEGAL"}`, send.Refused, "aliyun_isv.SMS_TEMPLATE_ILLEGAL", 0},
 		{200, `{"Code":"isp.SYSTEM_ERROR"}`, send.Unknown, "aliyun_isp.SYSTEM_ERROR", 0},
-		{200, `{"Code":"isp.RAM_PERMISSION_DENY","Message":"account"}`, send.Refused, "aliyun_isp.RAM_PERMISSION_DENY", 0},
+		{200, `{"Code":"isp.RAM_PERMISSION_DENY","Message":"account"}`, send.Refused, "aliyun_isp.RAM_PERMISSION_DENY",
+			0},
 		{400, `{"Code":"Throttling.User"}`, send.Temporary, "aliyun_Throttling.User", time.Second},
 		{400, `{"Code":"SignatureNonceUsed"}`, send.Unknown, "aliyun_SignatureNonceUsed", 0},
-		{404, `{"Code":"InvalidAccessKeyId.NotFound","Message":"account"}`, send.Refused, "aliyun_InvalidAccessKeyId.NotFound", 0},
+		{404, `{"Code":"InvalidAccessKeyId.NotFound","Message":"account"}`,
+			send.Refused, "aliyun_InvalidAccessKeyId.NotFound", 0},
 		{503, `{"Code":"ServiceUnavailable"}`, send.Unknown, "aliyun_ServiceUnavailable", 0},
 		{400, `{"Code":"SomethingNew"}`, send.Refused, "aliyun_SomethingNew", 0},
 		{200, `{"Code":"SomethingNew"}`, send.Unknown, "aliyun_SomethingNew", 0},
@@ -275,7 +282,8 @@ func TestTencent(t *testing.T) {
 		t.Fatal(err)
 	}
 	status := func(code string) string {
-		return `{"Response":{"SendStatusSet":[{"SerialNo":"5000:1","PhoneNumber":"+8613812345678","Fee":1,"SessionContext":"x","Code":"` + code +
+		return `{"Response":{"SendStatusSet":[{"SerialNo":"5000:1","PhoneNumber":"+8613812345678","Fee":1,` +
+			`"SessionContext":"x","Code":"` + code +
 			`","Message":"to +8613812345678","IsoCode":"CN"}],"RequestId":"1"}}`
 	}
 	failed := func(code string) string {

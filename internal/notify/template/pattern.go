@@ -47,7 +47,8 @@ func parsePattern(s string) (parts []part, err error) {
 			}
 			layout, ok := fields[s[i:n]]
 			if !ok {
-				return nil, fmt.Errorf("contains %s; use only yyyy yy MM M dd d HH H hh h mm ss a z, and quote other letters", s[i:n])
+				return nil, fmt.Errorf("contains %s; use only yyyy yy MM M dd d HH H hh h mm ss a z, "+
+					"and quote other letters", s[i:n])
 			}
 			if layout == "" {
 				layout = "H"

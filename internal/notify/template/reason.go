@@ -9,7 +9,8 @@ var (
 		Doc:  "The channel has no template of this name, the template has no such version, or it was deleted."})
 	VariablesInvalid = fault.Register(fault.Reason{Name: "TEMPLATE_VARIABLES_INVALID", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The template cannot be rendered with these variables: the fields list the variables that are missing, unknown, or of another kind, and the parts of the message that would be invalid."})
+		Doc: "The template cannot be rendered with these variables: the fields list the variables that are missing, " +
+			"unknown, or of another kind, and the parts of the message that would be invalid."})
 )
 
 // invalid returns a fault with the problems as invalid fields.

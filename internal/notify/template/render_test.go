@@ -16,7 +16,8 @@ var order = Definition{
 	Text: `Dear {{.name}},
 {{range $i, $line := .lines}}{{if $i}}
 {{end}}{{$line.count}} x {{$line.name}}: {{$line.price}}{{else}}nothing{{end}}
-{{plural (len .lines) "one" "one item" "other" "several items"}}, {{number .total}} {{asset .total}}, paid {{.placed}}.{{if .note}}
+{{plural (len .lines) "one" "one item" "other" "several items"}}, {{number .total}} {{asset .total}}` +
+		`, paid {{.placed}}.{{if .note}}
 Note: {{.note}}{{end}}`,
 	HTML: `<p title="{{.name}}">Dear {{.name}}</p>{{range .lines}}<b>{{.name}}</b>{{end}}<a href="{{.link}}">see</a>`,
 	Variables: []Variable{
@@ -64,8 +65,8 @@ func TestRenderEmail(t *testing.T) {
 	if got.Text != text {
 		t.Errorf("%q, want %q", got.Text, text)
 	}
-	html := `<p title="Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;">Dear Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;</p><b>Tea &amp; cake</b><b>Pot</b>` +
-		`<a href="https://example.com/a?b=1&amp;c=%202">see</a>`
+	html := `<p title="Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;">Dear Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;</p><b>Tea ` +
+		`&amp; cake</b><b>Pot</b><a href="https://example.com/a?b=1&amp;c=%202">see</a>`
 	if got.HTML != html {
 		t.Errorf("%q, want %q", got.HTML, html)
 	}
@@ -73,7 +74,8 @@ func TestRenderEmail(t *testing.T) {
 
 func TestLocalesFormatNumbersAndTimes(t *testing.T) {
 	t.Parallel()
-	d := Definition{Text: `{{.a}}|{{number .n}}|{{.t}}|{{plural .n "one" "eins" "few" "wenige" "other" "viele"}}|{{.p}}`, Variables: []Variable{
+	d := Definition{Text: `{{.a}}|{{number .n}}|{{.t}}|{{plural .n "one" "eins" "few" "wenige" "other" ` +
+		`"viele"}}|{{.p}}`, Variables: []Variable{
 		{Name: "a", Kind: Amount, Asset: "INR"}, {Name: "n", Kind: Integer}, {Name: "t", Kind: Time}, {Name: "p",
 			Kind: Time, Pattern: "d'.' MMM' yyyy"}}}
 	if p := d.Check(send.SMS); len(p) != 1 || p[0].Path != "variables[3].pattern" {
@@ -168,7 +170,8 @@ func TestAllInvalidValuesAreReported(t *testing.T) {
 
 func TestMissingValuesAreFalseAndEmpty(t *testing.T) {
 	t.Parallel()
-	d := Definition{Text: `{{if .a}}A{{end}}{{if .t}}T{{end}}{{if .s}}S{{end}}{{if .n}}N{{end}}{{if .l}}L{{end}}{{if .r.x}}R{{end}}[{{.a}}{{.t}}{{.s}}{{number .a}}{{date .t}}{{.r.x}}]`}
+	d := Definition{Text: `{{if .a}}A{{end}}{{if .t}}T{{end}}{{if .s}}S{{end}}{{if .n}}N{{end}}{{if .l}}L{{end}}{{if ` +
+		`.r.x}}R{{end}}[{{.a}}{{.t}}{{.s}}{{number .a}}{{date .t}}{{.r.x}}]`}
 	for name, k := range map[string]Kind{"a": Amount, "t": Time, "s": String, "n": Integer, "r": Record} {
 		v := Variable{Name: name, Kind: k, Optional: true}
 		if k == Record {
@@ -193,14 +196,23 @@ func TestForbiddenTemplatesAreRefused(t *testing.T) {
 		{Name: "r", Kind: Record, List: true, Fields: []Variable{{Name: "x", Kind: String}}},
 	}
 	for _, text := range []string{
-		`{{.unknown}}`, `{{$.unknown}}`, `{{.s.Foo}}`, `{{.a.String}}`, `{{.t.Add}}`, `{{.}}`, `{{$}}`, `{{.l}}`, `{{.r}}`, `{{range .s}}{{end}}`, `{{range .n}}{{end}}`,
-		`{{range 1000000000}}{{end}}`, `{{range $i := 10}}{{end}}`, `{{range .l}}{{range $.l}}{{range $.l}}{{end}}{{end}}{{end}}`, `{{range .l}}{{range $.l}}x{{end}}{{end}}`, `{{range .k}}{{range $.k}}{{range $.k}}{{end}}{{end}}{{end}}`,
-		`{{define "x"}}{{end}}`, `{{define "x"}}a{{end}}{{template "x"}}`, `{{template "t" .}}`, `{{block "x" .}}{{end}}`, `{{call .s}}`, `{{printf "%1000000000d" 1}}`,
-		`{{html .s}}`, `{{js .s}}`, `{{index .l 0}}`, `{{slice .s 1}}`, `{{urlquery .s}}`, `{{print .s}}`, `{{len .s}}`, `{{lt .s "a"}}`, `{{eq .s 1}}`, `{{eq .a .a}}`,
-		`{{$x := .s}}{{$x = "a"}}`, `{{$y}}`, `{{if .s}}{{$z := 1}}{{end}}{{$z}}`, `{{.s "a"}}`, `{{(.s).Foo}}`, `{{1.5}}`, `{{'a'}}`, `{{nil}}`, `{{or .s .n}}`, `{{and}}`,
-		`{{number .s}}`, `{{date .s}}`, `{{plural .n}}`, `{{plural .s "one" "x"}}`, `{{`, `{{end}}`, `{{if}}`, "\xff", "a\x00",
-		strings.Repeat(`{{if .s}}`, 17) + strings.Repeat(`{{end}}`, 17), strings.Repeat(`{{if .s}}`, 7000), "{{" + strings.Repeat("(", 60000) + "}}",
-		`{{with $x := .r}}{{.x}}{{end}}`, `{{range .r}}{{.s}}{{end}}`, `{{break}}`, ` {{/* nothing */}} {{define "x"}}{{end}}`,
+		`{{.unknown}}`, `{{$.unknown}}`, `{{.s.Foo}}`, `{{.a.String}}`, `{{.t.Add}}`, `{{.}}`, `{{$}}`, `{{.l}}`,
+		`{{.r}}`, `{{range .s}}{{end}}`, `{{range .n}}{{end}}`,
+		`{{range 1000000000}}{{end}}`, `{{range $i := 10}}{{end}}`,
+		`{{range .l}}{{range $.l}}{{range $.l}}{{end}}{{end}}{{end}}`, `{{range .l}}{{range $.l}}x{{end}}{{end}}`,
+		`{{range .k}}{{range $.k}}{{range $.k}}{{end}}{{end}}{{end}}`,
+		`{{define "x"}}{{end}}`, `{{define "x"}}a{{end}}{{template "x"}}`, `{{template "t" .}}`,
+		`{{block "x" .}}{{end}}`, `{{call .s}}`, `{{printf "%1000000000d" 1}}`,
+		`{{html .s}}`, `{{js .s}}`, `{{index .l 0}}`, `{{slice .s 1}}`, `{{urlquery .s}}`, `{{print .s}}`, `{{len .s}}`,
+		`{{lt .s "a"}}`, `{{eq .s 1}}`, `{{eq .a .a}}`,
+		`{{$x := .s}}{{$x = "a"}}`, `{{$y}}`, `{{if .s}}{{$z := 1}}{{end}}{{$z}}`, `{{.s "a"}}`, `{{(.s).Foo}}`,
+		`{{1.5}}`, `{{'a'}}`, `{{nil}}`, `{{or .s .n}}`, `{{and}}`,
+		`{{number .s}}`, `{{date .s}}`, `{{plural .n}}`, `{{plural .s "one" "x"}}`, `{{`, `{{end}}`, `{{if}}`, "\xff",
+		"a\x00",
+		strings.Repeat(`{{if .s}}`, 17) + strings.Repeat(`{{end}}`, 17), strings.Repeat(`{{if .s}}`, 7000), "{{" +
+			strings.Repeat("(", 60000) + "}}",
+		`{{with $x := .r}}{{.x}}{{end}}`, `{{range .r}}{{.s}}{{end}}`, `{{break}}`,
+		` {{/* nothing */}} {{define "x"}}{{end}}`,
 	} {
 		d := Definition{Text: text, Variables: vars}
 		if p := d.Check(send.SMS); len(p) != 1 || p[0].Path != "text" {
@@ -208,23 +220,29 @@ func TestForbiddenTemplatesAreRefused(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		`{{.s}}`, `{{range .l}}{{.}}{{$.s}}{{else}}none{{end}}`, `{{range .l}}{{break}}{{end}}`, `{{with .s}}{{.}}{{else}}no{{end}}`, `{{.n | number}}`, `{{if and .s (gt .n 3) (not .l)}}x{{end}}`,
-		`{{$x := .s}}{{if .n}}{{$x}}{{end}}`, `{{if or .s .n}}x{{end}}`, `{{or .s "you"}}`, `{{range $i, $x := .r}}{{$i}}{{$x.x}}{{end}}`, `{{"{{"}}`, `{{- .s -}}`, `{{/* c */}}{{.m}}`, `{{range .l}}{{range $.r}}{{end}}{{end}}`,
+		`{{.s}}`, `{{range .l}}{{.}}{{$.s}}{{else}}none{{end}}`, `{{range .l}}{{break}}{{end}}`,
+		`{{with .s}}{{.}}{{else}}no{{end}}`, `{{.n | number}}`, `{{if and .s (gt .n 3) (not .l)}}x{{end}}`,
+		`{{$x := .s}}{{if .n}}{{$x}}{{end}}`, `{{if or .s .n}}x{{end}}`, `{{or .s "you"}}`,
+		`{{range $i, $x := .r}}{{$i}}{{$x.x}}{{end}}`, `{{"{{"}}`, `{{- .s -}}`, `{{/* c */}}{{.m}}`,
+		`{{range .l}}{{range $.r}}{{end}}{{end}}`,
 	} {
 		d := Definition{Text: text, Variables: vars}
 		if p := d.Check(send.SMS); len(p) != 0 {
 			t.Errorf("%q: %v", text, p)
 		}
 	}
-	for _, subject := range []string{`{{.m}}`, `{{.s}}{{or .m .m}}`, "a\nb", `{{"a\nb"}}`, `{{range .l}}{{$.m}}{{end}}`} {
+	for _, subject := range []string{`{{.m}}`, `{{.s}}{{or .m .m}}`, "a\nb", `{{"a\nb"}}`,
+		`{{range .l}}{{$.m}}{{end}}`} {
 		d := Definition{Subject: subject, Text: "x", Variables: vars}
 		if p := d.Check(send.Email); len(p) != 1 || p[0].Path != "subject" {
 			t.Errorf("%q: %v", subject, p)
 		}
 	}
-	for _, html := range []string{`<a href="{{.s}}`, `<script>x</script>`, `<SCRIPT src=x>`, `<{{.s}}>`, `<a {{if .s}}href="{{end}}">`, `<style>{{.s}}`} {
+	for _, html := range []string{`<a href="{{.s}}`, `<script>x</script>`, `<SCRIPT src=x>`, `<{{.s}}>`,
+		`<a {{if .s}}href="{{end}}">`, `<style>{{.s}}`} {
 		d := Definition{Subject: "x", HTML: html, Variables: vars}
-		if p := d.Check(send.Email); len(p) == 0 && html != `<a href="{{.s}}` && html != `<style>{{.s}}` && html != `<{{.s}}>` {
+		if p := d.Check(send.Email); len(p) == 0 && html != `<a href="{{.s}}` && html != `<style>{{.s}}` &&
+			html != `<{{.s}}>` {
 			t.Errorf("%q was accepted", html)
 		}
 	}
@@ -233,8 +251,10 @@ func TestForbiddenTemplatesAreRefused(t *testing.T) {
 // Values are escaped everywhere in HTML.
 func TestValuesDoNotBecomeHTML(t *testing.T) {
 	t.Parallel()
-	attacks := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='x`, `javascript:alert(1)`, `</title><b>`, `{{.secret}}`, `expression(alert(1))`, `&lt;b&gt;`, "`x", `--><b>`}
-	for _, html := range []string{`<p>{{.s}}</p>`, `<p title="{{.s}}">x</p>`, `<p title='{{.s}}'>x</p>`, `<p title={{.s}}>x</p>`, `<title>{{.s}}</title>`, `<!-- {{.s}} -->`, `<textarea>{{.s}}</textarea>`} {
+	attacks := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='x`,
+		`javascript:alert(1)`, `</title><b>`, `{{.secret}}`, `expression(alert(1))`, `&lt;b&gt;`, "`x", `--><b>`}
+	for _, html := range []string{`<p>{{.s}}</p>`, `<p title="{{.s}}">x</p>`, `<p title='{{.s}}'>x</p>`,
+		`<p title={{.s}}>x</p>`, `<title>{{.s}}</title>`, `<!-- {{.s}} -->`, `<textarea>{{.s}}</textarea>`} {
 		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}},
 			send.Email, "en")
 		for _, attack := range attacks {
@@ -249,7 +269,8 @@ func TestValuesDoNotBecomeHTML(t *testing.T) {
 			}
 		}
 	}
-	for _, html := range []string{`<a href="{{.s}}">x</a>`, `<img src={{.s}}>`, `<p style="background:url('{{.s}}')">x</p>`} {
+	for _, html := range []string{`<a href="{{.s}}">x</a>`, `<img src={{.s}}>`,
+		`<p style="background:url('{{.s}}')">x</p>`} {
 		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}},
 			send.Email, "en")
 		if got, problems := c.Render(map[string]any{"s": "javascript:alert(1)"}); len(problems) != 1 ||
@@ -266,7 +287,8 @@ func TestTooLongMessageIsRefused(t *testing.T) {
 	for range 200 {
 		long = append(long, strings.Repeat("x", 1000))
 	}
-	c := compiled(t, &Definition{Subject: "x", Text: `{{range .l}}{{.}}{{.}}{{.}}{{end}}`, Variables: vars}, send.Email, "en")
+	c := compiled(t, &Definition{Subject: "x", Text: `{{range .l}}{{.}}{{.}}{{.}}{{end}}`, Variables: vars}, send.Email,
+		"en")
 	if _, p := c.Render(map[string]any{"l": long}); len(p) != 1 || p[0].Path != "text" {
 		t.Error(p)
 	}
@@ -323,7 +345,8 @@ func TestProvidersGetTheirVariablesInOrder(t *testing.T) {
 		t.Fatal(problems)
 	}
 	if s := fmt.Sprint(got.Template, got.ParamsFor("aliyun"), got.ParamsFor("tencent"),
-		got.ParamsFor("twilio")); s != "map[aliyun:SMS_1 tencent:42] [{code 012345} {sum 1,234.50}] [{ 1,234.50元} { 012345}] []" {
+		got.ParamsFor("twilio")); s != "map[aliyun:SMS_1 tencent:42] [{code 012345} {sum 1,234.50}] [{ 1,234.50元} "+
+		"{ 012345}] []" {
 		t.Error(s)
 	}
 	d.Providers["aliyun"] = Provider{ID: "SMS_1", Params: []send.Param{{Name: "code", Value: "{{.cod}}"}}}
@@ -350,8 +373,9 @@ func TestInvalidDefinitionsAreRefused(t *testing.T) {
 		"variables[0].fields[0]": {Text: "x",
 			Variables: []Variable{{Name: "x", Kind: Record,
 				Fields: []Variable{{Name: "y", Kind: String, List: true}}}}},
-		"variables[0].max_items": {Text: "x", Variables: []Variable{{Name: "x", Kind: String, MaxItems: 5}}},
-		"variables":              {Text: "x", Variables: make([]Variable, MaxVariables+1)}, `provider_templates[""]`: {Text: "x", Providers: map[string]Provider{"": {ID: "x"}}},
+		"variables[0].max_items":     {Text: "x", Variables: []Variable{{Name: "x", Kind: String, MaxItems: 5}}},
+		"variables":                  {Text: "x", Variables: make([]Variable, MaxVariables+1)},
+		`provider_templates[""]`:     {Text: "x", Providers: map[string]Provider{"": {ID: "x"}}},
 		`provider_templates["a"].id`: {Text: "x", Providers: map[string]Provider{"a": {ID: "a\nb"}}},
 	} {
 		if p := d.Check(send.SMS); len(p) == 0 || p[0].Path != path {
@@ -391,7 +415,8 @@ func TestEmptyMessageIsRefused(t *testing.T) {
 
 // No input panics, loops, or reads undeclared variables.
 func FuzzText(f *testing.F) {
-	for _, s := range []string{order.Text, order.HTML, order.Subject, `{{range $i, $x := .lines}}{{break}}{{end}}`, `{{with .note}}{{.}}{{end}}`, `<style>p{color:{{.name}}}</style>`} {
+	for _, s := range []string{order.Text, order.HTML, order.Subject, `{{range $i, $x := .lines}}{{break}}{{end}}`,
+		`{{with .note}}{{.}}{{end}}`, `<style>p{color:{{.name}}}</style>`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

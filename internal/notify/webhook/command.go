@@ -67,7 +67,8 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		}
 		if len(differs) > 0 {
 			slices.Sort(differs)
-			return nil, ExistsDifferent.New("there is already a webhook endpoint %s", c.Name).Differing(differs, "name").
+			return nil, ExistsDifferent.New("there is already a webhook endpoint %s", c.Name).
+				Differing(differs, "name").
 				With("name", c.Name)
 		}
 		return commit.Repeat{First: *e}, nil

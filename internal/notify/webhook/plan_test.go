@@ -86,14 +86,15 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	// A hundred endpoints for each tenant.
 	fill := func(sql, tenant string, from, to int) {
-		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description, state, disabled_for, disabled_at,
-				secret_version, created_at, changed_at, principal, request_id)
+		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description,
+				state, disabled_for, disabled_at, secret_version, created_at, changed_at, principal, request_id)
 			select %s, 'x' || to_char(i, 'fm000000'), 16777216, 1 + i %% 100, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r'
 			from generate_series(%d, %d) i`, tenant, sql, from, to))
 	}
 	const mine, others = "1", "2 + i / 100"
 	exec("insert into commit_epochs default values")
-	exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1024, '2026-01-01Z', 1, 'fill')")
+	exec("insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"values (1024, '2026-01-01Z', 1, 'fill')")
 	for round := range 12 { // until plans are cached
 		exec("delete from notify_endpoints")
 		fill("'active', null, null, 1", mine, round*100, round*100+2*n)
@@ -143,7 +144,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var table int64 // blocks: a bad plan reads them all
-	if err := d.super.QueryRow(t.Context(), "select pg_relation_size('notify_endpoints') / 8192").Scan(&table); err != nil {
+	if err := d.super.QueryRow(t.Context(), "select pg_relation_size('notify_endpoints') / 8192").
+		Scan(&table); err != nil {
 		t.Fatal(err)
 	}
 	for kind, good := range measure(500_000) {

@@ -9,11 +9,14 @@ var (
 		Doc: "There is no webhook endpoint with this name."})
 	ExistsDifferent = fault.Register(fault.Reason{Name: "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. The metadata lists the fields that differ."})
+		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. " +
+			"The metadata lists the fields that differ."})
 	Full = fault.Register(fault.Reason{Name: "WEBHOOK_ENDPOINTS_FULL", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The tenant has 100 webhook endpoints, disabled ones included. Nothing was created; delete an endpoint first."})
+		Doc: "The tenant has 100 webhook endpoints, disabled ones included. Nothing was created; " +
+			"delete an endpoint first."})
 	Replaced = fault.Register(fault.Reason{Name: "WEBHOOK_SECRET_REPLACED", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
-		Doc:  "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; the metadata has the current version."})
+		Doc: "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; " +
+			"the metadata has the current version."})
 )

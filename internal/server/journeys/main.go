@@ -79,7 +79,8 @@ func run(ctx context.Context, dsn, folder string) error {
 	if err := errors.Join(
 		c.post("ledgerd.ledger.v1.LedgerService/CreateAssets", "assets", `{"assets":[{"code":"CNY","scale":2}]}`),
 		c.post("ledgerd.ledger.v1.LedgerService/CreateAccounts", "accounts",
-			`{"accounts":[{"code":"world","asset":"CNY","unbounded":true},{"code":"shop","asset":"CNY"}]}`)); err != nil {
+			`{"accounts":[{"code":"world","asset":"CNY","unbounded":true},{"code":"shop",`+
+				`"asset":"CNY"}]}`)); err != nil {
 		return err
 	}
 	for name, call := range calls {

@@ -46,7 +46,8 @@ type Books struct {
 func New(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	super := pgtest.Pool(t, db.SuperDSN)
-	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'demo'), (2, 'other')"); err != nil {
+	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) "+
+		"values (1, 'demo'), (2, 'other')"); err != nil {
 		t.Fatal(err)
 	}
 	pool, err := pg.Open(t.Context(), db.AllDSN, 6)

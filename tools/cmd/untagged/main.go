@@ -67,14 +67,15 @@ func check(root string) (found []string, err error) {
 			case excepted[d.Path]:
 				used[d.Path] = true
 			default:
-				found = append(found, fmt.Sprintf("%s: %s %s is untagged, and may vanish from module proxies; use a tagged release, "+
-					"or add it to %s with the reason", file, d.Path, d.Version, exceptions))
+				found = append(found, fmt.Sprintf("%s: %s %s is untagged, and may vanish from module proxies; "+
+					"use a tagged release, or add it to %s with the reason", file, d.Path, d.Version, exceptions))
 			}
 		}
 	}
 	for module := range excepted {
 		if !used[module] {
-			found = append(found, fmt.Sprintf("%s: %s: no direct dependency is untagged under this name; delete the line", exceptions, module))
+			found = append(found, fmt.Sprintf("%s: %s: no direct dependency is untagged under this name; "+
+				"delete the line", exceptions, module))
 		}
 	}
 	slices.Sort(found)

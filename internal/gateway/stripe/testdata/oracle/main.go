@@ -30,7 +30,8 @@ const (
 func main() {
 	log.SetFlags(0)
 	body := `{"id":"evt_1","object":"event","api_version":"` + stripe.APIVersion +
-		`","type":"payment_intent.succeeded","created":1760000000,"data":{"object":{"id":"pi_1","note":"café \u00e9 ☃"}}}`
+		`","type":"payment_intent.succeeded","created":1760000000,"data":{"object":{"id":"pi_1","note":"café ` +
+		`\u00e9 ☃"}}}`
 	sign := func(body, secret string) string {
 		return webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: []byte(body), Secret: secret,
 			Timestamp: time.Unix(at, 0)}).Header
