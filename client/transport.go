@@ -51,9 +51,9 @@ func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
 	return &refusing
 }
 
-// refuseRedirect refuses a redirect of a call, which could lose the body, or send the API key to another server. The
-// error is final, because a retry would be redirected too.
-func refuseRedirect(to *http.Request, _ []*http.Request) error {
+// RefuseRedirect is the CheckRedirect of HTTP clients that call a ledgerd. A redirect could lose the body of a call, or
+// send its API key to another server. The error has CodeFailedPrecondition, so it ends retries.
+func RefuseRedirect(to *http.Request, _ []*http.Request) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
 		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
 		to.URL.Scheme, to.URL.Host))

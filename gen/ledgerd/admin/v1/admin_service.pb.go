@@ -89,7 +89,7 @@ type Key struct {
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
 	// Scopes, which limit what its role allows, such as "ledger.transfer(from=user:*)". Empty: everything.
 	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// From then on it is refused. Absent: it does not expire.
+	// Time from which the key is refused. Absent: it does not expire.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Calls a second on one server. 0: no limit.
 	CallRate int32 `protobuf:"varint,6,opt,name=call_rate,json=callRate,proto3" json:"call_rate,omitempty"`
@@ -99,11 +99,11 @@ type Key struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// TENANT/PRINCIPAL of a call, or the database login of a command.
 	CreatedBy string `protobuf:"bytes,9,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
-	// Time at which it was revoked. Absent: it is not.
+	// Time of the revocation. Absent: the key is not revoked.
 	RevokeTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
-	// Revoker, in the form of created_by. Empty: it is not revoked.
+	// Caller or login that revoked it, in the form of created_by. Empty: the key is not revoked.
 	RevokedBy string `protobuf:"bytes,11,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
-	// To a minute or so. Absent: never.
+	// Time of the last use, accurate to about a minute. Absent: never used.
 	LastUseTime   *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=last_use_time,json=lastUseTime,proto3" json:"last_use_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -607,8 +607,8 @@ type CreateKeyRequest struct {
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=ledgerd.admin.v1.Role" json:"role,omitempty"`
 	// As in Key.
 	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// From then on the key is refused. Absent: it does not expire. If the caller's own rights end, the key has to end no
-	// later, unless the caller is an operator.
+	// Time from which the key is refused. Absent: it does not expire. If the caller's own credential expires, the key
+	// must expire no later, unless the caller is an operator.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Calls a second on one server, at most 1,000,000. 0: no limit. If the caller has a limit, the key must have one that
 	// is no greater, unless the caller is an operator.
@@ -759,9 +759,9 @@ type RotateKeyRequest struct {
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Public part of the old key. A key that is revoked or has expired fails with API_KEY_NOT_FOUND.
 	KeyName string `protobuf:"bytes,2,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
-	// How long the old key remains valid: 0 to 90 days, default 1 day. A key that expires earlier still does.
+	// How long the old key remains valid, at most until its own expiry: 0 to 90 days, default 1 day.
 	Overlap *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// Of the successor. Required if the key expires; otherwise absent: it does not expire.
+	// Expiry of the successor. Required if the old key expires. Absent: the successor does not expire.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -946,7 +946,7 @@ type RevokeKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The key, after the call.
 	Key *Key `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// True: it was revoked before, and is as it was then.
+	// True if an earlier call revoked the key: nothing has changed.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1117,7 +1117,7 @@ type PutPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The policy, as a whole. One of the same operation is replaced.
+	// The whole policy. It replaces the policy of the same operation.
 	Policy        *Policy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1414,7 +1414,7 @@ type PutLimitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the tenant. Empty: the caller's own. Only operators may name another one.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// The limit. One of the same channel, scope and window is replaced. max_messages is required.
+	// The limit. It replaces the limit of the same channel, scope and window. max_messages is required.
 	Limit         *Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,7 +22,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role is what a key may do: READ, WRITE and ADMIN each include those before them, OPERATOR includes none.
+// Role limits the calls that a key may make. READ, WRITE and ADMIN each include the roles before them; OPERATOR
+// includes none.
 type Role int32
 
 const (
@@ -95,8 +96,8 @@ var file_ledgerd_admin_v1_role_proto_extTypes = []protoimpl.ExtensionInfo{
 
 // Extension fields to descriptorpb.MethodOptions.
 var (
-	// Least role of a key that makes the call. Every call has one. Some requests need ADMIN besides, and say so. Errors:
-	// UNAUTHENTICATED, PERMISSION_DENIED.
+	// Least role of a key that may make the call. Every call has this option. Some requests need ADMIN although the
+	// option is lower, such as an UpdateAccount that changes a limit. Errors: UNAUTHENTICATED, PERMISSION_DENIED.
 	//
 	// optional ledgerd.admin.v1.Role least_role = 50551;
 	E_LeastRole = &file_ledgerd_admin_v1_role_proto_extTypes[0]

@@ -33,7 +33,7 @@ const (
 	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
 	// It can be approved or rejected until expire_time.
 	ApprovalState_APPROVAL_STATE_OPEN ApprovalState = 1
-	// It was done.
+	// It was approved, and its request has taken effect.
 	ApprovalState_APPROVAL_STATE_APPROVED ApprovalState = 2
 	// It was rejected, or withdrawn by the requester.
 	ApprovalState_APPROVAL_STATE_REJECTED ApprovalState = 3
@@ -86,7 +86,7 @@ func (ApprovalState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_approval_v1_approval_service_proto_rawDescGZIP(), []int{0}
 }
 
-// Approval is a request that needs another principal.
+// Approval is a request that another principal must approve.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.
@@ -101,7 +101,7 @@ type Approval struct {
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Time of the request.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// From then on it can be neither approved nor rejected.
+	// Time from which it can be neither approved nor rejected.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Principal that approved or rejected it. Empty: neither.
 	DecidedBy string `protobuf:"bytes,8,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
@@ -607,7 +607,7 @@ type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, as it is now.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The request that was, or is to be approved. Absent: the caller could not approve it.
+	// The request. Absent: the caller is not its requester, and lacks the role or the scopes that it needs.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// Its response, once it is approved.
 	Response      *anypb.Any `protobuf:"bytes,3,opt,name=response,proto3" json:"response,omitempty"`

@@ -113,7 +113,7 @@ func (SettingKind) EnumDescriptor() ([]byte, []int) {
 // Event is a change of one setting, recorded in the commit of the change.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the event. Of one setting they rise in the order of its changes.
+	// Id of the event. The events of one setting have ids in the order of its changes.
 	Id int64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Kind of the setting.
 	Kind SettingKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ledgerd.audit.v1.SettingKind" json:"kind,omitempty"`
@@ -129,12 +129,12 @@ type Event struct {
 	Principal string `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// API key of the caller. Empty: no key was used.
 	KeyName string `protobuf:"bytes,8,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
-	// X-Request-ID of the call. Empty: it was no call.
+	// X-Request-ID of the call. Empty: no call made the change.
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Login of the database that wrote the event: for calls, that of the server.
 	DatabaseRole string `protobuf:"bytes,10,opt,name=database_role,json=databaseRole,proto3" json:"database_role,omitempty"`
-	// Principal that approved the change, by ApprovalService: request_id is approval.ID then. Empty: the change needed
-	// no approval.
+	// Principal that approved the change by ApprovalService; request_id is then approval.ID. Empty: the change needed no
+	// approval.
 	ApprovedBy    string `protobuf:"bytes,11,opt,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -159,11 +159,11 @@ func (x *Operation) GetReferences() []*Reference {
 // Reference fills in a field of a request from an earlier result.
 type Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path of the field, such as "hold_id" or "postings[0].amount": an amount, a number such as an id, a version, a fence
-	// or a quantity, a reservation_no, or an order_no. Other fields that name rows (codes, biz_no) must be known before.
-	// Or a variable of a message's template, such as "template.variables.order", or a field of one:
-	// "template.variables.total.amount". Names are spelt as in the proto, or as in JSON.
-	// The request must not have a value in the field.
+	// Path of the field, such as "hold_id" or "postings[0].amount". A reference can fill in an amount, a number such as
+	// an id, a version, a fence or a quantity, a reservation_no, an order_no, a variable of a message's template
+	// ("template.variables.order"), or a field of a variable ("template.variables.total.amount"). The request itself must
+	// have all other fields that name rows, such as codes and biz_no. Names are spelt as in the proto, or as in JSON. The
+	// request must not have a value in the field.
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`

@@ -167,8 +167,8 @@ type ErrorDetail struct {
 	NextStep NextStep `protobuf:"varint,2,opt,name=next_step,json=nextStep,proto3,enum=ledgerd.errors.v1.NextStep" json:"next_step,omitempty"`
 	// Whether the message is meant for end users.
 	ShowToUser bool `protobuf:"varint,3,opt,name=show_to_user,json=showToUser,proto3" json:"show_to_user,omitempty"`
-	// Request id of the call that first got the error: of this call, or, if the refusal was recorded under the
-	// Idempotency-Key, of the call that was refused then.
+	// Request id of the call that first got the error: this call, or the earlier one whose refusal is recorded under the
+	// Idempotency-Key.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

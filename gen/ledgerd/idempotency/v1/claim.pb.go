@@ -30,8 +30,8 @@ type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of key: keys are unique within a scope.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The key. Of a business key: its parts, each after its length, such as "5:order,4:1001,", or a hash of these if they
-	// are longer than 1,024 bytes.
+	// The key. For a business key: its parts, each preceded by its length, such as "5:order,4:1001,", or the SHA-256 of
+	// this text if it is longer than 1,024 bytes.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Parts of a business key. Empty: the key has no parts.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
@@ -618,7 +618,7 @@ func (x *GetClaimResponse) GetClaim() *Claim {
 
 type DropClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of key, as in ClaimKeyRequest. Default "page". Not that of orders, sales or campaigns.
+	// Kind of key, as in ClaimKeyRequest. Default "page". The scopes of orders, sales and campaigns are refused.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Set either key or parts.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`

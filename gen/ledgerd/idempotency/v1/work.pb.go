@@ -92,8 +92,8 @@ type BeginRequest struct {
 	Fingerprint []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// Lease: 1 s to 1 h, default 30 s. Extend renews it.
 	Lease *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
-	// Life of the record, counted from Begin, and again from its end: 1 s to 400 days, default 24 h. After it a Begin
-	// with the key is new work. Work with a lease and parked work have no end of life.
+	// Life of the record, counted from Begin, and anew from the end of the work: 1 s to 400 days, default 24 h. After it
+	// a Begin with the key is new work. While work is under a lease or parked, its life does not end.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
 	// Time to wait while another caller holds the lease, up to 60 s. Default: no wait.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`

@@ -296,8 +296,8 @@ type Work struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Time of the attempt's Begin.
 	BeginTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
-	// Time at which the newest attempt was completed, parked, abandoned or resolved. Not set: that has not happened, also
-	// if the end of its lease parked it.
+	// Time at which a call completed, parked, abandoned or resolved the newest attempt. Not set: no call has, even if the
+	// end of the lease parked the work.
 	SettleTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
 	// Principal of the call that completed, parked, abandoned or resolved it.
 	SettledBy string `protobuf:"bytes,15,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`

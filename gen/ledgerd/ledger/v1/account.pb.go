@@ -96,7 +96,7 @@ const (
 	AccountState_ACCOUNT_STATE_OPEN AccountState = 1
 	// Credits only: no debits, no new holds. Existing holds can be released, but not captured.
 	AccountState_ACCOUNT_STATE_FROZEN AccountState = 2
-	// No entries any more, for ever. Balance and held are zero.
+	// Final: no more entries. Balance and held are zero.
 	AccountState_ACCOUNT_STATE_CLOSED AccountState = 3
 )
 
@@ -421,7 +421,7 @@ type NewAccount struct {
 	Kind AccountKind `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
 	// Lower limit of balance - held, default "0". A negative limit allows an overdraft.
 	MinBalance *string `protobuf:"bytes,4,opt,name=min_balance,json=minBalance,proto3,oneof" json:"min_balance,omitempty"`
-	// No min_balance, such as for an account that stands for the outside world. Excludes min_balance.
+	// No lower limit, such as for an account that represents the outside world. Excludes min_balance.
 	Unbounded bool `protobuf:"varint,5,opt,name=unbounded,proto3" json:"unbounded,omitempty"`
 	// Upper limit of the balance. Absent: no limit.
 	MaxBalance *string `protobuf:"bytes,6,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`

@@ -617,7 +617,7 @@ func (*GetBalanceRequest_EffectiveTime) isGetBalanceRequest_At() {}
 
 type GetBalanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// With effective_time it may have more than 38 digits.
+	// The balance. With effective_time it may have more than the 38 digits of an amount.
 	Balance string `protobuf:"bytes,1,opt,name=balance,proto3" json:"balance,omitempty"`
 	// Present value. Empty if the request has a time.
 	Held string `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
@@ -860,7 +860,7 @@ func (x *BalanceSum) GetHeld() string {
 
 type TrialBalanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in ListAccounts; empty: all. Only the totals of all accounts are sure to be equal.
+	// As in ListAccounts; empty: all. With a pattern the totals of debits and credits may differ.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// Only accounts of this asset. Empty: of all.
 	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`

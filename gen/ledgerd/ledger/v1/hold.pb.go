@@ -30,7 +30,7 @@ const (
 	HoldState_HOLD_STATE_UNSPECIFIED HoldState = 0
 	// Open: the remaining amount is reserved until a capture, a release or expire_time ends the hold.
 	HoldState_HOLD_STATE_HELD HoldState = 1
-	// Ended by a capture, which took the rest or released it.
+	// Ended by a capture, which captured or released the rest.
 	HoldState_HOLD_STATE_CAPTURED HoldState = 2
 	// Ended by a release, which freed the rest.
 	HoldState_HOLD_STATE_RELEASED HoldState = 3
@@ -571,7 +571,7 @@ func (*CaptureRequest_HoldBizNo) isCaptureRequest_Hold() {}
 
 type CaptureResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer that the capture made. Of a repeat, it has reversed_by_id as of now.
+	// The transfer that the capture made. In the answer to a repeat, reversed_by_id is as of now.
 	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	// The hold, as it is now.
 	Hold *Hold `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`

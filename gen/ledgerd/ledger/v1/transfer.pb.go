@@ -363,8 +363,8 @@ type Transfer struct {
 	// Business number, unique among the tenant's transfers for ever: the caller's, or that of the service, such as
 	// ORDER_NO/pay.
 	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Business type: that of the request, by default "transfer" or "capture"; "reversal" of a Reverse; "order", "payment"
-	// or "refund" of what the service posts for one.
+	// Business type, given by the request; by default "transfer", or "capture" for a Capture. "reversal" for a Reverse;
+	// "order", "payment" or "refund" if the service posted the transfer for one.
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// Postings with the amounts that were moved.
 	Postings []*Posting `protobuf:"bytes,4,rep,name=postings,proto3" json:"postings,omitempty"`
@@ -604,7 +604,7 @@ func (x *TransferRequest) GetDryRun() bool {
 
 type TransferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The transfer, as it was made first. Of a repeat, it has reversed_by_id as of now.
+	// The transfer, as first made. In the answer to a repeat, reversed_by_id is as of now.
 	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	// True if a transfer with this biz_no and the same content existed before. The response has the first result.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
@@ -662,8 +662,8 @@ type TransferBatchRequest struct {
 	// transaction holds or has changed its rows, if very many holds expire on its accounts, or if the database hangs.
 	Items []*TransferBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// If true, all items commit in one transaction or none does: the first error fails the call, and its metadata has the
-	// index of the item and its biz_no. Default: each item succeeds or fails independently,
-	// also if its fields are invalid. Then the call as a whole fails only if it is invalid itself or cannot be decoded.
+	// index of the item and its biz_no. Default: each item succeeds or fails independently, even if its fields are
+	// invalid. Then the call as a whole fails only if it is invalid itself or cannot be decoded.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Run and roll back: returns the results, writes nothing. Requires all_or_nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -1174,7 +1174,7 @@ func (*ReverseRequest_TransferBizNo) isReverseRequest_Target() {}
 
 type ReverseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The reversal, as it was made first. Of a repeat, it has reversed_by_id as of now.
+	// The reversal, as first made. In the answer to a repeat, reversed_by_id is as of now.
 	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	// True if a reversal with this biz_no and the same content existed before.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`

@@ -23,15 +23,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OrderParts says what a state does to the parts of an order: reserved units, and held money.
+// OrderParts is the effect of a state on the parts of an order, such as its reserved units and its hold.
 type OrderParts int32
 
 const (
-	// They stay as they are.
+	// No effect.
 	OrderParts_ORDER_PARTS_UNSPECIFIED OrderParts = 0
-	// The order is paid: reserved units are sold, and held money is captured. No timer may lead to such a state.
+	// The order is paid: reserved units are sold, held money is captured, and the coupon is used. No timer may lead to
+	// such a state.
 	OrderParts_ORDER_PARTS_CONFIRM OrderParts = 1
-	// The order is cancelled: what is still reserved or held is free again, and the same purchase is possible again.
+	// The order is cancelled: its reserved units and its hold are freed, its coupon is unlocked, and the same purchase is
+	// possible again.
 	OrderParts_ORDER_PARTS_CANCEL OrderParts = 2
 )
 
@@ -135,9 +137,9 @@ func (Actor) EnumDescriptor() ([]byte, []int) {
 // Definition is the content of a state machine: its states, and the moves between them. All other moves are refused.
 type Definition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 1 to 64 states, of which one is initial. Moves must lead from that to all others.
+	// 1 to 64 states, of which one is initial. Moves must lead from the initial state to all others.
 	States []*State `protobuf:"bytes,1,rep,name=states,proto3" json:"states,omitempty"`
-	// Moves, at most one from one state to another, and at most 512 such pairs.
+	// Moves: at most one for each pair of states, and at most 512 pairs.
 	Moves         []*AllowedMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -278,10 +280,10 @@ func (x *State) GetOrderParts() OrderParts {
 	return OrderParts_ORDER_PARTS_UNSPECIFIED
 }
 
-// Timer moves an instance to another state when it has been in a state for a time.
+// Timer moves an instance that has been in a state for a time to another state.
 type Timer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The time, at least 1 s and at most 10 years.
+	// Time in the state, at least 1 s and at most 10 years.
 	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// State that it moves to. The definition must allow the move to ACTOR_TIMER.
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -342,7 +344,7 @@ func (x *Timer) GetReason() string {
 	return ""
 }
 
-// AllowedMove allows moves to one state, with conditions. Except by, they apply to callers only.
+// AllowedMove allows moves to one state, under conditions. All conditions except by apply to callers only.
 type AllowedMove struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// States that the move leaves.
@@ -351,7 +353,7 @@ type AllowedMove struct {
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// The move leads back to the state from which the instance came.
 	Back bool `protobuf:"varint,3,opt,name=back,proto3" json:"back,omitempty"`
-	// Kinds of movers. Empty: callers.
+	// Actors that may make the move. Empty: callers.
 	By []Actor `protobuf:"varint,4,rep,packed,name=by,proto3,enum=ledgerd.machine.v1.Actor" json:"by,omitempty"`
 	// Principals of callers that may make the move. Empty: all.
 	Principals []string `protobuf:"bytes,5,rep,name=principals,proto3" json:"principals,omitempty"`

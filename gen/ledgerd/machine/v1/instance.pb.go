@@ -52,8 +52,8 @@ type Instance struct {
 	TimerTo string `protobuf:"bytes,11,opt,name=timer_to,json=timerTo,proto3" json:"timer_to,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state: for a timer's move that is not recorded yet the time of the timer, and from
-	// then on the time of recording.
+	// Time at which it entered its state. For a timer's move: the time of the timer until the move is recorded, then the
+	// time of recording.
 	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -189,7 +189,7 @@ type HistoryEntry struct {
 	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	// State that it entered.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// Kind of the mover.
+	// Actor that made the move.
 	Actor Actor `protobuf:"varint,4,opt,name=actor,proto3,enum=ledgerd.machine.v1.Actor" json:"actor,omitempty"`
 	// Cause, as its caller named it; "timer" for a timer, "creation" for the creation.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -314,10 +314,11 @@ type CreateInstanceRequest struct {
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Name of the instance, unique in its machine for ever, such as the number of an order.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Owner, for lists.
+	// Owner, by which ListInstances can select.
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Time after which the timer of the initial state fires, instead of that of the machine: at least 1 s and at most 10
-	// years. Callers choose it, also where a definition lets only some of them make the timer's move.
+	// years. Any caller that creates an instance may set it, even if the definition allows the timer's move to few
+	// principals.
 	Timer         *durationpb.Duration `protobuf:"bytes,4,opt,name=timer,proto3" json:"timer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -446,12 +447,12 @@ type MoveRequest struct {
 	// State to enter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	// State that the instance has to be in. Empty: any. A move back requires it, or revision: otherwise a late repeat of
-	// the move that entered the state before would move the instance back. Not checked if the instance is in the state
-	// to, for the same cause: that is a repeat.
+	// the move that entered the state before would move the instance back. Not checked for a repeat: the instance is
+	// already in the state `to`, for the same cause.
 	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the instance has to have. 0: any.
 	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and
+	// Name of the cause, such as the number of a payment. A repeat of the last move names the same cause. "timer" and
 	// "creation" are reserved.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.

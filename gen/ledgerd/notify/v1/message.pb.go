@@ -564,7 +564,7 @@ type Message struct {
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	// Not tried after this time.
 	GiveUpTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=give_up_time,json=giveUpTime,proto3" json:"give_up_time,omitempty"`
-	// From then on content and recipient cannot be read. They are deleted within seven days.
+	// Time from which content and recipient cannot be read. They are deleted within seven days.
 	ContentExpireTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=content_expire_time,json=contentExpireTime,proto3" json:"content_expire_time,omitempty"`
 	// Time of acceptance.
 	AcceptTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=accept_time,json=acceptTime,proto3" json:"accept_time,omitempty"`

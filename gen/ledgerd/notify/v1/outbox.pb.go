@@ -50,16 +50,16 @@ type SendRequest struct {
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	// Time for attempts, from now or not_before: 1 s to 7 days. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
-	// Least time to keep content and recipient; they are kept at least while the message is tried. Counted to the end
-	// of the day, UTC: 1 min to 30 days. Default 48 hours.
+	// Least time to keep content and recipient; they are kept at least while attempts continue. Rounded up to the end of
+	// the day, UTC: 1 min to 30 days. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
 	// Policy after an attempt with unknown outcome. Not set: that of the template, or else that of the channel.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Maximum number of attempts, at most 100; then the message becomes DEAD. 0: 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// Window, from the acceptance of a message, in which an equal one (recipient, content, business type) is answered
-	// with it: at most 31 days. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for
-	// messages of orders and payments, whose numbers find repeats.
+	// Window after the acceptance of a message in which an equal one (recipient, content, business type) is a repeat: at
+	// most 31 days. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail; 0 for webhooks, and for messages of
+	// orders and payments, which their numbers deduplicate.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
 	// IP address of the user that the caller acts for, such as the browser's, for limits per address.
 	ClientIp      string `protobuf:"bytes,14,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
@@ -741,7 +741,7 @@ func (x *RequeueMessagesResponse) GetMore() bool {
 	return false
 }
 
-// ReportDeliveryRequest reports the fate of a message.
+// ReportDeliveryRequest reports whether a message was delivered.
 type ReportDeliveryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The message.
@@ -1368,7 +1368,7 @@ type DeadLetterGroup struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Error code of their last failure.
 	FailureCode string `protobuf:"bytes,2,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
-	// Number of messages. Of an error code the newest 10,000 messages are counted, over all channels.
+	// Number of messages. For each error code, at most the newest 10,000 messages over all channels are counted.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// Newest message of the group.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`

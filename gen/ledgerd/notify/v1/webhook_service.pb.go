@@ -99,7 +99,7 @@ type Endpoint struct {
 	DisableTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=disable_time,json=disableTime,proto3" json:"disable_time,omitempty"`
 	// Version of its secret, from 1.
 	SecretVersion int32 `protobuf:"varint,7,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
-	// Until then requests also have a signature of the previous version.
+	// Time until which requests also have a signature of the previous version.
 	PreviousExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=previous_expire_time,json=previousExpireTime,proto3" json:"previous_expire_time,omitempty"`
 	// Time of the first failure since the last success.
 	FailingSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
@@ -386,7 +386,7 @@ type UpdateEndpointRequest struct {
 	Types *EventTypes `protobuf:"bytes,3,opt,name=types,proto3" json:"types,omitempty"`
 	// Description, for operators.
 	Description *string `protobuf:"bytes,4,opt,name=description,proto3,oneof" json:"description,omitempty"`
-	// Enables or disables it. Enabling it forgets its failures.
+	// Enables or disables it. Enabling clears failing_since.
 	Enabled       *bool `protobuf:"varint,5,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Order is what was ordered, which never changes, and the state that it is in.
+// Order has the facts of an order, which never change, and its current state.
 type Order struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it. Also that of its instance.
@@ -57,17 +57,17 @@ type Order struct {
 	Balance *BalancePart `protobuf:"bytes,13,opt,name=balance,proto3" json:"balance,omitempty"`
 	// Key that makes it the same purchase as another order. Not set: none.
 	Purchase *PurchaseKey `protobuf:"bytes,14,opt,name=purchase,proto3" json:"purchase,omitempty"`
-	// How long it may stay unpaid. Not set: its machine gives its first state no time.
+	// Time to pay. Not set: the first state of its machine has no timer.
 	PayWithin *durationpb.Duration `protobuf:"bytes,15,opt,name=pay_within,json=payWithin,proto3" json:"pay_within,omitempty"`
 	// Metadata of the caller: names and values.
 	Metadata map[string]string `protobuf:"bytes,16,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Time at which it leaves its state by itself, such as because it is not paid. Not set: never.
+	// Time at which the timer of its state fires, such as the end of the time to pay. Not set: no timer will fire.
 	TimerTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=timer_time,json=timerTime,proto3" json:"timer_time,omitempty"`
-	// State in which it is from timer_time on.
+	// State to which the timer moves it.
 	TimerTo string `protobuf:"bytes,18,opt,name=timer_to,json=timerTo,proto3" json:"timer_to,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state.
+	// Time at which it entered its state.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// Principal that created it.
 	Principal string `protobuf:"bytes,21,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -286,7 +286,7 @@ type OrderLine struct {
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number of units.
 	Quantity int64 `protobuf:"varint,2,opt,name=quantity,proto3" json:"quantity,omitempty"`
-	// Price of the line, all units together. If every line has an amount, their sum must be that of the order.
+	// Price of all units of the line. If every line has an amount, the sum must equal the amount of the order.
 	Amount string `protobuf:"bytes,3,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Description, for people.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
@@ -357,8 +357,8 @@ type BalancePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the account that pays, in the order's asset.
 	Account string `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// Amount that it pays. Empty: the whole amount of the order, which is then paid by the commit that creates it. Less
-	// than that is held under the biz_no ORDER_NO/hold until the order is paid or cancelled.
+	// Amount that it pays. Empty: the whole amount of the order, which is then paid by the commit that creates it. A
+	// smaller amount is held under the biz_no ORDER_NO/hold until the order is paid or cancelled.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -408,14 +408,14 @@ func (x *BalancePart) GetAmount() string {
 	return ""
 }
 
-// PurchaseKey names what makes two orders the same purchase.
+// PurchaseKey identifies a purchase: orders with the same key are the same purchase.
 type PurchaseKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Parts, such as a user and a product. Empty: the order's subject, and the items of its lines, each once. An order
 	// without lines must have parts.
 	Parts []string `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
-	// For how long after the first order another one is the same purchase: 1 s to 10 years. Not set: 5 minutes. Repeats
-	// do not extend it. An order that is cancelled, also by time, ends it.
+	// Time after the first order during which another one is the same purchase: 1 s to 10 years. Not set: 5 minutes.
+	// Repeats do not extend it. If the order is cancelled, also by its timer, the window ends.
 	Window *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
 	// Refuse the same purchase with PURCHASE_REPEATED, instead of returning the existing order.
 	Refuse        bool `protobuf:"varint,3,opt,name=refuse,proto3" json:"refuse,omitempty"`
@@ -474,7 +474,7 @@ func (x *PurchaseKey) GetRefuse() bool {
 	return false
 }
 
-// CreateOrderRequest describes an order. Either everything of it takes effect, or nothing.
+// CreateOrderRequest describes an order. All of it takes effect, or nothing.
 type CreateOrderRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number: 1 to 64 printable ASCII characters, unique for ever. Empty: the service makes one, of at most 32
@@ -492,7 +492,7 @@ type CreateOrderRequest struct {
 	Payee string `protobuf:"bytes,6,opt,name=payee,proto3" json:"payee,omitempty"`
 	// How long the order may stay unpaid: 1 s to 400 days. Not set: as its machine says, in the shipped ones 30 minutes.
 	PayWithin *durationpb.Duration `protobuf:"bytes,7,opt,name=pay_within,json=payWithin,proto3" json:"pay_within,omitempty"`
-	// Reserve the units of every line until the order is paid or cancelled. A paid order has bought them.
+	// Reserve the units of every line until the order is paid, which sells them, or cancelled.
 	Reserve bool `protobuf:"varint,8,opt,name=reserve,proto3" json:"reserve,omitempty"`
 	// Pay out of an account of the ledger.
 	Balance *BalancePart `protobuf:"bytes,9,opt,name=balance,proto3" json:"balance,omitempty"`
@@ -507,14 +507,14 @@ type CreateOrderRequest struct {
 	Metadata map[string]string `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Check everything, and change nothing.
 	DryRun bool `protobuf:"varint,14,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Code of a coupon of the subject: locked until the order is paid, which uses it, or cancelled, which gives it back.
-	// Subtract its value from the amount yourself.
+	// Code of a coupon of the subject. The order locks it; payment uses it, and cancellation unlocks it. Subtract its
+	// value from the amount yourself.
 	Coupon string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
-	// Messages to send at the end of the time to pay, which may be at most 30 days then. They are accepted, rendered and
-	// counted for limits in the same commit as the order, and cancelled by the commit in which the order is paid or
-	// cancelled before. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages.
-	// The machine must lead from its first state only to states that confirm or cancel the order, never back to the first
-	// state, and never from a cancelled order to one that is confirmed.
+	// Messages to send at the end of the time to pay, which must then be at most 30 days. They are accepted, rendered and
+	// counted for limits in the commit of the order. A commit that pays or cancels the order before its time is over
+	// cancels them. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages. Moves
+	// of the machine must lead from the first state only to states that confirm or cancel the order, never back to the
+	// first state, and never from a state that cancels to one that confirms.
 	ExpiryMessages []*v1.SendRequest `protobuf:"bytes,16,rep,name=expiry_messages,json=expiryMessages,proto3" json:"expiry_messages,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -728,7 +728,7 @@ type MoveOrderRequest struct {
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the order has to have. 0: any.
 	Revision int64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and
+	// Name of the cause, such as the number of a payment. A repeat of the last move names the same cause. "timer" and
 	// "creation" are reserved.
 	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.

@@ -42,9 +42,9 @@ const (
 	FlagKind_FLAG_KIND_SECOND_TRANSACTION FlagKind = 6
 	// The order could not be paid: the detail has the reason.
 	FlagKind_FLAG_KIND_ORDER_REFUSED FlagKind = 7
-	// The gateway gave money back that no refund asked for, or more than was asked for.
+	// The gateway gave back money that no refund requested, or more than was requested.
 	FlagKind_FLAG_KIND_UNKNOWN_REFUND FlagKind = 8
-	// A refund failed after it had succeeded: the gateway has its money again, and the payer does not.
+	// A refund failed after it had succeeded: the gateway has the money again, not the payer.
 	FlagKind_FLAG_KIND_REFUND_RETURNED FlagKind = 9
 )
 
@@ -164,9 +164,9 @@ const (
 	Resolution_RESOLUTION_ACCEPT Resolution = 1
 	// It is given back, through the gateway.
 	Resolution_RESOLUTION_REFUND Resolution = 2
-	// It is moved to an account; money that the gateway gave back unasked is taken from one.
+	// It is posted to an account. With FLAG_KIND_UNKNOWN_REFUND, the account is debited.
 	Resolution_RESOLUTION_WRITE_OFF Resolution = 3
-	// A later notice of the gateway removed the reason for the flag. Only the service resolves so.
+	// A later notice of the gateway removed the reason for the flag. Only the service sets it.
 	Resolution_RESOLUTION_WITHDRAWN Resolution = 4
 )
 
@@ -238,7 +238,7 @@ type Flag struct {
 	Currency string `protobuf:"bytes,9,opt,name=currency,proto3" json:"currency,omitempty"`
 	// Amount of the money, in major units of the currency.
 	Amount string `protobuf:"bytes,10,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Suspense account on which the money stands. Empty: it is not posted.
+	// Suspense account to which the money was posted. Empty: it is not posted.
 	Account string `protobuf:"bytes,11,opt,name=account,proto3" json:"account,omitempty"`
 	// OPEN until it is resolved.
 	State FlagState `protobuf:"varint,12,opt,name=state,proto3,enum=ledgerd.payment.v1.FlagState" json:"state,omitempty"`
@@ -254,7 +254,7 @@ type Flag struct {
 	ResolveTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=resolve_time,json=resolveTime,proto3" json:"resolve_time,omitempty"`
 	// Principal that resolved it.
 	ResolvedBy string `protobuf:"bytes,18,opt,name=resolved_by,json=resolvedBy,proto3" json:"resolved_by,omitempty"`
-	// X-Request-ID of the call that resolved it; while it is open, of what flagged it.
+	// X-Request-ID of the call that resolved it; while it is open, the request id under which it was flagged.
 	RequestId     string `protobuf:"bytes,19,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -542,17 +542,17 @@ func (x *ListFlagsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// ResolveFlagRequest is a decision.
+// ResolveFlagRequest is a decision about a flag.
 type ResolveFlagRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the flag.
 	FlagId int64 `protobuf:"varint,1,opt,name=flag_id,json=flagId,proto3" json:"flag_id,omitempty"`
 	// Destination of the money.
 	Resolution Resolution `protobuf:"varint,2,opt,name=resolution,proto3,enum=ledgerd.payment.v1.Resolution" json:"resolution,omitempty"`
-	// Account that gets the money; of FLAG_KIND_UNKNOWN_REFUND the account that it is taken from. Required to write off,
-	// and only then.
+	// Account that is credited with the money; for FLAG_KIND_UNKNOWN_REFUND, the account that is debited. Required with
+	// WRITE_OFF, and only then.
 	Account string `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
-	// Number of the refund: required to refund, and only then.
+	// Number of the refund: required with REFUND, and only then.
 	RefundNo string `protobuf:"bytes,4,opt,name=refund_no,json=refundNo,proto3" json:"refund_no,omitempty"`
 	// Note, for people.
 	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
@@ -630,7 +630,7 @@ type ResolveFlagResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The flag, after the call.
 	Flag *Flag `protobuf:"bytes,1,opt,name=flag,proto3" json:"flag,omitempty"`
-	// True if it was resolved like this already.
+	// True if an earlier call resolved it in the same way.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

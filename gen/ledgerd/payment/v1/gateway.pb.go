@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NoticeKind is what a notice says.
+// NoticeKind is the event that a notice reports.
 type NoticeKind int32
 
 const (
@@ -40,7 +40,7 @@ const (
 	NoticeKind_NOTICE_KIND_REFUNDED NoticeKind = 5
 	// A refund is not decided yet.
 	NoticeKind_NOTICE_KIND_REFUND_PENDING NoticeKind = 6
-	// A refund has failed, and the money stays.
+	// A refund has failed: no money was given back.
 	NoticeKind_NOTICE_KIND_REFUND_FAILED NoticeKind = 7
 	// A refund is stuck at the gateway: an operator must check it in the gateway's console.
 	NoticeKind_NOTICE_KIND_REFUND_ABNORMAL NoticeKind = 8
@@ -168,16 +168,16 @@ func (NoticeVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_gateway_proto_rawDescGZIP(), []int{1}
 }
 
-// Gateway has the accounts of the ledger for the money of a payment gateway: those of the asset that is paid.
+// Gateway names the accounts of the ledger for the money of a payment gateway. Their asset is that of the payment.
 type Gateway struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, as in the settings of the server: a-z, 0-9, dots, - and _.
 	Gateway string `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// Code of the account from which its payments are posted. It needs no least balance: it goes below zero by what the
-	// gateway has to pay out.
+	// Code of the account from which its payments are posted. It must allow a negative balance, which is the money that
+	// the gateway still has to pay out.
 	Clearing string `protobuf:"bytes,2,opt,name=clearing,proto3" json:"clearing,omitempty"`
-	// Code of the account on which money stands that fits no order: neither the clearing account nor the payee. Empty:
-	// such money is flagged only.
+	// Code of the account for money that fits no order; neither the clearing account nor the payee. Empty: such money is
+	// flagged only.
 	Suspense string `protobuf:"bytes,3,opt,name=suspense,proto3" json:"suspense,omitempty"`
 	// Code of the account that is paid for orders without a payee. Empty: such orders cannot be paid by this gateway.
 	Payee         string `protobuf:"bytes,4,opt,name=payee,proto3" json:"payee,omitempty"`
@@ -246,7 +246,7 @@ func (x *Gateway) GetPayee() string {
 // PutGatewayRequest describes a gateway.
 type PutGatewayRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The gateway. One of the same name is replaced; payments that exist keep their payee.
+	// The gateway. It replaces the gateway of the same name; existing payments keep their payee.
 	Gateway       *Gateway `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -294,7 +294,7 @@ type PutGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The gateway, after the call.
 	Gateway *Gateway `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// True if it was like this already.
+	// True if the gateway had the same content before: nothing has changed.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -595,7 +595,7 @@ type Notice struct {
 	Callback bool `protobuf:"varint,4,opt,name=callback,proto3" json:"callback,omitempty"`
 	// Kind of the notice.
 	Kind NoticeKind `protobuf:"varint,5,opt,name=kind,proto3,enum=ledgerd.payment.v1.NoticeKind" json:"kind,omitempty"`
-	// Number of the payment; empty: none is known by it.
+	// Number of the payment. Empty: the notice matches no known payment.
 	OutTradeNo string `protobuf:"bytes,6,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
 	// The gateway's number of the transaction. Empty: the notice has none.
 	TransactionId string `protobuf:"bytes,7,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`

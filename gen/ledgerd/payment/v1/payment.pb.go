@@ -31,7 +31,7 @@ const (
 	PaymentState_PAYMENT_STATE_UNSPECIFIED PaymentState = 0
 	// The gateway does not know it yet.
 	PaymentState_PAYMENT_STATE_CREATED PaymentState = 1
-	// The gateway knows it, and has not said how it ended.
+	// The gateway knows it, and has not reported its outcome.
 	PaymentState_PAYMENT_STATE_SUBMITTED PaymentState = 2
 	// Declined. The payer may try again.
 	PaymentState_PAYMENT_STATE_DECLINED PaymentState = 3
@@ -111,11 +111,11 @@ type Payment struct {
 	OrderNo string `protobuf:"bytes,3,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
 	// Name of the gateway.
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// Way to pay, as the gateway knows several. Empty: its default.
+	// Payment method of the gateway. Empty: its default.
 	PayType string `protobuf:"bytes,5,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
 	// Attempt, from 1: payments of the same order, gateway and pay type.
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// State, as it counts now.
+	// Current state.
 	State PaymentState `protobuf:"varint,7,opt,name=state,proto3,enum=ledgerd.payment.v1.PaymentState" json:"state,omitempty"`
 	// Number of its moves, its creation included.
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -133,19 +133,19 @@ type Payment struct {
 	RefundingAmount string `protobuf:"bytes,14,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`
 	// Amount given back, console refunds included (FLAG_KIND_UNKNOWN_REFUND): it may exceed amount.
 	RefundedAmount string `protobuf:"bytes,15,opt,name=refunded_amount,json=refundedAmount,proto3" json:"refunded_amount,omitempty"`
-	// Values with which the payer's client pays, such as client_secret, code_url or form_url. Empty until the gateway
-	// knows the payment, and in the answers of an Execute and of an approved request, which are recorded: read the
-	// payment then.
+	// Values that the payer's client needs to pay, such as client_secret, code_url or form_url. Empty until the gateway
+	// knows the payment. The answers of an Execute and of an approved request are recorded, so they have none: use
+	// GetPayment.
 	Credential map[string]string `protobuf:"bytes,16,rep,name=credential,proto3" json:"credential,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Why it was last declined or refused, as the gateway or the service says. Empty: it was not.
+	// Code of the last decline or refusal, by the gateway or the service. Empty: there was none.
 	FailureCode string `protobuf:"bytes,17,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Explanation of failure_code, for people: its wording may change.
 	FailureText string `protobuf:"bytes,18,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
-	// Time after which the gateway should not let it be paid: that of the order. Not set: none.
+	// Time after which the gateway should not accept payment: the end of the order's time to pay. Not set: none.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state.
+	// Time at which it entered its state.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// Principal that created it.
 	Principal string `protobuf:"bytes,22,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -349,11 +349,11 @@ func (x *Payment) GetRequestId() string {
 // CreatePaymentRequest describes a payment.
 type CreatePaymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the order: what remains to be paid of it is the amount.
+	// Number of the order. Its remaining amount is the amount of the payment.
 	OrderNo string `protobuf:"bytes,1,opt,name=order_no,json=orderNo,proto3" json:"order_no,omitempty"`
-	// Name of the gateway, which PutGateway must have described.
+	// Name of the gateway, as given to PutGateway.
 	Gateway string `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// Way to pay, if the gateway knows several: see docs/gateways.md. Empty: its default.
+	// Payment method of the gateway: see docs/gateways.md. Empty: its default.
 	PayType string `protobuf:"bytes,3,opt,name=pay_type,json=payType,proto3" json:"pay_type,omitempty"`
 	// Number for the gateway: 6 to 32 letters, digits, - and _, unique for ever. Empty: the service makes one.
 	OutTradeNo string `protobuf:"bytes,4,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
@@ -362,13 +362,13 @@ type CreatePaymentRequest struct {
 	// Payer, as the gateway identifies it, such as an openid of WeChat: at most 128 bytes. Some pay types require it: see
 	// docs/gateways.md.
 	Payer string `protobuf:"bytes,6,opt,name=payer,proto3" json:"payer,omitempty"`
-	// IP address of the payer, for gateways that want it.
+	// IP address of the payer, for gateways that require it.
 	PayerIp string `protobuf:"bytes,7,opt,name=payer_ip,json=payerIp,proto3" json:"payer_ip,omitempty"`
-	// Where the gateway leads the payer afterwards.
+	// URL to which the gateway redirects the payer afterwards.
 	ReturnUrl string `protobuf:"bytes,8,opt,name=return_url,json=returnUrl,proto3" json:"return_url,omitempty"`
-	// Messages to send in the commit that pays the order: at most 64 KiB in all. One without a biz_no gets
-	// ORDER_NO/paid/1, 2 and so on. If one is refused then, for example because of a limit, it is not sent, and the
-	// notice says so.
+	// Messages to send in the commit that pays the order: at most 64 KiB in all. A message without a biz_no gets
+	// ORDER_NO/paid/1, 2 and so on. A message that is refused at that time, for example because of a limit, is not sent,
+	// and the notice records that.
 	Messages      []*v1.SendRequest `protobuf:"bytes,9,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -779,7 +779,7 @@ func (x *AskGatewayRequest) GetOutTradeNo() string {
 	return ""
 }
 
-// AskGatewayResponse has the payment as it is then.
+// AskGatewayResponse has the payment.
 type AskGatewayResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The payment, after the answer of the gateway has taken effect.

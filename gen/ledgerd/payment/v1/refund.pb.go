@@ -29,7 +29,7 @@ type RefundState int32
 const (
 	RefundState_REFUND_STATE_UNSPECIFIED RefundState = 0
 	// The gateway does not know it yet.
-	RefundState_REFUND_STATE_ASKED RefundState = 1
+	RefundState_REFUND_STATE_REQUESTED RefundState = 1
 	// The gateway knows it, and has not decided.
 	RefundState_REFUND_STATE_SUBMITTED RefundState = 2
 	// The money is given back.
@@ -44,7 +44,7 @@ const (
 var (
 	RefundState_name = map[int32]string{
 		0: "REFUND_STATE_UNSPECIFIED",
-		1: "REFUND_STATE_ASKED",
+		1: "REFUND_STATE_REQUESTED",
 		2: "REFUND_STATE_SUBMITTED",
 		3: "REFUND_STATE_SUCCEEDED",
 		4: "REFUND_STATE_FAILED",
@@ -52,7 +52,7 @@ var (
 	}
 	RefundState_value = map[string]int32{
 		"REFUND_STATE_UNSPECIFIED": 0,
-		"REFUND_STATE_ASKED":       1,
+		"REFUND_STATE_REQUESTED":   1,
 		"REFUND_STATE_SUBMITTED":   2,
 		"REFUND_STATE_SUCCEEDED":   3,
 		"REFUND_STATE_FAILED":      4,
@@ -100,7 +100,7 @@ type Refund struct {
 	Gateway string `protobuf:"bytes,4,opt,name=gateway,proto3" json:"gateway,omitempty"`
 	// The gateway's number of the transaction.
 	TransactionId string `protobuf:"bytes,5,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
-	// State, as it counts now.
+	// Current state.
 	State RefundState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.payment.v1.RefundState" json:"state,omitempty"`
 	// Asset of the amount.
 	Asset string `protobuf:"bytes,7,opt,name=asset,proto3" json:"asset,omitempty"`
@@ -108,21 +108,21 @@ type Refund struct {
 	Amount string `protobuf:"bytes,8,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Reason, for the payer. Empty: none.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Account of the ledger whose money it is.
+	// Account of the ledger that pays the refund.
 	Account string `protobuf:"bytes,10,opt,name=account,proto3" json:"account,omitempty"`
 	// The gateway's number of the refund. Empty: not known yet.
 	GatewayRefundId string `protobuf:"bytes,11,opt,name=gateway_refund_id,json=gatewayRefundId,proto3" json:"gateway_refund_id,omitempty"`
-	// Why it failed, as the gateway says. Empty: it did not.
+	// Failure code of the gateway. Empty: it did not fail.
 	FailureCode string `protobuf:"bytes,12,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Explanation of failure_code, for people: its wording may change.
 	FailureText string `protobuf:"bytes,13,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state.
+	// Time at which it entered its state.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	// Principal that asked for it.
+	// Principal that requested it.
 	Principal string `protobuf:"bytes,16,opt,name=principal,proto3" json:"principal,omitempty"`
-	// X-Request-ID of the call that asked for it.
+	// X-Request-ID of the call that requested it.
 	RequestId     string `protobuf:"bytes,17,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -277,8 +277,8 @@ func (x *Refund) GetRequestId() string {
 	return ""
 }
 
-// RefundPaymentRequest describes a refund. An order of the machine "order" moves to refunding if nothing of the payment
-// remains, from there to refunded when it succeeds, and back if it fails; other orders are moved by their callers.
+// RefundPaymentRequest describes a refund. If nothing of the payment remains, an order of the machine "order" moves to
+// refunding, then to refunded when the refund succeeds, or back if it fails. Callers move all other orders.
 type RefundPaymentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number: 6 to 64 letters, digits, - and _, unique for ever.
@@ -356,7 +356,7 @@ type RefundPaymentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The refund, as it is now.
 	Refund *Refund `protobuf:"bytes,1,opt,name=refund,proto3" json:"refund,omitempty"`
-	// True if an earlier call asked for it.
+	// True if an earlier call requested it.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -699,10 +699,10 @@ const file_ledgerd_payment_v1_refund_proto_rawDesc = "" +
 	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\"s\n" +
 	"\x13ListRefundsResponse\x124\n" +
 	"\arefunds\x18\x01 \x03(\v2\x1a.ledgerd.payment.v1.RefundR\arefunds\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xaf\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\xb3\x01\n" +
 	"\vRefundState\x12\x1c\n" +
-	"\x18REFUND_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12REFUND_STATE_ASKED\x10\x01\x12\x1a\n" +
+	"\x18REFUND_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16REFUND_STATE_REQUESTED\x10\x01\x12\x1a\n" +
 	"\x16REFUND_STATE_SUBMITTED\x10\x02\x12\x1a\n" +
 	"\x16REFUND_STATE_SUCCEEDED\x10\x03\x12\x17\n" +
 	"\x13REFUND_STATE_FAILED\x10\x04\x12\x19\n" +

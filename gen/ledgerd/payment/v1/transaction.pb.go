@@ -28,7 +28,7 @@ type Transaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the gateway.
 	Gateway string `protobuf:"bytes,1,opt,name=gateway,proto3" json:"gateway,omitempty"`
-	// The gateway's number of it.
+	// The gateway's number of the transaction.
 	TransactionId string `protobuf:"bytes,2,opt,name=transaction_id,json=transactionId,proto3" json:"transaction_id,omitempty"`
 	// Number of the payment, as the gateway says.
 	OutTradeNo string `protobuf:"bytes,3,opt,name=out_trade_no,json=outTradeNo,proto3" json:"out_trade_no,omitempty"`
@@ -38,7 +38,7 @@ type Transaction struct {
 	Asset string `protobuf:"bytes,5,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Amount in major units of the currency.
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Account on which the money stands. Empty: it is not posted.
+	// Account that has the money. Empty: the money is not posted.
 	Account string `protobuf:"bytes,7,opt,name=account,proto3" json:"account,omitempty"`
 	// Amount of the pending refunds.
 	RefundingAmount string `protobuf:"bytes,8,opt,name=refunding_amount,json=refundingAmount,proto3" json:"refunding_amount,omitempty"`

@@ -96,19 +96,19 @@ type Coupon struct {
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// Campaign that it belongs to.
 	Campaign string `protobuf:"bytes,3,opt,name=campaign,proto3" json:"campaign,omitempty"`
-	// State, as it counts now.
+	// Current state.
 	State CouponState `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.sale.v1.CouponState" json:"state,omitempty"`
 	// Owner. Empty: it is not claimed yet.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Cause of its last move: the order that has locked or used it, or the cause that RedeemCoupon named.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Time from which it cannot be used. A coupon that an unpaid order has locked does not expire before that ends.
+	// Time from which it cannot be used. A coupon that an unpaid order has locked does not expire before that order ends.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Metadata, such as what it is worth.
+	// Metadata, such as its value.
 	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Time at which it was issued.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state.
+	// Time at which it entered its state.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// Principal that issued it.
 	Principal string `protobuf:"bytes,11,opt,name=principal,proto3" json:"principal,omitempty"`
@@ -487,7 +487,8 @@ type RedeemCouponRequest struct {
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	// Owner of the coupon. With another owner the error is COUPON_TAKEN.
 	Owner string `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Name of the cause, such as the number of a purchase: a repeat has the same. "timer" and "creation" are reserved.
+	// Name of the cause, such as the number of a purchase. A repeat names the same cause. "timer" and "creation" are
+	// reserved.
 	Cause         string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -34,7 +34,7 @@ const (
 	Outcome_OUTCOME_WON Outcome = 1
 	// The buyer has won a unit of the sale before, or has a coupon of its campaign.
 	Outcome_OUTCOME_ALREADY Outcome = 2
-	// No unit is left. One whose order is not paid in time comes back.
+	// No unit is left. The unit of an order that is not paid in time becomes available again.
 	Outcome_OUTCOME_SOLD_OUT Outcome = 3
 	// The sale has not opened yet.
 	Outcome_OUTCOME_NOT_OPEN Outcome = 4
@@ -110,7 +110,7 @@ type Sale struct {
 	Once bool `protobuf:"varint,6,opt,name=once,proto3" json:"once,omitempty"`
 	// Time from which units can be grabbed. Not set: at once.
 	OpenTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=open_time,json=openTime,proto3" json:"open_time,omitempty"`
-	// Time from which they cannot. Not set: never.
+	// Time from which units cannot be grabbed any more. Not set: never.
 	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -380,8 +380,8 @@ func (x *SaleCoupon) GetMetadata() map[string]string {
 // PutSaleRequest has a sale.
 type PutSaleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sale. One of this name is replaced; what was won before stays as it is. It must give orders if the old one does,
-	// and coupons if that does.
+	// The sale. It replaces the sale of the same name; orders and coupons that were won stay as they are. A sale of
+	// orders cannot become one of coupons, or the reverse.
 	Sale          *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -429,7 +429,7 @@ type PutSaleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sale, after the call.
 	Sale *Sale `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// True if it was like this already.
+	// True if the sale had the same content before: nothing has changed.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -722,7 +722,8 @@ type Grab struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Buyer: the caller's name for the end user.
 	Buyer string `protobuf:"bytes,1,opt,name=buyer,proto3" json:"buyer,omitempty"`
-	// Which unit of this buyer, from 1 to the sale's per_buyer. 0 is 1. A repeat names the same.
+	// Number of the unit among those of this buyer, from 1 to the sale's per_buyer. 0 is 1. A repeat names the same
+	// number.
 	Unit          int32 `protobuf:"varint,2,opt,name=unit,proto3" json:"unit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -777,7 +778,7 @@ type GrabRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// Buyer, and which unit.
+	// Buyer, and number of the unit.
 	Grab          *Grab `protobuf:"bytes,2,opt,name=grab,proto3" json:"grab,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -914,7 +915,7 @@ type GrabManyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the sale.
 	Sale string `protobuf:"bytes,1,opt,name=sale,proto3" json:"sale,omitempty"`
-	// Buyers, and which unit of each.
+	// Buyers, each with the number of the unit.
 	Grabs         []*Grab `protobuf:"bytes,2,rep,name=grabs,proto3" json:"grabs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

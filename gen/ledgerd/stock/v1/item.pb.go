@@ -23,11 +23,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Strategy is how concurrent calls are kept from selling a unit twice. docs/stock.md compares them.
+// Strategy is the concurrency control that keeps calls from selling a unit twice. docs/stock.md compares the
+// strategies.
 type Strategy int32
 
 const (
-	// The strategy of the item. In PutItem: as it is, or BATCHED.
+	// The strategy of the item. In PutItem: unchanged; for a new item, BATCHED.
 	Strategy_STRATEGY_UNSPECIFIED Strategy = 0
 	// Many calls share a transaction, which decides in memory. The fastest where many calls want one item.
 	Strategy_STRATEGY_BATCHED Strategy = 1
@@ -38,7 +39,7 @@ const (
 	Strategy_STRATEGY_OPTIMISTIC Strategy = 3
 	// A transaction for each call: locks the row, then reads it.
 	Strategy_STRATEGY_PESSIMISTIC Strategy = 4
-	// A transaction for each call: locks a number made of the item's name, then works as OPTIMISTIC.
+	// A transaction for each call: takes an advisory lock on a hash of the item's name, then works as OPTIMISTIC.
 	Strategy_STRATEGY_ADVISORY Strategy = 5
 )
 
@@ -95,9 +96,9 @@ const (
 	ChangeKind_CHANGE_KIND_UNSPECIFIED ChangeKind = 0
 	// Units were added.
 	ChangeKind_CHANGE_KIND_RESTOCK ChangeKind = 1
-	// A count or a loss corrected what is stocked.
+	// The stock was corrected, after a count or a loss.
 	ChangeKind_CHANGE_KIND_ADJUST ChangeKind = 2
-	// Sold units came back.
+	// Sold units were returned.
 	ChangeKind_CHANGE_KIND_UNSELL ChangeKind = 3
 )
 
@@ -155,7 +156,7 @@ type Item struct {
 	Available int64 `protobuf:"varint,3,opt,name=available,proto3" json:"available,omitempty"`
 	// Units of open reservations.
 	Reserved int64 `protobuf:"varint,4,opt,name=reserved,proto3" json:"reserved,omitempty"`
-	// Units sold, without those that came back.
+	// Units sold, less those that Unsell returned.
 	Sold int64 `protobuf:"varint,5,opt,name=sold,proto3" json:"sold,omitempty"`
 	// Units put in, less those removed by AdjustStock: available + reserved + sold.
 	Stocked int64 `protobuf:"varint,6,opt,name=stocked,proto3" json:"stocked,omitempty"`
@@ -165,7 +166,7 @@ type Item struct {
 	Metadata map[string]string `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it was created, or last updated by PutItem. Counts change without it.
+	// When it was created, or last updated by PutItem. Changes of the counts do not update it.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	// Strategy of calls that name none.
 	Strategy      Strategy `protobuf:"varint,11,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
@@ -1000,7 +1001,7 @@ type UnsellRequest struct {
 	Item string `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
 	// Number chosen by the caller, as in RestockRequest.
 	ChangeNo string `protobuf:"bytes,2,opt,name=change_no,json=changeNo,proto3" json:"change_no,omitempty"`
-	// The reservation that was sold. Units may come back several times, but never more than it sold.
+	// The reservation that was sold. Its units may be returned in several calls, but no more than it sold.
 	ReservationNo string `protobuf:"bytes,3,opt,name=reservation_no,json=reservationNo,proto3" json:"reservation_no,omitempty"`
 	// Units, 1 to 10^12.
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`

@@ -83,7 +83,7 @@ func (ReservationState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_stock_v1_reservation_proto_rawDescGZIP(), []int{0}
 }
 
-// Reservation is a number of units that are kept for a sale, or were until it ended.
+// Reservation keeps units of an item for a sale until it ends. A Deduct makes one that is sold at once.
 type Reservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id that the service gave it.
@@ -96,8 +96,8 @@ type Reservation struct {
 	Quantity int64 `protobuf:"varint,4,opt,name=quantity,proto3" json:"quantity,omitempty"`
 	// Units that Unsell returned after the sale: they are available again.
 	Unsold int64 `protobuf:"varint,5,opt,name=unsold,proto3" json:"unsold,omitempty"`
-	// State, as it counts now: EXPIRED from its expire_time on, if it has not ended before. A Confirm made before that
-	// time, and still being committed, makes it SOLD.
+	// Current state: EXPIRED from expire_time on, unless it ended before. A Confirm made before that time, and still
+	// being committed, makes it SOLD.
 	State ReservationState `protobuf:"varint,6,opt,name=state,proto3,enum=ledgerd.stock.v1.ReservationState" json:"state,omitempty"`
 	// Purpose, such as an order number, as the caller gave it. Empty: none.
 	Ref string `protobuf:"bytes,7,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -237,8 +237,9 @@ type ReserveRequest struct {
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a
 	// retry may name another one.
 	Strategy Strategy `protobuf:"varint,6,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
-	// Attempts if other calls change the item meanwhile, 1 to 5, default 3. Between them are 50 to 100 ms; after the last
-	// one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's content.
+	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two is 50
+	// to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's
+	// content.
 	MaxAttempts   int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -391,8 +392,9 @@ type DeductRequest struct {
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a
 	// retry may name another one.
 	Strategy Strategy `protobuf:"varint,5,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
-	// Attempts if other calls change the item meanwhile, 1 to 5, default 3. Between them are 50 to 100 ms; after the last
-	// one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's content.
+	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two is 50
+	// to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's
+	// content.
 	MaxAttempts   int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -216,7 +216,7 @@ type APIKeyLockRow struct {
 	Now          time.Time
 }
 
-// A key that is about to be changed, with the time.
+// Locks a key that is about to be changed, and reads the time.
 func (q *Queries) APIKeyLock(ctx context.Context, db DBTX, arg APIKeyLockParams) (APIKeyLockRow, error) {
 	row := db.QueryRow(ctx, aPIKeyLock, arg.TenantID, arg.KeyID)
 	var i APIKeyLockRow
@@ -278,7 +278,7 @@ type APIKeyUsedParams struct {
 	KeyID    string
 }
 
-// Records the use of a key, unless another process does so, or has within a minute.
+// Records the use of a key, unless another process is doing so, or has done so within a minute.
 func (q *Queries) APIKeyUsed(ctx context.Context, db DBTX, arg APIKeyUsedParams) error {
 	_, err := db.Exec(ctx, aPIKeyUsed, arg.TenantID, arg.KeyID)
 	return err
@@ -295,8 +295,8 @@ type AdministratorCheckRow struct {
 	Sees bool
 }
 
-// Whether the role sees the rows of all tenants: row-level security does not apply to it, or shows it everything. Of a
-// database without the tables it says so, too: statements on them will fail.
+// Whether the role sees the rows of all tenants: row-level security does not apply to it, or its policies show it all
+// rows. Also true for a database without the tables, where later statements fail.
 func (q *Queries) AdministratorCheck(ctx context.Context, db DBTX) (AdministratorCheckRow, error) {
 	row := db.QueryRow(ctx, administratorCheck)
 	var i AdministratorCheckRow
@@ -325,8 +325,8 @@ type AuthorRow struct {
 	Valid  bool
 }
 
-// The name of a caller in the records of changes: without a tenant, the login role of this connection. valid: its key,
-// if it has one, is neither revoked nor expired.
+// The name of a caller in the records of changes; without a tenant, the login role of this connection. valid is true
+// unless the caller has a key that is revoked or expired.
 func (q *Queries) Author(ctx context.Context, db DBTX, arg AuthorParams) (AuthorRow, error) {
 	row := db.QueryRow(ctx, author, arg.Principal, arg.TenantID, arg.KeyID)
 	var i AuthorRow
@@ -445,7 +445,7 @@ type PolicyLockRow struct {
 	ApprovalAbove    *string
 }
 
-// A policy that is about to be changed.
+// Locks a policy that is about to be changed.
 func (q *Queries) PolicyLock(ctx context.Context, db DBTX, arg PolicyLockParams) (PolicyLockRow, error) {
 	row := db.QueryRow(ctx, policyLock, arg.TenantID, arg.Operation)
 	var i PolicyLockRow

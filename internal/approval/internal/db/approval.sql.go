@@ -163,7 +163,7 @@ type ApprovalUpdateParams struct {
 	Responses         [][]byte
 }
 
-// Decides requests whose rows are locked. No response is null.
+// Records decisions of requests whose rows are locked. A null response means that the request was not done.
 func (q *Queries) ApprovalUpdate(ctx context.Context, db DBTX, arg ApprovalUpdateParams) error {
 	_, err := db.Exec(ctx, approvalUpdate,
 		arg.Tids,

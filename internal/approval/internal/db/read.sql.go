@@ -163,7 +163,7 @@ type ApprovalPageOfStateRow struct {
 	Note       *string
 }
 
-// ApprovalPage for one state, as it is stored. Of the open ones those that have expired, or those that have not.
+// ApprovalPage for one stored state. For the state open: either the expired requests or the others.
 func (q *Queries) ApprovalPageOfState(ctx context.Context, db DBTX, arg ApprovalPageOfStateParams) ([]ApprovalPageOfStateRow, error) {
 	rows, err := db.Query(ctx, approvalPageOfState,
 		arg.TenantID,

@@ -41,7 +41,7 @@ type EventInsertParams struct {
 }
 
 // Statements on the audit log. Arrays have the same length.
-// Adds the events of a batch. Empty text is null. Without a time (year 1) the clock of the database counts.
+// Adds the events of a batch. Empty text means null, and the zero time (year 1) the present time of the database.
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
 	_, err := db.Exec(ctx, eventInsert,
 		arg.Now,
@@ -94,7 +94,7 @@ type EventPageRow struct {
 	ApprovedBy   *string
 }
 
-// Lists events of a time, the newest first. An empty kind or principal means any.
+// Events of a period, newest first. An empty kind or principal means any.
 func (q *Queries) EventPage(ctx context.Context, db DBTX, arg EventPageParams) ([]EventPageRow, error) {
 	rows, err := db.Query(ctx, eventPage,
 		arg.TenantID,

@@ -16,8 +16,8 @@ const batchBlock = `-- name: BatchBlock :one
 select (commit_base() + nextval('commit_batch_seq'))::bigint as first
 `
 
-// First number of a block of 1,000 batch numbers. The sequence goes back when the database loses its last commits: the
-// base of the epoch keeps a number from being given out again.
+// First number of a block of 1,000 batch numbers. If the database loses its last commits, the sequence goes back: then
+// the base of the new epoch prevents a number from being used twice.
 func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 	row := db.QueryRow(ctx, batchBlock)
 	var first int64
@@ -73,8 +73,8 @@ type BatchOutcomeRow struct {
 	Nonce    int64
 }
 
-// The row under the number of a batch, after BatchVoid. If it has commands and the nonce of the attempt, the attempt
-// committed. Otherwise it never will, because its own row would violate the primary key.
+// The row under the number of a batch, after BatchVoid. If the row has commands and the nonce of the attempt, the
+// attempt committed. Otherwise the attempt can never commit, because its own row would violate the primary key.
 func (q *Queries) BatchOutcome(ctx context.Context, db DBTX, batchID int64) (BatchOutcomeRow, error) {
 	row := db.QueryRow(ctx, batchOutcome, batchID)
 	var i BatchOutcomeRow
@@ -162,7 +162,8 @@ const clockRead = `-- name: ClockRead :one
 select clock_timestamp()::timestamptz as now
 `
 
-// Time of the batch, read after its rows: locked, or, in an optimistic batch, read or taken over.
+// Time of the batch. It is read after the rows of the batch are locked or, in an optimistic batch, after they are read
+// or taken over from an earlier batch.
 func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 	row := db.QueryRow(ctx, clockRead)
 	var now time.Time
@@ -175,8 +176,8 @@ select set_config('synchronous_commit', 'off', true) where current_setting('sync
 `
 
 // Last statement before COMMIT of a batch that wrote nothing, after BatchWitness. Without synchronous standbys the
-// COMMIT need not wait for the disk: there is nothing to lose, and what it has read of other batches was flushed before
-// it was visible.
+// COMMIT need not wait for the disk: the batch wrote nothing, and rows of other batches were flushed before they were
+// visible.
 func (q *Queries) CommitRelax(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, commitRelax)
 	return err
@@ -188,8 +189,8 @@ select set_config('synchronous_commit', case when current_setting('synchronous_c
     set_config('idle_in_transaction_session_timeout', '5s', true)
 `
 
-// Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, it
-// ends soon: others may wait for its rows.
+// Makes a transaction as durable as a batch, whatever default the role or the database has. If its process dies, the
+// transaction ends soon, because others may wait for its rows.
 func (q *Queries) DurabilityRaise(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, durabilityRaise)
 	return err
@@ -420,7 +421,7 @@ select set_config('ledgerd.tenants', $1::text, true), set_config('lock_timeout',
     set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
     else current_setting('synchronous_commit') end, true),
-    set_config('client_min_messages', 'warning', true), -- one at COMMIT says that a standby was not waited for
+    set_config('client_min_messages', 'warning', true), -- COMMIT warns if it did not wait for a standby
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),
@@ -438,8 +439,7 @@ type SettingsApplyParams struct {
 // Statements of the commit engine. The tenant is passed in an array and the index is reached by a lateral sub-select,
 // so that a generic plan made on an empty table stays right on a full one.
 // Settings for one transaction, not for the session, so that they also hold behind a pooler. No lock is taken before
-// lock_timeout is set. Plans are generic: planning for the arrays at hand would cost more than it could save, in every
-// batch.
+// lock_timeout is set. Plans are generic: planning every batch for its arrays would cost more than it could save.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
 	_, err := db.Exec(ctx, settingsApply,
 		arg.Tenants,

@@ -43,7 +43,7 @@ type CouponGetRow struct {
 }
 
 // Reads of coupons, beside the engine: one tenant, one snapshot, planned with their actual values. The state is that of
-// the instance, as the database's clock says.
+// the instance at the present time of the database.
 func (q *Queries) CouponGet(ctx context.Context, db DBTX, arg CouponGetParams) (CouponGetRow, error) {
 	row := db.QueryRow(ctx, couponGet, arg.TenantID, arg.Code)
 	var i CouponGetRow

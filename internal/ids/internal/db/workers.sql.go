@@ -47,13 +47,13 @@ type WorkerLeaseRow struct {
 	Now         time.Time
 }
 
-// Leases of worker numbers. Each statement is a transaction of its own, so that a process that is stopped in the
-// middle holds no lock. Its COMMIT waits for the disk, and for the synchronous standby if there is one, whatever the
-// settings of the role are: a lease that could be lost protects nothing. Times are statement_timestamp(), which lies
-// between the request and the response of the process.
-// Leases a free number, at random: one whose lease has expired and whose mark, the latest time used in its ids, has
-// passed. At random, so that after the loss of a lease (by the promotion of an asynchronous standby) the same number
-// is unlikely to be leased again while its holder still uses it.
+// Leases of worker numbers. Each statement is a transaction of its own, so that a process that is stopped in the middle
+// holds no lock. Its COMMIT waits for the disk, and for a synchronous standby if there is one, whatever the settings of
+// the role: a lease that a crash can lose protects nothing. Times are statement_timestamp(), which lies between request
+// and response.
+// Leases a random free number: its lease has expired, and its mark has passed. The choice is random so that, if the
+// promotion of an asynchronous standby loses a lease, the same number is unlikely to be leased again while its holder
+// still uses it.
 func (q *Queries) WorkerLease(ctx context.Context, db DBTX, arg WorkerLeaseParams) (WorkerLeaseRow, error) {
 	row := db.QueryRow(ctx, workerLease, arg.TermMs, arg.ClockAt, arg.Holder)
 	var i WorkerLeaseRow
@@ -123,9 +123,9 @@ type WorkerRenewRow struct {
 	Now         time.Time
 }
 
-// Extends a lease and advances its mark. No row: another process has the number. The time is compared as well as the
-// fence, because after the restore of a backup or the promotion of an old standby a later lease may have the same
-// fence.
+// Extends a lease and advances its mark. Returns no row if another process has the number. The time is compared as well
+// as the fence, because after the restore of a backup or the promotion of an old standby a later lease may have the
+// same fence.
 func (q *Queries) WorkerRenew(ctx context.Context, db DBTX, arg WorkerRenewParams) (WorkerRenewRow, error) {
 	row := db.QueryRow(ctx, workerRenew,
 		arg.Worker,

@@ -307,7 +307,7 @@ type MessagePageOpenRow struct {
 	LastRequestID  string
 }
 
-// The same for messages that have not succeeded, which are few, by an index of their own.
+// MessagePage for messages that have not succeeded, which are few and have an index of their own.
 func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageOpenParams) ([]MessagePageOpenRow, error) {
 	rows, err := db.Query(ctx, messagePageOpen,
 		arg.TenantID,

@@ -243,7 +243,7 @@ type AccountLookupRow struct {
 	Ctid         pgtype.TID
 }
 
-// The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
+// AccountLock without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
 func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupParams) ([]AccountLookupRow, error) {
 	rows, err := db.Query(ctx, accountLookup, arg.Codes, arg.Tenants, arg.Assets)
 	if err != nil {
@@ -363,7 +363,7 @@ type EntryLookupRow struct {
 }
 
 // Entries of transfers with their accounts, in the order in which they were posted: a limited number of postings of
-// each, or all for 0. Not by LIMIT, with which a plan made on an empty table may use any index.
+// each, or all for 0. It does not use LIMIT, with which a plan made on an empty table might use the wrong index.
 func (q *Queries) EntryLookup(ctx context.Context, db DBTX, arg EntryLookupParams) ([]EntryLookupRow, error) {
 	rows, err := db.Query(ctx, entryLookup, arg.TransferIds, arg.Tenants, arg.Most)
 	if err != nil {

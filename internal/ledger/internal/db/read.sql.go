@@ -266,8 +266,8 @@ type BalanceReadAtEffectiveRow struct {
 	Balance string
 }
 
-// The balance by effective time: entries recorded by then, without those that took effect later, plus those recorded
-// later that had taken effect. Entries without an effective time are in neither sum.
+// The balance by effective time: entries recorded by that time, less those that take effect later, plus those recorded
+// later that took effect by that time. Entries without an effective time are in neither of the two sums.
 func (q *Queries) BalanceReadAtEffective(ctx context.Context, db DBTX, arg BalanceReadAtEffectiveParams) (BalanceReadAtEffectiveRow, error) {
 	row := db.QueryRow(ctx, balanceReadAtEffective,
 		arg.At,
@@ -308,8 +308,8 @@ type BalanceReadAtRecordRow struct {
 	Future  bool
 }
 
-// The recorded balance at a time, and whether it is final: it is, once there is an entry after that time, since times
-// never decrease within an account.
+// The recorded balance at a time. It is final once there is an entry after that time, because times never decrease
+// within an account.
 func (q *Queries) BalanceReadAtRecord(ctx context.Context, db DBTX, arg BalanceReadAtRecordParams) (BalanceReadAtRecordRow, error) {
 	row := db.QueryRow(ctx, balanceReadAtRecord,
 		arg.At,

@@ -14,7 +14,7 @@ import (
 
 const commitLast = `-- name: CommitLast :many
 select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
-    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 order by b.epoch desc, b.xid desc, b.batch_id desc
 limit $1::integer
@@ -25,7 +25,7 @@ type CommitLastRow struct {
 	Xid         string
 	BatchID     int64
 	CommittedAt time.Time
-	Settled     bool
+	Final       bool
 }
 
 // The last commits, newest first.
@@ -43,7 +43,7 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 			&i.Xid,
 			&i.BatchID,
 			&i.CommittedAt,
-			&i.Settled,
+			&i.Final,
 		); err != nil {
 			return nil, err
 		}
@@ -58,7 +58,7 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 const commitPage = `-- name: CommitPage :many
 
 select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
-    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 where (b.epoch, b.xid, b.batch_id) > ($1::integer, cast($2::text as xid8), $3::bigint)
 order by b.epoch, b.xid, b.batch_id
@@ -77,13 +77,13 @@ type CommitPageRow struct {
 	Xid         string
 	BatchID     int64
 	CommittedAt time.Time
-	Settled     bool
+	Final       bool
 }
 
 // Reads of watches: commits by epoch and transaction id, and their entries.
-// Commits after a position. A commit is settled if no commit before it can still appear: all of earlier epochs are,
-// since their transaction ids do not compare with those of the present one. The order names the table, because xid
-// alone would be the text column of the result.
+// Commits after a position. A commit is final if no commit before it can still appear. All commits of earlier epochs
+// are final: their transaction ids cannot be compared with those of the present one. ORDER BY qualifies xid, because
+// the bare name would mean the text column of the result.
 func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams) ([]CommitPageRow, error) {
 	rows, err := db.Query(ctx, commitPage,
 		arg.AfterEpoch,
@@ -103,7 +103,7 @@ func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams)
 			&i.Xid,
 			&i.BatchID,
 			&i.CommittedAt,
-			&i.Settled,
+			&i.Final,
 		); err != nil {
 			return nil, err
 		}

@@ -18,9 +18,10 @@ lock table lock_locks in row exclusive mode
 `
 
 // Statements on locks and their waiters in batches.
-// Held by every batch that uses locks, from before it looks for their rows until it ends. The background task needs
-// it exclusively to delete rows. So no row disappears between a batch's lookup and its insert, and a fence drawn when
-// there was no row is greater than those of all earlier rows. Locks on a table require rights, advisory locks none.
+// Held by every batch that uses locks, from before it looks for their rows until it ends. The background task needs it
+// exclusively to delete rows. So no row disappears between a batch's lookup and its insert, and a fence drawn when
+// there was no row is greater than the fences of all earlier rows. Unlike an advisory lock, a lock on a table requires
+// privileges.
 func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, batchEnter)
 	return err

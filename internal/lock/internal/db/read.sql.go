@@ -264,8 +264,8 @@ type QueueHeadsRow struct {
 	LeftUs int64
 }
 
-// For locks with waiters: the ticket whose turn it is (0: none), and when the lease that they wait for expires, in
-// microseconds from now (0 or less: nothing blocks them).
+// For locks with waiters: the first ticket of the queue (0: none), and when the present lease expires, in microseconds
+// from now (0 or less: nothing blocks the waiters).
 func (q *Queries) QueueHeads(ctx context.Context, db DBTX, arg QueueHeadsParams) ([]QueueHeadsRow, error) {
 	rows, err := db.Query(ctx, queueHeads, arg.Names, arg.Tenants)
 	if err != nil {

@@ -392,7 +392,7 @@ type InstancePageOfStateRow struct {
 }
 
 // Instances in a state after an id: those recorded in it whose timer has not fired, and the few whose timer has moved
-// them there and that the scheduler has not come to yet.
+// them there, which the scheduler has not recorded yet.
 func (q *Queries) InstancePageOfState(ctx context.Context, db DBTX, arg InstancePageOfStateParams) ([]InstancePageOfStateRow, error) {
 	rows, err := db.Query(ctx, instancePageOfState,
 		arg.TenantID,
@@ -460,8 +460,8 @@ type MachineGetRow struct {
 	CreatedAt  time.Time
 }
 
-// Reads of machines and instances, beside the engine: one tenant, one snapshot. A state counts as the database's clock
-// says: past its timer, an instance is in the state to which that moves it.
+// Reads of machines and instances, beside the engine: one tenant, one snapshot. States are those at the present time of
+// the database: once its timer has fired, an instance is in the state to which the timer moves it.
 // The newest of some versions of a machine.
 func (q *Queries) MachineGet(ctx context.Context, db DBTX, arg MachineGetParams) (MachineGetRow, error) {
 	row := db.QueryRow(ctx, machineGet,

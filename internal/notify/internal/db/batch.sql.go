@@ -379,7 +379,7 @@ type FingerprintRenewParams struct {
 	ExpiresAt  []time.Time
 }
 
-// Takes over fingerprints whose window has ended, or whose message will not be sent.
+// Reuses fingerprints whose window has ended, or whose message will not be sent.
 func (q *Queries) FingerprintRenew(ctx context.Context, db DBTX, arg FingerprintRenewParams) error {
 	_, err := db.Exec(ctx, fingerprintRenew, arg.Tids, arg.MessageIds, arg.ExpiresAt)
 	return err
@@ -581,9 +581,9 @@ type MessageLoadRow struct {
 	EndedFailureCode string
 }
 
-// Messages by id, with their row in the queue, or otherwise how they ended: a report is more than a sending, and a
-// message that has left the queue without either was given up. The time of the batch determines the month, and thus
-// the partition.
+// Messages by id, with their row in the queue and their last event: a report has precedence over sent, and a message
+// that has left the queue without either is dead or unknown. The time of the batch determines the month, and thus the
+// partition.
 func (q *Queries) MessageLoad(ctx context.Context, db DBTX, arg MessageLoadParams) ([]MessageLoadRow, error) {
 	rows, err := db.Query(ctx, messageLoad, arg.Tenants, arg.MessageIds)
 	if err != nil {
@@ -865,7 +865,7 @@ type ReportLockParams struct {
 	MessageIds []int64
 }
 
-// Locks by message id, so that reports of one message are applied one after another, also when it has left the queue.
+// Locks message ids, so that reports of one message are applied one after another, even after it has left the queue.
 func (q *Queries) ReportLock(ctx context.Context, db DBTX, arg ReportLockParams) error {
 	_, err := db.Exec(ctx, reportLock, arg.Tenants, arg.MessageIds)
 	return err
@@ -897,7 +897,8 @@ type SentFindRow struct {
 	MessageID int64
 }
 
-// Messages by the ids that providers gave them, in events, which never change. Of several the newest comes last.
+// Messages by the ids that providers gave them, from their events. If an id has several messages, the newest comes
+// last.
 func (q *Queries) SentFind(ctx context.Context, db DBTX, arg SentFindParams) ([]SentFindRow, error) {
 	rows, err := db.Query(ctx, sentFind, arg.Tenants, arg.Providers, arg.ProviderMessageIds)
 	if err != nil {

@@ -148,7 +148,7 @@ type LimitLockParams struct {
 }
 
 // Limits as configured, and statements of the background task.
-// A limit that is about to be changed.
+// Locks a limit that is about to be changed.
 func (q *Queries) LimitLock(ctx context.Context, db DBTX, arg LimitLockParams) ([]int32, error) {
 	rows, err := db.Query(ctx, limitLock,
 		arg.TenantID,

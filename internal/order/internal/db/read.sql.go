@@ -70,7 +70,7 @@ type OrderGetRow struct {
 }
 
 // Reads of orders, beside the engine: one tenant, one snapshot, planned with their actual values. The state is that of
-// the instance, as the database's clock says.
+// the instance at the present time of the database.
 func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (OrderGetRow, error) {
 	row := db.QueryRow(ctx, orderGet, arg.TenantID, arg.OrderNo)
 	var i OrderGetRow
@@ -182,7 +182,7 @@ type OrderPageRow struct {
 	ChangedAt        time.Time
 }
 
-// The newest orders before a place, of a time.
+// The newest orders of a period, before a time and an id.
 func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) ([]OrderPageRow, error) {
 	rows, err := db.Query(ctx, orderPage,
 		arg.TenantID,
@@ -338,7 +338,7 @@ type OrderPageOfStateRow struct {
 }
 
 // The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
-// moved them there and that the scheduler has not come to yet. Instances that no order has do not count.
+// moved them there, which the scheduler has not recorded yet. Instances without an order are skipped.
 func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOfStateParams) ([]OrderPageOfStateRow, error) {
 	rows, err := db.Query(ctx, orderPageOfState,
 		arg.TenantID,

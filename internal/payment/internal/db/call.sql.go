@@ -30,7 +30,7 @@ type CallAgainParams struct {
 	WaitS    float64
 }
 
-// Asks for a leased call again, or for another one: the last try had no result.
+// Ends the lease of a call, and schedules the same or another call, because the attempt had no result.
 func (q *Queries) CallAgain(ctx context.Context, db DBTX, arg CallAgainParams) (int64, error) {
 	result, err := db.Exec(ctx, callAgain,
 		arg.Call,
@@ -70,7 +70,7 @@ type CallFlagDueRow struct {
 	NextCallAt time.Time
 }
 
-// Payments that gateways say are paid, and that were not created in time, after a given one.
+// Payments that gateways reported as paid and that were not created in time, after a given one.
 func (q *Queries) CallFlagDue(ctx context.Context, db DBTX, arg CallFlagDueParams) ([]CallFlagDueRow, error) {
 	rows, err := db.Query(ctx, callFlagDue,
 		arg.After,
@@ -110,7 +110,7 @@ type CallRunningParams struct {
 	Number   string
 }
 
-// Whether a worker has a call.
+// Whether a worker has leased a call.
 func (q *Queries) CallRunning(ctx context.Context, db DBTX, arg CallRunningParams) (bool, error) {
 	row := db.QueryRow(ctx, callRunning, arg.TenantID, arg.Subject, arg.Number)
 	var running bool
@@ -133,7 +133,8 @@ type CallStatsRow struct {
 	Age      float64
 }
 
-// Calls that are due, by tenant and gateway, with the age of the oldest in seconds: no server may have the settings.
+// Number of due calls by tenant and gateway, with the age of the oldest in seconds. A gateway may be in the settings of
+// no server.
 func (q *Queries) CallStats(ctx context.Context, db DBTX) ([]CallStatsRow, error) {
 	rows, err := db.Query(ctx, callStats)
 	if err != nil {
@@ -192,7 +193,7 @@ type CallTakeRow struct {
 }
 
 // Statements of the workers that call gateways, beside the engine.
-// Leases calls of a gateway that are due, the oldest first, skipping locked rows.
+// Leases due calls of a gateway, oldest first, skipping locked rows.
 func (q *Queries) CallTake(ctx context.Context, db DBTX, arg CallTakeParams) ([]CallTakeRow, error) {
 	rows, err := db.Query(ctx, callTake,
 		arg.Fence,
@@ -255,7 +256,7 @@ type CallTakeOneRow struct {
 	Attempts int32
 }
 
-// Leases one call, early also before it is due, unless a worker has it.
+// Leases one call, unless a worker has it. With early, the call need not be due.
 func (q *Queries) CallTakeOne(ctx context.Context, db DBTX, arg CallTakeOneParams) ([]CallTakeOneRow, error) {
 	rows, err := db.Query(ctx, callTakeOne,
 		arg.Fence,
@@ -292,7 +293,7 @@ const flagStats = `-- name: FlagStats :one
 select count(*)::bigint as open from payment_flags f where f.state = 'open'
 `
 
-// Open flags.
+// Number of open flags.
 func (q *Queries) FlagStats(ctx context.Context, db DBTX) (int64, error) {
 	row := db.QueryRow(ctx, flagStats)
 	var open int64

@@ -40,8 +40,8 @@ type CallCloseParams struct {
 	OrderNos []string
 }
 
-// Asks the gateways to close the open payments of orders that ended. CallLockOfOrder has locked the calls. An order may
-// have none.
+// Schedules the call "close" for the open payments of ended orders, if they have any. CallLockOfOrder has locked the
+// calls.
 func (q *Queries) CallClose(ctx context.Context, db DBTX, arg CallCloseParams) (int64, error) {
 	result, err := db.Exec(ctx, callClose, arg.Now, arg.Tenants, arg.OrderNos)
 	if err != nil {
@@ -74,8 +74,8 @@ type CallDeleteParams struct {
 	Calls    []string
 }
 
-// Ends calls, which CallLock has locked: nothing is left to ask. Some may have none. Of a call that is not empty, only
-// one of that kind is ended.
+// Deletes the scheduled calls of payments and refunds, if they have any. CallLock has locked them. If a call is given,
+// only a scheduled call of that kind is deleted.
 func (q *Queries) CallDelete(ctx context.Context, db DBTX, arg CallDeleteParams) (int64, error) {
 	result, err := db.Exec(ctx, callDelete,
 		arg.Tenants,
@@ -109,7 +109,7 @@ type CallLockParams struct {
 }
 
 // Locks calls in the order of the arrays, which callers sort. A worker that leases a call at the same time moves its
-// row: the statements after this one see it where it is then.
+// row: the statements after this one see the row at its new place.
 func (q *Queries) CallLock(ctx context.Context, db DBTX, arg CallLockParams) ([]string, error) {
 	rows, err := db.Query(ctx, callLock, arg.Tenants, arg.Subjects, arg.Numbers)
 	if err != nil {
@@ -384,7 +384,7 @@ type ConsoleUpdateParams struct {
 	FlagIds    []int64
 }
 
-// Updates what changes of console refunds, found by their keys.
+// Updates the columns of console refunds that can change. Rows are found by their keys.
 func (q *Queries) ConsoleUpdate(ctx context.Context, db DBTX, arg ConsoleUpdateParams) error {
 	_, err := db.Exec(ctx, consoleUpdate,
 		arg.ConsoleIds,
@@ -593,8 +593,8 @@ type FlagResolveParams struct {
 	ResolvedAt         []time.Time
 }
 
-// Resolves flags, found by their keys, or opens them again, without a resolution. Fails unless each is in the other
-// state.
+// Resolves flags, or opens them again if the resolution is empty. Rows are found by their keys. Fails if a flag is in
+// the requested state already.
 func (q *Queries) FlagResolve(ctx context.Context, db DBTX, arg FlagResolveParams) error {
 	_, err := db.Exec(ctx, flagResolve,
 		arg.FlagIds,
@@ -636,9 +636,9 @@ type GatewayLockRow struct {
 }
 
 // Statements on payments, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls:
-// 0, the empty text and the zero time mean null. Rows are guarded by instances: those of a payment by its own, those of
-// an order by the order's. So no statement locks them but those on gateways and console refunds.
-// Locks the gateways that are changed, in the order of the arrays, which callers sort by tenant and gateway.
+// 0, the empty text and the zero time mean null. The row lock of an instance guards the rows of its payment or order.
+// So only the statements on gateways, console refunds and calls lock rows.
+// Locks gateways in the order of the arrays, which callers sort by tenant and gateway.
 func (q *Queries) GatewayLock(ctx context.Context, db DBTX, arg GatewayLockParams) ([]GatewayLockRow, error) {
 	rows, err := db.Query(ctx, gatewayLock, arg.Gateways, arg.Tenants)
 	if err != nil {
@@ -687,7 +687,7 @@ type GatewayLookupRow struct {
 	Payee    *string
 }
 
-// Reads gateways as they are committed: payments need no more than that.
+// Reads gateways without locks: for payments, the committed values are enough.
 func (q *Queries) GatewayLookup(ctx context.Context, db DBTX, arg GatewayLookupParams) ([]GatewayLookupRow, error) {
 	rows, err := db.Query(ctx, gatewayLookup, arg.Gateways, arg.Tenants)
 	if err != nil {
@@ -848,7 +848,7 @@ type NoticeLookupRow struct {
 	Verdict  string
 }
 
-// Notices that were recorded before, with what became of them.
+// Notices that were recorded before, with their verdicts.
 func (q *Queries) NoticeLookup(ctx context.Context, db DBTX, arg NoticeLookupParams) ([]NoticeLookupRow, error) {
 	rows, err := db.Query(ctx, noticeLookup, arg.NotifyIds, arg.Tenants, arg.Gateways)
 	if err != nil {
@@ -926,8 +926,8 @@ type NoticeUnknownRow struct {
 	Fields   []byte
 }
 
-// Notices that came before their payments, and whose money is not recorded yet, the oldest first, at most so many for
-// each.
+// Notices that came before their payments and whose money is not recorded yet, oldest first, up to a limit for each
+// payment.
 func (q *Queries) NoticeUnknown(ctx context.Context, db DBTX, arg NoticeUnknownParams) ([]NoticeUnknownRow, error) {
 	rows, err := db.Query(ctx, noticeUnknown, arg.OutTradeNos, arg.Tenants, arg.Most)
 	if err != nil {
@@ -1208,8 +1208,8 @@ type PaymentOfOrderRow struct {
 	Paid       bool
 }
 
-// Numbers of the payments of orders, and whether money came: of each gateway and pay type the newest attempt, and those
-// with a transaction.
+// Payments of orders, and whether each has a recorded transaction: the newest attempt of each gateway and pay type, and
+// all with a transaction id.
 func (q *Queries) PaymentOfOrder(ctx context.Context, db DBTX, arg PaymentOfOrderParams) ([]PaymentOfOrderRow, error) {
 	rows, err := db.Query(ctx, paymentOfOrder, arg.OrderNos, arg.Tenants)
 	if err != nil {
@@ -1274,7 +1274,7 @@ type PaymentUpdateParams struct {
 	Decided        []bool
 }
 
-// Updates what changes of payments, found by their keys.
+// Updates the columns of payments that can change. Rows are found by their keys.
 func (q *Queries) PaymentUpdate(ctx context.Context, db DBTX, arg PaymentUpdateParams) error {
 	_, err := db.Exec(ctx, paymentUpdate,
 		arg.OutTradeNos,
@@ -1481,7 +1481,7 @@ type RefundUpdateParams struct {
 	OutcomeFlagIds   []int64
 }
 
-// Updates what changes of refunds, found by their keys.
+// Updates the columns of refunds that can change. Rows are found by their keys.
 func (q *Queries) RefundUpdate(ctx context.Context, db DBTX, arg RefundUpdateParams) error {
 	_, err := db.Exec(ctx, refundUpdate,
 		arg.RefundNos,
@@ -1650,7 +1650,7 @@ type TransactionOfPaymentRow struct {
 	ExtraRefunded amount.Int
 }
 
-// Transactions of payments, the first first, at most 20 for each.
+// Transactions of payments, oldest first, at most 20 for each.
 func (q *Queries) TransactionOfPayment(ctx context.Context, db DBTX, arg TransactionOfPaymentParams) ([]TransactionOfPaymentRow, error) {
 	rows, err := db.Query(ctx, transactionOfPayment, arg.OutTradeNos, arg.Tenants)
 	if err != nil {
@@ -1717,7 +1717,7 @@ type TransactionUpdateParams struct {
 	Refunded       []amount.Int
 }
 
-// Updates where transactions stand, and their refunds. They are found by their keys.
+// Updates the accounts of transactions, and the sums of their refunds. Rows are found by their keys.
 func (q *Queries) TransactionUpdate(ctx context.Context, db DBTX, arg TransactionUpdateParams) error {
 	_, err := db.Exec(ctx, transactionUpdate,
 		arg.TransactionIds,

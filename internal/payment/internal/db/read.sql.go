@@ -313,7 +313,7 @@ type NoticeWaitingRow struct {
 	RequestID string
 }
 
-// Notices of a payment that came before it, and whose money is not recorded yet, the oldest first.
+// Notices that came before their payment and whose money is not recorded yet, oldest first.
 func (q *Queries) NoticeWaiting(ctx context.Context, db DBTX, arg NoticeWaitingParams) ([]NoticeWaitingRow, error) {
 	rows, err := db.Query(ctx, noticeWaiting, arg.TenantID, arg.OutTradeNo, arg.Most)
 	if err != nil {
@@ -448,7 +448,7 @@ type PaymentOfNameParams struct {
 	NotifyID string
 }
 
-// The payment of the notice with a name.
+// The payment of the notice that a name refers to.
 func (q *Queries) PaymentOfName(ctx context.Context, db DBTX, arg PaymentOfNameParams) (string, error) {
 	row := db.QueryRow(ctx, paymentOfName, arg.TenantID, arg.Gateway, arg.NotifyID)
 	var out_trade_no string
@@ -476,7 +476,7 @@ type PaymentOfTransactionParams struct {
 	Gateway       string
 }
 
-// The undecided payment that its gateway knows by a transaction. Each has a call, and there are few of them.
+// The undecided payment with a given transaction id. Undecided payments have scheduled calls, which are few.
 func (q *Queries) PaymentOfTransaction(ctx context.Context, db DBTX, arg PaymentOfTransactionParams) (string, error) {
 	row := db.QueryRow(ctx, paymentOfTransaction, arg.TransactionID, arg.TenantID, arg.Gateway)
 	var out_trade_no string
@@ -842,7 +842,7 @@ type RefundPeriodRow struct {
 	ChangedAt       time.Time
 }
 
-// The newest refunds of a period before a time and an id, of a gateway or of all.
+// The newest refunds of a period, before a time and an id, of one gateway or of all.
 func (q *Queries) RefundPeriod(ctx context.Context, db DBTX, arg RefundPeriodParams) ([]RefundPeriodRow, error) {
 	rows, err := db.Query(ctx, refundPeriod,
 		arg.TenantID,
@@ -994,8 +994,8 @@ type TransactionPageRow struct {
 	OccurredAt    *time.Time
 }
 
-// The newest transactions of a period before a time and an id, of a gateway or of all; or those of a gateway with some
-// numbers.
+// The newest transactions of a period, before a time and an id, of one gateway or of all; or the transactions of a
+// gateway with given numbers.
 func (q *Queries) TransactionPage(ctx context.Context, db DBTX, arg TransactionPageParams) ([]TransactionPageRow, error) {
 	rows, err := db.Query(ctx, transactionPage,
 		arg.TransactionIds,

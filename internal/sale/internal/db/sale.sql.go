@@ -98,7 +98,7 @@ type SaleLockRow struct {
 }
 
 // Statements on sales. Arrays of batches have the same length; n is a position in them, from 1.
-// Locks the sales that are changed, in the order of the arrays, which callers sort by tenant and sale.
+// Locks sales in the order of the arrays, which callers sort by tenant and sale.
 func (q *Queries) SaleLock(ctx context.Context, db DBTX, arg SaleLockParams) ([]SaleLockRow, error) {
 	rows, err := db.Query(ctx, saleLock, arg.Sales, arg.Tenants)
 	if err != nil {
@@ -168,7 +168,7 @@ type SaleLookupRow struct {
 	ClosesAt     *time.Time
 }
 
-// Reads sales as they are committed: grabs need no more than that.
+// Reads sales without locks: for grabs, the committed values are enough.
 func (q *Queries) SaleLookup(ctx context.Context, db DBTX, arg SaleLookupParams) ([]SaleLookupRow, error) {
 	rows, err := db.Query(ctx, saleLookup, arg.Sales, arg.Tenants)
 	if err != nil {

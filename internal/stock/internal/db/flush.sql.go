@@ -235,8 +235,8 @@ type ItemTakeParams struct {
 	NextExpiryAt time.Time
 }
 
-// Takes units by one conditional update, whatever others have made of the row since it was read. Fails if too few are
-// available. The zero time is no expiry.
+// Takes units by one conditional update, even if the row has changed since it was read. Fails if too few are available.
+// The zero time means no expiry.
 func (q *Queries) ItemTake(ctx context.Context, db DBTX, arg ItemTakeParams) error {
 	_, err := db.Exec(ctx, itemTake,
 		arg.TenantID,

@@ -154,9 +154,8 @@ type DuePageRow struct {
 	NextExpiryAt *time.Time
 }
 
-// Segments of items with reservations whose time may have been over for a given time, the oldest first, after a given
-// one, for the background task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be
-// read.
+// Segments whose next_expiry_at passed a given time ago, oldest first, after a given one, for the background task. Uses
+// now(), because clock_timestamp() cannot be an index condition: all items would be read.
 func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]DuePageRow, error) {
 	rows, err := db.Query(ctx, duePage,
 		arg.DelayS,
@@ -343,8 +342,8 @@ type ItemLookupRow struct {
 	Ctid         pgtype.TID
 }
 
-// The same without locks: ItemUpdate and ItemConfirm check that the rows have not changed since;
-// ATOMIC checks only what is available, in ItemTake.
+// ItemLock without locks: ItemUpdate and ItemConfirm check that the rows have not changed since. The strategy atomic
+// checks only the available units, in ItemTake.
 func (q *Queries) ItemLookup(ctx context.Context, db DBTX, arg ItemLookupParams) ([]ItemLookupRow, error) {
 	rows, err := db.Query(ctx, itemLookup, arg.Items, arg.Tenants, arg.Segment)
 	if err != nil {
@@ -426,9 +425,9 @@ type ReservationDueRow struct {
 	Free          bool
 }
 
-// For each item: the reservations whose time is over, up to a limit, and the next one. Those whose time is over are
-// locked, but for those that another session holds: they expire later, and delay no command that does not need their
-// units. The comparison of two columns leaves the planner one index to choose.
+// For each item: the expired open reservations, up to a limit, and the one that expires next. Expired ones are locked,
+// except those that another session has locked (free is false): their expiry is recorded later, so that a command that
+// does not need their units need not wait. The comparison of two columns leaves the planner one index to choose.
 func (q *Queries) ReservationDue(ctx context.Context, db DBTX, arg ReservationDueParams) ([]ReservationDueRow, error) {
 	rows, err := db.Query(ctx, reservationDue,
 		arg.Items,

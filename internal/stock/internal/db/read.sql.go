@@ -129,8 +129,8 @@ type ItemReadRow struct {
 	Stocked   int64
 }
 
-// Reads of stock beside the engine, each on one snapshot, planned with their actual values. A reservation whose time is
-// over counts as expired, whether or not that is recorded.
+// Reads of stock beside the engine, each on one snapshot, planned with their actual values. An expired reservation is
+// read as expired, even if its expiry is not recorded yet.
 // An item with its counts over all segments.
 func (q *Queries) ItemRead(ctx context.Context, db DBTX, arg ItemReadParams) (ItemReadRow, error) {
 	row := db.QueryRow(ctx, itemRead, arg.TenantID, arg.Item)
@@ -258,7 +258,7 @@ type ReservationPageRow struct {
 	Now             time.Time
 }
 
-// Reservations of an item after a given number, in the order of numbers. It reads at most a number of them.
+// Reservations of an item after a given number, in the order of numbers. Reads a limited number of rows.
 func (q *Queries) ReservationPage(ctx context.Context, db DBTX, arg ReservationPageParams) ([]ReservationPageRow, error) {
 	rows, err := db.Query(ctx, reservationPage,
 		arg.TenantID,
@@ -326,7 +326,7 @@ type ReservationPageEndRow struct {
 	Last    string
 }
 
-// How many reservations such a page reads, and the last of them.
+// How many reservations ReservationPage read, and the last one of them.
 func (q *Queries) ReservationPageEnd(ctx context.Context, db DBTX, arg ReservationPageEndParams) (ReservationPageEndRow, error) {
 	row := db.QueryRow(ctx, reservationPageEnd,
 		arg.TenantID,

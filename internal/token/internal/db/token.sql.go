@@ -259,8 +259,8 @@ type TokenSpendParams struct {
 }
 
 // Marks locked tokens as spent, by ctid. The comparison of the hash is written so that no index serves it: on a small
-// table the planner would prefer reading the whole index to the ctids. Fails unless all were open: no token is spent
-// twice.
+// table the planner would otherwise read the whole index instead of the ctids. Fails unless all were open: no token is
+// spent twice.
 func (q *Queries) TokenSpend(ctx context.Context, db DBTX, arg TokenSpendParams) error {
 	_, err := db.Exec(ctx, tokenSpend,
 		arg.Hashes,

@@ -30,7 +30,7 @@ type WorkBusyParams struct {
 	Scopes  []string
 }
 
-// Positions of the works that have a holder now: a Begin of the others is worth another try.
+// Positions of the works that have a holder now. A waiting Begin of another one may be tried again.
 func (q *Queries) WorkBusy(ctx context.Context, db DBTX, arg WorkBusyParams) ([]int32, error) {
 	rows, err := db.Query(ctx, workBusy, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
@@ -220,7 +220,7 @@ type WorkPageOpenRow struct {
 	Now              time.Time
 }
 
-// The same for records in a state that work_records_open_idx has.
+// WorkPage for records in a state that work_records_open_idx contains.
 func (q *Queries) WorkPageOpen(ctx context.Context, db DBTX, arg WorkPageOpenParams) ([]WorkPageOpenRow, error) {
 	rows, err := db.Query(ctx, workPageOpen,
 		arg.TenantID,

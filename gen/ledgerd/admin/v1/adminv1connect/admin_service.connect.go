@@ -76,13 +76,13 @@ type AdminServiceClient interface {
 	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: FIELD_INVALID,
 	// API_KEY_NOT_FOUND, PERMISSION_DENIED (the key may do more than the caller).
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
-	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
-	// API_KEY_NOT_FOUND, PERMISSION_DENIED (it is the key of an operator).
+	// Revokes an API key for ever; servers refuse it within 5 s. A repeat returns the key. Errors: API_KEY_NOT_FOUND,
+	// PERMISSION_DENIED (it is the key of an operator).
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates the policy of an operation, or replaces all of it: what is not set is not required, even if the policy of
-	// "*" requires it. Servers apply it within 5 s. Errors: FIELD_INVALID.
+	// Creates or replaces the whole policy of an operation: a field that is not set requires nothing, even if the policy
+	// of "*" does. Servers apply it within 5 s. Errors: FIELD_INVALID.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
 	// Lists policies by operation. Errors: PAGE_TOKEN_INVALID.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)
@@ -322,13 +322,13 @@ type AdminServiceHandler interface {
 	// Creates a successor with the same rights, and lets the old key expire after an overlap. Errors: FIELD_INVALID,
 	// API_KEY_NOT_FOUND, PERMISSION_DENIED (the key may do more than the caller).
 	RotateKey(context.Context, *v1.RotateKeyRequest) (*v1.RotateKeyResponse, error)
-	// Ends an API key for ever; servers refuse it within 5 s. Repeats are answered with the key. Errors:
-	// API_KEY_NOT_FOUND, PERMISSION_DENIED (it is the key of an operator).
+	// Revokes an API key for ever; servers refuse it within 5 s. A repeat returns the key. Errors: API_KEY_NOT_FOUND,
+	// PERMISSION_DENIED (it is the key of an operator).
 	RevokeKey(context.Context, *v1.RevokeKeyRequest) (*v1.RevokeKeyResponse, error)
 	// Lists API keys by time of creation, without their secrets. Errors: PAGE_TOKEN_INVALID.
 	ListKeys(context.Context, *v1.ListKeysRequest) (*v1.ListKeysResponse, error)
-	// Creates the policy of an operation, or replaces all of it: what is not set is not required, even if the policy of
-	// "*" requires it. Servers apply it within 5 s. Errors: FIELD_INVALID.
+	// Creates or replaces the whole policy of an operation: a field that is not set requires nothing, even if the policy
+	// of "*" does. Servers apply it within 5 s. Errors: FIELD_INVALID.
 	PutPolicy(context.Context, *v1.PutPolicyRequest) (*v1.PutPolicyResponse, error)
 	// Lists policies by operation. Errors: PAGE_TOKEN_INVALID.
 	ListPolicies(context.Context, *v1.ListPoliciesRequest) (*v1.ListPoliciesResponse, error)

@@ -50,8 +50,8 @@ const (
 
 // ApprovalServiceClient is a client for the ledgerd.approval.v1.ApprovalService service.
 type ApprovalServiceClient interface {
-	// Records a request, after the checks of the call that it stands for: role and scopes of the requester, fields of the
-	// request. Nothing is done yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
+	// Records a request, after the checks that the call itself would make of the requester's role and scopes and of the
+	// fields. The call is not made yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
 	RequestApproval(context.Context, *v1.RequestApprovalRequest) (*v1.RequestApprovalResponse, error)
 	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
 	// role and the scopes that the request needs, and must be another principal than the requester. If the request is
@@ -171,8 +171,8 @@ func (c *approvalServiceClient) ListApprovals(ctx context.Context, req *v1.ListA
 
 // ApprovalServiceHandler is an implementation of the ledgerd.approval.v1.ApprovalService service.
 type ApprovalServiceHandler interface {
-	// Records a request, after the checks of the call that it stands for: role and scopes of the requester, fields of the
-	// request. Nothing is done yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
+	// Records a request, after the checks that the call itself would make of the requester's role and scopes and of the
+	// fields. The call is not made yet. Errors: FIELD_INVALID with paths below "request.", PERMISSION_DENIED.
 	RequestApproval(context.Context, *v1.RequestApprovalRequest) (*v1.RequestApprovalResponse, error)
 	// Makes the requested call on behalf of its requester and records its response, in one commit. The approver needs the
 	// role and the scopes that the request needs, and must be another principal than the requester. If the request is

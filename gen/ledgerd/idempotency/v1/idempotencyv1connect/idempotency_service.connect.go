@@ -99,11 +99,12 @@ type IdempotencyServiceClient interface {
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 	// Begins work that the caller does in its own system, once: Begin, do the work if the result is run, Complete.
 	//
-	// Of all callers that begin the same work, one gets run, with a lease. During the lease others get wait. After the
-	// end callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only while its
-	// lease holds: it is not recorded for longer. Errors, in the order of checks: FIELD_INVALID, WORK_KEY_REUSED. As an
-	// operation of Execute, which does not wait, Begin gets run or fails the Execute with WORK_RUNNING or WORK_SETTLED.
-	// In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so that neither is used up.
+	// Of all callers that begin the same work, one gets run, with a lease; during the lease the others get wait. Once the
+	// work has ended, callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only
+	// until its lease expires: the run is recorded for no longer. Errors, in the order of checks: FIELD_INVALID,
+	// WORK_KEY_REUSED. As an operation of Execute, which does not wait, Begin gets run or fails the Execute with
+	// WORK_RUNNING or WORK_SETTLED. In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so
+	// that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// Extends a lease, also an expired one, unless another caller has taken the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
@@ -381,11 +382,12 @@ type IdempotencyServiceHandler interface {
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 	// Begins work that the caller does in its own system, once: Begin, do the work if the result is run, Complete.
 	//
-	// Of all callers that begin the same work, one gets run, with a lease. During the lease others get wait. After the
-	// end callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only while its
-	// lease holds: it is not recorded for longer. Errors, in the order of checks: FIELD_INVALID, WORK_KEY_REUSED. As an
-	// operation of Execute, which does not wait, Begin gets run or fails the Execute with WORK_RUNNING or WORK_SETTLED.
-	// In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so that neither is used up.
+	// Of all callers that begin the same work, one gets run, with a lease; during the lease the others get wait. Once the
+	// work has ended, callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only
+	// until its lease expires: the run is recorded for no longer. Errors, in the order of checks: FIELD_INVALID,
+	// WORK_KEY_REUSED. As an operation of Execute, which does not wait, Begin gets run or fails the Execute with
+	// WORK_RUNNING or WORK_SETTLED. In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so
+	// that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// Extends a lease, also an expired one, unless another caller has taken the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)

@@ -62,8 +62,8 @@ type InboxServiceClient interface {
 	// MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Begins an attempt at a message, for work in another system, or returns why it cannot: see Verdict. A repeat with
-	// the same Idempotency-Key gets the same RUN, but only while its lease holds: it is not recorded for longer. In a
-	// call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
+	// the same Idempotency-Key gets the same RUN, but only until its lease expires: the RUN is recorded for no longer. In
+	// a call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
 	// neither is used up. In an Execute the other operations run whatever the verdict: use Receive there. Errors:
 	// MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
@@ -241,8 +241,8 @@ type InboxServiceHandler interface {
 	// MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Begins an attempt at a message, for work in another system, or returns why it cannot: see Verdict. A repeat with
-	// the same Idempotency-Key gets the same RUN, but only while its lease holds: it is not recorded for longer. In a
-	// call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
+	// the same Idempotency-Key gets the same RUN, but only until its lease expires: the RUN is recorded for no longer. In
+	// a call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
 	// neither is used up. In an Execute the other operations run whatever the verdict: use Receive there. Errors:
 	// MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)

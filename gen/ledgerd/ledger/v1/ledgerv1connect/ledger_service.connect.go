@@ -106,13 +106,15 @@ type LedgerServiceClient interface {
 	CreateAssets(context.Context, *v1.CreateAssetsRequest) (*v1.CreateAssetsResponse, error)
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
-	// Creates accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
+	// Creates accounts, all or none. An account that may be overdrawn requires the role admin. Errors: ASSET_NOT_FOUND,
+	// ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
+	// Changes limits and metadata. A change of a limit requires the role admin. Errors: ACCOUNT_NOT_FOUND,
+	// ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
 	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
 	// ACCOUNT_CLOSED.
@@ -577,13 +579,15 @@ type LedgerServiceHandler interface {
 	CreateAssets(context.Context, *v1.CreateAssetsRequest) (*v1.CreateAssetsResponse, error)
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
-	// Creates accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
+	// Creates accounts, all or none. An account that may be overdrawn requires the role admin. Errors: ASSET_NOT_FOUND,
+	// ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
+	// Changes limits and metadata. A change of a limit requires the role admin. Errors: ACCOUNT_NOT_FOUND,
+	// ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
 	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
 	// ACCOUNT_CLOSED.

@@ -62,11 +62,11 @@ type LockServiceClient interface {
 	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
 	// Lists the held locks, by name. Errors: PAGE_TOKEN_INVALID.
 	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
-	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
-	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
-	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
-	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
-	// unavailable until only a tenth of the lease was left; BUSY beyond the streams that a principal may have.
+	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the lease,
+	// sends it again, and releases it when the caller disconnects. The server renews while the connection exists, so a
+	// frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew, as the Go
+	// client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was unavailable until
+	// only a tenth of the lease was left; BUSY if the principal has too many streams.
 	Hold(context.Context, *v1.HoldRequest) (*connect.ServerStreamForClient[v1.HoldResponse], error)
 }
 
@@ -198,11 +198,11 @@ type LockServiceHandler interface {
 	GetLock(context.Context, *v1.GetLockRequest) (*v1.GetLockResponse, error)
 	// Lists the held locks, by name. Errors: PAGE_TOKEN_INVALID.
 	ListLocks(context.Context, *v1.ListLocksRequest) (*v1.ListLocksResponse, error)
-	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
-	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
-	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
-	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
-	// unavailable until only a tenth of the lease was left; BUSY beyond the streams that a principal may have.
+	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the lease,
+	// sends it again, and releases it when the caller disconnects. The server renews while the connection exists, so a
+	// frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew, as the Go
+	// client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was unavailable until
+	// only a tenth of the lease was left; BUSY if the principal has too many streams.
 	Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error
 }
 

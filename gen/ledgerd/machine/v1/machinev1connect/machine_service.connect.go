@@ -63,8 +63,9 @@ const (
 
 // MachineServiceClient is a client for the ledgerd.machine.v1.MachineService service.
 type MachineServiceClient interface {
-	// Stores a machine, or a new version of it. Instances stay on the version with which they were created. The
-	// definition of the newest version again makes no version, and answers with that. Errors: MACHINE_INVALID.
+	// Stores a machine, or a new version of it. Instances stay on the version with which they were created. If the newest
+	// version has the same definition already, no version is made, and the newest one is returned. Errors:
+	// MACHINE_INVALID.
 	DefineMachine(context.Context, *v1.DefineMachineRequest) (*v1.DefineMachineResponse, error)
 	// Reads a version of a machine. Errors: MACHINE_NOT_FOUND.
 	GetMachine(context.Context, *v1.GetMachineRequest) (*v1.GetMachineResponse, error)
@@ -258,8 +259,9 @@ func (c *machineServiceClient) ListHistory(ctx context.Context, req *v1.ListHist
 
 // MachineServiceHandler is an implementation of the ledgerd.machine.v1.MachineService service.
 type MachineServiceHandler interface {
-	// Stores a machine, or a new version of it. Instances stay on the version with which they were created. The
-	// definition of the newest version again makes no version, and answers with that. Errors: MACHINE_INVALID.
+	// Stores a machine, or a new version of it. Instances stay on the version with which they were created. If the newest
+	// version has the same definition already, no version is made, and the newest one is returned. Errors:
+	// MACHINE_INVALID.
 	DefineMachine(context.Context, *v1.DefineMachineRequest) (*v1.DefineMachineResponse, error)
 	// Reads a version of a machine. Errors: MACHINE_NOT_FOUND.
 	GetMachine(context.Context, *v1.GetMachineRequest) (*v1.GetMachineResponse, error)

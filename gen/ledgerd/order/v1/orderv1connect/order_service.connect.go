@@ -52,17 +52,18 @@ const (
 
 // OrderServiceClient is a client for the ledgerd.order.v1.OrderService service.
 type OrderServiceClient interface {
-	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered
-	// with the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
-	// ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK,
-	// RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the
-	// coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
+	// Creates an order with its parts: reserved units, held or paid money, messages. A repeat with the same number
+	// returns the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND,
+	// MACHINE_NOT_FOUND, ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND,
+	// OUT_OF_STOCK, RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN,
+	// ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of
+	// messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
-	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
-	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
-	// RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN, BALANCE_LIMIT_EXCEEDED, and
-	// ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
-	// Send.
+	// Moves an order to another state, and ends its parts if the new state confirms or cancels them. Errors:
+	// ORDER_NOT_FOUND, STATE_TAKEN, STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY;
+	// of its parts RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN,
+	// BALANCE_LIMIT_EXCEEDED, and ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of
+	// messages those of Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
 	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
 	// timer has cancelled it.
@@ -194,17 +195,18 @@ func (c *orderServiceClient) ListOrderHistory(ctx context.Context, req *v1.ListO
 
 // OrderServiceHandler is an implementation of the ledgerd.order.v1.OrderService service.
 type OrderServiceHandler interface {
-	// Creates an order with its parts: reserved units, held or paid money, messages. The same number again is answered
-	// with the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND, MACHINE_NOT_FOUND,
-	// ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND, OUT_OF_STOCK,
-	// RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN, ACCOUNT_CLOSED; of the
-	// coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of messages those of Send.
+	// Creates an order with its parts: reserved units, held or paid money, messages. A repeat with the same number
+	// returns the order as it is now. Errors: ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED, ASSET_NOT_FOUND,
+	// MACHINE_NOT_FOUND, ORDER_PART_EXISTS; of the payee ACCOUNT_NOT_FOUND; of reserved units ITEM_NOT_FOUND,
+	// OUT_OF_STOCK, RESERVATION_ENDED; of the balance ACCOUNT_NOT_FOUND, INSUFFICIENT_FUNDS, ACCOUNT_FROZEN,
+	// ACCOUNT_CLOSED; of the coupon COUPON_NOT_FOUND, COUPON_TAKEN, COUPON_UNCLAIMED, COUPON_EXPIRED, STATE_TAKEN; of
+	// messages those of Send.
 	CreateOrder(context.Context, *v1.CreateOrderRequest) (*v1.CreateOrderResponse, error)
-	// Moves an order to another state, and ends its parts if that state does. Errors: ORDER_NOT_FOUND, STATE_TAKEN,
-	// STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its parts
-	// RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN, BALANCE_LIMIT_EXCEEDED, and
-	// ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of messages those of
-	// Send.
+	// Moves an order to another state, and ends its parts if the new state confirms or cancels them. Errors:
+	// ORDER_NOT_FOUND, STATE_TAKEN, STATE_CHANGED, MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY;
+	// of its parts RESERVATION_ENDED, HOLD_EXPIRED, HOLD_NOT_HELD, ACCOUNT_CLOSED, ACCOUNT_FROZEN,
+	// BALANCE_LIMIT_EXCEEDED, and ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of
+	// messages those of Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
 	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
 	// timer has cancelled it.

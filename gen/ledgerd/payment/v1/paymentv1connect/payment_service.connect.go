@@ -84,42 +84,42 @@ type PaymentServiceClient interface {
 	PutGateway(context.Context, *v1.PutGatewayRequest) (*v1.PutGatewayResponse, error)
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
-	// Starts the payment of what remains to be paid of an order. Repeats are answered with the open payment of the same
-	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
-	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
-	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
-	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
+	// Starts a payment of the remaining amount of an order. A repeat returns the open payment of the same order, gateway
+	// and pay type, or, for a paid order, the payment that paid it. Even under the same request key, a repeat returns the
+	// payment as it is now, not the first answer: the gateway is called after the commit, so that no credential is
+	// recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE, PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN,
+	// GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
 	// Lists payments of an order, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListPayments(context.Context, *v1.ListPaymentsRequest) (*v1.ListPaymentsResponse, error)
-	// Asks the gateway for the state of a payment now, and answers when that has taken effect. A repeat asks again, so it
-	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
-	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
+	// Queries the gateway for the state of a payment, and returns when the answer has taken effect. It accepts no
+	// Idempotency-Key, since a repeat queries again; the gateway's ids deduplicate the answers. Errors:
+	// IDEMPOTENCY_KEY_UNSUPPORTED, PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
-	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
-	// deployments in which that route is not public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
-	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// Handles a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
+	// deployments in which that route is not public. Return the answer to the gateway, or 403 after CALLBACK_FORGED. It
+	// accepts no Idempotency-Key: the id of the notice deduplicates it. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
-	// Lists what gateways said about a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
+	// Lists the notices of a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListNotices(context.Context, *v1.ListNoticesRequest) (*v1.ListNoticesResponse, error)
-	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the
-	// gateway says how the refund ended. A repeat, also under the same request key, is answered with the refund as it is
-	// now. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
+	// Refunds money of a payment through its gateway. The amount is held on the account that was paid until the gateway
+	// reports the outcome. A repeat, even under the same request key, returns the refund as it is now. Errors:
+	// PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
 	// ACCOUNT_FROZEN, ACCOUNT_CLOSED.
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)
-	// Lists the money that came through gateways, the newest first: what a gateway's own list of a period is compared
-	// with. Errors: PAGE_TOKEN_INVALID.
+	// Lists the transactions of gateways, the newest first, to reconcile them with a gateway's own list. Errors:
+	// PAGE_TOKEN_INVALID.
 	ListTransactions(context.Context, *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error)
 	// Lists refunds of a payment, of a gateway and a period, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
-	// Ends a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
+	// Resolves a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
 	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
 	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)
@@ -382,42 +382,42 @@ type PaymentServiceHandler interface {
 	PutGateway(context.Context, *v1.PutGatewayRequest) (*v1.PutGatewayResponse, error)
 	// Lists gateways by name. Errors: PAGE_TOKEN_INVALID.
 	ListGateways(context.Context, *v1.ListGatewaysRequest) (*v1.ListGatewaysResponse, error)
-	// Starts the payment of what remains to be paid of an order. Repeats are answered with the open payment of the same
-	// order, gateway and pay type, and those for a paid order with the payment that paid it. A repeat under the same
-	// request key too is answered with the payment as it is now, not with the first answer: the gateway is called after
-	// the commit, so that the credential is not in what is recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE,
-	// PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN, GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
+	// Starts a payment of the remaining amount of an order. A repeat returns the open payment of the same order, gateway
+	// and pay type, or, for a paid order, the payment that paid it. Even under the same request key, a repeat returns the
+	// payment as it is now, not the first answer: the gateway is called after the commit, so that no credential is
+	// recorded. Errors: ORDER_NOT_FOUND, ORDER_NOT_PAYABLE, PAYMENT_EXISTS_DIFFERENT, OUT_TRADE_NO_TAKEN,
+	// GATEWAY_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	CreatePayment(context.Context, *v1.CreatePaymentRequest) (*v1.CreatePaymentResponse, error)
 	// Reads a payment. Errors: PAYMENT_NOT_FOUND.
 	GetPayment(context.Context, *v1.GetPaymentRequest) (*v1.GetPaymentResponse, error)
 	// Lists payments of an order, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListPayments(context.Context, *v1.ListPaymentsRequest) (*v1.ListPaymentsResponse, error)
-	// Asks the gateway for the state of a payment now, and answers when that has taken effect. A repeat asks again, so it
-	// accepts no Idempotency-Key; the ids of the gateway make it harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
-	// PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
+	// Queries the gateway for the state of a payment, and returns when the answer has taken effect. It accepts no
+	// Idempotency-Key, since a repeat queries again; the gateway's ids deduplicate the answers. Errors:
+	// IDEMPOTENCY_KEY_UNSUPPORTED, PAYMENT_NOT_FOUND, GATEWAY_NOT_CONFIGURED, GATEWAY_UNAVAILABLE.
 	AskGateway(context.Context, *v1.AskGatewayRequest) (*v1.AskGatewayResponse, error)
-	// Takes a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
-	// deployments in which that route is not public. Send the answer back, and 403 after CALLBACK_FORGED. It accepts no
-	// Idempotency-Key: the id of the notice makes a repeat harmless. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
+	// Handles a callback of a gateway that another server has received, as the route /pay/callbacks/GATEWAY does, for
+	// deployments in which that route is not public. Return the answer to the gateway, or 403 after CALLBACK_FORGED. It
+	// accepts no Idempotency-Key: the id of the notice deduplicates it. Errors: IDEMPOTENCY_KEY_UNSUPPORTED,
 	// GATEWAY_NOT_CONFIGURED, CALLBACK_FORGED, CALLBACK_UNREADABLE.
 	HandleCallback(context.Context, *v1.HandleCallbackRequest) (*v1.HandleCallbackResponse, error)
-	// Lists what gateways said about a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
+	// Lists the notices of a payment, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListNotices(context.Context, *v1.ListNoticesRequest) (*v1.ListNoticesResponse, error)
-	// Gives money of a payment back, through its gateway. The amount is held on the account that was paid until the
-	// gateway says how the refund ended. A repeat, also under the same request key, is answered with the refund as it is
-	// now. Errors: PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
+	// Refunds money of a payment through its gateway. The amount is held on the account that was paid until the gateway
+	// reports the outcome. A repeat, even under the same request key, returns the refund as it is now. Errors:
+	// PAYMENT_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID, INSUFFICIENT_FUNDS,
 	// ACCOUNT_FROZEN, ACCOUNT_CLOSED.
 	RefundPayment(context.Context, *v1.RefundPaymentRequest) (*v1.RefundPaymentResponse, error)
 	// Reads a refund. Errors: REFUND_NOT_FOUND.
 	GetRefund(context.Context, *v1.GetRefundRequest) (*v1.GetRefundResponse, error)
-	// Lists the money that came through gateways, the newest first: what a gateway's own list of a period is compared
-	// with. Errors: PAGE_TOKEN_INVALID.
+	// Lists the transactions of gateways, the newest first, to reconcile them with a gateway's own list. Errors:
+	// PAGE_TOKEN_INVALID.
 	ListTransactions(context.Context, *v1.ListTransactionsRequest) (*v1.ListTransactionsResponse, error)
 	// Lists refunds of a payment, of a gateway and a period, or all, the newest first. Errors: PAGE_TOKEN_INVALID.
 	ListRefunds(context.Context, *v1.ListRefundsRequest) (*v1.ListRefundsResponse, error)
 	// Lists flags, open ones or all, the oldest first. Errors: PAGE_TOKEN_INVALID.
 	ListFlags(context.Context, *v1.ListFlagsRequest) (*v1.ListFlagsResponse, error)
-	// Ends a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
+	// Resolves a flag: records an operator's decision about its money. Errors: FLAG_NOT_FOUND, FLAG_RESOLVED,
 	// ORDER_NOT_PAYABLE, GATEWAY_NOT_FOUND, PAYMENT_NOT_PAID, REFUND_EXISTS_DIFFERENT, REFUND_EXCEEDS_PAID,
 	// ACCOUNT_NOT_FOUND, ACCOUNT_FROZEN, ACCOUNT_CLOSED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	ResolveFlag(context.Context, *v1.ResolveFlagRequest) (*v1.ResolveFlagResponse, error)

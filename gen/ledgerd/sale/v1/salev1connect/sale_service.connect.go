@@ -62,16 +62,16 @@ type SaleServiceClient interface {
 	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND,
 	// MACHINE_NOT_FOUND.
 	PutSale(context.Context, *v1.PutSaleRequest) (*v1.PutSaleResponse, error)
-	// Reads a sale, with what is left. Errors: SALE_NOT_FOUND.
+	// Reads a sale, with the counts of its item. Errors: SALE_NOT_FOUND.
 	GetSale(context.Context, *v1.GetSaleRequest) (*v1.GetSaleResponse, error)
 	// Lists sales by name. Errors: PAGE_TOKEN_INVALID.
 	ListSales(context.Context, *v1.ListSalesRequest) (*v1.ListSalesResponse, error)
-	// Gives a buyer a unit, in the order in which calls come, and makes its order or coupon in the same commit. A winner
-	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
-	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
+	// Gives a buyer a unit, in order of arrival, and creates its order or coupon in the same commit. A winner who asks
+	// again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the order
+	// MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab. In an Execute the grabs commit
-	// together with its other operations, or none of them does.
+	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. In an Execute the grabs
+	// commit together with its other operations, or none of them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)
@@ -274,16 +274,16 @@ type SaleServiceHandler interface {
 	// Creates a sale, or replaces it. Errors: ITEM_NOT_FOUND, ASSET_NOT_FOUND, ACCOUNT_NOT_FOUND,
 	// MACHINE_NOT_FOUND.
 	PutSale(context.Context, *v1.PutSaleRequest) (*v1.PutSaleResponse, error)
-	// Reads a sale, with what is left. Errors: SALE_NOT_FOUND.
+	// Reads a sale, with the counts of its item. Errors: SALE_NOT_FOUND.
 	GetSale(context.Context, *v1.GetSaleRequest) (*v1.GetSaleResponse, error)
 	// Lists sales by name. Errors: PAGE_TOKEN_INVALID.
 	ListSales(context.Context, *v1.ListSalesRequest) (*v1.ListSalesResponse, error)
-	// Gives a buyer a unit, in the order in which calls come, and makes its order or coupon in the same commit. A winner
-	// who asks again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the
-	// order MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
+	// Gives a buyer a unit, in order of arrival, and creates its order or coupon in the same commit. A winner who asks
+	// again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the order
+	// MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Grab for up to 1,000 buyers, each for itself. Errors, of each: those of Grab. In an Execute the grabs commit
-	// together with its other operations, or none of them does.
+	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. In an Execute the grabs
+	// commit together with its other operations, or none of them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)

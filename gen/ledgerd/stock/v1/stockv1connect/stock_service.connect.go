@@ -64,17 +64,17 @@ const (
 
 // StockServiceClient is a client for the ledgerd.stock.v1.StockService service.
 type StockServiceClient interface {
-	// Creates an item without stock, or describes it anew. Errors: SEGMENTS_TOO_FEW.
+	// Creates an item without stock, or updates its description. Errors: SEGMENTS_TOO_FEW.
 	PutItem(context.Context, *v1.PutItemRequest) (*v1.PutItemResponse, error)
 	// Returns an item with its counts. Errors: ITEM_NOT_FOUND.
 	GetItem(context.Context, *v1.GetItemRequest) (*v1.GetItemResponse, error)
 	// Lists items by name. Errors: PAGE_TOKEN_INVALID.
 	ListItems(context.Context, *v1.ListItemsRequest) (*v1.ListItemsResponse, error)
-	// Puts units in. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
+	// Adds units to the stock. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
 	Restock(context.Context, *v1.RestockRequest) (*v1.RestockResponse, error)
-	// Corrects what is stocked, after a count or a loss. Errors: those of Restock; STOCK_BELOW_PROMISED.
+	// Corrects the stock, after a count or a loss. Errors: those of Restock; STOCK_BELOW_PROMISED.
 	AdjustStock(context.Context, *v1.AdjustStockRequest) (*v1.AdjustStockResponse, error)
-	// Takes units back that were sold. They are available again. Errors: those of Restock; RESERVATION_NOT_FOUND,
+	// Returns sold units to the stock: they are available again. Errors: those of Restock; RESERVATION_NOT_FOUND,
 	// RESERVATION_NOT_SOLD, UNSELL_EXCEEDS_SOLD.
 	Unsell(context.Context, *v1.UnsellRequest) (*v1.UnsellResponse, error)
 	// Reserves units for a time. Errors, in the order of checks: ITEM_NOT_FOUND; RESERVATION_ENDED if a Cancel came
@@ -85,8 +85,8 @@ type StockServiceClient interface {
 	// Sells the units of a reservation. Errors: ITEM_NOT_FOUND, RESERVATION_NOT_FOUND; RESERVATION_ENDED if it was
 	// cancelled or has expired.
 	Confirm(context.Context, *v1.ConfirmRequest) (*v1.ConfirmResponse, error)
-	// Frees the units of a reservation. A Cancel that comes before its Reserve takes the number, so that the late
-	// Reserve is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
+	// Frees the units of a reservation. A Cancel that arrives before its Reserve uses up the number, so the late Reserve
+	// is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)
@@ -311,17 +311,17 @@ func (c *stockServiceClient) ListReservations(ctx context.Context, req *v1.ListR
 
 // StockServiceHandler is an implementation of the ledgerd.stock.v1.StockService service.
 type StockServiceHandler interface {
-	// Creates an item without stock, or describes it anew. Errors: SEGMENTS_TOO_FEW.
+	// Creates an item without stock, or updates its description. Errors: SEGMENTS_TOO_FEW.
 	PutItem(context.Context, *v1.PutItemRequest) (*v1.PutItemResponse, error)
 	// Returns an item with its counts. Errors: ITEM_NOT_FOUND.
 	GetItem(context.Context, *v1.GetItemRequest) (*v1.GetItemResponse, error)
 	// Lists items by name. Errors: PAGE_TOKEN_INVALID.
 	ListItems(context.Context, *v1.ListItemsRequest) (*v1.ListItemsResponse, error)
-	// Puts units in. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
+	// Adds units to the stock. Errors: ITEM_NOT_FOUND, CHANGE_EXISTS_DIFFERENT, STOCK_TOO_LARGE.
 	Restock(context.Context, *v1.RestockRequest) (*v1.RestockResponse, error)
-	// Corrects what is stocked, after a count or a loss. Errors: those of Restock; STOCK_BELOW_PROMISED.
+	// Corrects the stock, after a count or a loss. Errors: those of Restock; STOCK_BELOW_PROMISED.
 	AdjustStock(context.Context, *v1.AdjustStockRequest) (*v1.AdjustStockResponse, error)
-	// Takes units back that were sold. They are available again. Errors: those of Restock; RESERVATION_NOT_FOUND,
+	// Returns sold units to the stock: they are available again. Errors: those of Restock; RESERVATION_NOT_FOUND,
 	// RESERVATION_NOT_SOLD, UNSELL_EXCEEDS_SOLD.
 	Unsell(context.Context, *v1.UnsellRequest) (*v1.UnsellResponse, error)
 	// Reserves units for a time. Errors, in the order of checks: ITEM_NOT_FOUND; RESERVATION_ENDED if a Cancel came
@@ -332,8 +332,8 @@ type StockServiceHandler interface {
 	// Sells the units of a reservation. Errors: ITEM_NOT_FOUND, RESERVATION_NOT_FOUND; RESERVATION_ENDED if it was
 	// cancelled or has expired.
 	Confirm(context.Context, *v1.ConfirmRequest) (*v1.ConfirmResponse, error)
-	// Frees the units of a reservation. A Cancel that comes before its Reserve takes the number, so that the late
-	// Reserve is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
+	// Frees the units of a reservation. A Cancel that arrives before its Reserve uses up the number, so the late Reserve
+	// is refused. Errors: ITEM_NOT_FOUND; RESERVATION_ENDED if the units were sold.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 	// Returns a reservation. Errors: RESERVATION_NOT_FOUND.
 	GetReservation(context.Context, *v1.GetReservationRequest) (*v1.GetReservationResponse, error)

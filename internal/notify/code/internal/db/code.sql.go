@@ -291,8 +291,8 @@ type CodeUpdateParams struct {
 	RequestIds      []string
 }
 
-// Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table
-// the planner would prefer reading the whole index to the ctids.
+// Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table the
+// planner would otherwise read the whole index instead of the ctids.
 func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams) error {
 	_, err := db.Exec(ctx, codeUpdate,
 		arg.RecipientHashes,

@@ -43,10 +43,9 @@ type AttemptMarkParams struct {
 	Providers  []string
 }
 
-// Records the provider of an attempt just before the request is sent, and sets the state to sending if the message
-// must not be sent twice. Only the messages that are returned may be sent: those whose lease lasts long enough. A
-// message may be marked again, with the same fence. A message whose lease was given back has no holder, so a late
-// mark does not change it.
+// Records the provider of an attempt just before the request is sent, and sets the state to sending if the message must
+// not be sent twice. Only the returned messages may be sent: their leases last long enough. A message may be marked
+// again, with the same fence. A message whose lease was released has no holder, so a late mark does not change it.
 func (q *Queries) AttemptMark(ctx context.Context, db DBTX, arg AttemptMarkParams) ([]int32, error) {
 	rows, err := db.Query(ctx, attemptMark,
 		arg.MessageIds,
@@ -131,8 +130,8 @@ type ContentsReadRow struct {
 	Content   []byte
 }
 
-// Contents of messages with the same contents_until, in order, up to a total number of bytes: the content of later
-// ones is empty. Expired contents are missing, even if they have not been deleted yet.
+// Contents of messages with the same contents_until, in order, up to a total number of bytes; contents beyond it are
+// returned empty. Expired contents are missing, even if they have not been deleted yet.
 func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadParams) ([]ContentsReadRow, error) {
 	rows, err := db.Query(ctx, contentsRead,
 		arg.MostBytes,
@@ -501,12 +500,12 @@ type PlanSteerRow struct {
 }
 
 // Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
-// Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays
-// right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
-// that another transaction changed meanwhile.
-// Settings of the statements that follow in the same round trip, which are one transaction, and the time of it. The
-// transaction is as durable as a batch: an attempt that a crash forgets would be made again. Plans are generic, as
-// those of batches: planning SentEventInsert anew would take longer than running it.
+// Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays right
+// on a full one. The outer condition repeats the fence: if another transaction changed the row meanwhile, Postgres
+// checks only the outer condition again.
+// Settings and time of a transaction, whose other statements follow in the same round trip. It is as durable as a
+// batch, because an attempt that a crash forgets would be made again. Plans are generic, as in batches: planning
+// SentEventInsert every time would take longer than running it.
 func (q *Queries) PlanSteer(ctx context.Context, db DBTX, tenants string) (PlanSteerRow, error) {
 	row := db.QueryRow(ctx, planSteer, tenants)
 	var i PlanSteerRow
@@ -588,8 +587,8 @@ type QueueTakeRow struct {
 	Unsure        bool
 }
 
-// Leases due messages, the oldest of each lane first, skipping locked rows. A message found in state sending is
-// leased to be settled, which is no attempt. due_at and state have the values from before.
+// Leases due messages, the oldest of each lane first, skipping locked rows. A message in the state sending is leased to
+// settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
 func (q *Queries) QueueTake(ctx context.Context, db DBTX, arg QueueTakeParams) ([]QueueTakeRow, error) {
 	rows, err := db.Query(ctx, queueTake,
 		arg.Holder,
