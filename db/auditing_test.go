@@ -174,7 +174,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			"move awaiting_payment creation: 9.90 CNY; reservation sku-2 order-9/1 2 reserved; " +
 			"payment card-1 created creation; notice card-1 paid flagged: 9.00 was paid, and 9.90 is due; payment " +
 			"card-1 suspended tx-1; flag card-1 wrong_amount 9.00 CNY; flag resolved card-1 refund: too little; " +
-			"refund refund-1 9.00 CNY asked creation; payment card-2 created creation",
+			"refund refund-1 9.00 CNY requested creation; payment card-2 created creation",
 		`select string_agg(format('%s %s %s %s %s', out_trade_no, state, amount, refunding, due_call), '; '
 			order by payment_id) from audit.payments`: "" +
 			"card-1 suspended 9.90 9.00 ; card-2 created 9.90  submit",

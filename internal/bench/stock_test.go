@@ -111,7 +111,7 @@ func TestOversoldUnitsAreFound(t *testing.T) {
 		{"update stock_items set sold = sold - 2, available = 0, stocked = sold - 2", "1 units oversold"},
 		{`set session_replication_role = replica;
 			delete from stock_reservations where reservation_no = (select max(reservation_no) from stock_reservations)`,
-			"callers were told"},
+			"sales acknowledged"},
 	} {
 		if _, err := b.conn.Exec(ctx, x.spoil); err != nil {
 			t.Fatal(err)

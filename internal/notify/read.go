@@ -263,5 +263,5 @@ func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (gr
 }
 
 // beginGroup begins a snapshot for queries that sort a few rows: pg.Snapshot forbids that.
-const beginGroup = "begin isolation level repeatable read read only; set local enable_seqscan = off; " +
-	"set local jit = off"
+const beginGroup = "begin isolation level repeatable read read only; " +
+	"set local enable_seqscan = off; set local jit = off"
