@@ -125,10 +125,9 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 		a.State("operation") != "1" {
 		t.Errorf("%s %s", a.Code, a.Message)
 	}
-	if a := c.call(connectJSON, "Inbox.GetMessage",
-		&inboxv1.GetMessageRequest{Key: message("m1")}); a.Reason(t) != "MESSAGE_NOT_FOUND" {
-		t.Errorf("the message of a refused effect exists: %s", a.Raw)
-	}
+	missing := c.call(connectJSON, "Inbox.GetMessage", &inboxv1.GetMessageRequest{Key: message("m1")})
+	missing.wants(t, "the message of a refused effect", "MESSAGE_NOT_FOUND")
+	missing.wantsState(t, map[string]string{"consumer_group": message("m1").GetConsumerGroup(), "message_id": "m1"})
 	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), FailureText: "no money",
 		Delivery: deliveryOf("pay 5")}, new(inboxv1.FailResponse)).GetMessage()
 	if failed.GetState() != inboxv1.MessageState_MESSAGE_STATE_FAILED || failed.GetAttempts() != 1 ||
@@ -152,9 +151,9 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 		t.Errorf("repeat: %s %s", a.Code, a.Message)
 	}
 	receive.Delivery = deliveryOf("pay 6")
-	if a := c.call(connectJSON, "Batch.Execute", execute(operation("", receive))); a.Reason(t) != "MESSAGE_DIFFERS" {
-		t.Errorf("repeat with other content: %s %s", a.Code, a.Message)
-	}
+	differing := c.call(connectJSON, "Batch.Execute", execute(operation("", receive)))
+	differing.wants(t, "a repeat with other content", "MESSAGE_DIFFERS")
+	differing.wantsState(t, map[string]string{"message_state": "succeeded"})
 	if b := c.balance("u:a"); b != "90.00" {
 		t.Errorf("u:a has %s", b)
 	}

@@ -164,8 +164,9 @@ var weakenings = []struct {
 	{"a role may write a column", `grant update (balance_after) on ledger_entries to ledgerd_app`,
 		[]string{`definition="INSERT, SELECT, UPDATE (balance_after)"`}},
 	{"a role may read a column", `grant select (secret_hash) on access_api_keys to ledgerd_audit`,
-		[]string{`SELECT (call_limit, call_rate, created_at, created_by, expires_at, key_id, principal, revoked_at,
-			revoked_by, role, scopes, secret_digest, secret_hash, tenant_id, used_at)" (should be SELECT (call_limit`}},
+		[]string{`SELECT (call_limit, call_rate, created_at, created_by, expires_at, key_id, principal, ` +
+			`revoked_at, revoked_by, role, scopes, secret_digest, secret_hash, tenant_id, used_at)" ` +
+			`(should be SELECT (call_limit`}},
 	{"a right is missing", `revoke insert on ledger_entries from ledgerd_app`,
 		[]string{`definition=SELECT (should be INSERT, SELECT)`}},
 	{"everyone may read a table", `grant select on notify_contents to public`,
