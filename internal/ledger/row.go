@@ -48,7 +48,7 @@ type Account struct {
 	fresh   bool           // created by this batch
 	dirty   bool
 	changed bool   // state or limits changed
-	overdue bool   // due holds remain
+	overdue bool   // set by resolveDue: more holds are due than one batch expires, so commands return ErrLater
 	saved   uint64 // the mark at which it was saved for undo
 }
 
