@@ -58,7 +58,7 @@ func (c *identities) find(ctx context.Context, sum [32]byte, look func(context.C
 		}
 		return Identity{}, err
 	}
-	if earlier := c.known[sum]; earlier != nil { // an expired entry, or that of a concurrent look-up
+	if earlier := c.known[sum]; earlier != nil { // renewed or expired, or of a concurrent look-up
 		id.Calls = id.Calls.continues(earlier.identity.Calls)
 	}
 	c.makeRoom(now)

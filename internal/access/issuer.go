@@ -143,7 +143,7 @@ func (k *issuerKeys) refresh(ctx context.Context) error {
 }
 
 // fetch starts a fetch of the keys, unless one is in flight or ended less than a pause ago. The channel is closed when
-// the fetch has ended, and is closed already if none was started.
+// the fetch, or the one in flight, has ended; after a recent fetch it is closed already.
 func (k *issuerKeys) fetch(pause time.Duration) <-chan struct{} {
 	k.mu.Lock()
 	defer k.mu.Unlock()

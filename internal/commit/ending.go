@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// ending is how an attempt ended. The switch in writer.run handles every ending. runDirect handles those that concern
-// the rows of its command, and leaves all others to writer.run.
+// ending is how an attempt ended. The switch in writer.run handles every ending. runDirect handles success and the
+// endings that concern the rows of its command, and leaves all others to writer.run.
 type ending int
 
 const (

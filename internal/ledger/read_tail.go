@@ -282,7 +282,7 @@ type tailRows struct {
 	more    bool
 }
 
-// tailPage reads the settled commits after a position, until there are about tailPage entries.
+// tailPage reads the final commits after a position, until there are about tailPage entries.
 func (r *Reader) tailPage(ctx context.Context, lanes map[int32]*lane, after position) (page tailRows, err error) {
 	tenants := make([]int32, 0, len(lanes))
 	for tenant := range lanes {

@@ -200,8 +200,8 @@ type attack struct {
 	calls int
 }
 
-// mostCalls bounds the requests to one method. Only Batch.Execute, which has the fields of all others, exceeds it: some
-// pairs of field and value are left out, but none of the fields or values is.
+// mostCalls bounds the requests to one method. Only Batch.Execute, which has the fields of all others, would exceed it:
+// there some pairs of field and value are left out, but none of the fields or values is.
 const mostCalls = 1500
 
 func (x *attack) run() {

@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock"
 )
 
-// A direct call makes three attempts, or max_attempts if it sets them.
+// A direct call makes three attempts, or max_attempts if it sets that.
 func TestMaxAttemptsOfACall(t *testing.T) {
 	t.Parallel()
 	c := &call{gate: &Gate{Memory: flow.NewMemory()}}
