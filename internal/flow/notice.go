@@ -15,9 +15,9 @@ import (
 )
 
 // ApplyNotice applies a notice of a gateway, whether it came in a callback, or in the answer to a query or another
-// call. Its answer is a NoticeResult. All rows that it writes are named by ids of the gateway, so repeats, and notices
-// that arrive several ways at the same time, take effect once. A gateway that PutGateway has not created yet has no
-// accounts: its money is flagged only.
+// call. Its answer is a NoticeResult. Notices and transactions are stored under ids of the gateway, and refunds under
+// their numbers, so repeats, and notices that arrive several ways at the same time, take effect once. A gateway that
+// PutGateway has not created yet has no accounts: its money is flagged only.
 type ApplyNotice struct {
 	commit.Caller
 	NoticeParams

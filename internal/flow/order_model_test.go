@@ -292,7 +292,7 @@ func (b *books) move(no, to, from, cause string) string {
 	return fmt.Sprint(no, " ", to)
 }
 
-// confirm sells the units that an order has reserved, and captures its hold. It returns the reason if a part has ended.
+// confirm sells the units that an order has reserved, and captures its hold. It returns the reason if a part was freed.
 func (b *books) confirm(no string, o bookedOrder) string {
 	for n, item := range o.items() {
 		key := fmt.Sprint(item, " ", no, "/", n+1)

@@ -35,8 +35,8 @@ func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
 	m.verify()
 }
 
-// All money that was reported before its payment was created is posted or flagged, even if only the first notice is
-// repeated.
+// All money that was reported before its payment was created is posted or flagged, whichever notice about the payment
+// comes next, and even if the gateway repeats none of the others.
 func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 	t.Parallel()
 	for _, end := range []struct{ name, with, calls string }{

@@ -237,7 +237,7 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	if tx.Sales().LearnEmpty(c.row.Key, empty); empty {
 		return Grabbed{Outcome: sale.SoldOut}, nil
 	}
-	if !c.mayWin { // an order has freed a unit since
+	if !c.mayWin { // the item has units, unlike when it was last read
 		c.mayWin = true
 		return nil, commit.ErrMoreRows
 	}

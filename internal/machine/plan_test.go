@@ -227,7 +227,7 @@ func TestPagesReadTheirOwnRows(t *testing.T) {
 				}
 			},
 		} {
-			read() // reads all due instances, which are never so many while a server runs
+			read() // the first read also reads the catalog
 			most := int64(150)
 			if what == "of state" {
 				most += 400 // reads all due instances, which are never so many while a server runs

@@ -194,7 +194,7 @@ const (
 	Accept   Resolution = "accept"
 	GiveBack Resolution = "refund"
 	WriteOff Resolution = "write_off"
-	// Withdrawn: a later notice has replaced the flag, so no decision is needed. Callers cannot choose it.
+	// Withdrawn: a later notice contradicts the flag, so that nothing is left to decide. Callers cannot choose it.
 	Withdrawn Resolution = "withdrawn"
 )
 

@@ -58,10 +58,10 @@ type OrderKey struct {
 	OrderNo string
 }
 
-// OrderPayment is a payment of an order: the newest one with its gateway and pay type, or one with a transaction.
+// OrderPayment is a payment of an order: the newest one with its gateway and pay type, or one with a transaction id.
 type OrderPayment struct {
 	OutTradeNo, Gateway, PayType string
-	Paid                         bool // has a transaction, even if its money is in suspense
+	Paid                         bool // its transaction is recorded, even if the money is in suspense
 	Attempt                      int16
 }
 
@@ -202,7 +202,7 @@ func (tx *Tx) WantOfOrder(k OrderKey) {
 func (tx *Tx) HasOfOrder(k OrderKey) bool { _, ok := tx.ofOrder[k]; return ok }
 
 // OfOrder returns the payments of a named order: the newest one for each gateway and pay type, and older ones with a
-// transaction.
+// transaction id.
 func (tx *Tx) OfOrder(k OrderKey) []OrderPayment {
 	all := slices.Clone(tx.ofOrder[k])
 	for _, r := range tx.Payments.Fresh() { // of earlier commands of the batch

@@ -1,6 +1,6 @@
 -- The baseline: a ledger written by hand in Postgres alone. Its tables are those of the service, with the same types,
--- keys, indexes, CHECKs and fill factor, and without the columns that only the service needs (principal, request id,
--- metadata, request keys, batches, holds). The names are the same too, so that the same verification runs on both.
+-- keys, indexes, CHECKs and fill factor, and without what only the service needs (principal, request id, metadata,
+-- request keys, batches, columns for holds). The names are the same too, so that the same verification runs on both.
 -- Indexes are created after the rows.
 create schema bench;
 set search_path to bench;
