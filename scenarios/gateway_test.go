@@ -59,7 +59,7 @@ func (s *story) startGateways(in *script) {
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
-	for n := 0; n < 2 && lines.Scan(); n++ { // its URL, and the path of its settings
+	for n := 0; n < 2 && lines.Scan(); n++ { // its URL, and the command with its settings, written by then
 		if n == 0 {
 			s.simulator = lines.Text()
 		}

@@ -1,6 +1,7 @@
--- Every transaction was posted to its payee, or to the suspense account of its flag if that has one. The resolution
--- accept of the flag posts it to the payee, write_off to the target. Each of these transfers has the whole amount, and
--- the column account is the account of the last one. Transactions with both a write-off and a refund are not checked.
+-- Every transaction without a flag was posted to its payee. A flagged one was posted to the suspense account of its
+-- flag, or not at all if the flag has no account. The resolution accept of the flag posts it to the payee, write_off to
+-- the target. Each of these transfers has the whole amount, and the column account is the account of the last one.
+-- Transactions with both a write-off and a refund are not checked.
 select x.tenant_id, x.gateway, x.transaction_id, x.account, m.stands as account_expected, m.biz_no,
     case when t.transfer_id is null then 'there is no such transfer'
         when not t.whole then 'the transfer is of other money' end as problem

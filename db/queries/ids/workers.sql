@@ -4,9 +4,9 @@
 -- and response.
 
 -- name: WorkerLease :one
--- Leases a random free number: its lease has expired, and its mark has passed. The choice is random so that, if the
--- promotion of an asynchronous standby loses a lease, the same number is unlikely to be leased again while its holder
--- still uses it.
+-- Leases a random free number: its lease has expired, and its mark (high_water_at, the upper limit of the times in its
+-- ids) has passed. The choice is random so that, if the promotion of an asynchronous standby loses a lease, the same
+-- number is unlikely to be leased again while its holder still uses it.
 with asked as materialized (
     select cast(@term_ms as bigint) * interval '1 ms' as term, cast(@clock_at as timestamptz) as clock_at,
         cast(@holder as text) as holder, statement_timestamp() as now,

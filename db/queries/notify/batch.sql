@@ -111,9 +111,9 @@ cross join lateral (
 ) m;
 
 -- name: MessageLoad :many
--- Messages by id, with their row in the queue and their last event: a report has precedence over sent, and a message
--- that has left the queue without either is dead or unknown. The time of the batch determines the month, and thus the
--- partition.
+-- Messages by id, with their row in the queue and the event of their outcome: cancelled or the newest report, or else
+-- sent, or else dead or unknown, which count only once the message has left the queue. The time of the batch determines
+-- the month, and thus the partition.
 select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hash,
     m.recipient_hint, m.content_hash, m.priority, m.on_unknown, m.max_attempts, m.not_before, m.give_up_at,
     m.contents_until, m.accepted_at, m.principal, m.request_id, coalesce(o.state, '')::text as state,

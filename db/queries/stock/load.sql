@@ -132,8 +132,8 @@ cross join lateral (
 ) r;
 
 -- name: DuePage :many
--- Segments whose next_expiry_at passed a given time ago, oldest first, after a given one, for the background task. Uses
--- now(), because clock_timestamp() cannot be an index condition: all items would be read.
+-- Segments whose next_expiry_at passed at least a given time ago, oldest first, after a given one, for the background
+-- task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be read.
 select l.tenant_id, l.item, l.next_expiry_at from stock_items l
 where l.next_expiry_at <= now() - make_interval(secs => @delay_s::double precision)
     and (l.next_expiry_at, l.tenant_id, l.item) > (@after::timestamptz, @after_tenant::integer, @after_item::text)

@@ -32,7 +32,7 @@ order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkBusy :many
--- Positions of the works that have a holder now. A waiting Begin of another one may be tried again.
+-- Positions of the works that have a holder now. A Begin that waits for one of the others may be tried again.
 select u.n::integer as n
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,

@@ -63,7 +63,7 @@ func Parse(text string, scale int) (int64, error) {
 	return n, nil
 }
 
-// rescale converts an amount to another scale, in which it must be a whole number.
+// rescale converts an amount to another scale, which must not be smaller.
 func rescale(minor int64, from, to int) int64 {
 	return minor * int64(math.Pow10(to-from))
 }

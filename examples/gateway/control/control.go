@@ -1,8 +1,8 @@
 // Package control is the API by which a test or a person acts as the payer and injects faults: JSON over HTTP, and a
 // page.
 //
-// It has no authentication: the simulator listens on a loopback address. Changing requests must be JSON, so that web
-// pages of other origins cannot send them.
+// It has no authentication: by default, the simulator listens on a loopback address. Changing requests must be JSON, so
+// that web pages of other origins cannot send them.
 package control
 
 import (

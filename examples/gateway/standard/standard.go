@@ -68,7 +68,7 @@ type data struct {
 	Text          string `json:"text,omitempty"`
 }
 
-// Compose writes one notice for every event.
+// Compose writes one notice for every event, except EventFinished.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	if e.Kind == book.EventFinished {
 		return nil

@@ -88,7 +88,7 @@ type stored struct {
 	Previous object `json:"previous,omitempty"`
 }
 
-// Compose writes events. As at Stripe, a succeeded refund causes three events.
+// Compose writes events. As at Stripe, a refund causes several: two if it succeeds at once, three if it was pending.
 func (g *Gateway) Compose(e *book.Event) []book.Content {
 	var all []book.Content
 	add := func(kind string, o, previous object) {

@@ -51,9 +51,9 @@ type WorkerLeaseRow struct {
 // holds no lock. Its COMMIT waits for the disk, and for a synchronous standby if there is one, whatever the settings of
 // the role: a lease that a crash can lose protects nothing. Times are statement_timestamp(), which lies between request
 // and response.
-// Leases a random free number: its lease has expired, and its mark has passed. The choice is random so that, if the
-// promotion of an asynchronous standby loses a lease, the same number is unlikely to be leased again while its holder
-// still uses it.
+// Leases a random free number: its lease has expired, and its mark (high_water_at, the upper limit of the times in its
+// ids) has passed. The choice is random so that, if the promotion of an asynchronous standby loses a lease, the same
+// number is unlikely to be leased again while its holder still uses it.
 func (q *Queries) WorkerLease(ctx context.Context, db DBTX, arg WorkerLeaseParams) (WorkerLeaseRow, error) {
 	row := db.QueryRow(ctx, workerLease, arg.TermMs, arg.ClockAt, arg.Holder)
 	var i WorkerLeaseRow

@@ -581,9 +581,9 @@ type MessageLoadRow struct {
 	EndedFailureCode string
 }
 
-// Messages by id, with their row in the queue and their last event: a report has precedence over sent, and a message
-// that has left the queue without either is dead or unknown. The time of the batch determines the month, and thus the
-// partition.
+// Messages by id, with their row in the queue and the event of their outcome: cancelled or the newest report, or else
+// sent, or else dead or unknown, which count only once the message has left the queue. The time of the batch determines
+// the month, and thus the partition.
 func (q *Queries) MessageLoad(ctx context.Context, db DBTX, arg MessageLoadParams) ([]MessageLoadRow, error) {
 	rows, err := db.Query(ctx, messageLoad, arg.Tenants, arg.MessageIds)
 	if err != nil {

@@ -154,8 +154,8 @@ type DuePageRow struct {
 	NextExpiryAt *time.Time
 }
 
-// Segments whose next_expiry_at passed a given time ago, oldest first, after a given one, for the background task. Uses
-// now(), because clock_timestamp() cannot be an index condition: all items would be read.
+// Segments whose next_expiry_at passed at least a given time ago, oldest first, after a given one, for the background
+// task. Uses now(), because clock_timestamp() cannot be an index condition: all items would be read.
 func (q *Queries) DuePage(ctx context.Context, db DBTX, arg DuePageParams) ([]DuePageRow, error) {
 	rows, err := db.Query(ctx, duePage,
 		arg.DelayS,

@@ -30,7 +30,7 @@ type WorkBusyParams struct {
 	Scopes  []string
 }
 
-// Positions of the works that have a holder now. A waiting Begin of another one may be tried again.
+// Positions of the works that have a holder now. A Begin that waits for one of the others may be tried again.
 func (q *Queries) WorkBusy(ctx context.Context, db DBTX, arg WorkBusyParams) ([]int32, error) {
 	rows, err := db.Query(ctx, workBusy, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
