@@ -52,8 +52,8 @@ const (
 	// targetDuration is the target duration of a batch, which holds row locks and shares the commit throughput.
 	targetDuration = 20 * time.Millisecond
 	// pauseFactor is the pause after a batch without other load, as a multiple of the batch's duration.
-	pauseFactor  = 2
-	greatestRest = 2 * time.Second
+	pauseFactor   = 2
+	greatestPause = 2 * time.Second
 	// every is the interval between runs over a table.
 	every = 10 * time.Second
 )
@@ -114,7 +114,7 @@ func (c *Cleaner) pause(took time.Duration) time.Duration {
 	if c.Load != nil {
 		busy = c.Load()
 	}
-	return min(time.Duration(float64(took)*pauseFactor*(1+4*busy)), greatestRest)
+	return min(time.Duration(float64(took)*pauseFactor*(1+4*busy)), greatestPause)
 }
 
 // mayClean reports whether to clean a table: this session has its advisory lock, or another has had it for too long.

@@ -244,7 +244,7 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 }
 
 // Later notices may change the amount that a refund gave back.
-func TestARefundThatGrowsAndShrinksIsQueriedUntilItEnds(t *testing.T) {
+func TestARefundThatGrowsAndShrinksIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
 	said := func(id, n, verdict, remaining string) {

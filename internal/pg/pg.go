@@ -186,7 +186,7 @@ func CheckAdminRole(ctx context.Context, pool *pgxpool.Pool) error {
 	return checkRole(ctx, pool, "ledgerd_admin", ErrAdminExcessRights, ErrNoAdminRights)
 }
 
-func checkRole(ctx context.Context, pool *pgxpool.Pool, group string, tooPowerful, noRights error) error {
+func checkRole(ctx context.Context, pool *pgxpool.Pool, group string, excessRights, noRights error) error {
 	var powers []string
 	var member bool
 	err := pool.QueryRow(ctx, rolePowers, group).Scan(&powers, &member)
@@ -194,7 +194,7 @@ func checkRole(ctx context.Context, pool *pgxpool.Pool, group string, tooPowerfu
 	case err != nil:
 		return fmt.Errorf("read the rights of a role: %w", err)
 	case len(powers) > 0:
-		return fmt.Errorf("%w: this one %s", tooPowerful, strings.Join(powers, ", "))
+		return fmt.Errorf("%w: this one %s", excessRights, strings.Join(powers, ", "))
 	case !member:
 		return noRights
 	}

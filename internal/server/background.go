@@ -31,7 +31,7 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
 	if s.transport != nil {
-		s.every(ctx, reloadPause, "read the files of TLS", s.transport.reload)
+		s.every(ctx, reloadPause, "read the TLS files", s.transport.reload)
 	}
 	if s.issuers != nil {
 		s.every(ctx, access.RefreshEvery, "fetch the keys of issuers", s.issuers.Refresh)

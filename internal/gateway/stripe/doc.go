@@ -94,7 +94,7 @@ var whole = map[string]bool{"ISK": true}
 func minor(d amount.Decimal, currency string) (string, error) {
 	n, ok := decimalsOf(currency)
 	if !ok {
-		return "", errors.New("currency: is not supported at Stripe")
+		return "", errors.New("currency: is not supported for Stripe")
 	}
 	text, err := gateway.Minor("amount", d, n)
 	switch {

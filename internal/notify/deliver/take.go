@@ -93,7 +93,7 @@ func (p *Pool) unsendable(row *db.QueueTakeRow, j *job, c contents, err error) *
 	case row.GivenUp:
 		return j.giveUp("expired", "it was not sent within its give_up_after")
 	case j.Attempt > j.MaxAttempts+maxLapsed:
-		return j.giveUp("lapsed", "its lease expired too often: sending it may crash the server")
+		return j.giveUp("lapsed", "its lease expired too often")
 	case err != nil, c == noRoom:
 		return j.giveBack()
 	case c == gone:
