@@ -116,7 +116,9 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_begin_epoch is 'Chooses the base of a new epoch.';
+comment on function commit_begin_epoch is
+    'Chooses the base of a new epoch. A row that has a base comes from a restore of the data alone: a restore of a '
+    'whole dump creates triggers last.';
 create trigger commit_epochs_begin before insert on commit_epochs
     for each row execute function commit_begin_epoch();
 

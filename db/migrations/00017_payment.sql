@@ -114,8 +114,9 @@ comment on column payment_payments.transaction_id is
 comment on column payment_payments.paid_at is 'When it was paid, by the gateway''s clock; null: not paid, or unknown.';
 comment on column payment_payments.credential is
     'Values with which the payer''s client pays, by name; null: the gateway does not know it yet.';
-comment on column payment_payments.failure_code is 'The gateway''s code of the last decline or refusal; null: none.';
-comment on column payment_payments.failure_text is 'The gateway''s text of the last decline or refusal; null: none.';
+comment on column payment_payments.failure_code is
+    'Code of the last decline or refusal, by the gateway or the service; null: none.';
+comment on column payment_payments.failure_text is 'Explanation of failure_code, for people; null: none.';
 comment on column payment_payments.messages is
     'Messages to send in the commit that pays the order, encrypted under a key derived from the root secret; null: '
     'none, or the payment is decided.';
@@ -186,12 +187,12 @@ create table payment_notice_names (
     constraint payment_notice_names_notify_id_check check (octet_length(notify_id) between 1 and 256)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 comment on table payment_notice_names is
-    'The gateways'' own ids of notices, which deduplicate them, and aliases of console refunds. Append-only.';
+    'The gateways'' own ids of notices, which deduplicate them, and aliases of refunds. Append-only.';
 comment on column payment_notice_names.tenant_id is 'Tenant.';
 comment on column payment_notice_names.gateway is 'Gateway.';
 comment on column payment_notice_names.notify_id is
     'The gateway''s id of a callback; for an answer to a call, a text composed of the call and the answer; for a '
-    'console refund, an alias that begins with unknown_refund/.';
+    'refund, an alias that begins with unknown_refund/; for a notice that matches no payment, kept/ and its id.';
 comment on column payment_notice_names.notice_id is 'Id in payment_notices.';
 create trigger payment_notice_names_append_only before update or delete or truncate on payment_notice_names
     for each statement execute function commit_append_only();
@@ -320,8 +321,9 @@ comment on column payment_refunds.principal is 'Principal of the caller that req
 comment on column payment_refunds.request_id is 'X-Request-ID of the call.';
 comment on column payment_refunds.created_at is 'When it was requested: time of its batch.';
 comment on column payment_refunds.gateway_refund_id is 'The gateway''s number of it; null: not known.';
-comment on column payment_refunds.failure_code is 'The gateway''s code of its failure; null: it did not fail.';
-comment on column payment_refunds.failure_text is 'The gateway''s text of its failure; null: it did not fail.';
+comment on column payment_refunds.failure_code is
+    'Code of its failure, by the gateway or the service; null: it did not fail.';
+comment on column payment_refunds.failure_text is 'Explanation of failure_code, for people; null: none.';
 comment on column payment_refunds.given is
     'Amount that the gateway gave back, by its latest notice, in 10^-scale; 0: none, or not known yet.';
 comment on column payment_refunds.booked is
@@ -594,8 +596,9 @@ comment on column audit.payments.next_call_at is 'When it is due.';
 comment on column audit.payments.attempts is 'Number of attempts at the call.';
 comment on column audit.payments.last_code is 'Error code of the last attempt; null: none.';
 comment on column audit.payments.last_text is 'Error text of the last attempt.';
-comment on column audit.payments.failure_code is 'The gateway''s code of the last decline or refusal.';
-comment on column audit.payments.failure_text is 'The gateway''s text of the last decline or refusal.';
+comment on column audit.payments.failure_code is
+    'Code of the last decline or refusal, by the gateway or the service.';
+comment on column audit.payments.failure_text is 'Explanation of failure_code, for people.';
 comment on column audit.payments.expires_at is 'When the order ends if it is not paid.';
 comment on column audit.payments.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.payments.principal is 'Principal that created it.';
@@ -686,8 +689,8 @@ comment on column audit.refunds.next_call_at is 'When it is due.';
 comment on column audit.refunds.attempts is 'Number of attempts at the call.';
 comment on column audit.refunds.last_code is 'Error code of the last attempt; null: none.';
 comment on column audit.refunds.last_text is 'Error text of the last attempt.';
-comment on column audit.refunds.failure_code is 'The gateway''s code of its failure.';
-comment on column audit.refunds.failure_text is 'The gateway''s text of its failure.';
+comment on column audit.refunds.failure_code is 'Code of its failure, by the gateway or the service.';
+comment on column audit.refunds.failure_text is 'Explanation of failure_code, for people.';
 comment on column audit.refunds.changed_at is 'Time of its last move, or of its creation.';
 comment on column audit.refunds.principal is 'Principal that requested it.';
 comment on column audit.refunds.request_id is 'X-Request-ID of the call.';

@@ -139,7 +139,7 @@ type Definition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 64 states, of which one is initial. Moves must lead from the initial state to all others.
 	States []*State `protobuf:"bytes,1,rep,name=states,proto3" json:"states,omitempty"`
-	// Moves: at most one for each pair of states, and at most 512 pairs.
+	// Moves: at most one from one state to another, and at most 512 such pairs of states.
 	Moves         []*AllowedMove `protobuf:"bytes,2,rep,name=moves,proto3" json:"moves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

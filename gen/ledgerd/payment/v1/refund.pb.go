@@ -112,7 +112,7 @@ type Refund struct {
 	Account string `protobuf:"bytes,10,opt,name=account,proto3" json:"account,omitempty"`
 	// The gateway's number of the refund. Empty: not known yet.
 	GatewayRefundId string `protobuf:"bytes,11,opt,name=gateway_refund_id,json=gatewayRefundId,proto3" json:"gateway_refund_id,omitempty"`
-	// Failure code of the gateway. Empty: it did not fail.
+	// Failure code, by the gateway or the service. Empty: it did not fail.
 	FailureCode string `protobuf:"bytes,12,opt,name=failure_code,json=failureCode,proto3" json:"failure_code,omitempty"`
 	// Explanation of failure_code, for people: its wording may change.
 	FailureText string `protobuf:"bytes,13,opt,name=failure_text,json=failureText,proto3" json:"failure_text,omitempty"`
