@@ -55,6 +55,7 @@ func withoutRedirects(h connect.HTTPClient) connect.HTTPClient {
 // send its API key to another server. The error has CodeFailedPrecondition, so it ends retries.
 func RefuseRedirect(to *http.Request, _ []*http.Request) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf(
-		"redirected to %s://%s: redirects are refused, because they would take the API key there; use the server's address",
+		"redirected to %s://%s: redirects are refused, because they would take the API key there; "+
+			"use the server's address",
 		to.URL.Scheme, to.URL.Host))
 }

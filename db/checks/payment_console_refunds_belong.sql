@@ -2,7 +2,7 @@
 -- truncation, one of them refers to it. Its latest flag is about this console refund and its transaction. A console
 -- refund that has not failed has a flag.
 select r.tenant_id, r.console_id, r.gateway, r.out_trade_no, r.transaction_id, r.refund_no, r.gateway_refund_id,
-    case when n.notice_id is null then 'no notice told of it' when w.named and x.notify_id is null
+    case when n.notice_id is null then 'no notice reported it' when w.named and x.notify_id is null
             then 'its name does not lead to it'
         when r.flag_id is null then 'it has no flag' else 'its flag is about something else' end as problem,
     r.recorded_at

@@ -1,7 +1,7 @@
 -- Every transaction equals its notice: number, currency and amount. It was recorded with that notice, or later if the
 -- payment was unknown then. It has paid its payment, or it was flagged.
 select x.tenant_id, x.gateway, x.transaction_id, x.out_trade_no,
-    case when n.notice_id is null then 'no notice told of it'
+    case when n.notice_id is null then 'no notice reported it'
         when f.flag_id is null and p.state is null then 'it paid nothing, and it was not flagged' end as problem,
     x.currency, n.currency as currency_expected, x.amount, n.amount as amount_expected,
     x.recorded_at, case when n.verdict = 'unknown' then x.recorded_at else n.recorded_at end as recorded_at_expected

@@ -87,7 +87,7 @@ comment on column order_orders.purchase_window_ms is 'Life of that key in millis
 comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
 comment on column order_orders.sale is 'Sale in which it was won; null: none.';
 comment on column order_orders.sale_unit is 'Number of the unit among those of its buyer in the sale, from 1.';
-comment on column order_orders.once is 'True if its buyer cannot win this unit again when it is cancelled.';
+comment on column order_orders.once is 'True if the buyer cannot win this unit again after the order is cancelled.';
 comment on column order_orders.metadata is 'Metadata of the caller: names and values; null: none.';
 comment on column order_orders.expiry_messages is
     'Numbers of the messages that are due at the end of its time to pay, unless it is paid or cancelled before; null: '

@@ -37,28 +37,33 @@ func TestIssuersAreReadFromAFile(t *testing.T) {
 	}
 	got, err := read(`issuers:
 - {issuer: "https://a.example.com", audience: x, tenant: acme}
-- {issuer: "http://localhost:5556/dex", audience: y, tenants: [b], tenant_claim: org, principal_claim: client, role_claim: r}
+- {issuer: "http://localhost:5556/dex", audience: y, tenants: [b], tenant_claim: org,
+   principal_claim: client, role_claim: r}
 - {issuer: "http://[::1]:5556", audience: y}`)
 	want := []access.Issuer{
-		{Issuer: "https://a.example.com", Audience: "x", Tenant: "acme", TenantClaim: "tenant", PrincipalClaim: "sub", RoleClaim: "role"},
-		{Issuer: "http://localhost:5556/dex", Audience: "y", Tenants: []string{"b"}, TenantClaim: "org", PrincipalClaim: "client", RoleClaim: "r"},
+		{Issuer: "https://a.example.com", Audience: "x", Tenant: "acme", TenantClaim: "tenant", PrincipalClaim: "sub",
+			RoleClaim: "role"},
+		{Issuer: "http://localhost:5556/dex", Audience: "y", Tenants: []string{"b"}, TenantClaim: "org",
+			PrincipalClaim: "client", RoleClaim: "r"},
 		{Issuer: "http://[::1]:5556", Audience: "y", TenantClaim: "tenant", PrincipalClaim: "sub", RoleClaim: "role"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
+	const begin, both = "must begin with https://", "cannot be combined"
+	const twice = "issuers[1]: issuer: https://a occurs twice"
 	for text, want := range map[string]string{
 		"":                                 "no issuers",
 		"issuers: []":                      "no issuers",
 		`issuers: [{issuer: "https://a"}]`: "issuers[0]: audience",
 		`issuers: [{audience: x}]`:         "issuers[0]: issuer",
-		`issuers: [{issuer: "http://a.example.com", audience: x}]`:                                   "must begin with https://",
-		`issuers: [{issuer: "http://127.0.0.1.example.com", audience: x}]`:                           "must begin with https://",
+		`issuers: [{issuer: "http://a.example.com", audience: x}]`:                                   begin,
+		`issuers: [{issuer: "http://127.0.0.1.example.com", audience: x}]`:                           begin,
 		`issuers: [{issuer: "https://me@a", audience: x}]`:                                           "not a URL",
 		`issuers: [{issuer: "a.example.com", audience: x}]`:                                          "not a URL",
-		`issuers: [{issuer: "https://a", audience: x, tenant: t, tenants: [t]}]`:                     "cannot be combined",
-		`issuers: [{issuer: "https://a", audience: x, tenant: t, tenant_claim: c}]`:                  "cannot be combined",
+		`issuers: [{issuer: "https://a", audience: x, tenant: t, tenants: [t]}]`:                     both,
+		`issuers: [{issuer: "https://a", audience: x, tenant: t, tenant_claim: c}]`:                  both,
 		`issuers: [{issuer: "https://a", audience: x, rolle: t}]`:                                    "rolle",
-		`issuers: [{issuer: "https://a", audience: x}, {issuer: "https://a", audience: y}]`:          "issuers[1]: issuer: https://a occurs twice",
+		`issuers: [{issuer: "https://a", audience: x}, {issuer: "https://a", audience: y}]`:          twice,
 		`issuers: [{issuer: "https://a", audience: x}, {issuer: "https://b", audience: y, role: x}]`: "role",
 	} {
 		if _, err := read(text); err == nil || !strings.Contains(err.Error(), want) {

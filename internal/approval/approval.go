@@ -66,11 +66,11 @@ var (
 	AlreadyRejected = fault.Register(fault.Reason{Name: "APPROVAL_REJECTED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The request was rejected or withdrawn, so it cannot be approved any more: request it again. " +
-			"The metadata has who decided."})
+			"The metadata has the principal that decided."})
 	AlreadyApproved = fault.Register(fault.Reason{Name: "APPROVAL_APPROVED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Ignore,
 		Doc: "The request was approved and done, so it can neither be rejected nor approved by its requester. " +
-			"The metadata has who decided."})
+			"The metadata has the principal that decided."})
 	TimeOver = fault.Register(fault.Reason{Name: "APPROVAL_EXPIRED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The time of the request is over: request it again. The metadata has its end."})

@@ -173,8 +173,8 @@ func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	}
 }
 
-// A direct command whose caller has left is not tried again.
-func TestDirectCommandOfACallerThatLeftIsNotTriedAgain(t *testing.T) {
+// A direct command whose caller has cancelled the call is not retried.
+func TestDirectCommandOfACancelledCallIsNotRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine(w.roomy())

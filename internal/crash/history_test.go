@@ -223,7 +223,7 @@ func (h *history) do(caller int, key string, d operation) (output string) {
 	return output
 }
 
-// round has callers use a sale and two items, one of them in segments.
+// round runs concurrent callers of a sale and of two items, one of them in segments.
 func (h *history) round(n int) {
 	h.put(n)
 	h.begun, h.calls = time.Now(), nil

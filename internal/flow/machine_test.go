@@ -58,7 +58,8 @@ func newHooks(t *testing.T) *hooks {
 		t.Fatal(err)
 	}
 	for name, types := range map[string][]string{"all": nil, "paid": {"order.paid"}} {
-		h.must(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com", Types: types}))
+		h.must(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com",
+			Types: types}))
 	}
 	h.must(flow.Machine(machine.NewDefine(caller, "order", &machine.Definition{
 		States: []machine.State{{Name: "pending", Initial: true,

@@ -86,8 +86,8 @@ func (tx *Tx) nameParts(o *order.Order) {
 	tx.ends[o.Key] = append(tx.ends[o.Key], e)
 }
 
-// endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the facts,
-// since a CreateOrder of the batch may have other content in each attempt, and other messages.
+// endsOf returns the commands that end the parts of an order, or nil if they are not named. It compares the
+// parts, since a CreateOrder of the batch may have other content, and other messages, in each attempt.
 func (tx *Tx) endsOf(o *order.Order) *ends {
 	unnamed := func(id int64) bool {
 		return !messages.opened(tx) || !tx.Messages().Named(notify.Key{Tenant: o.Tenant, ID: id})

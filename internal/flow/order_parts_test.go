@@ -270,7 +270,8 @@ func TestOrdersSendOnce(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
 	for name, types := range map[string][]string{"all": nil, "paid": {"order.paid"}} {
-		m.wants(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com", Types: types}), "ok")
+		m.wants(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com",
+			Types: types}), "ok")
 	}
 	message := func(text string) []notify.SendCommand {
 		return []notify.SendCommand{{Caller: caller,

@@ -150,8 +150,8 @@ func TestOneCallerMakesEachPurchase(t *testing.T) {
 	m.agrees()
 }
 
-// Payments, cancellations and the end of the time race for the same orders, while others repeat their creation or make
-// the same purchase.
+// Payments, cancellations and the expiry of the time to pay race for the same orders, while others repeat their
+// creation or make the same purchase.
 func TestOneEndOfEachOrderWins(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

@@ -269,7 +269,8 @@ func TestPublishedEventsOverlapAndChangesOfEndpointsDoNot(t *testing.T) {
 			g := newGate(t)
 			beside := map[string]flow.Command{
 				"publish": &flow.Publish{Caller: caller},
-				"create":  flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: "bank", URL: "https://example.com"}),
+				"create": flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: "bank",
+					URL: "https://example.com"}),
 			}[name]
 			first := g.start(transfer("gate", "world", user(0), "5"))
 			g.waits()
@@ -338,7 +339,7 @@ func TestRowsAreConfirmedInTheOrderOfTheRegistry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A row that this transaction has locked, and not changed, has its id as xmax.
+	// The xmax of a row is the transaction's own id if it has locked the row and not changed it.
 	g.exec(`create table locked (accounts bigint);
 		create function note_locks() returns trigger language plpgsql security definer as $$
 		begin

@@ -11,11 +11,11 @@ import (
 
 // orderPayments are the payments of an order that a command reads, named over successive attempts.
 type orderPayments struct {
-	listed  bool     // the numbers of all of them are named
-	numbers []string // of those that earlier attempts needed
+	listed  bool     // numbers has all payments of the order
+	numbers []string // of the payments that earlier attempts read
 }
 
-// need names them, as far as earlier attempts know them. The command names the instance of the order too.
+// need names the payments that earlier attempts found. The command names the instance of the order too.
 func (s *orderPayments) need(tx *Tx, k payment.OrderKey) {
 	if s.listed {
 		tx.Payments().WantOfOrder(k)

@@ -150,7 +150,8 @@ func (p *plain) QueryRefund(context.Context, *gateway.Refund) (gateway.Notice, e
 func with(t *testing.T, p *plain, reg prometheus.Registerer) *gateway.Set {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "gateways.yaml")
-	if err := os.WriteFile(name, []byte("gateways: [{kind: x, tenant: shop, notify_url: 'https://pay.shop.example'}]"), 0o600); err != nil {
+	if err := os.WriteFile(name, []byte("gateways: [{kind: x, tenant: shop, notify_url: 'https://pay.shop.example'}]"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, err := gateway.ReadFile(name, gateway.Dialects{"x": {New: func(*gateway.Account) (gateway.Gateway,
@@ -327,7 +328,8 @@ func TestAnswersAboutSomethingElseAreUnknown(t *testing.T) {
 func TestCredentialsThatCannotBeStoredAreUnknown(t *testing.T) {
 	p := &plain{notice: gateway.Notice{ID: "c", Kind: gateway.Pending, OutTradeNo: "P1"}}
 	g := with(t, p, nil).ByName["x"]
-	for text, ok := range map[string]bool{"https://x.example/?a=1": true, "a\x00": false, "\xff": false, strings.Repeat("x", 33_000): false} {
+	for text, ok := range map[string]bool{"https://x.example/?a=1": true, "a\x00": false, "\xff": false,
+		strings.Repeat("x", 33_000): false} {
 		p.credential = gateway.Credential{"url": text}
 		c, _, err := g.Create(t.Context(), &gateway.Payment{OutTradeNo: "P1"})
 		var e *gateway.CallError

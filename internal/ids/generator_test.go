@@ -75,7 +75,7 @@ func (b *bench) only(n int) {
 		'1 year' where worker >= $1`, n)
 }
 
-// hands is a source of ticks that the test advances.
+// hands is a clock that the test advances.
 type hands struct{ at atomic.Int64 }
 
 func (h *hands) ticks() time.Duration     { return time.Duration(h.at.Load()) }

@@ -6,7 +6,8 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	Differs = fault.Register(fault.Reason{Name: "MESSAGE_DIFFERS", Class: fault.BadRequest, Code: fault.AlreadyExists,
 		Step: fault.Fix,
-		Doc:  "The message id was received before with other content. The metadata has both hashes, and the message's state."})
+		Doc: "The message id was received before with other content. The metadata has both hashes, " +
+			"and the message's state."})
 	NotFound = fault.Register(fault.Reason{Name: "MESSAGE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such message, or its record has expired. The metadata has its key."})

@@ -35,7 +35,7 @@ type Tail struct {
 	epoch    commit.Epoch
 	at       position // all commits up to here were read
 	known    bool     // epoch and at are set
-	polling  bool     // a poll has begun, for the lanes of that time
+	polling  bool     // a poll is running; it reads for the lanes that existed when it began
 	kept     []*group // of all lanes, oldest first
 	entries  int      // in kept
 }

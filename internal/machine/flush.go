@@ -1,11 +1,11 @@
 package machine
 
 import (
-	"encoding/json"
 	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/machine/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Flush writes versions with their moves, then instances, then the history. The trigger of the instances sees one move
@@ -117,22 +117,10 @@ func (tx *Tx) flushHistory(p *commit.Pipe) {
 		arg.Machines, arg.Keys = append(arg.Machines, a.Machine), append(arg.Keys, a.Key.Key)
 		arg.FromStates, arg.ToStates = append(arg.FromStates, a.CameFrom), append(arg.ToStates, a.State)
 		arg.Actors, arg.Causes = append(arg.Actors, string(s.actor)), append(arg.Causes, s.cause)
-		arg.Reasons, arg.Inputs = append(arg.Reasons, s.reason), append(arg.Inputs, inputsText(s.inputs))
+		arg.Reasons, arg.Inputs = append(arg.Reasons, s.reason), append(arg.Inputs, pg.JSON(s.inputs))
 		arg.Principals = append(arg.Principals, s.caller.Principal)
 		arg.RequestIds = append(arg.RequestIds, s.caller.RequestID)
 		arg.RecordedAt = append(arg.RecordedAt, a.ChangedAt)
 	}
 	p.Queue(func(d commit.DB) error { return q.HistoryInsert(p.Context(), d, arg) })
-}
-
-// inputsText is the stored form of inputs.
-func inputsText(inputs map[string]string) []byte {
-	if len(inputs) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(inputs)
-	if err != nil {
-		panic(err) // strings always encode
-	}
-	return text
 }

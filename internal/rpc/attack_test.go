@@ -77,7 +77,7 @@ type target struct {
 
 func (x target) last() protoreflect.FieldDescriptor { return x.path[len(x.path)-1] }
 
-// kind returns the kind of the value.
+// kind returns the kind of the last field; of a map, that of its keys or values.
 func (x target) kind() protoreflect.Kind {
 	f := x.last()
 	switch {

@@ -159,7 +159,7 @@ func (tx *Tx) WantPut(k Key) *Row {
 	return tx.Want(k)
 }
 
-// Put creates or changes a sale named with WantPut. It returns false if the sale is like this already.
+// Put creates or changes a sale named with WantPut. It returns false if that changes nothing.
 func (tx *Tx) Put(r *Row, c commit.Caller, s Sale) bool {
 	if r.Exists && r.Value.Equal(&s) {
 		return false

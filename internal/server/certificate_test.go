@@ -135,7 +135,8 @@ func TestAuthorizationGoesBeforeTheCertificate(t *testing.T) {
 	if code, text := body(t, client, s.Base+"/metrics"); code != 200 || !strings.Contains(text, "ledgerd_calls_total") {
 		t.Errorf("metrics: %d", code)
 	}
-	if code, _ := body(t, httpsClient(t, own, true, clients.named("ledgerd://mine/boss")), s.Base+"/metrics"); code != 403 {
+	if code, _ := body(t, httpsClient(t, own, true, clients.named("ledgerd://mine/boss")), s.Base+
+		"/metrics"); code != 403 {
 		t.Errorf("metrics for a reader: %d", code)
 	}
 	for tenant, want := range map[string]int{"mine": 1, "other": 1} {
@@ -208,7 +209,8 @@ func TestClientLibrarySpeaksTLS(t *testing.T) {
 		"gRPC":     {client.WithGRPC()},
 		"gathered": {client.WithGather()}} {
 		trust := &tls.Config{RootCAs: own.pool()}
-		known := &tls.Config{RootCAs: own.pool(), Certificates: []tls.Certificate{clients.named("ledgerd://mine/boss?role=write")}}
+		known := &tls.Config{RootCAs: own.pool(),
+			Certificates: []tls.Certificate{clients.named("ledgerd://mine/boss?role=write")}}
 		for _, identity := range [][]client.Option{{client.WithTLS(trust), client.WithAPIKey(key)},
 			{client.WithTLS(known)}} {
 			c := client.New(s.Base, append(identity, options...)...)

@@ -85,7 +85,8 @@ func TestMasterKeyIsReplacedUnderLoad(t *testing.T) {
 	older, newer := newMaster(), newMaster()
 	r.restart(0, older)
 	r.restart(1, older)
-	r.servers[0].OK("Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: "https://shop.example.com"},
+	r.servers[0].OK("Webhook.CreateEndpoint",
+		&notifyv1.CreateEndpointRequest{Name: "shop", Url: "https://shop.example.com"},
 		new(notifyv1.CreateEndpointResponse))
 	before := r.secrets(0)
 	const steady = "+8613900000000"

@@ -105,8 +105,8 @@ const maxExpiries = 2000
 // otherwise units whose time is over would not be available until the scheduler runs. An item with very many due
 // reservations expires some of them in this batch, and its commands run after it.
 //
-// In an optimistic batch, rows taken over do not suffice for that: their reservations may not be written yet. Nor do
-// they if the clock has gone back since: the batch before may have expired reservations that are not due now.
+// An optimistic batch cannot expire reservations of items that it took over: the batch before may not have written
+// them yet. If the clock has gone back since, it may even have expired reservations that are not due now.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	if tx.resolved {
 		return

@@ -45,7 +45,7 @@ var paymentTamperings = []struct {
 		[]string{"account=loss (should be shop)"}},
 	{"a notice is deleted with its name", `delete from payment_notices where notify_id = 'n-t-good'; delete
 		from payment_notice_names where notify_id = 'n-t-good'`,
-		[]string{"payment_transactions_belong"}, []string{"transaction_id=t-good", `problem="no notice told of it"`}},
+		[]string{"payment_transactions_belong"}, []string{"transaction_id=t-good", `problem="no notice reported it"`}},
 	{"a notice is forgotten by name", `delete from payment_notice_names where notify_id = 'n-t-none'`,
 		[]string{"payment_notices_belong"}, []string{"notify_id=n-t-none", `problem="it has no name"`}},
 	{"the transfer of a payment gets another number", `update ledger_transfers set biz_no = 'other'
@@ -108,7 +108,7 @@ var paymentTamperings = []struct {
 		[]string{`problem="there is no such flag"`, `problem="there is no such console refund"`}},
 	{"a console refund is moved to another transaction", `update payment_console_refunds set transaction_id = 't77'
 		where transaction_id = 't-good'`,
-		[]string{"payment_console_refunds_belong"}, []string{`problem="no notice told of it"`}},
+		[]string{"payment_console_refunds_belong"}, []string{`problem="no notice reported it"`}},
 	{"the flag of a console refund is moved to another transaction", `update payment_flags set transaction_id = 't77'
 		where kind = 'unknown_refund'
 			and transaction_id = 't-good'`,

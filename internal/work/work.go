@@ -53,7 +53,7 @@ type work struct {
 	settledAt      time.Time // zero: running
 	settledBy      string
 	settledRequest string
-	answer         *Answer // of this batch; otherwise, or without an answer, nil
+	answer         *Answer // recorded in this batch; else nil
 	answerHash     []byte
 	expiresAt      time.Time // zero: never
 	tid            pgtype.TID

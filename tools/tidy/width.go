@@ -7,13 +7,17 @@ import (
 	"go/token"
 	"go/types"
 	"path"
+	"regexp"
 	"unicode/utf8"
 )
 
 // tabWidth is the common tab width of editors.
 const tabWidth = 4
 
-// lineWidth reports wide lines, except lines with a URL or a struct tag, which cannot be broken.
+// longURL is a URL that fills a good part of a line.
+var longURL = regexp.MustCompile(`://\S{30,}`)
+
+// lineWidth reports wide lines, except lines with a long URL or a struct tag, which cannot be broken.
 func (s *sourceFile) lineWidth(lim limits) []finding {
 	tagged := map[int]bool{}
 	ast.Inspect(s.file, func(n ast.Node) bool {
@@ -25,7 +29,8 @@ func (s *sourceFile) lineWidth(lim limits) []finding {
 	return wideLines(s.rel, s.text, lim.width, func(line int, _ []byte) bool { return tagged[line] })
 }
 
-// proseWidth reports wide lines of SQL, protos and Markdown, except lines with a URL, and tables and code in Markdown.
+// proseWidth reports wide lines of SQL, protos and Markdown, except lines with a long URL, and tables and code in
+// Markdown.
 func proseWidth(rel string, text []byte, limit int) []finding {
 	code := false
 	return wideLines(rel, text, limit, func(_ int, line []byte) bool {
@@ -46,7 +51,7 @@ func wideLines(rel string, text []byte, limit int, exempt func(line int, text []
 	for text := range bytes.Lines(text) {
 		line++
 		width := utf8.RuneCount(bytes.TrimRight(text, "\n")) + (tabWidth-1)*bytes.Count(text, []byte("\t"))
-		if !exempt(line, text) && width > limit && !bytes.Contains(text, []byte("://")) {
+		if !exempt(line, text) && width > limit && !longURL.Match(text) {
 			found = append(found, finding{file: rel, line: line, rule: "line-width",
 				text: fmt.Sprintf("%d columns, at most %d", width, limit)})
 		}

@@ -57,7 +57,7 @@ returning xmin;
 
 -- name: BatchWitness :execrows
 -- The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
--- visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
+-- visible here but not yet flushed by a standby. A COMMIT that waits for its own row also waits for all rows before it.
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 select @batch_id, @nonce, @committed_at, @commands, @instance
 where current_setting('synchronous_standby_names') <> '';

@@ -78,7 +78,7 @@ func (c *comparison) done(v *movement, o importer.Outcome) error {
 		return nil
 	}
 	difference := sub(v.balance, v.follows)
-	switch size := abs(difference); {
+	switch size := difference.Abs(); {
 	case !v.differs:
 		c.exact++
 		return nil

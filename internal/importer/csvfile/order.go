@@ -93,14 +93,7 @@ func (v *movement) gap(before *amount.Int) amount.Int {
 	if before == nil {
 		return amount.Int{}
 	}
-	return abs(sub(v.balance, add(*before, v.amount)))
-}
-
-func abs(n amount.Int) amount.Int {
-	if n.Sign() < 0 {
-		return n.Neg()
-	}
-	return n
+	return sub(v.balance, add(*before, v.amount)).Abs()
 }
 
 // add and sub saturate beyond 38 digits: here the result is only a measure.

@@ -198,8 +198,8 @@ func (w *writer) settleLost(ctx context.Context, batch []*result, written map[*r
 	if _, err := w.pool.transact(pg.ForTenants(ctx, arg.Tenants...),
 		func(d db.DBTX) error { return q.LateEventInsert(ctx, d, arg) },
 		func(d db.DBTX) error { return q.LateDelete(ctx, d, rows) }); err != nil {
-		w.pool.Log.Warn("could not record that messages were sent: their state is unchanged", "messages", len(sent), "error",
-			err)
+		w.pool.Log.Warn("could not record that messages were sent: their state is unchanged",
+			"messages", len(sent), "error", err)
 	}
 }
 

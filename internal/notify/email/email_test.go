@@ -124,7 +124,8 @@ func TestMessageArrivesUnchanged(t *testing.T) {
 		{Name: "logo.png", Type: "image/png", Data: random[:1000], Inline: "logo@shop"},
 		{Name: "naked.txt", Type: "text/plain; charset=utf-8", Data: []byte("one\ntwo\r\nthree\r.\r\n")},
 	}
-	m.Content.Headers = map[string]string{"List-Unsubscribe": "<https://shop.example/u?t=1&x=,2>, mailto:leave@shop.example",
+	m.Content.Headers = map[string]string{"List-Unsubscribe": "<https://shop.example/u?t=1&x=,2>, " +
+		"mailto:leave@shop.example",
 		"list-unsubscribe-post": "List-Unsubscribe=One-Click", "X-Campaign": "Grüße",
 		"Reply-To": "Help <help@shop.example>"}
 	m.Content.Headers["List-Unsubscribe"] = "<https://shop.example/u?t=1>, mailto:leave@shop.example"

@@ -330,7 +330,8 @@ func TestFailureTextsAreRedacted(t *testing.T) {
 	for reply, want := range map[string]string{
 		"550 5.1.1 <Ada@Customer.example>: Recipient address rejected: User unknown; " +
 			"ada at customer.example": "5.1.1 <…>: Recipient address rejected: User unknown; … at …",
-		"554 5.7.1 your code 445566, https://shop.example/reset?token=abc, is spam (see https://help.example/spam)": "5.7.1 your code … … is spam (see https://help.example/spam)",
+		"554 5.7.1 your code 445566, https://shop.example/reset?token=abc, " +
+			"is spam (see https://help.example/spam)": "5.7.1 your code … … is spam (see https://help.example/spam)",
 		"451 4.3.0 adamant about eve@evil.example": "4.3.0 adamant about …",
 	} {
 		server.Do(emailtest.Rcpt, reply)

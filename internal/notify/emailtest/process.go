@@ -85,7 +85,7 @@ type quiet struct{}
 func (quiet) Printf(string, ...any) {}
 func (quiet) Println(...any)        {}
 
-// obey reads commands until the test process has gone.
+// obey executes the commands of the test process until that process ends.
 func (p *process) obey() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

@@ -266,9 +266,9 @@ func TestElseAddsTheOtherChannels(t *testing.T) {
 }
 
 func TestReportsOfEveryAccountAreRead(t *testing.T) {
-	senders, _, _ := build(t, "sms:\n  - {kind: http, name: gateway, url: 'https://gateway.example', query: {to: '{recipient}'}, report_secret: one,\n"+
-		"     reports: {id_at: /id, status_at: /status, delivered: [ok]}, overrides: {shop-eu: {report_secret: "+
-		"two}}}\n  - {kind: file}\n")
+	senders, _, _ := build(t, "sms:\n  - {kind: http, name: gateway, url: 'https://gateway.example', query: {to: "+
+		"'{recipient}'}, report_secret: one,\n     reports: {id_at: /id, status_at: /status, delivered: [ok]}, "+
+		"overrides: {shop-eu: {report_secret: two}}}\n  - {kind: file}\n")
 	if len(senders.Reports) != 1 {
 		t.Errorf("%v", senders.Reports)
 	}

@@ -34,7 +34,8 @@ func base(text string, plain bool) (*url.URL, error) {
 	case u.Scheme == "https", u.Scheme == "http" && (plain || settings.Loopback(u.Hostname())):
 		return u, nil
 	}
-	return nil, errors.New("the URL must begin with https://: without TLS the password and the messages could be read on their way")
+	return nil, errors.New("the URL must begin with https://: without TLS the password and the messages could " +
+		"be read on their way")
 }
 
 // require returns an error for the first empty setting of name, value pairs.

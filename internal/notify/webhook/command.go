@@ -213,7 +213,7 @@ type ObserveCommand struct {
 // Observed is the endpoint after an observation.
 type Observed struct {
 	Endpoint
-	// Now means that this observation disabled the endpoint.
+	// Now is true if this observation disabled the endpoint.
 	Now bool
 }
 

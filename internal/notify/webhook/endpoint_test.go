@@ -268,7 +268,8 @@ func TestATenantHasAtMostAHundredEndpoints(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if made, full := count["https://a.example  v1"], count["WEBHOOK_ENDPOINTS_FULL"]; made != webhook.MaxEndpoints || full != 50 {
+	if made, full := count["https://a.example  v1"], count["WEBHOOK_ENDPOINTS_FULL"]; made != webhook.MaxEndpoints ||
+		full != 50 {
 		t.Errorf("%v", count)
 	}
 	names, _, err := d.reader.List(t.Context(), 1, 1, "")

@@ -88,7 +88,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	fill := func(sql, tenant string, from, to int) {
 		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, slot, url, types, description,
 				state, disabled_for, disabled_at, secret_version, created_at, changed_at, principal, request_id)
-			select %s, 'x' || to_char(i, 'fm000000'), 16777216, 1 + i %% 100, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r'
+			select %s, 'x' || to_char(i, 'fm000000'), 16777216, 1 + i %% 100, 'https://example.com/', '', '', %s, now(),
+			now(), 'test', 'r'
 			from generate_series(%d, %d) i`, tenant, sql, from, to))
 	}
 	const mine, others = "1", "2 + i / 100"

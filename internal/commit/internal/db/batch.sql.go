@@ -116,7 +116,7 @@ type BatchWitnessParams struct {
 }
 
 // The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
-// visible here but not yet flushed there, and a COMMIT that waits for its own row also waits for all rows before it.
+// visible here but not yet flushed by a standby. A COMMIT that waits for its own row also waits for all rows before it.
 func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) (int64, error) {
 	result, err := db.Exec(ctx, batchWitness,
 		arg.BatchID,
