@@ -396,20 +396,20 @@ func TestHostileValuesInEveryFieldOfEveryCall(t *testing.T) {
 // storedTexts are the columns that may have invisible characters.
 var storedTexts = map[string]string{
 	"audit_events.after": "labels and reasons", "audit_events.before": "labels and reasons",
-	"coupon_coupons.metadata": "the caller's own data", "ledger_accounts.metadata": "the caller's own data",
+	"coupon_coupons.metadata": "the caller's own data", "ledger_account_details.metadata": "the caller's own data",
 	"ledger_holds.metadata": "the caller's own data", "ledger_transfers.metadata": "the caller's own data",
-	"order_orders.metadata": "the caller's own data", "stock_items.metadata": "the caller's own data",
-	"sale_sales.coupon": "its metadata", "machine_history.inputs": "the caller's own data",
+	"order_orders.metadata": "the caller's own data", "stock_item_details.metadata": "the caller's own data",
+	"sale_sales.metadata": "the caller's own data", "machine_history.inputs": "the caller's own data",
 	"inbox_messages.message_id": "the sender's", "inbox_messages.part": "the sender's",
-	"inbox_messages.error": "prose", "inbox_messages.result": "prose",
+	"inbox_messages.failure_text": "prose", "inbox_messages.result": "prose",
 	"machine_definitions.definition": "labels and reasons", "machine_history.cause": "prose",
 	"machine_history.reason": "prose", "machine_instances.cause": "prose", "order_orders.lines": "descriptions",
 	"notify_template_versions.definition": "content", "payment_refunds.reason": "prose",
-	"stock_changes.reason": "prose",
-	"stock_items.name":     "prose", "webhook_endpoints.description": "prose", "claim_claims.result": "prose",
+	"stock_changes.reason":     "prose",
+	"stock_item_details.label": "prose", "notify_endpoints.description": "prose", "claim_keys.result": "prose",
 }
 
-// checkStored checks that only the columns of storedTexts have invisible characters.
+// checkStored checks that only the columns of storedTexts have invisible characters, and that all of these exist.
 func (s *site) checkStored(t *testing.T) {
 	t.Helper()
 	rows, _ := s.Pool.Query(t.Context(), `select relname::text from pg_class where relnamespace = 'public'::regnamespace
@@ -422,6 +422,13 @@ func (s *site) checkStored(t *testing.T) {
 	for _, table := range tables {
 		each = append(each, `select '`+table+`.' || x.key from `+table+` t, jsonb_each_text(to_jsonb(t)) x where
 			x.value ~ U&'[\202e\200b]'`)
+	}
+	for c := range storedTexts {
+		table, column, _ := strings.Cut(c, ".")
+		if s.Count("select count(*) from pg_attribute where attrelid = to_regclass($1) and attname = $2",
+			table, column) != 1 {
+			t.Errorf("there is no column %s", c)
+		}
 	}
 	rows, _ = s.Pool.Query(t.Context(), strings.Join(each, " union "))
 	columns, err := pgx.CollectRows(rows, pgx.RowTo[string])

@@ -136,7 +136,7 @@ func (w *World) Eventually(limit time.Duration, what string, is func() bool) {
 				coalesce(string_agg(format('%s %s: %s, such as %s: %s', n, state, groups, example, error), E'\n'),
 				'no messages')
 				from (select state, count(*) as n, string_agg(distinct consumer_group, ' ') as groups,
-				max(message_id) as example, max(error) as error
+				max(message_id) as example, max(failure_text) as error
 					from inbox_messages group by state) m`), w.Log.last(10))
 		case <-tick.C:
 		}
