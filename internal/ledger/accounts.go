@@ -123,6 +123,7 @@ func (k *AccountKey) compare(l *AccountKey) int {
 }
 
 func accountNames(accounts []*Account) (arg db.AccountLockParams) {
+	pg.Reserve(&arg, len(accounts))
 	for _, a := range accounts {
 		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code),
 			append(arg.Assets, a.Asset)
@@ -149,6 +150,7 @@ func (a *Account) written() pgtype.Uint32 {
 // Write alone would lock the updated accounts before the read-only ones and violate that order.
 func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.AccountConfirmParams
+	pg.Reserve(&arg, len(tx.accountList))
 	seen := false
 	for _, a := range tx.accountList {
 		if a.found {
@@ -167,6 +169,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 // Write updates the changed accounts.
 func (tx *Tx) Write(p *commit.Pipe) {
 	var arg db.AccountUpdateParams
+	pg.Reserve(&arg, len(tx.accountList))
 	changed := slices.ContainsFunc(tx.accountList, func(a *Account) bool { return a.changed && !a.fresh })
 	for _, a := range tx.accountList {
 		if !a.dirty || a.fresh {

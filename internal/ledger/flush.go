@@ -99,6 +99,7 @@ func (tx *Tx) updateDetails(p *commit.Pipe) {
 
 func (tx *Tx) insertTransfers(p *commit.Pipe) {
 	arg := db.TransferInsertParams{Now: tx.at.Recorded}
+	pg.Reserve(&arg, len(tx.made))
 	for _, t := range tx.made {
 		arg.Tenants = append(arg.Tenants, t.Tenant)
 		arg.TransferIds = append(arg.TransferIds, t.ID)
@@ -123,6 +124,7 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 
 func (tx *Tx) insertEntries(p *commit.Pipe) {
 	arg := db.EntryInsertParams{Now: tx.at.Recorded}
+	pg.Reserve(&arg, 2*len(tx.made)) // or more
 	for _, t := range tx.made {
 		for i := range t.Entries {
 			e := &t.Entries[i]

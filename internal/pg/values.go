@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"time"
 
@@ -55,6 +56,16 @@ func JSONOrEmpty(m map[string]string) []byte {
 		return []byte("{}")
 	}
 	return JSON(m)
+}
+
+// Reserve makes room for n elements in each slice of a statement's arguments.
+func Reserve(arg any, n int) {
+	v := reflect.ValueOf(arg).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Slice {
+			f.Grow(n)
+		}
+	}
 }
 
 // OrNull returns nil if all values of a column are zero. Use it for nullable columns of an unnest that also has a
