@@ -28,12 +28,14 @@ const (
 // the same fingerprint, whatever their encoding. It is keyed (HMAC) for requests with personal data: a reader of
 // recorded keys could find a phone number or a short text behind a plain hash by trying all of them.
 func (s *Mutations) fingerprint(m proto.Message) []byte {
-	h, version := sha256.New(), byte(fingerprintVersion)
+	text := appendCanonical(make([]byte, 0, 256), m.ProtoReflect())
 	if s.Pepper != nil && personal(m) {
-		h, version = hmac.New(sha256.New, s.Pepper), pepperedVersion
+		h := hmac.New(sha256.New, s.Pepper)
+		h.Write(text)
+		return h.Sum([]byte{pepperedVersion})[:commit.FingerprintSize]
 	}
-	h.Write(appendCanonical(nil, m.ProtoReflect()))
-	return h.Sum([]byte{version})[:commit.FingerprintSize]
+	hash := sha256.Sum256(text)
+	return append([]byte{fingerprintVersion}, hash[:commit.FingerprintSize-1]...)
 }
 
 // personal reports whether a request may hold personal data: all do except those of the ledger, stock, machines,
