@@ -274,8 +274,7 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 	t.Parallel()
 	e := newWorld(t, 1).engine()
 	for state, answered := range map[int32]bool{waiting: true, claimed: true, abandoned: false} {
-		j, wait := new(job[*toyTx]), new(waiter)
-		wait.expect(1)
+		j, wait := new(job[*toyTx]), newWaiter(1)
 		j.start(submission(add("c0", 1)), wait, time.Now())
 		if e.queue.admit([]*job[*toyTx]{j}) != admitted {
 			t.Fatal("not admitted")

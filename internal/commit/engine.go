@@ -107,7 +107,14 @@ type Result struct {
 // Do runs one submission and waits for its outcome. If ctx ends first, Do returns OUTCOME_UNKNOWN if the command had
 // begun, otherwise NOT_RUN or a more specific reason.
 func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
-	r := e.DoAll(ctx, []Submission[T]{w})[0]
+	if err := ctx.Err(); err != nil {
+		return Outcome{}, callEnded(err)
+	}
+	wait, j := newWaiter(1), new(job[T])
+	j.start(w, wait, deadline(ctx))
+	e.submit([]*job[T]{j})
+	wait.until(ctx)
+	r := e.resultOf(ctx, j)
 	return r.Outcome, r.Err
 }
 
@@ -138,8 +145,7 @@ func (e *Engine[T]) DoAll(ctx context.Context, submissions []Submission[T]) []Re
 		}
 		return results
 	}
-	wait, end := new(waiter), deadline(ctx)
-	wait.expect(len(submissions))
+	wait, end := newWaiter(len(submissions)), deadline(ctx)
 	jobs := make([]*job[T], len(submissions))
 	for i, w := range submissions {
 		jobs[i] = new(job[T])

@@ -278,8 +278,7 @@ func TestAbandonedJobsReleaseTheirShare(t *testing.T) {
 
 // call queues a call of n submissions.
 func (q *queue[B]) call(n int) {
-	w := new(waiter)
-	w.expect(n)
+	w := newWaiter(n)
 	jobs := make([]*job[B], n)
 	for i := range jobs {
 		jobs[i] = &job[B]{Submission: Submission[B]{Tenant: 1, Rows: 1}, wait: w}

@@ -221,9 +221,10 @@ type waiter struct {
 	done chan struct{}
 }
 
-func (w *waiter) expect(n int) {
-	w.done = make(chan struct{})
-	w.left.Store(int32(n))
+func newWaiter(jobs int) *waiter {
+	w := &waiter{done: make(chan struct{})}
+	w.left.Store(int32(jobs))
+	return w
 }
 
 // until waits until all jobs have ended, or ctx has.

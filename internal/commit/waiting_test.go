@@ -11,8 +11,7 @@ import (
 
 // submitUntil submits a job whose caller waits without a deadline of its own.
 func (e *toyEngine) submitUntil(s Submission[*toyTx], deadline time.Time) (*job[*toyTx], *waiter) {
-	j, wait := new(job[*toyTx]), new(waiter)
-	wait.expect(1)
+	j, wait := new(job[*toyTx]), newWaiter(1)
 	j.start(s, wait, deadline)
 	e.submit([]*job[*toyTx]{j})
 	return j, wait
