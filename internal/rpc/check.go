@@ -263,28 +263,20 @@ func findInvalidField(m protoreflect.Message) (path, problem string) {
 		number, _, _ := protowire.ConsumeTag(b)
 		return fmt.Sprintf(".%d", number), "this server does not know a field with this number"
 	}
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.Kind() != protoreflect.StringKind && f.Kind() != protoreflect.MessageKind || !m.Has(f) {
+			continue
+		}
+		switch v := m.Get(f); {
 		case f.IsMap():
-			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				if path, problem = findInvalidValue(f.MapKey(), k.Value()); problem != "" {
-					problem = "names " + problem
-					return false
-				}
-				path, problem = findInvalidValue(f.MapValue(), v)
-				if problem != "" && len(k.String()) <= maxKeyInPath {
-					path = "." + k.String() + path
-				}
-				return problem == ""
-			})
+			path, problem = findInvalidPair(f, v.Map())
 		case f.IsList():
-			switch f.Kind() {
-			case protoreflect.StringKind, protoreflect.MessageKind:
-				l := v.List()
-				for i := 0; i < l.Len() && problem == ""; i++ {
-					if path, problem = findInvalidValue(f, l.Get(i)); problem != "" {
-						path = fmt.Sprintf("[%d]%s", i, path)
-					}
+			l := v.List()
+			for i := 0; i < l.Len() && problem == ""; i++ {
+				if path, problem = findInvalidValue(f, l.Get(i)); problem != "" {
+					path = fmt.Sprintf("[%d]%s", i, path)
 				}
 			}
 		default:
@@ -292,6 +284,24 @@ func findInvalidField(m protoreflect.Message) (path, problem string) {
 		}
 		if problem != "" && !hasBareValues(m) {
 			path = "." + string(f.Name()) + path
+		}
+		if problem != "" {
+			return path, problem
+		}
+	}
+	return "", ""
+}
+
+// findInvalidPair is findInvalidField for a map.
+func findInvalidPair(f protoreflect.FieldDescriptor, pairs protoreflect.Map) (path, problem string) {
+	pairs.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		if path, problem = findInvalidValue(f.MapKey(), k.Value()); problem != "" {
+			problem = "names " + problem
+			return false
+		}
+		path, problem = findInvalidValue(f.MapValue(), v)
+		if problem != "" && len(k.String()) <= maxKeyInPath {
+			path = "." + k.String() + path
 		}
 		return problem == ""
 	})

@@ -37,6 +37,8 @@ type Gate struct {
 	Anyone  access.Identity
 	Log     *slog.Logger
 	Metrics *Metrics
+	// Traces: a call may have a span.
+	Traces bool
 	// Reads bounds the reads of a tenant. Nil: unbounded.
 	Reads *Reads
 	// Memory has hints, such as the strategies of items.
@@ -259,6 +261,9 @@ func (c *call) logFault(ctx context.Context, f *fault.Fault, err error) {
 
 // trace sets an attribute on the call's span, if it has one. Names are those of log lines.
 func (c *call) trace(ctx context.Context, name, value string) {
+	if !c.gate.Traces {
+		return
+	}
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String(name, value))
 	}

@@ -35,6 +35,8 @@ type request struct {
 	intake   *intake             // nil: the request is small
 	calls    *access.Calls       // of the API key, which admitted this call; nil: the key has no limits
 	response *share              // of the memory of large responses; nil: it is small
+	body     body
+	out      boundedWriter
 }
 
 type requestKey struct{}
@@ -64,14 +66,16 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 			length = max(length, len(r.URL.RawQuery)) // holds the message
 		}
 		if 0 <= length && length <= smallRequest && !zipped {
-			r.Body = newBody(r, smallRequest)
+			in.body = newBody(r, smallRequest)
+			r.Body = &in.body
 		} else {
-			in.intake = &intake{raw: newBody(r, bodyLimit(r.URL.Path)), length: length, zipped: zipped, admission: a}
+			in.body = newBody(r, bodyLimit(r.URL.Path))
+			in.intake = &intake{raw: &in.body, length: length, zipped: zipped, admission: a}
 			r.Body = in.intake
 		}
-		out := boundedWriter{w, http.NewResponseController(w), a.writeTimeout}
-		next.ServeHTTP(out, r)
-		out.bound() // for the last write, by net/http
+		in.out = boundedWriter{ResponseWriter: w, control: *http.NewResponseController(w), timeout: a.writeTimeout}
+		next.ServeHTTP(&in.out, r)
+		in.out.bound() // for the last write, by net/http
 	})
 }
 
@@ -135,8 +139,8 @@ type body struct {
 }
 
 // newBody limits the body of a request.
-func newBody(r *http.Request, limit int) *body {
-	return &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), limit: limit, left: limit + frameBytes}
+func newBody(r *http.Request, limit int) body {
+	return body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), limit: limit, left: limit + frameBytes}
 }
 
 func (b *body) Read(p []byte) (int, error) {
@@ -332,23 +336,30 @@ func (in *intake) Close() error { return in.raw.Close() }
 // There is no bound between the writes of a stream: over HTTP/2 it would end the call, not only its writes.
 type boundedWriter struct {
 	http.ResponseWriter
-	control *http.ResponseController
+	control http.ResponseController
 	timeout time.Duration
+	written int
 }
 
-func (w boundedWriter) bound() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+// buffered is the size of the smallest buffer of net/http for a response, of HTTP/1. A response that fits into it is
+// not written to the connection before the handler has returned.
+const buffered = 2 << 10
 
-func (w boundedWriter) Write(p []byte) (int, error) {
-	w.bound()
+func (w *boundedWriter) bound() { _ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) }
+
+func (w *boundedWriter) Write(p []byte) (int, error) {
+	if w.written += len(p); w.written > buffered {
+		w.bound()
+	}
 	return w.ResponseWriter.Write(p)
 }
 
 // Flush ends a message of a stream.
-func (w boundedWriter) Flush() {
+func (w *boundedWriter) Flush() {
 	w.bound()
 	_ = w.control.Flush()
 	_ = w.control.SetWriteDeadline(time.Time{})
 }
 
 // Unwrap is for http.ResponseController.
-func (w boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -333,6 +335,28 @@ func TestResponseOutsideOfTheGateThatIsNotReadTimesOut(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Errorf("HTTP/%d: no end", res.ProtoMajor)
 		}
+	}
+}
+
+// A caller may send request after request without reading the responses.
+func TestSmallResponsesThatAreNotReadTimeOut(t *testing.T) {
+	t.Parallel()
+	requests := NewAdmission(nil)
+	requests.writeTimeout = 50 * time.Millisecond
+	s := httptest.NewUnstartedServer(requests.Handler(slog.New(slog.DiscardHandler),
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, buffered)) })))
+	start(t, s)
+	c, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	err = c.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	for many := strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", 1000); err == nil; {
+		_, err = io.WriteString(c, many)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the server did not end the connection")
 	}
 }
 
