@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ledgerd/ledgerd/internal/bench/load"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -60,7 +61,7 @@ func (b *notifyBench) delivered(ctx context.Context, within time.Duration) error
 	if err := b.arrive(ctx, within); err != nil {
 		return err
 	}
-	for end := time.Now().Add(b.options.Lease + time.Minute); ; pause(ctx, 5*time.Millisecond) {
+	for end := time.Now().Add(b.options.Lease + time.Minute); ; load.Pause(ctx, 5*time.Millisecond) {
 		left, err := b.left(ctx)
 		if err != nil || left == 0 {
 			return err
@@ -73,7 +74,7 @@ func (b *notifyBench) delivered(ctx context.Context, within time.Duration) error
 
 // arrive waits until all expected messages have arrived.
 func (b *notifyBench) arrive(ctx context.Context, within time.Duration) error {
-	for end := time.Now().Add(within); int(b.sink.count.Load()) < b.sink.expected(); pause(ctx, 2*time.Millisecond) {
+	for end := time.Now().Add(within); int(b.sink.count.Load()) < b.sink.expected(); load.Pause(ctx, 2*time.Millisecond) {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -157,9 +158,9 @@ func (b *notifyBench) steady(ctx context.Context, run string) (r NotifyResult, e
 		_, err := b.fill(ctx, p, run, func(int64) bool { return stop.Load() })
 		failed <- err
 	}()
-	pause(ctx, max(b.options.Held-b.options.Measure, b.options.Warmup))
+	load.Pause(ctx, max(b.options.Held-b.options.Measure, b.options.Warmup))
 	before, begin := b.sink.count.Load(), time.Now()
-	pause(ctx, b.options.Measure)
+	load.Pause(ctx, b.options.Measure)
 	delivered, took := b.sink.count.Load()-before, time.Since(begin)
 	stop.Store(true)
 	if err := <-failed; err != nil {
@@ -262,7 +263,7 @@ func kill(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 		defer both[i].stop(stopPatience)
 	}
 	for int(b.sink.count.Load()) < b.options.Backlog/4 && ctx.Err() == nil {
-		pause(ctx, time.Millisecond)
+		load.Pause(ctx, time.Millisecond)
 	}
 	if err := both[0].process.Kill(); err != nil {
 		return r, err

@@ -73,7 +73,7 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 		r.Refused, r.Measured = 0, max(r.Measured, 1) // refusals are expected, even of all calls
 	}
 	if r.Unknown > 0 {
-		pause(ctx, 2*time.Second) // let commits finish that would count towards the next run
+		load.Pause(ctx, 2*time.Second) // let commits finish that would count towards the next run
 	}
 	p.acknowledged[l] += r.Succeeded
 	p.unknown[l] += r.Unknown
@@ -81,13 +81,6 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 		return Round{}, fmt.Errorf("verify: %w", err)
 	}
 	return run, nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 func (p *phase) spec(c *Case) *load.Spec {

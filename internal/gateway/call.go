@@ -60,6 +60,41 @@ func Invalid(err error) *CallError {
 	return &CallError{Outcome: Refused, Code: "invalid", Text: err.Error()}
 }
 
+// AfterRefusedCreate returns the state of a payment whose Create was refused because it is paid or closed, or the
+// refusal. It also returns the errors of Create that are no refusals. state reads the payment from the provider.
+func AfterRefusedCreate(refusal error, state func() (Notice, error)) (Notice, error) {
+	var e *CallError
+	if !errors.As(refusal, &e) || e.Outcome != Refused {
+		return Notice{}, refusal
+	}
+	n, err := state()
+	if err != nil || n.Kind == Pending {
+		return Notice{}, refusal
+	}
+	return n, nil
+}
+
+// AfterClose returns the notice of a Close that ended with an error or nil. If it was refused, the payment is paid or
+// closed already, or is too young to be closed. state reads the payment from the provider.
+func AfterClose(p *Payment, err error, state func() (Notice, error)) (Notice, error) {
+	if err == nil {
+		return Notice{ID: AnswerID("close", Closed, p.OutTradeNo), Kind: Closed, OutTradeNo: p.OutTradeNo}, nil
+	}
+	var e *CallError
+	if !errors.As(err, &e) || e.Outcome != Refused {
+		return Notice{}, err
+	}
+	n, unknown := state()
+	switch {
+	case unknown != nil:
+		return Notice{}, unknown
+	case n.Kind == Pending:
+		e.Outcome = NotSent
+		return Notice{}, e
+	}
+	return n, nil
+}
+
 // AnswerID returns the Notice.ID of an answer.
 func AnswerID(call string, kind Kind, parts ...string) string {
 	return httpsend.Cut(call+"/"+string(kind)+"/"+strings.Join(parts, "/"), maxID)

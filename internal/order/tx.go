@@ -3,7 +3,6 @@ package order
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
@@ -132,28 +131,17 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 	}
 	if r.PurchaseWindowMs != nil {
 		o.Purchase = &Purchase{Window: pg.Milliseconds(pg.OrZero(r.PurchaseWindowMs))}
-		if err := decode(r.PurchaseParts, &o.Purchase.Parts); err != nil {
+		if err := pg.FromJSON(r.PurchaseParts, &o.Purchase.Parts); err != nil {
 			return o, err
 		}
 	}
-	if err := decode(r.Lines, &o.Lines); err != nil {
+	if err := pg.FromJSON(r.Lines, &o.Lines); err != nil {
 		return o, err
 	}
-	if err := decode(r.ExpiryMessages, &o.ExpiryMessages); err != nil {
+	if err := pg.FromJSON(r.ExpiryMessages, &o.ExpiryMessages); err != nil {
 		return o, err
 	}
-	return o, decode(r.Metadata, &o.Metadata)
-}
-
-// decode reads a column of JSON, which may be null.
-func decode(text []byte, into any) error {
-	if text == nil {
-		return nil
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read an order: %w", err)
-	}
-	return nil
+	return o, pg.FromJSON(r.Metadata, &o.Metadata)
 }
 
 // encode is the stored form of a list or a map. Empty is null.

@@ -1,9 +1,6 @@
 package payment
 
 import (
-	"encoding/json"
-	"fmt"
-
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -115,24 +112,13 @@ func (tx *Tx) lookupPayments(p *commit.Pipe) {
 				RequestID: f.RequestID, CreatedAt: f.CreatedAt,
 				Progress: Progress{TransactionID: pg.OrZero(f.TransactionID), PaidAt: pg.OrZero(f.PaidAt),
 					FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}}
-			if err := decode(f.Credential, &x.Credential); err != nil {
+			if err := pg.FromJSON(f.Credential, &x.Credential); err != nil {
 				return err
 			}
 			tx.Payments.Load(r, x)
 		}
 		return err
 	})
-}
-
-// decode reads a column of JSON, which may be null.
-func decode(text []byte, into any) error {
-	if text == nil {
-		return nil
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read a payment: %w", err)
-	}
-	return nil
 }
 
 func (tx *Tx) lookupOfOrders(p *commit.Pipe) {
@@ -227,7 +213,7 @@ func (tx *Tx) lookupUnknown(p *commit.Pipe) {
 		found, err := q.NoticeUnknown(p.Context(), d, arg)
 		for _, f := range found {
 			s := Stored{NoticeID: f.NoticeID, Gateway: f.Gateway}
-			if err := decode(f.Fields, &s.Notice); err != nil {
+			if err := pg.FromJSON(f.Fields, &s.Notice); err != nil {
 				return err
 			}
 			s.Asset = pg.OrZero(f.Asset)

@@ -93,7 +93,7 @@ func viewOf(tenant int32, f db.PaymentPageRow) (View, error) {
 			FailureCode: pg.OrZero(f.FailureCode), FailureText: pg.OrZero(f.FailureText)}},
 		State:     State{f.State, f.Revision, f.ChangedAt},
 		Refunding: f.Refunding, Refunded: f.Refunded}
-	return v, decode(f.Credential, &v.Credential)
+	return v, pg.FromJSON(f.Credential, &v.Credential)
 }
 
 // Payments lists payments of an order, or all, the newest first. Returns fault PAGE_TOKEN_INVALID.
@@ -152,7 +152,7 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),
 					RefundNo: pg.OrZero(f.RefundNo), Currency: pg.OrZero(f.Currency),
 					At: pg.OrZero(f.OccurredAt)}}}
-			return v, decode(f.Headers, &v.Header)
+			return v, pg.FromJSON(f.Headers, &v.Header)
 		})
 }
 
@@ -163,7 +163,7 @@ func (r *Reader) Waiting(ctx context.Context, k Key) (list []Stored, requests []
 	for _, f := range rows {
 		s := Stored{Gateway: f.Gateway,
 			Received: Received{Asset: pg.OrZero(f.Asset), Callback: f.Callback, Body: f.Body}}
-		if err := errors.Join(decode(f.Fields, &s.Notice), decode(f.Headers, &s.Header)); err != nil {
+		if err := errors.Join(pg.FromJSON(f.Fields, &s.Notice), pg.FromJSON(f.Headers, &s.Header)); err != nil {
 			return nil, nil, err
 		}
 		list, requests = append(list, s), append(requests, f.RequestID)

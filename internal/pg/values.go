@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"slices"
 	"time"
@@ -56,6 +57,17 @@ func JSONOrEmpty(m map[string]string) []byte {
 		return []byte("{}")
 	}
 	return JSON(m)
+}
+
+// FromJSON reads a column of JSON. Null leaves the value as it is.
+func FromJSON(text []byte, into any) error {
+	if text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read a column of JSON: %w", err)
+	}
+	return nil
 }
 
 // Reserve makes room for n elements in each slice of a statement's arguments.

@@ -117,14 +117,14 @@ func Measure(ctx context.Context, calls []func() Outcome, warmup, window time.Du
 	for _, call := range calls {
 		all.Go(func() { m.loop(ctx, call) })
 	}
-	wait(ctx, warmup)
+	Pause(ctx, warmup)
 	mark(MarkMeasure)
 	begin := time.Now()
 	m.window.Store(true)
 	// If a call takes longer than the window, extend the window, so that slow machines are measured too.
-	wait(ctx, window)
+	Pause(ctx, window)
 	for m.idle() && time.Since(begin) < maxExtended && ctx.Err() == nil {
-		wait(ctx, window)
+		Pause(ctx, window)
 	}
 	m.window.Store(false)
 	seconds := time.Since(begin).Seconds()
@@ -139,7 +139,8 @@ func Measure(ctx context.Context, calls []func() Outcome, warmup, window time.Du
 		P50: m.latency.Quantile(0.5), P99: m.latency.Quantile(0.99), Max: m.latency.Max()}, nil
 }
 
-func wait(ctx context.Context, d time.Duration) {
+// Pause returns after d, or when ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):
@@ -175,7 +176,7 @@ func (m *meter) loop(ctx context.Context, call func() Outcome) {
 		if o.Unknown == 0 {
 			lost = 0
 			if o.retry > 0 {
-				wait(ctx, o.retry)
+				Pause(ctx, o.retry)
 			}
 			continue
 		}

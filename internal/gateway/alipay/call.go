@@ -152,7 +152,9 @@ func (g *account) Create(ctx context.Context, p *gateway.Payment) (gateway.Crede
 		err := g.ask(ctx, method[0], biz, extra, &got)
 		switch {
 		case err != nil:
-			return g.ended(ctx, p, err)
+			n, err := gateway.AfterRefusedCreate(err,
+				func() (gateway.Notice, error) { return g.state(ctx, "create", p) })
+			return nil, n, err
 		case got.QRCode == "":
 			return nil, gateway.Notice{}, gateway.BadAnswer("alipay", "the answer has no qr_code")
 		}
@@ -178,20 +180,6 @@ func (g *account) Create(ctx context.Context, p *gateway.Payment) (gateway.Crede
 func yuan(d amount.Decimal) string {
 	n, _ := d.Minor(decimals)
 	return string(amount.AppendFormat(nil, n, decimals))
-}
-
-// ended returns the state of a payment that was refused because it is paid or closed, or the refusal.
-func (g *account) ended(ctx context.Context, p *gateway.Payment, refusal error) (gateway.Credential, gateway.Notice,
-	error) {
-	var e *gateway.CallError
-	if !errors.As(refusal, &e) || e.Outcome != gateway.Refused {
-		return nil, gateway.Notice{}, refusal
-	}
-	n, err := g.state(ctx, "create", p)
-	if err != nil || n.Kind == gateway.Pending {
-		return nil, gateway.Notice{}, refusal
-	}
-	return nil, n, nil
 }
 
 // Query returns the state of a payment.
@@ -228,23 +216,7 @@ func (g *account) state(ctx context.Context, call string, p *gateway.Payment) (g
 func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice, error) {
 	var got struct{}
 	err := g.ask(ctx, "alipay.trade.close", &trade{OutTradeNo: p.OutTradeNo}, nil, &got)
-	if err == nil {
-		return gateway.Notice{ID: gateway.AnswerID("close", gateway.Closed, p.OutTradeNo), Kind: gateway.Closed,
-			OutTradeNo: p.OutTradeNo}, nil
-	}
-	var e *gateway.CallError
-	if !errors.As(err, &e) || e.Outcome != gateway.Refused {
-		return gateway.Notice{}, err
-	}
-	n, unknown := g.state(ctx, "close", p) // it is paid or closed already
-	switch {
-	case unknown != nil:
-		return gateway.Notice{}, unknown
-	case n.Kind == gateway.Pending:
-		e.Outcome = gateway.NotSent
-		return gateway.Notice{}, e
-	}
-	return n, nil
+	return gateway.AfterClose(p, err, func() (gateway.Notice, error) { return g.state(ctx, "close", p) })
 }
 
 // refundOrder is the content of the calls about refunds.

@@ -167,25 +167,13 @@ func (g *account) Create(ctx context.Context, p *gateway.Payment) (gateway.Crede
 	}
 	var got prepaid
 	if _, err := g.ask(ctx, http.MethodPost, "/v3/pay/transactions/"+t.Name, nil, o, &got); err != nil {
-		return g.ended(ctx, p, err)
+		n, err := gateway.AfterRefusedCreate(err,
+			func() (gateway.Notice, error) { return g.state(ctx, "create", p) })
+		return nil, n, err
 	}
 	c, err := g.credential(t.Name, &got, p)
 	return c, gateway.Notice{ID: gateway.AnswerID("create", gateway.Pending, p.OutTradeNo), Kind: gateway.Pending,
 		OutTradeNo: p.OutTradeNo, Amount: p.Amount, Currency: p.Currency}, err
-}
-
-// ended returns the state of an order that was refused because it is paid or closed, or the refusal.
-func (g *account) ended(ctx context.Context, p *gateway.Payment, refusal error) (gateway.Credential, gateway.Notice,
-	error) {
-	var e *gateway.CallError
-	if !errors.As(refusal, &e) || e.Outcome != gateway.Refused {
-		return nil, gateway.Notice{}, refusal
-	}
-	n, err := g.state(ctx, "create", p)
-	if err != nil || n.Kind == gateway.Pending {
-		return nil, gateway.Notice{}, refusal
-	}
-	return nil, n, nil
 }
 
 type prepaid struct {
@@ -254,23 +242,7 @@ func (g *account) Close(ctx context.Context, p *gateway.Payment) (gateway.Notice
 	path := "/v3/pay/transactions/out-trade-no/" + url.PathEscape(p.OutTradeNo) + "/close"
 	_, err := g.ask(ctx, http.MethodPost, path, nil,
 		map[string]string{"mchid": g.mchid}, nil)
-	if err == nil {
-		return gateway.Notice{ID: gateway.AnswerID("close", gateway.Closed, p.OutTradeNo), Kind: gateway.Closed,
-			OutTradeNo: p.OutTradeNo}, nil
-	}
-	var e *gateway.CallError
-	if !errors.As(err, &e) || e.Outcome != gateway.Refused {
-		return gateway.Notice{}, err
-	}
-	n, unknown := g.state(ctx, "close", p) // it is paid or closed already, or too young to be closed
-	switch {
-	case unknown != nil:
-		return gateway.Notice{}, unknown
-	case n.Kind == gateway.Pending:
-		e.Outcome = gateway.NotSent
-		return gateway.Notice{}, e
-	}
-	return n, nil
+	return gateway.AfterClose(p, err, func() (gateway.Notice, error) { return g.state(ctx, "close", p) })
 }
 
 type refundOrder struct {
