@@ -138,6 +138,7 @@ func partsText(parts []string) []byte {
 func (tx *Tx) Flush(p *commit.Pipe) {
 	c := changes{}
 	c.insert.Now, c.renew.Now = tx.Now, tx.Now
+	pg.Reserve(&c.insert, len(tx.sorted))
 	for _, r := range tx.sorted {
 		if r.Value.change != nothing && (r.Found || r.Exists) {
 			c.add(r)

@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // keyRecord is the record of a request key.
@@ -67,6 +68,7 @@ func (k *keys[T]) lookup(p *Pipe, jobs []*job[T]) {
 // instead of inserted.
 func (k keys[T]) flush(p *Pipe, now time.Time) {
 	fresh, renewed := db.KeyInsertParams{Now: now}, db.KeyInsertParams{Now: now}
+	pg.Reserve(&fresh, len(k))
 	var seen []time.Time
 	for _, j := range k {
 		switch {

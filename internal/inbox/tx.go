@@ -166,6 +166,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 }
 
 func columns(rows []*row) (arg db.MessageInsertParams) {
+	pg.Reserve(&arg, len(rows))
 	for _, r := range rows {
 		m := &r.Value
 		arg.Tenants = append(arg.Tenants, m.Tenant)

@@ -233,6 +233,7 @@ func (tx *Tx) flushLocks(p *commit.Pipe) {
 
 // params converts rows to statement parameters: arrays without nulls.
 func params(rows []*commit.Row[Key, row]) (a db.LockInsertParams, tids []pgtype.TID) {
+	pg.Reserve(&a, len(rows))
 	for _, r := range rows {
 		v := &r.Value
 		tids = append(tids, v.Ctid)

@@ -8,6 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // event is a row for notify_events.
@@ -91,6 +92,7 @@ func (tx *Tx) insertNames(p *commit.Pipe) {
 		return
 	}
 	var arg db.NameInsertParams
+	pg.Reserve(&arg, len(rows))
 	for _, r := range rows {
 		arg.Tenants, arg.BizNos = append(arg.Tenants, r.Key.tenant), append(arg.BizNos, r.Key.bizNo)
 		arg.MessageIds, arg.RequestHashes = append(arg.MessageIds, r.Value.id), append(arg.RequestHashes, r.Value.hash)
@@ -136,6 +138,8 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 	month := date(monthOf(tx.recorded))
 	m, c, o := db.MessageInsertParams{Month: month, AcceptedAt: tx.recorded}, db.ContentInsertParams{},
 		db.QueueInsertParams{Month: month}
+	pg.Reserve(&m, len(tx.created))
+	pg.Reserve(&o, len(tx.created))
 	for _, x := range tx.created {
 		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID),
 			append(m.Channels, string(x.Channel))
@@ -202,6 +206,7 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 		return
 	}
 	arg := db.EventInsertParams{Now: tx.Now, Instance: tx.outbox.Instance}
+	pg.Reserve(&arg, len(tx.events))
 	for _, e := range tx.events {
 		arg.EventIds = append(arg.EventIds, e.number)
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID),

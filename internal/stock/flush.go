@@ -81,6 +81,7 @@ func (tx *Tx) insertReservations(p *commit.Pipe) {
 		return
 	}
 	arg := db.ReservationInsertParams{Now: tx.Now}
+	pg.Reserve(&arg, len(rows))
 	for _, row := range rows {
 		r := &row.Value
 		arg.Tenants = append(arg.Tenants, row.Key.Tenant)
@@ -126,6 +127,7 @@ func (tx *Tx) updateReservations(p *commit.Pipe) {
 	}
 	slices.SortFunc(all, func(a, b expired) int { return a.key.compare(b.key) })
 	var arg db.ReservationUpdateParams
+	pg.Reserve(&arg, len(all))
 	for _, r := range all {
 		arg.Tids = append(arg.Tids, r.seen.tid)
 		arg.Tenants = append(arg.Tenants, r.key.Tenant)
@@ -149,6 +151,7 @@ func (tx *Tx) insertChanges(p *commit.Pipe) {
 		return
 	}
 	facts := db.ChangeInsertParams{Now: tx.Now}
+	pg.Reserve(&facts, len(rows))
 	for _, row := range rows {
 		c := &row.Value
 		facts.Tenants = append(facts.Tenants, row.Key.Tenant)

@@ -124,6 +124,7 @@ func load(l *db.TokenLockRow) (row, error) {
 func (tx *Tx) Flush(p *commit.Pipe) {
 	if issued := tx.Fresh(); len(issued) > 0 {
 		arg := db.TokenInsertParams{Now: tx.Now}
+		pg.Reserve(&arg, len(issued))
 		for _, r := range issued {
 			v := &r.Value
 			arg.Tenants = append(arg.Tenants, r.Key.tenant)
@@ -143,6 +144,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	used := slices.DeleteFunc(tx.Changed(), func(r *Row) bool { return r.Value.reopened })
 	if len(used) > 0 {
 		arg := db.TokenSpendParams{Now: tx.Now}
+		pg.Reserve(&arg, len(used))
 		for _, r := range used {
 			v := &r.Value
 			arg.Hashes = append(arg.Hashes, r.Key.hash[:])

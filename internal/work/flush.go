@@ -11,6 +11,7 @@ import (
 
 // params converts rows to statement parameters: arrays without nulls.
 func params(rows []*row) (a db.WorkInsertParams, tids []pgtype.TID) {
+	pg.Reserve(&a, len(rows))
 	for _, r := range rows {
 		w := &r.Value
 		tids = append(tids, w.tid)
