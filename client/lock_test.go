@@ -129,7 +129,7 @@ func TestALostLockEndsItsContext(t *testing.T) {
 		}
 		cause := ends(t, child, 5*time.Second)
 		if e, _ := client.AsError(cause); !errors.Is(cause, client.ReasonLockLost) || e == nil ||
-			e.Metadata["state"] != "held by another" {
+			e.Metadata["state"] != "held_by_another" {
 			t.Errorf("the cause is %v", cause)
 		}
 		return nil

@@ -81,7 +81,11 @@ func (c *devCmd) Run(e *env) error {
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)
 		}
-		fmt.Fprintf(e.out, welcome, base, audit, sent, admin)
+		program, err := os.Executable()
+		if err != nil {
+			program = "ledgerd"
+		}
+		fmt.Fprintf(e.out, welcome, base, audit, sent, admin, program)
 		return nil
 	})
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
@@ -154,7 +158,7 @@ func onlyLoopback(address string) error {
 func checkFree(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("%w: choose another address with --listen", err)
+		return fmt.Errorf("%w: choose another address with --listen or LEDGERD_LISTEN", err)
 	}
 	return l.Close()
 }
@@ -258,7 +262,7 @@ See what is there (docs/auditing.md):
 
 Set limits, policies and keys of the tenant sample:
 
-  ledgerd limit list --tenant sample --database-url '%[4]s'
+  '%[5]s' limit list --tenant sample --database-url '%[4]s'
 
 %[3]s.
 Ctrl-C ends it; the data stays.

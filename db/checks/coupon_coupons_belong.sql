@@ -3,7 +3,7 @@
 select c.tenant_id, c.code, c.coupon_id,
     case when i.instance_id is null then 'it has no instance' when b.batch_id is null then 'no batch made it'
         when i.state in ('claimed', 'locked', 'used') and i.owner is null then 'it has no owner' end as problem,
-    c.created_at, b.committed_at as created_at_expected
+    c.created_at, b.recorded_at as created_at_expected
 from coupon_coupons c
 left join lateral (
     select x.instance_id, x.state, x.owner from machine_instances x
@@ -12,5 +12,5 @@ left join lateral (
 ) i on true
 left join commit_batches b on b.batch_id = c.coupon_id >> 14 and b.commands > 0
 where i.instance_id is null or i.state in ('claimed', 'locked', 'used') and i.owner is null
-    or b.batch_id is null or b.committed_at <> c.created_at
-    and not (c.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))
+    or b.batch_id is null or b.recorded_at <> c.created_at
+    and not (c.created_at < b.recorded_at and commit_time_taken(b.batch_id, b.recorded_at))

@@ -11,6 +11,6 @@ where m.message_id is not null and n.message_id is distinct from m.message_id
     ) and not exists (
         select from commit_batches b where b.batch_id = n.message_id >> 14 and not exists ( -- the month was dropped
             select from pg_class p
-                where p.relname = 'notify_messages_' || to_char(b.committed_at at time zone 'UTC', 'YYYYMM')
+                where p.relname = 'notify_messages_' || to_char(b.recorded_at at time zone 'UTC', 'YYYYMM')
         )
     )

@@ -3,7 +3,7 @@
 select o.tenant_id, o.order_no, o.order_id,
     case when i.instance_id is null then 'it has no instance' when b.batch_id is null then 'no batch made it' end
         as problem,
-    o.created_at, b.committed_at as created_at_expected
+    o.created_at, b.recorded_at as created_at_expected
 from order_orders o
 left join lateral (
     select x.instance_id from machine_instances x
@@ -11,5 +11,5 @@ left join lateral (
     offset 0
 ) i on true
 left join commit_batches b on b.batch_id = o.order_id >> 14 and b.commands > 0
-where i.instance_id is null or b.batch_id is null or b.committed_at <> o.created_at
-    and not (o.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))
+where i.instance_id is null or b.batch_id is null or b.recorded_at <> o.created_at
+    and not (o.created_at < b.recorded_at and commit_time_taken(b.batch_id, b.recorded_at))

@@ -16,7 +16,7 @@ select f.tenant_id, f.flag_id, f.kind, f.gateway, f.transaction_id, f.out_trade_
         when not c.found then 'there is no such console refund'
         when b.batch_id is null then 'no batch made it' end as problem,
     f.currency, x.currency as currency_expected, f.amount, x.amount as amount_expected,
-    f.created_at, b.committed_at as created_at_expected
+    f.created_at, b.recorded_at as created_at_expected
 from payment_flags f
 left join lateral (
     select y.transaction_id, y.currency, y.asset, y.scale, y.amount, y.refunded from payment_transactions y
@@ -62,5 +62,5 @@ where (f.currency, f.asset, f.scale, f.amount) is distinct from (x.currency, x.a
     or f.resolution = 'write_off' and t.transfer_id is null and x.refunded = 0 and f.asset is not null
         and f.amount > 0
     or not c.found
-    or b.batch_id is null or b.committed_at <> f.created_at
-    and not (f.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))
+    or b.batch_id is null or b.recorded_at <> f.created_at
+    and not (f.created_at < b.recorded_at and commit_time_taken(b.batch_id, b.recorded_at))

@@ -5,10 +5,10 @@ select coalesce(n.tenant_id, x.tenant_id) as tenant_id, coalesce(n.notice_id, x.
     coalesce(n.gateway, x.gateway) as gateway, coalesce(n.notify_id, x.notify_id) as notify_id,
     case when n.notice_id is null then 'there is no such notice' when x.notice_id is null then 'it has no name'
         when b.batch_id is null then 'no batch made it' end as problem,
-    n.recorded_at, b.committed_at as recorded_at_expected
+    n.recorded_at, b.recorded_at as recorded_at_expected
 from payment_notices n
 full join payment_notice_names x on x.tenant_id = n.tenant_id and x.notice_id = n.notice_id
     and x.gateway = n.gateway and (x.notify_id = n.notify_id or x.notify_id like 'unknown_refund/%')
 left join commit_batches b on b.batch_id = n.notice_id >> 14 and b.commands > 0
-where n.notice_id is null or x.notice_id is null or b.batch_id is null or b.committed_at <> n.recorded_at
-    and not (n.recorded_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))
+where n.notice_id is null or x.notice_id is null or b.batch_id is null or b.recorded_at <> n.recorded_at
+    and not (n.recorded_at < b.recorded_at and commit_time_taken(b.batch_id, b.recorded_at))

@@ -5,7 +5,7 @@ select r.tenant_id, r.refund_no, r.refund_id, r.out_trade_no,
         when x.transaction_id is null then 'there is no such transaction'
         when b.batch_id is null then 'no batch made it' end as problem,
     r.currency, x.currency as currency_expected, r.asset, x.asset as asset_expected, r.scale,
-    x.scale as scale_expected, r.created_at, b.committed_at as created_at_expected
+    x.scale as scale_expected, r.created_at, b.recorded_at as created_at_expected
 from payment_refunds r
 left join lateral (
     select y.instance_id from machine_instances y
@@ -21,5 +21,5 @@ left join lateral (
 left join commit_batches b on b.batch_id = r.refund_id >> 14 and b.commands > 0
 where i.instance_id is null or x.transaction_id is null or b.batch_id is null
     or (r.currency, r.asset, r.scale) is distinct from (x.currency, x.asset, x.scale)
-    or b.committed_at <> r.created_at
-    and not (r.created_at < b.committed_at and commit_time_taken(b.batch_id, b.committed_at))
+    or b.recorded_at <> r.created_at
+    and not (r.created_at < b.recorded_at and commit_time_taken(b.batch_id, b.recorded_at))

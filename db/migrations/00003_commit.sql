@@ -249,14 +249,14 @@ create table commit_batches (
     batch_id     bigint not null,
     nonce        bigint not null default 0,
     xid          xid8 not null default pg_current_xact_id(),
-    committed_at timestamptz not null,
+    recorded_at timestamptz not null,
     commands     integer not null,
     instance     text collate "C" not null,
     epoch        integer not null default commit_recorded_epoch(),
     constraint commit_batches_pkey primary key (batch_id)
 );
 create index commit_batches_order_idx on commit_batches (epoch, xid, batch_id);
-create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
+create index commit_batches_time_idx on commit_batches ((batch_id >> 16), recorded_at);
 comment on index commit_batches_time_idx is
     'For commit_batch_before: finds the ranges of 65,536 batch numbers that have a batch of a given time. ADR 9.';
 comment on table commit_batches is
@@ -270,7 +270,7 @@ comment on column commit_batches.nonce is
 comment on column commit_batches.xid is
     'Transaction id. Readers of commits in order stop at pg_snapshot_xmin(pg_current_snapshot()), so that they '
     'skip none.';
-comment on column commit_batches.committed_at is 'Time of the batch, and recorded_at of its rows.';
+comment on column commit_batches.recorded_at is 'Time of the batch, and recorded_at of its rows.';
 comment on column commit_batches.commands is 'Number of its commands.';
 comment on column commit_batches.instance is 'Process that ran it.';
 comment on column commit_batches.epoch is
@@ -325,12 +325,12 @@ begin
         run := below >> 16;
         -- Ordered as commit_batches_time_idx, or the planner may use another index to find one row.
         perform from commit_batches b
-        where b.batch_id >> 16 = run and b.committed_at >= start_at and b.committed_at < end_at
-        order by b.committed_at limit 1;
+        where b.batch_id >> 16 = run and b.recorded_at >= start_at and b.recorded_at < end_at
+        order by b.recorded_at limit 1;
         if found then
             select b.batch_id into found_id from commit_batches b
             where b.batch_id >= run << 16 and b.batch_id <= below
-                and b.committed_at >= start_at and b.committed_at < end_at and b.commands > 0
+                and b.recorded_at >= start_at and b.recorded_at < end_at and b.commands > 0
             order by b.batch_id desc limit 1;
             if found then
                 return found_id;
@@ -361,9 +361,9 @@ begin
     for tries in 0 .. 100 loop
         for run in select unnest(array[below, above]) loop
             -- Ordered as commit_batches_time_idx, or the planner may read all batches: many can have this time.
-            select b.committed_at = at into taken from commit_batches b
-            where b.batch_id >> 16 = run and b.committed_at >= at and b.batch_id <> batch and b.commands > 0
-            order by b.committed_at limit 1;
+            select b.recorded_at = at into taken from commit_batches b
+            where b.batch_id >> 16 = run and b.recorded_at >= at and b.batch_id <> batch and b.commands > 0
+            order by b.recorded_at limit 1;
             if taken then
                 return true;
             end if;
@@ -498,11 +498,11 @@ comment on column audit.request_key_usage.oldest_at is 'When the call of the old
 comment on column audit.request_key_usage.newest_at is 'When the call of the newest key ran.';
 
 create view audit.batches as
-select b.batch_id, b.committed_at, b.commands, b.commands = 0 as void, b.instance, b.xid
+select b.batch_id, b.recorded_at, b.commands, b.commands = 0 as void, b.instance, b.xid
 from commit_batches b;
 comment on view audit.batches is 'Batches that the service committed. id >> 14 of a row is its batch.';
 comment on column audit.batches.batch_id is 'Number of the batch.';
-comment on column audit.batches.committed_at is 'Time of the batch, and recorded_at of its rows.';
+comment on column audit.batches.recorded_at is 'Time of the batch, and recorded_at of its rows.';
 comment on column audit.batches.commands is 'Number of its commands.';
 comment on column audit.batches.void is
     'True for a batch without rows, written to settle a COMMIT that did not take place, or to test whether commits '

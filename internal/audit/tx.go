@@ -29,7 +29,7 @@ func (tx *Tx) Add(c commit.Caller, x Change) error {
 	return err
 }
 
-func (tx *Tx) Latch(*commit.Latches) {}
+func (tx *Tx) Latch(*commit.LatchKeys) {}
 
 // CanOverlap is true: events depend on nothing that other batches write.
 func (tx *Tx) CanOverlap() bool { return true }

@@ -74,7 +74,8 @@ func (b *notifyBench) delivered(ctx context.Context, within time.Duration) error
 
 // arrive waits until all expected messages have arrived.
 func (b *notifyBench) arrive(ctx context.Context, within time.Duration) error {
-	for end := time.Now().Add(within); int(b.sink.count.Load()) < b.sink.expected(); load.Pause(ctx, 2*time.Millisecond) {
+	const step = 2 * time.Millisecond
+	for end := time.Now().Add(within); int(b.sink.count.Load()) < b.sink.expected(); load.Pause(ctx, step) {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -123,7 +123,7 @@ func bareBatch(conn *pgx.Conn, last, size int64, key func(int64) string) error {
 	}
 	slices.Sort(arg.Keys)
 	p.Queue(func(d commit.DB) error { return new(claimdb.Queries).ClaimInsert(p.Context(), d, arg) })
-	exec(p, "insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'bench')",
+	exec(p, "insert into commit_batches (batch_id, recorded_at, commands, instance) values ($1, $2, $3, 'bench')",
 		last, now, size)
 	exec(p, "commit")
 	return p.Run(conn)

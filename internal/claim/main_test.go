@@ -155,7 +155,7 @@ func (d *desk) age(by time.Duration) {
 	us := by.Microseconds()
 	for _, sql := range []string{
 		"alter table commit_batches disable trigger user",
-		fmt.Sprintf("update commit_batches set committed_at = committed_at - %d * interval '1 us'", us),
+		fmt.Sprintf("update commit_batches set recorded_at = recorded_at - %d * interval '1 us'", us),
 		"alter table commit_batches enable trigger user",
 		fmt.Sprintf("update claim_keys set claimed_at = claimed_at - %d * interval '1 us', "+
 			"expires_at = expires_at - %[1]d * interval '1 us'", us),

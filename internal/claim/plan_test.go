@@ -118,7 +118,7 @@ func (p *plans) empty() {
 // load inserts 100,000 rows without ANALYZE.
 func (p *plans) load() {
 	p.Helper()
-	p.exec("insert into commit_batches (batch_id, committed_at, commands, instance) " +
+	p.exec("insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 		"values (1000000000, '2026-01-01Z', 1, 'load')")
 	p.exec(`insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, principal, request_id, claimed_at,
 		expires_at)

@@ -57,7 +57,7 @@ type mode struct {
 	optimistic bool
 	search     *search       // lock waits are brief; nil: no search
 	ticket     int64         // position in the order of latches; 0: any
-	direct     time.Duration // of a direct command: the longest wait for a lock; 0: a batch
+	directWait time.Duration // of a direct command: the longest wait for a lock; 0: a batch
 }
 
 // A batch numbers its rows from 1 to 16,383 in the low 14 bits of their ids.
@@ -80,10 +80,10 @@ const (
 // is unknown.
 func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
 	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
-		latch: latch{writer: new(Writer), ticket: m.ticket}}
+		latch: latch{writer: new(RowWriter), ticket: m.ticket}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
-		if m.direct == 0 { // the duration of a direct command includes lock waits
+		if m.directWait == 0 { // the duration of a direct command includes lock waits
 			plans.observe(time.Since(start)-a.waited, len(jobs))
 		}
 		if r := recover(); r != nil {
@@ -147,7 +147,7 @@ func abort(conn *pgx.Conn) {
 // load locks the rows, then reads names, keys and the time, in one round trip. Discovery and dependent rows need
 // further round trips.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
-	a.direct = m.direct > 0
+	a.direct = m.directWait > 0
 	a.tx = a.engine.newTx(a.direct)
 	for _, j := range a.jobs {
 		j.reset()
@@ -156,7 +156,7 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.participants = a.tx.Participants()
 	lockTimeout := a.engine.lockTimeout(m.search != nil)
 	if a.direct {
-		lockTimeout = m.direct
+		lockTimeout = m.directWait
 	}
 	if err := a.discover(conn, lockTimeout); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
 // acquire waits for the batch's latch, and takes over rows of its predecessors.
 func (a *attempt[T]) acquire(optimistically bool) {
 	for _, x := range a.participants {
-		x.Latch(&a.latch.Latches)
+		x.Latch(&a.latch.LatchKeys)
 		optimistically = optimistically && x.CanOverlap()
 	}
 	a.assumptions.optimistic = optimistically
@@ -364,7 +364,7 @@ func (a *attempt[T]) confirmAndWrite(p *Pipe) (writes bool) {
 // its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
 // has all earlier commits too. Otherwise its COMMIT does not wait for the disk.
 func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
-	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
+	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, RecordedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
 	if !wrote {
 		p.Queue(func(d DB) error {

@@ -165,7 +165,7 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	defer func() { _ = recover() }() // the job's attempt reports it
 	tx := e.newTx(false)
 	j.Command.Need(tx)
-	var l Latches
+	var l LatchKeys
 	for _, x := range tx.Participants() {
 		x.Latch(&l)
 	}
@@ -191,7 +191,7 @@ func (b *blockedJobs[T]) known() *search {
 }
 
 // release records that a batch committed, so that no row or name of it is locked.
-func (b *blockedJobs[T]) release(l *Latches) {
+func (b *blockedJobs[T]) release(l *LatchKeys) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, h := range slices.Concat(l.shared, l.owned) {

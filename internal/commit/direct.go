@@ -64,7 +64,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			break
 		}
 		var end ending
-		jobs, end, err = w.try(jobs, mode{direct: wait})
+		jobs, end, err = w.try(jobs, mode{directWait: wait})
 		switch {
 		case end == done: // or abandoned
 			jobs = e.answer(jobs)

@@ -17,7 +17,7 @@
 // makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start, Resolve, Flush,
 // Confirm and Write are methods of participants (participant.go, worth reading first):
 //
-//	load      Need names rows. Discover finds further rows by unlocked reads of columns that never change.
+//	load      Need names rows. Discover finds further rows by reads without locks.
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic
 //	          batch takes over shared rows from its predecessor, which is still committing.
 //	          Lock or Read, Lookup, keys.lookup (keys.go), and the time, all in one round trip.

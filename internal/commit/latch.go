@@ -23,22 +23,22 @@ type latchTable struct {
 	passed   map[int64]bool // higher tickets that have passed
 }
 
-// Latches gathers the hashes of a batch's rows and names. Equal rows and names have equal hashes throughout the
+// LatchKeys gathers the hashes of a batch's rows and names. Equal rows and names have equal hashes throughout the
 // process.
-type Latches struct{ shared, owned []uint64 }
+type LatchKeys struct{ shared, owned []uint64 }
 
 // Share adds a row that an optimistic batch may take over from its predecessor.
-func (l *Latches) Share(hash uint64) { l.shared = append(l.shared, hash) }
+func (l *LatchKeys) Share(hash uint64) { l.shared = append(l.shared, hash) }
 
 // Own adds a row or name that only one batch at a time works with.
-func (l *Latches) Own(hash uint64) { l.owned = append(l.owned, hash) }
+func (l *LatchKeys) Own(hash uint64) { l.owned = append(l.owned, hash) }
 
 // latch records the rows and names of one batch.
 type latch struct {
-	Latches
+	LatchKeys
 	ticket       int64         // see mode
 	participants []Participant // set by publish; they do not change afterwards
-	writer       *Writer       // allocated separately: successors keep it longer than the latch
+	writer       *RowWriter    // allocated separately: successors keep it longer than the latch
 
 	// Guarded by latchTable.mu.
 	order     int64 // in the order of acquiring

@@ -47,7 +47,7 @@ func TestBatchesOfOneProcessWaitAtTheLatch(t *testing.T) {
 }
 
 func acquire(r *latchTable, optimistic bool, shared, owned []uint64) (*latch, []*latch) {
-	l := &latch{Latches: Latches{shared, owned}}
+	l := &latch{LatchKeys: LatchKeys{shared, owned}}
 	return l, r.acquire(l, optimistic)
 }
 

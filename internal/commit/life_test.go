@@ -213,7 +213,7 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	if n := w.int("select count(*) from toy_log where at >= now() + interval '59 min'"); n != 2 {
 		t.Errorf("%d rows of the batch have the time of the future row", n)
 	}
-	if n := w.int("select count(*) from commit_batches where committed_at >= now() + interval '59 min'"); n != 1 {
+	if n := w.int("select count(*) from commit_batches where recorded_at >= now() + interval '59 min'"); n != 1 {
 		t.Error("the batch has another time than its rows")
 	}
 	// A batch that waited for a row lock has the later time.

@@ -11,11 +11,12 @@ import (
 // the order listed here. Each queues at most a few statements and reads their rows. Base has defaults for simple
 // domains.
 type Participant interface {
-	// Discover reads columns that never change, without a lock, to find the rows to lock.
+	// Discover finds the rows to lock by reads without locks: of columns that never change, of rows that are checked
+	// again under the lock, or of settings that may be a second old.
 	Discover(p *Pipe)
 	// Latch adds a hash of every row that Lock will lock and of every name that the batch looks up or may take. Called
 	// after Discover.
-	Latch(l *Latches)
+	Latch(l *LatchKeys)
 	// CanOverlap reports whether the batch may run optimistically (see Optimistic): whether all data that its commands
 	// may read either depends on rows and names added by Latch, or may be as old as the last commit before the batch,
 	// such as the settings of limits. Called after Discover.
@@ -82,7 +83,7 @@ type Optimistic interface {
 	Participant
 	// TakeOver copies the rows that the same participant of an applied batch also has. That batch continues to read its
 	// own rows. writer will have written the rows that it changed. Among several predecessors the last one wins.
-	TakeOver(from Participant, writer *Writer)
+	TakeOver(from Participant, writer *RowWriter)
 	// Read loads, without locks, the rows that were not taken over.
 	Read(p *Pipe)
 	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless each is as its
@@ -93,11 +94,11 @@ type Optimistic interface {
 	Write(p *Pipe)
 }
 
-// Writer is the transaction of a batch whose rows other batches take over.
-type Writer struct{ xid uint32 }
+// RowWriter is the transaction of a batch whose rows other batches take over.
+type RowWriter struct{ xid uint32 }
 
 // XID is the transaction id: xmin of the rows that it wrote. It is known after the commit, so from Confirm on.
-func (w *Writer) XID() uint32 { return w.xid }
+func (w *RowWriter) XID() uint32 { return w.xid }
 
 // ErrConflict ends an optimistic attempt: a predecessor failed, or a participant's Resolve refused the pipe with it
 // because the rows taken over do not suffice. The batch is rerun with locks.
@@ -168,7 +169,7 @@ func (t *KeyOrder[K, V]) Rows() Rows[K, V] {
 	return Rows[K, V]{order: t, wanted: make(map[K]*Row[K, V]), gen: 1}
 }
 
-// Hash returns the hash of a key for Latches.
+// Hash returns the hash of a key for LatchKeys.
 func (t *KeyOrder[K, V]) Hash(k K) uint64 { return maphash.Comparable(t.seed, k) }
 
 // Want names a row to lock and load. After the load it panics for any other row, because that row would seem not to
@@ -237,7 +238,7 @@ func (s *Rows[K, V]) sorted(want func(*Row[K, V]) bool) []*Row[K, V] {
 }
 
 // Latch owns all wanted keys.
-func (s *Rows[K, V]) Latch(l *Latches) {
+func (s *Rows[K, V]) Latch(l *LatchKeys) {
 	for k := range s.wanted {
 		l.Own(s.order.Hash(k))
 	}
@@ -271,7 +272,7 @@ type Sets struct {
 }
 
 type rowSet interface {
-	Latch(l *Latches)
+	Latch(l *LatchKeys)
 	Start(at Times, newID func() int64)
 	Mark()
 	Undo()
@@ -281,7 +282,7 @@ type rowSet interface {
 func SetsOf(sets ...rowSet) Sets { return Sets{sets: sets} }
 
 // Latch owns all wanted keys.
-func (s *Sets) Latch(l *Latches) {
+func (s *Sets) Latch(l *LatchKeys) {
 	for _, r := range s.sets {
 		r.Latch(l)
 	}

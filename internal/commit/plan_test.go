@@ -217,7 +217,7 @@ func (p *plans) load() {
 	p.t.Helper()
 	p.exec(`create function planned_id(kind integer, i bigint) returns bigint language sql as
 		'select (1000000000 + kind * 100 + i / 10000) << 14 | (i % 10000 + 1)'`)
-	p.exec(`insert into commit_batches (batch_id, committed_at, commands, instance)
+	p.exec(`insert into commit_batches (batch_id, recorded_at, commands, instance)
 		select 1000000000 + k * 100 + b, '2026-01-01Z', 1, 'load'
 		from generate_series(0, 2) k, generate_series(0, 10) b`)
 	p.exec(`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version,

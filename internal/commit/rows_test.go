@@ -76,7 +76,7 @@ func TestRowsMatchAModel(t *testing.T) {
 				t.Fatalf("row %d is %+v, want %q %v", k, *h, v, exists)
 			}
 		}
-		var l Latches
+		var l LatchKeys
 		if rows.Latch(&l); len(l.owned) != keys || len(rows.Sorted()) != keys {
 			t.Fatal("added rows are locked too")
 		}

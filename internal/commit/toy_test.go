@@ -62,7 +62,7 @@ type toyCounter struct {
 	dirty  bool
 
 	xmin   uint32
-	writer *Writer
+	writer *RowWriter
 }
 
 func (c *toyCounter) written() string {
@@ -184,7 +184,7 @@ func (tx *toyTx) Discover(p *Pipe) {
 
 var toySeed = maphash.MakeSeed()
 
-func (tx *toyTx) Latch(l *Latches) {
+func (tx *toyTx) Latch(l *LatchKeys) {
 	for k := range tx.counters {
 		l.Share(maphash.Comparable(toySeed, k))
 	}
@@ -195,7 +195,7 @@ func (tx *toyTx) Latch(l *Latches) {
 
 func (tx *toyTx) CanOverlap() bool { return !tx.locksOnly }
 
-func (tx *toyTx) TakeOver(from Participant, writer *Writer) {
+func (tx *toyTx) TakeOver(from Participant, writer *RowWriter) {
 	other := from.(*toyTx)
 	for k, c := range tx.counters {
 		if o := other.counters[k]; o != nil && o.found {

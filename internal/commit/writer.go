@@ -208,7 +208,7 @@ func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err
 		live, end, err = w.failedAttempt(a, live, err)
 	}
 	if end == done && w.blocked.active() {
-		w.blocked.release(&a.latch.Latches)
+		w.blocked.release(&a.latch.LatchKeys)
 	}
 	if a.flushed {
 		a.notifyObservers()

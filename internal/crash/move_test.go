@@ -110,7 +110,7 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 	w.era.Store(afterwards)
 	if w.loses { // a third server overtakes both: its batch gets the number, and its next block too
 		query[int](w, w.db, "insert into commit_epochs default values returning epoch")
-		query[int64](w, w.db, `insert into commit_batches (batch_id, committed_at, commands, instance, nonce)
+		query[int64](w, w.db, `insert into commit_batches (batch_id, recorded_at, commands, instance, nonce)
 			values ($1, clock_timestamp(), 1, 'third', 1) returning batch_id`, doubtful)
 		query[int64](w, w.db, "select setval('commit_batch_seq', $1, false)", doubtful-1)
 	}

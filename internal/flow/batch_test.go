@@ -240,7 +240,7 @@ func TestManyHoldsExpireInSeveralBatches(t *testing.T) {
 		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms,
 			expires_at, created_at, principal, request_id)
 		select tenant_id, account_id + 100 + i, 'h' || i, account_id, '', 1, 0, 'held', 1,
-		clock_timestamp() - '1 s'::interval - '1 us'::interval * i, committed_at, 'p', 'r'
+		clock_timestamp() - '1 s'::interval - '1 us'::interval * i, recorded_at, 'p', 'r'
 		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, 9000) i
 		where code = 'user:0'`,
 		`update ledger_accounts set held = 9000, next_expiry_at = (select min(expires_at) from ledger_holds)

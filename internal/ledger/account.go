@@ -36,13 +36,13 @@ func (c *CreateAssetsCommand) Apply(tx *Tx) (any, error) {
 	made := make([]Asset, 0, len(c.Assets))
 	for i, want := range c.Assets {
 		a := c.handles[i]
-		if a.found && a.Scale != want.Scale {
+		if a.exists && a.Scale != want.Scale {
 			return nil, AssetExistsDifferent.New("asset %s has scale %d, not %d", a.Code, a.Scale, want.Scale).
 				With("asset", a.Code).With("scale", a.Scale).With("differs", "scale").
 				WithField(fmt.Sprintf("assets[%d].scale", i), "differs from that of the existing asset")
 		}
-		if !a.found {
-			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, tx.at.Now
+		if !a.exists {
+			a.exists, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, tx.at.Now
 			tx.newAssets = append(tx.newAssets, a)
 		}
 		made = append(made, *a)
@@ -89,7 +89,7 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	c.changes = nil
 	for i, want := range c.Accounts {
 		a := c.handles[i]
-		existed := a.found
+		existed := a.exists
 		if err := c.create(tx, a, c.assets[i], want); err != nil {
 			return nil, fault.In(fmt.Sprintf("accounts[%d].", i), err)
 		}
@@ -103,14 +103,14 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 
 // create creates an account, or checks that the existing one has the same content.
 func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want NewAccount) error {
-	if !asset.found {
+	if !asset.exists {
 		return assetNotFound(asset.Code)
 	}
 	lo, hi, err := limits(want.Min, want.Max, &Account{AccountKey: a.AccountKey, Scale: asset.Scale})
 	if err != nil {
 		return err
 	}
-	if a.found {
+	if a.exists {
 		return a.sameAs(want, lo, hi)
 	}
 	outside := ""
@@ -127,7 +127,7 @@ func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want Ne
 			With("account", a.Code).WithField(outside, "must allow a balance of 0")
 	}
 	tx.touch(a)
-	a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
+	a.exists, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
 	a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, tx.at.Now, c.RequestID
 	if lo == nil || lo.Sign() < 0 {
 		c.changes = append(c.changes, a.change(nil))
@@ -236,7 +236,7 @@ func (c *UpdateAccountCommand) Changes() (commit.Caller, []audit.Change) {
 
 func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	a := c.account
-	if !a.found {
+	if !a.exists {
 		return nil, notFound(a, "account")
 	}
 	if a.overdue {

@@ -20,7 +20,7 @@ var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.Mak
 	maphash.MakeSeed()
 
 // Latch shares the accounts, and owns the names of transfers, holds and assets.
-func (tx *Tx) Latch(l *commit.Latches) {
+func (tx *Tx) Latch(l *commit.LatchKeys) {
 	for _, a := range tx.accountList {
 		l.Share(maphash.Comparable(rowSeed, a.AccountKey))
 	}
@@ -54,17 +54,17 @@ func (tx *Tx) CanOverlap() bool {
 }
 
 // TakeOver copies the accounts of the preceding batch.
-func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
+func (tx *Tx) TakeOver(from commit.Participant, writer *commit.RowWriter) {
 	other := from.(*Tx)
 	for _, a := range tx.accountList {
 		o := other.accounts[a.AccountKey]
-		if o == nil || !o.found {
+		if o == nil || !o.exists {
 			continue
 		}
 		a.ID, a.Scale, a.Kind, a.State = o.ID, o.Scale, o.Kind, o.State
 		a.Balance, a.Held, a.Min, a.Max, a.Version = o.Balance, o.Held, o.Min, o.Max, o.Version
 		a.LastEntryAt, a.NextExpiryAt = o.LastEntryAt, o.NextExpiryAt
-		a.found, a.xmin, a.writer, a.tid = true, o.xmin, o.writer, o.tid
+		a.exists, a.xmin, a.writer, a.tid = true, o.xmin, o.writer, o.tid
 		if o.dirty {
 			a.writer, a.tid = writer, pgtype.TID{}
 		}
@@ -90,7 +90,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 func (tx *Tx) Read(p *commit.Pipe) {
 	missing := make([]*Account, 0, len(tx.accountList))
 	for _, a := range tx.sorted() {
-		if !a.found {
+		if !a.exists {
 			missing = append(missing, a)
 		}
 	}
@@ -132,7 +132,7 @@ func accountNames(accounts []*Account) (arg db.AccountLockParams) {
 }
 
 func (a *Account) load(r *db.AccountLockRow) {
-	a.found, a.xmin, a.tid = true, r.Xmin.Uint32, r.Ctid
+	a.exists, a.xmin, a.tid = true, r.Xmin.Uint32, r.Ctid
 	a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
 	a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
 	a.LastEntryAt, a.NextExpiryAt = pg.OrZero(r.LastEntryAt), pg.OrZero(r.NextExpiryAt)
@@ -153,7 +153,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	pg.Reserve(&arg, len(tx.accountList))
 	seen := false
 	for _, a := range tx.accountList {
-		if a.found {
+		if a.exists {
 			arg.Tenants = append(arg.Tenants, a.Tenant)
 			arg.AccountIds = append(arg.AccountIds, a.ID)
 			arg.Writers = append(arg.Writers, a.written())

@@ -43,7 +43,7 @@ type CaptureCommand struct {
 // Need names the biz_no, the hold, and the destination.
 func (c *CaptureCommand) Need(tx *Tx) {
 	c.name = tx.transferName(c.Tenant, c.BizNo)
-	c.name.want(1 + 1)
+	c.name.want(1 + 1) // one more, so that a longer first transfer differs
 	c.need(tx, c.Tenant, c.To)
 	if c.asset != "" && c.To != "" {
 		tx.account(c.Tenant, c.To, c.asset)
@@ -77,7 +77,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 		c.asset = h.Asset
 		return nil, commit.ErrMoreRows
 	}
-	if !to.found {
+	if !to.exists {
 		return nil, notFound(to, "to")
 	}
 	if to == from {

@@ -53,7 +53,7 @@ func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 var due = []string{
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
 	`insert into commit_epochs default values`,
-	`insert into commit_batches (batch_id, committed_at, commands, instance)
+	`insert into commit_batches (batch_id, recorded_at, commands, instance)
 		select b, '2026-01-01', 1, 'load' from generate_series(1000, 1001) b`,
 	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, held, next_expiry_at)
 		values (1, 1000 << 14, 'c', 'CNY', 2, 'liability', 20000, '2026-01-02')`,

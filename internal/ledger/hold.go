@@ -49,10 +49,10 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 		}
 		return commit.Repeat{First: h.copy()}, nil
 	}
-	if !c.from.found {
+	if !c.from.exists {
 		return nil, notFound(c.from, "from")
 	}
-	if c.to != nil && !c.to.found {
+	if c.to != nil && !c.to.exists {
 		return nil, notFound(c.to, "to")
 	}
 	n, err := minor(c.Amount, c.from)
@@ -165,7 +165,7 @@ func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 		return nil, nil, holdNotFound("hold_biz_no", t.HoldBizNo)
 	}
 	a := tx.accounts[AccountKey{h.Tenant, h.From, h.Asset}]
-	if a == nil || !a.found {
+	if a == nil || !a.exists {
 		return nil, nil, commit.ErrMoreRows // committed after Discover ran
 	}
 	if a.overdue {

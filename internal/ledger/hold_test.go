@@ -271,7 +271,7 @@ func TestCaptureOfAHoldOfTheSameBatchFindsItsDestinationInTheNextRun(t *testing.
 			c.Need(b)
 		}
 		for _, a := range b.accountList {
-			a.found, a.State, a.Balance, a.Scale = true, Open, units("100"), 2
+			a.exists, a.State, a.Balance, a.Scale = true, Open, units("100"), 2
 		}
 		for i, c := range commands {
 			if _, err := c.Apply(b); (err != nil) != (run == 0 && i == 1) {

@@ -106,7 +106,7 @@ func (tx *Tx) lookupAssets(p *commit.Pipe) {
 		rows, err := q.AssetLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			a := tx.assetList[r.N-1]
-			a.found, a.Scale, a.CreatedAt = true, uint8(r.Scale), r.CreatedAt
+			a.exists, a.Scale, a.CreatedAt = true, uint8(r.Scale), r.CreatedAt
 		}
 		return err
 	})
@@ -346,7 +346,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*Account) {
 // dueAccounts returns the accounts that may have due holds.
 func (tx *Tx) dueAccounts() (due []*Account) {
 	for _, a := range tx.accountList {
-		if a.found && !a.NextExpiryAt.IsZero() && !a.NextExpiryAt.After(tx.at.Now) {
+		if a.exists && !a.NextExpiryAt.IsZero() && !a.NextExpiryAt.After(tx.at.Now) {
 			due = append(due, a)
 		}
 	}
@@ -376,7 +376,7 @@ func (tx *Tx) resolveDetails(p *commit.Pipe) {
 	var found []*Account
 	var arg db.AccountDetailLookupParams
 	for a := range tx.details {
-		if a.found {
+		if a.exists {
 			found = append(found, a)
 			arg.Tenants = append(arg.Tenants, a.Tenant)
 			arg.AccountIds = append(arg.AccountIds, a.ID)

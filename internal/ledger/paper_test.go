@@ -37,13 +37,13 @@ func NewPaper(t tester, now time.Time) *Paper {
 // Give adds an account as if it had been loaded.
 func (p *Paper) Give(a Account) {
 	p.ids++
-	a.ID, a.found = p.ids, true
+	a.ID, a.exists = p.ids, true
 	*p.account(a.Tenant, a.Code, a.Asset) = a
 }
 
 // Row is the account's current row, or nil.
 func (p *Paper) Row(k AccountKey) *Account {
-	if a := p.accounts[k]; a != nil && a.found {
+	if a := p.accounts[k]; a != nil && a.exists {
 		return a
 	}
 	return nil
@@ -325,6 +325,6 @@ func (p *Paper) existed(c commit.Command[*Tx]) any {
 // FindAll replaces the load: every declared account exists and is unbounded.
 func (tx *Tx) FindAll() {
 	for _, a := range tx.accountList {
-		a.found, a.State, a.Scale = true, Open, 2
+		a.exists, a.State, a.Scale = true, Open, 2
 	}
 }

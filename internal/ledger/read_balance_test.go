@@ -240,7 +240,7 @@ func (b *manualBatch) post(from, to string, minor int) {
 
 func (b *manualBatch) commit() {
 	b.w.Helper()
-	b.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, 1, 'by hand')",
+	b.exec("insert into commit_batches (batch_id, recorded_at, commands, instance) values ($1, $2, 1, 'by hand')",
 		b.id, b.at)
 	if err := b.tx.Commit(b.w.ctx); err != nil {
 		b.w.Fatal(err)

@@ -25,7 +25,7 @@ var load = []string{
 			timestamptz '2026-01-01' + i / 1000 * interval '1 minute' as at
 		from generate_series(1, 100000) i`,
 	`insert into commit_epochs default values`,
-	`insert into commit_batches (batch_id, committed_at, commands, instance)
+	`insert into commit_batches (batch_id, recorded_at, commands, instance)
 		select distinct batch, at, 1, 'load' from made`,
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
 	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, held, version,
@@ -36,7 +36,7 @@ var load = []string{
 		select 1, (1000::bigint << 14) + 16000, 'world', 'CNY', 2, 'equity', -1000 * 100000, 0, 100000, max(at), null
 		from made`,
 	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id)
-		select a.tenant_id, a.account_id, b.committed_at, 'r' from ledger_accounts a
+		select a.tenant_id, a.account_id, b.recorded_at, 'r' from ledger_accounts a
 		join commit_batches b on b.batch_id = a.account_id >> 14`,
 	pgtest.AuditAccounts,
 	`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)

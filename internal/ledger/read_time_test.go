@@ -116,7 +116,7 @@ func TestTransfersOfATimeRangeMatchTheirRecordedTimes(t *testing.T) {
 	}
 	for _, b := range batches {
 		_, err := super.Exec(t.Context(),
-			"insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'test')",
+			"insert into commit_batches (batch_id, recorded_at, commands, instance) values ($1, $2, $3, 'test')",
 			b.id, b.at, b.count[0]+b.count[1]+map[bool]int{false: 1}[b.void])
 		for i, n := range b.count {
 			if err == nil {
@@ -173,15 +173,15 @@ func TestTransfersOfATimeRangeSkipOtherBatches(t *testing.T) {
 	for _, sql := range []string{
 		`analyze`,
 		`insert into commit_epochs default values`,
-		`insert into commit_batches (batch_id, committed_at, commands, instance)
+		`insert into commit_batches (batch_id, recorded_at, commands, instance)
 			select 2000 + m, timestamptz '2026-01-01Z' + m * interval '1 minute', 1000, 'busy'
 			from generate_series(0, 119) m
 			union all values (1001, timestamptz '2026-01-01Z', 1000, 'idle'), (1002, '2026-01-01Z', 1000, 'idle'),
 				(1003, '2026-01-01 01:59:30Z', 1000, 'idle'), (1004, '2026-01-01 01:59:40Z', 0, 'idle')`,
 		`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
-			select 1, (batch_id << 14) + n, batch_id || '.' || n, 'test', committed_at, 'test', 'r'
+			select 1, (batch_id << 14) + n, batch_id || '.' || n, 'test', recorded_at, 'test', 'r'
 			from commit_batches, generate_series(1, commands) n`,
-		`insert into commit_batches (batch_id, committed_at, commands, instance)
+		`insert into commit_batches (batch_id, recorded_at, commands, instance)
 			select 3000 + s, timestamptz '2026-01-01 02:00Z' + s * interval '1 second', 1, 'busy'
 			from generate_series(1, 200000) s`,
 	} {

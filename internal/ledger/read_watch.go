@@ -115,7 +115,7 @@ type watchedBatch struct {
 }
 
 func watched(row db.CommitPageRow) (b watchedBatch, err error) {
-	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.CommittedAt,
+	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.RecordedAt,
 		final: row.Final}
 	b.xid, err = strconv.ParseUint(row.Xid, 10, 64)
 	return b, err

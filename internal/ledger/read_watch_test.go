@@ -255,7 +255,7 @@ func TestCommitsAreOrderedByNumericTransactionID(t *testing.T) {
 	w := newReadWorld(t)
 	super := pgtest.Pool(t, w.db.SuperDSN)
 	for i, xid := range []string{"2", "9", "10"} {
-		_, err := super.Exec(w.ctx, "insert into commit_batches (batch_id, xid, committed_at, commands, instance) "+
+		_, err := super.Exec(w.ctx, "insert into commit_batches (batch_id, xid, recorded_at, commands, instance) "+
 			"values ($1, cast($2::text as xid8), $3, 1, 'test')",
 			1_000_000+i, xid, time.Unix(int64(i), 0))
 		if err != nil {

@@ -82,7 +82,7 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	var accounts []*Account
 	for _, e := range target.Entries {
 		a := tx.accounts[AccountKey{c.Tenant, e.Account, e.Asset}]
-		if a == nil || !a.found {
+		if a == nil || !a.exists {
 			return nil, commit.ErrMoreRows // committed after Discover ran
 		}
 		if a.overdue {

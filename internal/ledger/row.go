@@ -40,12 +40,12 @@ type Account struct {
 	Metadata     map[string]string
 	CreatedAt    time.Time
 
-	madeBy  string         // request id of the creating call
-	xmin    uint32         // transaction that wrote the row
-	tid     pgtype.TID     // location of the row; unknown if taken over from a predecessor that changes it
-	writer  *commit.Writer // batch that will write the row; nil: loaded
-	found   bool           // in the database or created by this batch
-	fresh   bool           // created by this batch
+	madeBy  string            // request id of the creating call
+	xmin    uint32            // transaction that wrote the row
+	tid     pgtype.TID        // location of the row; unknown if taken over from a predecessor that changes it
+	writer  *commit.RowWriter // batch that will write the row; nil: loaded
+	exists  bool              // in the database or created by this batch
+	fresh   bool              // created by this batch
 	dirty   bool
 	changed bool   // state or limits changed
 	overdue bool   // set by resolveDue: more holds are due than one batch expires, so commands return ErrLater
@@ -61,7 +61,7 @@ type Asset struct {
 	Code      string
 	Scale     uint8
 	CreatedAt time.Time
-	found     bool
+	exists    bool
 	fresh     bool
 }
 

@@ -59,7 +59,7 @@ type TransferCommand struct {
 func (c *TransferCommand) Need(tx *Tx) {
 	n := len(c.Postings)
 	c.name = tx.transferName(c.Tenant, c.BizNo)
-	c.name.want(n + 1)
+	c.name.want(n + 1) // one more, so that a longer first transfer differs
 	accounts := make([]*Account, 2*n+len(c.Conditions))
 	c.from, c.to, c.on = accounts[:n], accounts[n:2*n], accounts[2*n:]
 	for i := range c.Postings {
@@ -84,7 +84,7 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	}
 	for n, accounts := range [...][]*Account{c.from, c.to, c.on} {
 		for i, a := range accounts {
-			if !a.found {
+			if !a.exists {
 				return nil, notFound(a, fmt.Sprintf(accountFields[n], i))
 			}
 			if a.overdue {
@@ -153,7 +153,7 @@ func (c *TransferCommand) check() error {
 	}
 	for i, k := range c.Conditions {
 		if a := c.on[i]; k.BalanceAtLeast != nil && a.Balance.Cmp(least[i]) < 0 {
-			return BalanceConditionFailed.New("account %s has less than %s", a.Code, k.BalanceAtLeast).
+			return BalanceConditionFailed.New("account %s has less than %s %s", a.Code, k.BalanceAtLeast, a.Asset).
 				With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance))
 		}
 	}
@@ -322,12 +322,14 @@ func (a *Account) tooLarge() error {
 
 func (a *Account) mayPay(n amount.Int) error {
 	if available, bounded := a.Available(); bounded && available.Cmp(n) < 0 {
-		return a.insufficient()
+		f := a.insufficient()
+		f.Message += ", less than " + a.Format(n)
+		return f.With("needed", a.Format(n))
 	}
 	return nil
 }
 
-func (a *Account) insufficient() error {
+func (a *Account) insufficient() *fault.Fault {
 	available, _ := a.Available()
 	return InsufficientFunds.New("account %s has %s %s available", a.Code, a.Format(available), a.Asset).
 		With("account", a.Code).With("asset", a.Asset).With("available", a.Format(available)).

@@ -23,7 +23,7 @@ func (c *TransferAllCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply makes the transfers. The first failure fails all of them; the fault's state names its index.
+// Apply makes the transfers. The first failure fails all of them; the fault's metadata has its index.
 func (c *TransferAllCommand) Apply(tx *Tx) (any, error) {
 	made := make([]TransferResult, len(c.Transfers))
 	for i := range c.Transfers {

@@ -178,7 +178,7 @@ func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
 	if a == nil {
 		a = tx.seen[k]
 	}
-	if !a.found {
+	if !a.exists {
 		return 0, assetNotFound(code)
 	}
 	return a.Scale, nil
@@ -199,7 +199,7 @@ func (tx *Tx) SeeAccount(tenant int32, code, asset string) {
 // MustExist returns fault ACCOUNT_NOT_FOUND about a field of the request if a declared account does not exist.
 func (tx *Tx) MustExist(tenant int32, code, asset, field string) error {
 	k := AccountKey{tenant, code, asset}
-	if a := tx.accounts[k]; a != nil && a.found || tx.exists[k] {
+	if a := tx.accounts[k]; a != nil && a.exists || tx.exists[k] {
 		return nil
 	}
 	return notFound(&Account{AccountKey: k}, field)

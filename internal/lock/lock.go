@@ -138,7 +138,7 @@ func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
 	switch {
 	case tx.held(l) && l.Value.Fence != fence:
-		f.With("state", "held by another")
+		f.With("state", "held_by_another")
 	case l.Exists && l.Value.Fence == fence && l.Value.State == stateHeld:
 		f.With("state", "lapsed").With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))
 	default:

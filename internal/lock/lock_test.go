@@ -232,7 +232,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 		t.Errorf("taken over: %+v", next)
 	}
 	for _, fence := range []int64{c.Fence, next.Fence + 1000} {
-		if err := p.renew("c", fence); fault.Of(err).Metadata["state"] != "held by another" {
+		if err := p.renew("c", fence); fault.Of(err).Metadata["state"] != "held_by_another" {
 			t.Errorf("renewed under %d after the takeover under %d: %v", fence, next.Fence, err)
 		}
 	}

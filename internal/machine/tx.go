@@ -86,7 +86,7 @@ func compareNames(a, b Name) int {
 
 // Latch owns the instances, and the machines that are defined. A machine of which instances are created is only read:
 // its newest version is one that was committed when the batch began, and versions never change.
-func (tx *Tx) Latch(l *commit.Latches) {
+func (tx *Tx) Latch(l *commit.LatchKeys) {
 	tx.instances.Latch(l)
 	for name := range tx.defines {
 		l.Own(machineTable.Hash(name))

@@ -176,7 +176,7 @@ func TestBizNoStaysTakenAfterItsProofIsDropped(t *testing.T) {
 	change(t, db, fmt.Sprintf(`set session_replication_role = replica;
 		update notify_messages set month = '%[1]s', accepted_at = timestamptz '%[1]sZ';
 		update notify_events set month = '%[1]s';
-		update commit_batches set committed_at = timestamptz '%[1]sZ' where batch_id = %[2]d;
+		update commit_batches set recorded_at = timestamptz '%[1]sZ' where batch_id = %[2]d;
 		reset session_replication_role`, month, m.ID>>14))
 	if again, existed, err := p.send(bizNo("old"), says("old")); err != nil || !existed || again.State != notify.Sent {
 		t.Fatalf("before: %+v, %v, %v", again, existed, err)

@@ -59,7 +59,7 @@ func (p *plans) blocks(call func()) int64 {
 func (p *plans) load(from, to int) {
 	p.exec(fmt.Sprintf(`
 		insert into commit_epochs default values on conflict do nothing;
-		insert into commit_batches (batch_id, committed_at, commands, instance)
+		insert into commit_batches (batch_id, recorded_at, commands, instance)
 		select -b, now(), 1, 'load' from generate_series(%d / 16000 + 1, %[2]d / 16000 + 1) b on conflict do nothing;
 		create temp table fresh as select (-(i / 16000 + 1)::bigint << 14) + i %% 16000 as id, i
 		from generate_series(%[1]d, %[2]d) i;
@@ -68,7 +68,7 @@ func (p *plans) load(from, to int) {
 			accepted_at, principal, request_id)
 		select 1, id, date_trunc('month', now() at time zone 'UTC'), 'sms', 'x', 'old' || i,
 			substr(sha256(i::text::bytea), 1, 16), '+86****', sha256('x'), substr(sha256(i::text::bytea), 1, 16),
-			1, 'park', 10, now() + interval '1 day', (now() at time zone 'UTC')::date + 3, b.committed_at, 'p', 'r'
+			1, 'park', 10, now() + interval '1 day', (now() at time zone 'UTC')::date + 3, b.recorded_at, 'p', 'r'
 		from fresh join commit_batches b on b.batch_id = id >> 14;
 		insert into notify_names select 1, 'old' || i, id, sha256('x') from fresh;
 		insert into notify_contents select 1, id, (now() at time zone 'UTC')::date + 3, 'r', '{}' from fresh;

@@ -56,7 +56,7 @@ func (d *desk) load() {
 	d.Helper()
 	const made = "timestamptz '2026-01-01Z' + interval '1 s' * (i * 4 + n)"
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 			"values (1000000000, '2026-01-01Z', 1, 'load')",
 		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
 				life_ms, reserve, balance_account, balance_amount, principal, request_id, created_at)

@@ -16,7 +16,7 @@ import (
 // TokenInvalid refuses a page token issued for another request.
 var TokenInvalid = fault.Register(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "The page token was issued by another method or for other parameters: start again without one."})
+	Doc: "The page token is not one that this call issued with these parameters: start again without one."})
 
 // A page token is base64url of a version, a binding, and the position after which the next page begins, as
 // length-prefixed texts. The binding is a hash over the list's name, tenant, filter and position. It rejects
@@ -49,9 +49,12 @@ func (l List) After(token string, n int) ([]string, error) {
 	if place, ok := l.read(token); ok && len(place) == n {
 		return place, nil
 	}
-	return nil, TokenInvalid.New("page_token: was issued by another method or for other parameters; "+
-		"start again without one").
-		WithField("page_token", "was issued by another method or for other parameters")
+	return nil, invalid()
+}
+
+func invalid() error {
+	const problem = "is not a token that this call issued with these parameters"
+	return TokenInvalid.New("page_token: %s; start again without one", problem).WithField("page_token", problem)
 }
 
 // AfterNumber decodes a position that is one number; an empty token yields first.
@@ -62,8 +65,7 @@ func (l List) AfterNumber(token string, first int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(place[0], 10, 64)
 	if err != nil {
-		return 0, TokenInvalid.New("page_token: was issued by another method or for other parameters; " +
-			"start again without one")
+		return 0, invalid()
 	}
 	return n, nil
 }

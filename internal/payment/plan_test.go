@@ -188,7 +188,7 @@ func (d *plans) resolve(id int64) flow.Command {
 func (d *plans) load() {
 	d.Helper()
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 			"values (1000000000, '2026-01-01Z', 1, 'load')",
 		`create table numbers as select k, k || i as no, (1000000000::bigint << 14) + i * 10 + n as id,
 				case k when 'u' then 'unexpected' when 'g' then 'suspended' when 'f' then 'succeeded' when 'b' then

@@ -249,7 +249,7 @@ func (tx *Tx) WantPut(k GatewayKey) *GatewayRow {
 }
 
 // Latch owns all named rows except gateways that are only read: owning these would serialize a gateway's payments.
-func (tx *Tx) Latch(l *commit.Latches) {
+func (tx *Tx) Latch(l *commit.LatchKeys) {
 	tx.Payments.Latch(l)
 	tx.Refunds.Latch(l)
 	tx.Transactions.Latch(l)

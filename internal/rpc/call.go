@@ -151,8 +151,11 @@ func header(h http.Header, name string) (value string, sent bool, err error) {
 // readKey reads the header Idempotency-Key.
 func readKey(h http.Header) (key string, life time.Duration, err error) {
 	value, sent, err := header(h, KeyHeader)
-	if err != nil || !sent {
-		return "", 0, err
+	if err != nil {
+		return "", 0, commit.KeyInvalid.New("%s", fault.Of(err).Message).WithField(KeyHeader, "must be sent once")
+	}
+	if !sent {
+		return "", 0, nil
 	}
 	if key, life, err = parseKeyHeader(value); err != nil {
 		f := fault.Of(err)
@@ -183,7 +186,7 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 		if key, life, err = parseQuotedKey(s); err != nil {
 			return "", 0, err
 		}
-	case strings.Contains(s, ";life="):
+	case strings.Contains(strings.ReplaceAll(s, " ", ""), ";life="):
 		return "", 0, commit.KeyInvalid.New(`an Idempotency-Key with a life must be quoted: "KEY";life=172800`)
 	case strings.TrimSpace(s) != s: // of an item: HTTP trims headers
 		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must not begin or end with a space, " +
@@ -198,7 +201,8 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 func parseQuotedKey(s string) (key string, life time.Duration, err error) {
 	f, err := parseField(s)
 	if err != nil {
-		return "", 0, commit.KeyInvalid.New("the Idempotency-Key begins with a quote and %v", err)
+		return "", 0, commit.KeyInvalid.New(`a quoted Idempotency-Key must be "KEY" or "KEY";life=SECONDS: ` +
+			`is the second quote missing?`)
 	}
 	for name, value := range f.parameters() {
 		seconds, whole := value.(int64)

@@ -76,7 +76,7 @@ func init() {
 					message_id, part, inbox_id, topic, state, holder, fence, lease_expires_at, attempts, max_attempts,
 					backoff_ms, max_backoff_ms, received_at, begun_at, principal, request_id, last_request_id)
 				select $1, 'billing', $2, '', (batch_id << 14) + 16000 + $3, 'orders', 'processing',
-					'h', $4, now() + interval '1 hour', 1, 10, 1000, 1000, committed_at, committed_at, 'p', 'r', 'r'
+					'h', $4, now() + interval '1 hour', 1, 10, 1000, 1000, recorded_at, recorded_at, 'p', 'r', 'r'
 				from commit_batches where commands > 0 order by batch_id desc
 				limit 1`, c.tenant(), kind+tag, rows.Add(1)%384, heldFence)
 			if err != nil || made.RowsAffected() != 1 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"flag"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	paymentv1 "github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -148,10 +150,18 @@ func TestKeyHeaderMaySetItsLife(t *testing.T) {
 	}
 	for _, header := range []string{`"a";life=59`, `"a";life=2678401`, `"a";life=`, `"a";life=-60`, `"a";life=6e1`,
 		`"a"life=60`, `"a";`, `"a";age=60`,
-		`"a" ;life=60`, `"a";life=99999999999`, `"";life=60`, `";life=60`, `"a"x`} {
+		`"a" ;life=60`, `a;life=60`, `a; life=60`, `"a`, `"a";life=99999999999`, `"";life=60`, `";life=60`, `"a"x`} {
 		if key, life, err := parseKeyHeader(header); err == nil {
 			t.Errorf("%s is %q for %v", header, key, life)
 		}
+	}
+}
+
+func TestKeyHeaderIsSentOnce(t *testing.T) {
+	_, _, err := readKey(http.Header{KeyHeader: {"a", "a"}})
+	f := fault.Of(err)
+	if f == nil || f.Reason != commit.KeyInvalid || len(f.Fields) != 1 || f.Fields[0].Path != KeyHeader {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func sendCommand(c commit.Caller, d *decoder, r *pb.SendRequest) *notify.SendCom
 	if p.Template = templated(r.GetTemplate()); p.Template != nil {
 		p.AnyPriority = r.GetPriority() == pb.Priority_PRIORITY_UNSPECIFIED
 		if p.Template.Name.Name == "" {
-			d.bad("template.name", "is missing")
+			d.bad("template.name", "must not be empty")
 		}
 	} else if problem := emptyContent(p.Channel, &p.Content); problem != "" {
 		d.bad("content", problem)

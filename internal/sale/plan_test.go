@@ -144,7 +144,7 @@ func (p *plans) load() {
 	const made, id = "timestamptz '2026-01-01Z' + interval '1 s' * (i * 5 + n)",
 		"(1000000000::bigint << 14) + i * 5 + n"
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 			"values (1000000000, '2026-01-01Z', 1, 'load')",
 		`insert into sale_sales (tenant_id, sale, item, asset, amount, machine, per_buyer, once, principal, request_id,
 			created_at, changed_at)

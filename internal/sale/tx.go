@@ -40,7 +40,7 @@ func compare(a, b Key) int {
 }
 
 // Latch owns the sales that are changed. Those of grabs are not latched: all grabs of a sale would wait for each other.
-func (tx *Tx) Latch(l *commit.Latches) {
+func (tx *Tx) Latch(l *commit.LatchKeys) {
 	for k := range tx.puts {
 		l.Own(table.Hash(k))
 	}

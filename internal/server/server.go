@@ -267,9 +267,9 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // newGate returns the gate of all calls.
 func (s *Server) newGate() *rpc.Gate {
-	gate := &rpc.Gate{Log: s.log, Memory: s.engine.Memory, Metrics: rpc.NewMetrics(s.registry), Traces: s.options.Traces,
-		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, NewOrderNo: s.ids.OrderNo,
-		Gateway: s.gateway}
+	gate := &rpc.Gate{Log: s.log, Memory: s.engine.Memory, Metrics: rpc.NewMetrics(s.registry),
+		Traces: s.options.Traces, Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks,
+		NewOrderNo: s.ids.OrderNo, Gateway: s.gateway}
 	gate.Authenticate = access.NewKeys(s.keyring).Authenticate
 	s.identify(gate)
 	if s.options.Anyone != nil {

@@ -425,7 +425,7 @@ func TestHoldsBehindALockedAccountExpire(t *testing.T) {
 	insert := `insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at,
 		created_at, principal, request_id)
 		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval,
-		committed_at, 'p', 'r'
+		recorded_at, 'p', 'r'
 		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i
 		where code = $1`
 	update := `update ledger_accounts set held = held + $2::integer, next_expiry_at = clock_timestamp() - '1 ` +

@@ -14,7 +14,7 @@ import (
 // Items are shared rows, as accounts are: batches take them over from each other (see commit.Optimistic).
 
 // Latch shares the items, and owns the numbers of reservations and changes.
-func (tx *Tx) Latch(l *commit.Latches) {
+func (tx *Tx) Latch(l *commit.LatchKeys) {
 	for k := range tx.items {
 		l.Share(maphash.Comparable(segmentSeed, k))
 	}
@@ -27,7 +27,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 
 // TakeOver copies the segments of the preceding batch.
-func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
+func (tx *Tx) TakeOver(from commit.Participant, writer *commit.RowWriter) {
 	other := from.(*Tx)
 	for k, i := range tx.items {
 		o := other.items[k]
@@ -43,7 +43,7 @@ func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 	}
 }
 
-func (s *segment) takeOver(r *segment, writer *commit.Writer) {
+func (s *segment) takeOver(r *segment, writer *commit.RowWriter) {
 	s.segments, s.strategy, s.Counts = r.segments, r.strategy, r.Counts
 	s.version, s.nextExpiryAt = r.version, r.nextExpiryAt
 	s.found, s.xmin, s.writer, s.tid = true, r.xmin, r.writer, r.tid

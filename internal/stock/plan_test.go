@@ -102,7 +102,7 @@ func (p *plans) find() {
 func (p *plans) load() {
 	p.Helper()
 	for _, sql := range []string{
-		"insert into commit_batches (batch_id, committed_at, commands, instance) " +
+		"insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 			"values (1000000000, '2026-01-01Z', 1, 'load')",
 		`insert into stock_items select 1, prefix || 'k' || i, 0, 1, 'batched', 90, 5, 5, 100, 1, next
 			from generate_series(0, 9999) i,

@@ -131,12 +131,12 @@ type segment struct {
 	version      int64
 	nextExpiryAt time.Time // zero: none
 
-	xmin   uint32         // transaction that wrote the row
-	tid    pgtype.TID     // location of the row; unknown if the batch before, which it was taken over from, changes it
-	writer *commit.Writer // batch that will write the row; nil: loaded
-	asOf   time.Time      // time of the batch that it was taken over from
-	found  bool           // in the database or created by this batch
-	fresh  bool           // created by this batch
+	xmin   uint32            // transaction that wrote the row
+	tid    pgtype.TID        // location of the row; unknown if the batch that it was taken over from changes it
+	writer *commit.RowWriter // batch that will write the row; nil: loaded
+	asOf   time.Time         // time of the batch that it was taken over from
+	found  bool              // in the database or created by this batch
+	fresh  bool              // created by this batch
 	dirty  bool
 	saved  uint64 // the mark at which it was saved for undo
 }

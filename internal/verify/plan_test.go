@@ -25,7 +25,7 @@ func bulk(t *testing.T, db *pgtest.DB) {
 	conn := connect(t, db.SuperDSN)
 	for _, sql := range []string{
 		"insert into commit_epochs default values",
-		`insert into commit_batches (batch_id, committed_at, commands, instance) values (1, '2026-01-01Z', 1, 'bulk')`,
+		`insert into commit_batches (batch_id, recorded_at, commands, instance) values (1, '2026-01-01Z', 1, 'bulk')`,
 		`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01Z')`,
 		`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, balance, version, last_entry_at)
 			select 1, 16384 + 4 * n + side, 'bulk:' || n || ':' || side, 'CNY', 2, 'liability', (2 * side - 1) * 100,

@@ -143,7 +143,7 @@ var weakenings = []struct {
 			`kind=grant object="function commit_epoch(integer) to PUBLIC"`}},
 
 	{"a view shows something else", `create or replace view audit.batches as
-		select b.batch_id, b.committed_at, b.commands, b.commands = 0 as void, b.instance, b.xid from commit_batches b
+		select b.batch_id, b.recorded_at, b.commands, b.commands = 0 as void, b.instance, b.xid from commit_batches b
 		where b.batch_id > 5`,
 		[]string{`kind=query object=audit.batches definition="sha256 `}},
 	{"a view has another owner", `alter view audit.batches owner to postgres`,

@@ -16,15 +16,15 @@ func TestChecksReadFewBatchesAfterALeadOfTheClock(t *testing.T) {
 	const claims = 300
 	for _, sql := range []string{
 		"insert into commit_epochs default values",
-		`insert into commit_batches (batch_id, committed_at, commands, instance)
+		`insert into commit_batches (batch_id, recorded_at, commands, instance)
 			select n, '2026-01-01Z', 1, 'bulk' from generate_series(1, 3000) n`,
 		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at)
 			select 1, 'orders', n, n << 14, 1, 'bulk', 'bulk', '2025-12-31Z'
 			from generate_series(1000::bigint, 1299) n`,
 		// A server that has used its block of numbers for an hour, while others have gone on.
-		`insert into commit_batches (batch_id, committed_at, commands, instance)
+		`insert into commit_batches (batch_id, recorded_at, commands, instance)
 			select (5000 + n)::bigint << 16, '2026-01-02Z', 1, 'bulk' from generate_series(0, 50) n`,
-		`insert into commit_batches (batch_id, committed_at, commands, instance)
+		`insert into commit_batches (batch_id, recorded_at, commands, instance)
 			values (4000, '2026-01-03Z', 1, 'late'),
 			(1::bigint << 34, '2026-01-03Z', 1, 'ahead')`,
 		`insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at)

@@ -51,15 +51,15 @@ select set_config('synchronous_commit', case when current_setting('synchronous_c
 
 -- name: BatchInsert :one
 -- Last statement of a batch before COMMIT. Returns the transaction id.
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-values (@batch_id, @nonce, @committed_at, @commands, @instance)
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
+values (@batch_id, @nonce, @recorded_at, @commands, @instance)
 returning xmin;
 
 -- name: BatchWitness :execrows
 -- The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
 -- visible here but not yet flushed by a standby. A COMMIT that waits for its own row also waits for all rows before it.
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-select @batch_id, @nonce, @committed_at, @commands, @instance
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
+select @batch_id, @nonce, @recorded_at, @commands, @instance
 where current_setting('synchronous_standby_names') <> '';
 
 -- name: CommitRelax :exec
@@ -71,7 +71,7 @@ select set_config('synchronous_commit', 'off', true) where current_setting('sync
 -- name: BatchVoid :exec
 -- Settles a batch whose COMMIT got no response: inserts a row without commands under its number. Waits for the other
 -- transaction if it is still in progress.
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
 values (@batch_id, @nonce, clock_timestamp(), 0, @instance)
 on conflict (batch_id) do nothing;
 

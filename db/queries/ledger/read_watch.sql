@@ -4,7 +4,7 @@
 -- Commits after a position. A commit is final if no commit before it can still appear. All commits of earlier epochs
 -- are final: their transaction ids cannot be compared with those of the present one. ORDER BY qualifies xid, because
 -- the bare name would mean the text column of the result.
-select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+select b.epoch, b.xid::text as xid, b.batch_id, b.recorded_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 where (b.epoch, b.xid, b.batch_id) > (@after_epoch::integer, cast(@after_xid::text as xid8), @after_batch::bigint)
@@ -13,7 +13,7 @@ limit @count::integer;
 
 -- name: CommitLast :many
 -- The last commits, newest first.
-select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+select b.epoch, b.xid::text as xid, b.batch_id, b.recorded_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 order by b.epoch desc, b.xid desc, b.batch_id desc

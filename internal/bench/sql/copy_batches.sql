@@ -1,2 +1,2 @@
 -- The journal's batches.
-copy public.commit_batches (batch_id, committed_at, commands, instance) from stdin
+copy public.commit_batches (batch_id, recorded_at, commands, instance) from stdin

@@ -111,7 +111,7 @@ func (d *fixture) age(by time.Duration) {
 	d.Helper()
 	for _, sql := range []string{
 		`alter table commit_batches disable trigger user`,
-		`update commit_batches set committed_at = committed_at - $1 * interval '1 us'`,
+		`update commit_batches set recorded_at = recorded_at - $1 * interval '1 us'`,
 		`alter table commit_batches enable trigger user`,
 		`update notify_endpoints set failing_since = failing_since - $1 * interval '1 us',
 			failed_at = failed_at - $1 * interval '1 us', previous_expires_at = previous_expires_at - $1 * interval

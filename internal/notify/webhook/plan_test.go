@@ -94,7 +94,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	const mine, others = "1", "2 + i / 100"
 	exec("insert into commit_epochs default values")
-	exec("insert into commit_batches (batch_id, committed_at, commands, instance) " +
+	exec("insert into commit_batches (batch_id, recorded_at, commands, instance) " +
 		"values (1024, '2026-01-01Z', 1, 'fill')")
 	for round := range 12 { // until plans are cached
 		exec("delete from notify_endpoints")

@@ -37,17 +37,17 @@ func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
 }
 
 const batchInsert = `-- name: BatchInsert :one
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
 values ($1, $2, $3, $4, $5)
 returning xmin
 `
 
 type BatchInsertParams struct {
-	BatchID     int64
-	Nonce       int64
-	CommittedAt time.Time
-	Commands    int32
-	Instance    string
+	BatchID    int64
+	Nonce      int64
+	RecordedAt time.Time
+	Commands   int32
+	Instance   string
 }
 
 // Last statement of a batch before COMMIT. Returns the transaction id.
@@ -55,7 +55,7 @@ func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParam
 	row := db.QueryRow(ctx, batchInsert,
 		arg.BatchID,
 		arg.Nonce,
-		arg.CommittedAt,
+		arg.RecordedAt,
 		arg.Commands,
 		arg.Instance,
 	)
@@ -83,7 +83,7 @@ func (q *Queries) BatchOutcome(ctx context.Context, db DBTX, batchID int64) (Bat
 }
 
 const batchVoid = `-- name: BatchVoid :exec
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
 values ($1, $2, clock_timestamp(), 0, $3)
 on conflict (batch_id) do nothing
 `
@@ -102,17 +102,17 @@ func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) e
 }
 
 const batchWitness = `-- name: BatchWitness :execrows
-insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+insert into commit_batches (batch_id, nonce, recorded_at, commands, instance)
 select $1, $2, $3, $4, $5
 where current_setting('synchronous_standby_names') <> ''
 `
 
 type BatchWitnessParams struct {
-	BatchID     int64
-	Nonce       int64
-	CommittedAt time.Time
-	Commands    int32
-	Instance    string
+	BatchID    int64
+	Nonce      int64
+	RecordedAt time.Time
+	Commands   int32
+	Instance   string
 }
 
 // The row of a batch that wrote nothing, if there are synchronous standbys: its commands may have read rows that are
@@ -121,7 +121,7 @@ func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessPar
 	result, err := db.Exec(ctx, batchWitness,
 		arg.BatchID,
 		arg.Nonce,
-		arg.CommittedAt,
+		arg.RecordedAt,
 		arg.Commands,
 		arg.Instance,
 	)

@@ -13,7 +13,7 @@ import (
 )
 
 const commitLast = `-- name: CommitLast :many
-select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+select b.epoch, b.xid::text as xid, b.batch_id, b.recorded_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 order by b.epoch desc, b.xid desc, b.batch_id desc
@@ -21,11 +21,11 @@ limit $1::integer
 `
 
 type CommitLastRow struct {
-	Epoch       int32
-	Xid         string
-	BatchID     int64
-	CommittedAt time.Time
-	Final       bool
+	Epoch      int32
+	Xid        string
+	BatchID    int64
+	RecordedAt time.Time
+	Final      bool
 }
 
 // The last commits, newest first.
@@ -42,7 +42,7 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 			&i.Epoch,
 			&i.Xid,
 			&i.BatchID,
-			&i.CommittedAt,
+			&i.RecordedAt,
 			&i.Final,
 		); err != nil {
 			return nil, err
@@ -57,7 +57,7 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 
 const commitPage = `-- name: CommitPage :many
 
-select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+select b.epoch, b.xid::text as xid, b.batch_id, b.recorded_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as final
 from commit_batches b
 where (b.epoch, b.xid, b.batch_id) > ($1::integer, cast($2::text as xid8), $3::bigint)
@@ -73,11 +73,11 @@ type CommitPageParams struct {
 }
 
 type CommitPageRow struct {
-	Epoch       int32
-	Xid         string
-	BatchID     int64
-	CommittedAt time.Time
-	Final       bool
+	Epoch      int32
+	Xid        string
+	BatchID    int64
+	RecordedAt time.Time
+	Final      bool
 }
 
 // Reads of watches: commits by epoch and transaction id, and their entries.
@@ -102,7 +102,7 @@ func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams)
 			&i.Epoch,
 			&i.Xid,
 			&i.BatchID,
-			&i.CommittedAt,
+			&i.RecordedAt,
 			&i.Final,
 		); err != nil {
 			return nil, err

@@ -519,7 +519,7 @@ from (
         unnest($2::bigint[]) as message_id
 ) u
 cross join lateral (
-    select date_trunc('month', x.committed_at at time zone 'UTC')::date as month
+    select date_trunc('month', x.recorded_at at time zone 'UTC')::date as month
     from commit_batches x where x.batch_id = u.message_id >> 14 and x.commands > 0
     offset 0
 ) b
