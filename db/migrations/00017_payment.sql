@@ -192,7 +192,8 @@ comment on column payment_notice_names.tenant_id is 'Tenant.';
 comment on column payment_notice_names.gateway is 'Gateway.';
 comment on column payment_notice_names.notify_id is
     'The gateway''s id of a callback; for an answer to a call, a text composed of the call and the answer; for a '
-    'refund, an alias that begins with unknown_refund/; for a notice that matches no payment, kept/ and its id.';
+    'refund, an alias that begins with unknown_refund/; for a notice that matches no payment, kept/ and its id; for '
+    'money under an id of another notice, reused_id/ with a hash and that id.';
 comment on column payment_notice_names.notice_id is 'Id in payment_notices.';
 create trigger payment_notice_names_append_only before update or delete or truncate on payment_notice_names
     for each statement execute function commit_append_only();

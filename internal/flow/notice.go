@@ -22,7 +22,8 @@ type ApplyNotice struct {
 	commit.Caller
 	NoticeParams
 
-	byKind Command // that applies notices of this kind; nil before the first Need
+	byKind Command     // that applies notices of this kind; nil before the first Need
+	paid   *paidNotice // byKind, if it is one
 }
 
 // NoticeParams are a notice, and what earlier submissions of it found.
@@ -55,7 +56,8 @@ func (c *ApplyNotice) Need(tx *Tx) {
 		n := notice{Caller: c.Caller, NoticeParams: c.NoticeParams}
 		switch {
 		case c.Kind == gateway.Paid:
-			c.byKind = &paidNotice{notice: n}
+			c.paid = &paidNotice{notice: n}
+			c.byKind = c.paid
 		case c.Kind.Refund():
 			c.byKind = &refundNotice{notice: n}
 		default:
@@ -67,7 +69,12 @@ func (c *ApplyNotice) Need(tx *Tx) {
 
 // Apply applies the notice. Returns faults of the order and the ledger, for which CommitNotice runs the command again
 // with Refused, and then with Unposted.
-func (c *ApplyNotice) Apply(tx *Tx) (any, error) { return c.byKind.Apply(tx) }
+func (c *ApplyNotice) Apply(tx *Tx) (any, error) {
+	if c.paid != nil && c.paid.reusesID() {
+		return nil, commit.ErrMoreRows
+	}
+	return c.byKind.Apply(tx)
+}
 
 // noticeRows is the approximate number of rows that a notice writes: itself, the payment, two instances with their
 // history, the transfer, and a line of the order.

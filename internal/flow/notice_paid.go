@@ -1,12 +1,15 @@
 package flow
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/gateway"
+	"github.com/ledgerd/ledgerd/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
@@ -78,6 +81,23 @@ func (c *paidNotice) needTransfer(tx *Tx, payee string) {
 		Postings: []ledger.Posting{{From: g.Clearing, To: payee, Asset: c.Asset, Amount: c.Amount}}}}
 	c.posting.transfer.Need(tx.Ledger())
 }
+
+// reusedID begins the ids of notices that came under an id which the gateway had used for another notice.
+const reusedID = "reused_id/"
+
+// reusesID reports whether the notice that was recorded under this id reports something else. The notice then gets an
+// id of its own, so that its money is neither lost nor without evidence; the next attempt looks that up.
+func (c *paidNotice) reusesID() bool {
+	if !c.recorded.Exists || c.recorded.Value.Report == c.Report() || strings.HasPrefix(c.Received.ID, reusedID) {
+		return false
+	}
+	hash := sha256.Sum256(fmt.Append(nil, c.Report()))
+	c.Received.ID = httpsend.Cut(fmt.Sprintf("%s%x/%s", reusedID, hash[:8], c.Received.ID), maxNoticeID)
+	return true
+}
+
+// maxNoticeID is the length of the longest id of a notice, in bytes.
+const maxNoticeID = 256
 
 // Apply applies the notice.
 func (c *paidNotice) Apply(tx *Tx) (any, error) {

@@ -142,3 +142,25 @@ func TestATransactionOfTwoUnknownPaymentsIsFlaggedOnce(t *testing.T) {
 	m.is("px late, py late; unknown_number 600 sus; gw -6, sus 6")
 	m.verify()
 }
+
+// A gateway uses the id of a notice again for another one: the money of both is recorded, with its own notice.
+func TestNoticesWithTheSameIDLoseNoMoney(t *testing.T) {
+	t.Parallel()
+	m := newTill(t)
+	m.payableOrder("o")
+	if got := m.create("o", "p1"); got != "p1 created" {
+		t.Fatal(got)
+	}
+	m.says(notice("n", of("px", "tx")), "unknown again")
+	for _, want := range []string{"applied", "applied existed"} {
+		m.says(notice("n", of("p1", "t1")), want)
+	}
+	m.says(notice("n", of("px", "tx")), "unknown existed again")
+	m.says(notice("n", of("p1", "t2")), "flagged")
+	m.gets(flagUnknown("px"), "true")
+	if got := m.text("select string_agg(transaction_id, ' ' order by transaction_id) from payment_notices"); got !=
+		"t1 t2 tx" {
+		t.Errorf("notices of %s", got)
+	}
+	m.verify()
+}

@@ -32,7 +32,7 @@ func (tx *Tx) Change(r *Row) *Progress { return &tx.Payments.Change(r).Progress 
 // Record stores a notice with its verdict, under a new id.
 func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
 	id = tx.ID()
-	*tx.Notices.Change(r) = Recorded{id, v, s, detail, requestID}
+	*tx.Notices.Change(r) = Recorded{id, v, s.Report(), s, detail, requestID}
 	return id
 }
 

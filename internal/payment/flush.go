@@ -3,7 +3,6 @@ package payment
 import (
 	"encoding/json"
 
-	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -120,11 +119,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 		arg.OutTradeNos = append(arg.OutTradeNos, s.OutTradeNo)
 		arg.TransactionIds = append(arg.TransactionIds, s.TransactionID)
 		arg.RefundNos, arg.Currencies = append(arg.RefundNos, s.RefundNo), append(arg.Currencies, s.Currency)
-		text := ""
-		if s.Amount != (amount.Decimal{}) {
-			text = s.Amount.String()
-		}
-		arg.Amounts, arg.Assets = append(arg.Amounts, text), append(arg.Assets, s.Asset)
+		arg.Amounts, arg.Assets = append(arg.Amounts, v.Report.Amount), append(arg.Assets, s.Asset)
 		fields, err := json.Marshal(s.Notice)
 		if err != nil {
 			panic(err) // texts, times and numbers always encode

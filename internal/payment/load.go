@@ -2,6 +2,7 @@ package payment
 
 import (
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/gateway"
 	"github.com/ledgerd/ledgerd/internal/payment/internal/db"
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
@@ -195,7 +196,8 @@ func (tx *Tx) lookupNotices(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.NoticeLookup(p.Context(), d, arg)
 		for _, f := range found {
-			tx.Notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Verdict: Verdict(f.Verdict)})
+			tx.Notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Verdict: Verdict(f.Verdict),
+				Report: Report{gateway.Kind(f.Kind), f.OutTradeNo, f.TransactionID, f.Amount, f.Currency}})
 		}
 		return err
 	})

@@ -278,10 +278,31 @@ type Received struct {
 	Body     []byte
 }
 
+// Report is what a notice reports. A gateway that uses an id twice, for two reports, has sent two notices.
+type Report struct {
+	Kind                      gateway.Kind
+	OutTradeNo, TransactionID string
+	Amount                    string // decimal; empty: none
+	Currency                  string
+}
+
+// Report returns what the notice reports.
+func (r *Received) Report() Report {
+	return Report{r.Kind, r.OutTradeNo, r.TransactionID, r.amountText(), r.Currency}
+}
+
+func (r *Received) amountText() string {
+	if r.Amount == (amount.Decimal{}) {
+		return ""
+	}
+	return r.Amount.String()
+}
+
 // Recorded is a notice in the database.
 type Recorded struct {
 	ID       int64
 	Verdict  Verdict
+	Report   Report
 	received *Received // of a notice that the batch records; nil: recorded before
 	detail   string
 	request  string

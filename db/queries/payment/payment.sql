@@ -183,17 +183,20 @@ with changed as (
 select commit_expect(count(*), cardinality(@transaction_ids::text[])) from changed;
 
 -- name: NoticeLookup :many
--- Notices that were recorded before, with their verdicts.
-select u.n::integer as n, i.notice_id, i.verdict
+-- Notices that were recorded before, with their verdicts and what they report.
+select u.n::integer as n, i.notice_id, i.verdict, i.kind, i.out_trade_no,
+    coalesce(i.transaction_id, '')::text as transaction_id, coalesce(i.amount, '')::text as amount,
+    coalesce(i.currency, '')::text as currency
 from (
     select generate_subscripts(@notify_ids::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@gateways::text[]) as gateway, unnest(@notify_ids::text[]) as notify_id
 ) u
 cross join lateral (
-    select x.notice_id, x.verdict
+    select x.notice_id, x.verdict, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
     from payment_notice_names l
     cross join lateral (
-        select y.notice_id, y.verdict from payment_notices y
+        select y.notice_id, y.verdict, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
+        from payment_notices y
         where y.tenant_id = l.tenant_id and y.notice_id = l.notice_id offset 0
     ) x
     where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.notify_id = u.notify_id

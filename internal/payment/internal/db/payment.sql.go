@@ -819,16 +819,19 @@ func (q *Queries) NoticeInsert(ctx context.Context, db DBTX, arg NoticeInsertPar
 }
 
 const noticeLookup = `-- name: NoticeLookup :many
-select u.n::integer as n, i.notice_id, i.verdict
+select u.n::integer as n, i.notice_id, i.verdict, i.kind, i.out_trade_no,
+    coalesce(i.transaction_id, '')::text as transaction_id, coalesce(i.amount, '')::text as amount,
+    coalesce(i.currency, '')::text as currency
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($3::text[]) as gateway, unnest($1::text[]) as notify_id
 ) u
 cross join lateral (
-    select x.notice_id, x.verdict
+    select x.notice_id, x.verdict, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
     from payment_notice_names l
     cross join lateral (
-        select y.notice_id, y.verdict from payment_notices y
+        select y.notice_id, y.verdict, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
+        from payment_notices y
         where y.tenant_id = l.tenant_id and y.notice_id = l.notice_id offset 0
     ) x
     where l.tenant_id = u.tenant_id and l.gateway = u.gateway and l.notify_id = u.notify_id
@@ -843,12 +846,17 @@ type NoticeLookupParams struct {
 }
 
 type NoticeLookupRow struct {
-	N        int32
-	NoticeID int64
-	Verdict  string
+	N             int32
+	NoticeID      int64
+	Verdict       string
+	Kind          string
+	OutTradeNo    string
+	TransactionID string
+	Amount        string
+	Currency      string
 }
 
-// Notices that were recorded before, with their verdicts.
+// Notices that were recorded before, with their verdicts and what they report.
 func (q *Queries) NoticeLookup(ctx context.Context, db DBTX, arg NoticeLookupParams) ([]NoticeLookupRow, error) {
 	rows, err := db.Query(ctx, noticeLookup, arg.NotifyIds, arg.Tenants, arg.Gateways)
 	if err != nil {
@@ -858,7 +866,16 @@ func (q *Queries) NoticeLookup(ctx context.Context, db DBTX, arg NoticeLookupPar
 	var items []NoticeLookupRow
 	for rows.Next() {
 		var i NoticeLookupRow
-		if err := rows.Scan(&i.N, &i.NoticeID, &i.Verdict); err != nil {
+		if err := rows.Scan(
+			&i.N,
+			&i.NoticeID,
+			&i.Verdict,
+			&i.Kind,
+			&i.OutTradeNo,
+			&i.TransactionID,
+			&i.Amount,
+			&i.Currency,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
