@@ -4,10 +4,11 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/httpbody"
 )
 
 // Path is the path of callbacks, without the gateway's name.
@@ -43,12 +44,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
+	switch err := httpbody.Read(w, r, maxBody, func(body []byte) { h.serve(w, r, g, body) }); {
+	case errors.Is(err, httpbody.ErrBusy):
+		h.Set.metrics.callback(g.Name, again)
+		http.Error(w, err.Error()+": send the callback again", http.StatusServiceUnavailable)
+	case err != nil:
 		h.Set.metrics.callback(g.Name, tooLarge)
 		http.Error(w, "the body is too long or incomplete", http.StatusRequestEntityTooLarge)
-		return
 	}
+}
+
+// serve handles a callback that was read whole, and answers it.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, g *Configured, body []byte) {
 	requestID := r.Header.Get("X-Request-Id") // the server gives each request one
 	if requestID == "" {
 		requestID = rand.Text()

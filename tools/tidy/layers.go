@@ -33,6 +33,7 @@ var layers = map[string]layer{
 	"internal/paging":   ground,
 	"internal/hint":     ground,
 	"internal/httpsend": ground,
+	"internal/httpbody": ground,
 	"internal/settings": ground,
 	"internal/gateway":  ground,
 	"internal/commit":   engine,

@@ -11,12 +11,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ledgerd/ledgerd/internal/httpbody"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -115,11 +115,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if err != nil {
+	switch err := httpbody.Read(w, r, maxBody, func(body []byte) { h.serve(w, r, name, source, body) }); {
+	case errors.Is(err, httpbody.ErrBusy):
+		http.Error(w, err.Error()+": send the report again", http.StatusServiceUnavailable)
+	case err != nil:
 		http.Error(w, "the body is too long or incomplete", http.StatusRequestEntityTooLarge)
-		return
 	}
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, name string, source Source, body []byte) {
 	reports, err := source.Reports(r, r.PathValue("secret"), body)
 	switch {
 	case errors.Is(err, ErrForbidden):
