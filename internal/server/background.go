@@ -23,7 +23,7 @@ import (
 // background starts the background tasks, such as expiring holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "observe readiness", s.observeReadiness)
-	s.every(ctx, 10*time.Second, "read the epoch of the database", s.observeEpoch)
+	s.every(ctx, 2*time.Second, "read the epoch of the database", s.observeEpoch)
 	s.runDomains(ctx)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Load: s.engine.Load,
 		Tables: expiring()}

@@ -107,6 +107,8 @@ func (s *Server) checkReadiness(ctx context.Context) (problems map[string]string
 		reason = cmp.Or(reason, err)
 	case readOnly:
 		problems["database"] = "is read-only"
+	case s.behind.Load():
+		problems["database"] = "is one from before a failover or a restore that this server has seen"
 	}
 	// The database or a pooler may have so few connections left that only some pools get one.
 	for name, pool := range map[string]*pgxpool.Pool{"api keys": s.keyring, "commits": s.batches} {
@@ -143,18 +145,28 @@ func (s *Server) observeReadiness(ctx context.Context) error {
 	return nil
 }
 
-// observeEpoch logs that the epoch of the database has changed: a standby was promoted, or a backup was restored.
+// observeEpoch logs that the epoch of the database has changed: a standby was promoted, or a backup was restored. It
+// makes the server unready if the epoch is an earlier one than before, because an old primary that was started again
+// would take commits that the new one does not have.
 func (s *Server) observeEpoch(ctx context.Context) error {
 	e, err := commit.CurrentEpoch(ctx, s.reads)
 	if err != nil {
 		return err
 	}
-	if s.epoch.Term != "" && s.epoch.Term != e.Term {
-		s.log.Warn("the database was promoted or restored: commits that it had not received are lost",
+	s.epochs.Set(float64(e.Number))
+	behind := e.Number < s.epoch.Number
+	switch {
+	case behind && !s.behind.Load():
+		s.log.Error("the database is one from before a failover or a restore that this server has seen. Stop it if "+
+			"it is an old primary that was started again; restart this server if it was restored on purpose",
+			"epoch", e.Number, "began", e.Began, "epoch_before", s.epoch.Number)
+	case !behind && s.epoch.Term != "" && s.epoch.Term != e.Term:
+		s.log.Warn("the database was promoted or restored: commits that it had not received may be lost",
 			"epoch", e.Number, "began", e.Began, "epoch_before", s.epoch.Number)
 	}
-	s.epoch = e
-	s.epochs.Set(float64(e.Number))
+	if s.behind.Store(behind); !behind {
+		s.epoch = e
+	}
 	return nil
 }
 
@@ -216,7 +228,8 @@ func (s *Server) serveMetrics() error {
 // registerMetrics registers the metrics of the process, its pools and the database.
 func (s *Server) registerMetrics() {
 	s.epochs = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "epoch",
-		Help: "Epoch of the database: rises when a standby is promoted or a backup restored, which may lose commits."})
+		Help: "Epoch of the database: rises when a standby is promoted or a backup restored, which may lose commits. " +
+			"It falls only if an old primary is started again, or a backup from before the last epoch is restored."})
 	s.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), s.epochs,
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads}, poolCollector{"key", s.keyring})

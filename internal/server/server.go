@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -117,9 +118,11 @@ type Server struct {
 	work       sync.WaitGroup
 	stop       context.CancelFunc
 	readiness  readiness
-	// unreadySince is when observeReadiness logged that the server is not ready, or zero. observeEpoch sets epoch.
+	// unreadySince is when observeReadiness logged that the server is not ready, or zero. observeEpoch sets epoch, the
+	// latest that it has seen, and behind: the database has an earlier one.
 	unreadySince time.Time
 	epoch        commit.Epoch
+	behind       atomic.Bool
 	epochs       prometheus.Gauge
 }
 
