@@ -16,6 +16,7 @@ import (
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
@@ -305,6 +306,28 @@ func TestEmptyItemsFailAlone(t *testing.T) {
 	}
 	if n := s.Count("select count(*) from commit_keys"); n != 1 {
 		t.Errorf("%d keys", n)
+	}
+}
+
+func TestTooManyInvalidItemsFailTheCall(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.Key("mine", "boss", access.Admin)}
+	c.prepare("a")
+	invalid := make([]*ledgerv1.TransferBatchItem, 100)
+	for i := range invalid {
+		invalid[i] = new(ledgerv1.TransferBatchItem)
+	}
+	good := item("good", "u:a", "1", "")
+	more := c.call(connectJSON, "TransferBatch", &ledgerv1.TransferBatchRequest{
+		Items: append([]*ledgerv1.TransferBatchItem{good, new(ledgerv1.TransferBatchItem)}, invalid...)})
+	if f := more.Fields(t); more.Reason(t) != "FIELD_INVALID" || len(f) != fault.MaxFields || f[0] != "items[1]" {
+		t.Errorf("101 invalid items: %s %s, fields %v", more.Code, more.Message, f)
+	}
+	res, _ := c.batch(&ledgerv1.TransferBatchRequest{Items: append(invalid, good)})
+	if r := res.GetResults(); len(r) != 101 || r[0].GetError() == nil || r[100].GetTransfer() == nil ||
+		r[100].GetExisted() {
+		t.Errorf("100 invalid items: %v", res)
 	}
 }
 

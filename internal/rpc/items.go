@@ -2,11 +2,13 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/protobuf/proto"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 )
 
@@ -33,9 +35,14 @@ func (b items[R]) add(c *call, i int, key *commit.Key, request proto.Message, m 
 	b[i].submission = b[i].mutation.submission(c, key, request)
 }
 
-// run submits the items. replayed reports whether all of them were recorded or existed. It returns an error for the
-// call as a whole if the engine admitted none.
-func (b items[R]) run(ctx context.Context, s *Mutations) (replayed bool, err error) {
+// maxInvalid bounds the invalid items of a batch. An item can have two bytes, and its error 300, so that many small
+// requests could occupy the CPU with errors.
+const maxInvalid = 100
+
+// run submits the items, which the request has in the field list. replayed reports whether all of them were recorded or
+// existed. It returns an error for the call as a whole if the engine admitted none, or if more than maxInvalid are
+// invalid.
+func (b items[R]) run(ctx context.Context, s *Mutations, list string) (replayed bool, err error) {
 	submissions := make([]flow.Submission, 0, len(b))
 	at := make([]int, 0, len(b)) // of submissions in b
 	for i := range b {
@@ -43,6 +50,9 @@ func (b items[R]) run(ctx context.Context, s *Mutations) (replayed bool, err err
 			submissions = append(submissions, b[i].submission)
 			at = append(at, i)
 		}
+	}
+	if len(b)-len(submissions) > maxInvalid {
+		return false, b.refuse(ctx, list, len(b)-len(submissions))
 	}
 	results := s.Engine.DoAll(ctx, submissions)
 	if err := notAdmitted(results); err != nil {
@@ -59,6 +69,17 @@ func (b items[R]) run(ctx context.Context, s *Mutations) (replayed bool, err err
 		}
 	}
 	return replayed, nil
+}
+
+// refuse returns the fault of a batch with too many invalid items. It names the first ones.
+func (b items[R]) refuse(ctx context.Context, list string, invalid int) error {
+	f := fault.FieldInvalid.New("%d items are invalid, more than %d, so none was run", invalid, maxInvalid)
+	for i := range b {
+		if b[i].err != nil && len(f.Fields) < fault.MaxFields {
+			f = f.WithField(fmt.Sprintf("%s[%d]", list, i), faultOf(ctx, b[i].err).Message)
+		}
+	}
+	return f
 }
 
 // itemError logs and encodes the error of an item. Nil stays nil.

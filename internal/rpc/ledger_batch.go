@@ -59,7 +59,7 @@ func (s *Ledger) transferEach(ctx context.Context, c *call,
 		}
 		b.add(c, i, key, item.GetTransfer(), transfer(caller, item.GetTransfer(), p))
 	}
-	replayed, err := b.run(ctx, s.Mutations)
+	replayed, err := b.run(ctx, s.Mutations, "items")
 	if err != nil {
 		return result[*pb.TransferBatchResponse]{}, err
 	}

@@ -80,7 +80,7 @@ func (s *Notify) sendEach(ctx context.Context, c *call, policy access.Policy,
 		}
 		b.add(c, i, key, item, m)
 	}
-	replayed, err := b.run(ctx, s.Mutations)
+	replayed, err := b.run(ctx, s.Mutations, "items")
 	if err != nil {
 		return result[*pb.SendBatchResponse]{}, err
 	}

@@ -141,7 +141,7 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 		}
 		b.add(c, i, key, g, newMutation(cmd, c.grabRows(r.GetSale()), renderGrab))
 	}
-	replayed, err := b.run(ctx, s.Mutations)
+	replayed, err := b.run(ctx, s.Mutations, "grabs")
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ type LedgerServiceClient interface {
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
 	// would have returned. After an error of the call as a whole, such as BUSY or COMMAND_TOO_LARGE, no item was kept; a
-	// server returns BUSY before it decodes a large call.
+	// server returns BUSY before it decodes a large call. More than 100 invalid items are FIELD_INVALID of the call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
 	// and those of Transfer.
@@ -602,7 +602,7 @@ type LedgerServiceHandler interface {
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
 	// would have returned. After an error of the call as a whole, such as BUSY or COMMAND_TOO_LARGE, no item was kept; a
-	// server returns BUSY before it decodes a large call.
+	// server returns BUSY before it decodes a large call. More than 100 invalid items are FIELD_INVALID of the call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
 	// and those of Transfer.

@@ -86,7 +86,8 @@ type NotifyServiceClient interface {
 	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
-	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
+	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send. More than 100 invalid messages are
+	// FIELD_INVALID of the call.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Cancels a message that is queued, failed or dead. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_BEING_SENT (an attempt is running), NOTIFY_NOT_CANCELLABLE (it was sent, or an attempt may have sent it).
@@ -402,7 +403,8 @@ type NotifyServiceHandler interface {
 	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as a
-	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send.
+	// whole, such as BUSY, no message was accepted. Errors, of each: those of Send. More than 100 invalid messages are
+	// FIELD_INVALID of the call.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Cancels a message that is queued, failed or dead. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
 	// NOTIFY_BEING_SENT (an attempt is running), NOTIFY_NOT_CANCELLABLE (it was sent, or an attempt may have sent it).

@@ -70,8 +70,9 @@ type SaleServiceClient interface {
 	// again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the order
 	// MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. In an Execute the grabs
-	// commit together with its other operations, or none of them does.
+	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. More than 100 invalid
+	// grabs are FIELD_INVALID of the call. In an Execute the grabs commit together with its other operations, or none of
+	// them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)
@@ -282,8 +283,9 @@ type SaleServiceHandler interface {
 	// again gets the same order, also after the sale. Errors: SALE_NOT_FOUND; of the item ITEM_NOT_FOUND; of the order
 	// MACHINE_NOT_FOUND, ASSET_NOT_FOUND.
 	Grab(context.Context, *v1.GrabRequest) (*v1.GrabResponse, error)
-	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. In an Execute the grabs
-	// commit together with its other operations, or none of them does.
+	// Makes a Grab for each of up to 1,000 buyers, independently. Errors, of each: those of Grab. More than 100 invalid
+	// grabs are FIELD_INVALID of the call. In an Execute the grabs commit together with its other operations, or none of
+	// them does.
 	GrabMany(context.Context, *v1.GrabManyRequest) (*v1.GrabManyResponse, error)
 	// Issues coupons, which can be claimed by their codes. Errors: COUPON_EXISTS_DIFFERENT.
 	IssueCoupons(context.Context, *v1.IssueCouponsRequest) (*v1.IssueCouponsResponse, error)
