@@ -176,8 +176,8 @@ func TestListsOfAPeriodHavePages(t *testing.T) {
 		t.Errorf("%v, %v, %v, %v, %v", early, refunds, rest, none, one)
 	}
 	for want, q := range map[string]*paymentv1.ListTransactionsRequest{
-		"PAGE_TOKEN_INVALID|another": {Gateway: "stripe", PageToken: all.GetNextPageToken()},
-		"transaction_ids: needs":     {TransactionIds: []string{"pi_1001"}},
+		"PAGE_TOKEN_INVALID|with these parameters": {Gateway: "stripe", PageToken: all.GetNextPageToken()},
+		"transaction_ids: needs":                   {TransactionIds: []string{"pi_1001"}},
 	} {
 		_, err := s.Client.Payments.ListTransactions(t.Context(), q)
 		if _, text, _ := strings.Cut(want, "|"); err == nil || !strings.Contains(err.Error(), text) {
