@@ -92,12 +92,9 @@ func (c *paidNotice) reusesID() bool {
 		return false
 	}
 	hash := sha256.Sum256(fmt.Append(nil, c.Report()))
-	c.Received.ID = httpsend.Cut(fmt.Sprintf("%s%x/%s", reusedID, hash[:8], c.Received.ID), maxNoticeID)
+	c.Received.ID = httpsend.Cut(fmt.Sprintf("%s%x/%s", reusedID, hash[:8], c.Received.ID), gateway.MaxID)
 	return true
 }
-
-// maxNoticeID is the length of the longest id of a notice, in bytes.
-const maxNoticeID = 256
 
 // Apply applies the notice.
 func (c *paidNotice) Apply(tx *Tx) (any, error) {

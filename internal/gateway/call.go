@@ -97,7 +97,7 @@ func AfterClose(p *Payment, err error, state func() (Notice, error)) (Notice, er
 
 // AnswerID returns the Notice.ID of an answer.
 func AnswerID(call string, kind Kind, parts ...string) string {
-	return httpsend.Cut(call+"/"+string(kind)+"/"+strings.Join(parts, "/"), maxID)
+	return httpsend.Cut(call+"/"+string(kind)+"/"+strings.Join(parts, "/"), MaxID)
 }
 
 // Reason returns Code and Text of a notice, cleaned. Without a code both are empty.

@@ -23,7 +23,7 @@ type guard struct {
 }
 
 const (
-	maxID   = 256 // bytes of Notice.ID
+	MaxID   = 256 // bytes of Notice.ID
 	maxText = 300
 	// maxNumber bounds the numbers of payments, transactions and refunds.
 	maxNumber = 64
@@ -50,7 +50,7 @@ func (n *Notice) check() error {
 	for field, text := range map[string]string{"id": n.ID, "out_trade_no": n.OutTradeNo,
 		"transaction_id": n.TransactionID, "refund_no": n.RefundNo, "gateway_refund_id": n.GatewayRefundID,
 		"foreign": n.Foreign, "currency": n.Currency} {
-		if len(text) > maxID || !storable(text) {
+		if len(text) > MaxID || !storable(text) {
 			return fmt.Errorf("%w: %s is too long, or is not text", ErrFormat, field)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 const most = 1 << 20
@@ -31,15 +32,11 @@ func TestBodiesAreReadWhole(t *testing.T) {
 	if _, err := read(bytes.NewReader(make([]byte, most+1)), func() {}); err == nil {
 		t.Error("a body that is too large was read")
 	}
-	broken := io.MultiReader(strings.NewReader("abc"), iotestError{})
+	broken := io.MultiReader(strings.NewReader("abc"), iotest.ErrReader(io.ErrUnexpectedEOF))
 	if _, err := read(broken, func() {}); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a broken body: %v", err)
 	}
 }
-
-type iotestError struct{}
-
-func (iotestError) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestLargeBodiesHaveALimitAndSmallOnesHaveNone(t *testing.T) {
 	large := func() io.Reader { return bytes.NewReader(make([]byte, small+1)) }

@@ -266,7 +266,7 @@ type NoticeKey struct {
 
 // RefundName is an additional name of notices about a refund: name is the gateway's refund id or another alias.
 func RefundName(k GatewayKey, name string) NoticeKey {
-	return NoticeKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: httpsend.Cut("unknown_refund/"+name, 256)}
+	return NoticeKey{Tenant: k.Tenant, Gateway: k.Gateway, ID: httpsend.Cut("unknown_refund/"+name, gateway.MaxID)}
 }
 
 // Received is a notice with its origin.
