@@ -24,7 +24,7 @@ comment on table machine_definitions is
 comment on column machine_definitions.tenant_id is 'Tenant.';
 comment on column machine_definitions.machine is 'Name of the machine.';
 comment on column machine_definitions.version is 'Number of the version, from 1 without gaps.';
-comment on column machine_definitions.definition is 'States, and the moves between them with their conditions.';
+comment on column machine_definitions.definition is 'States, and the moves between them with their restrictions.';
 comment on column machine_definitions.definition_hash is
     'SHA-256 of the definition: the same definition again makes no new version.';
 comment on column machine_definitions.principal is 'Principal that defined it.';

@@ -24,7 +24,7 @@
 //	          loadDependents: Start, then Resolve reads dependents of the rows
 //	apply     every command in order of arrival (apply.go): plain Go over rows in memory. For a command with a
 //	          request key, Submission.Encode then returns the bytes that the key records: its response, which
-//	          internal/rpc has rendered in Apply (flow.Conditional).
+//	          internal/rpc has rendered in Apply (flow.Guarded).
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
 //	          awaitPredecessors may wait. confirmAndWrite: Confirm and Write of each participant, which

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
-// A tenant's own order machine may put conditions on a move that a notice cannot meet: an input, a principal or a stay.
+// A tenant's own order machine may restrict a move in ways that a notice cannot meet: an input, a principal or a stay.
 // The refund ends nevertheless, and the order stays until a caller moves it.
 func TestARefundEndsThoughItsOrderCannotMove(t *testing.T) {
 	t.Parallel()

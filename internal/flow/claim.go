@@ -10,9 +10,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/order"
 )
 
-// ClaimCondition claims a key, such as a page id, for a command. The claim survives a business refusal of the command,
+// ClaimGuard claims a key, such as a page id, for a command. The claim survives a business refusal of the command,
 // and is undone by any other failure.
-type ClaimCondition struct {
+type ClaimGuard struct {
 	Caller commit.Caller
 	Params claim.Params
 
@@ -20,29 +20,29 @@ type ClaimCondition struct {
 	use claim.Use
 }
 
-// NewClaimCondition returns a condition. A key without a life is claimed permanently and refuses every second use, even
+// NewClaimGuard returns a guard. A key without a life is claimed permanently and refuses every second use, even
 // by its owner, so that the guarded command runs once.
-func NewClaimCondition(c commit.Caller, p claim.Params) *ClaimCondition {
+func NewClaimGuard(c commit.Caller, p claim.Params) *ClaimGuard {
 	p.FirstOnly = p.FirstOnly || p.Life == 0
-	return &ClaimCondition{Caller: c, Params: p}
+	return &ClaimGuard{Caller: c, Params: p}
 }
 
 // Need names the key.
-func (c *ClaimCondition) Need(tx *Tx) {
+func (c *ClaimGuard) Need(tx *Tx) {
 	c.row, c.use = tx.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
 }
 
 // Guard claims the key.
-func (c *ClaimCondition) Guard(tx *Tx) (err error) {
+func (c *ClaimGuard) Guard(tx *Tx) (err error) {
 	c.use, err = tx.Claims().Use(c.row, c.Caller, &c.Params)
 	return err
 }
 
 // Apply does nothing: Guard has claimed the key.
-func (c *ClaimCondition) Apply(*Tx) error { return nil }
+func (c *ClaimGuard) Apply(*Tx) error { return nil }
 
 // Done records the name of the resource that the first use made: the caller's own name for it, or its business number.
-func (c *ClaimCondition) Done(tx *Tx, r Result) error {
+func (c *ClaimGuard) Done(tx *Tx, r Result) error {
 	if !c.use.Existed {
 		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(r.Value)))
 	}
@@ -51,7 +51,7 @@ func (c *ClaimCondition) Done(tx *Tx, r Result) error {
 
 // Count returns the number of the use, from 1. It is 0 for a replay, for which Guard does not run. It is valid after
 // the command has succeeded.
-func (c *ClaimCondition) Count() int64 { return c.use.Count }
+func (c *ClaimGuard) Count() int64 { return c.use.Count }
 
 // resultName returns the business number or code of the resource that a command made, or "".
 func resultName(answer any) string {

@@ -13,16 +13,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimCondition {
+func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimGuard {
 	p := claim.Params{Scope: "page", Key: key, Life: time.Hour, FirstOnly: true}
 	for _, f := range change {
 		f(&p)
 	}
-	return flow.NewClaimCondition(caller, p)
+	return flow.NewClaimGuard(caller, p)
 }
 
 // behindClaim runs a transfer with a claim, and returns its outcome.
-func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) string {
+func (a *arena) behindClaim(c *flow.ClaimGuard, t *ledger.TransferCommand) string {
 	a.Helper()
 	return ending(a.engines[0].Do(context.Background(),
 		submission(flow.Submission{Command: behind(flow.Ledger(t), c)})))
@@ -144,8 +144,8 @@ func TestPageIDsWithinOneBatch(t *testing.T) {
 func TestPermanentClaimGuardsOnce(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
-	points := func(owner string) *flow.ClaimCondition {
-		return flow.NewClaimCondition(caller, claim.Params{Scope: "points", Key: "task-7", Owner: owner})
+	points := func(owner string) *flow.ClaimGuard {
+		return flow.NewClaimGuard(caller, claim.Params{Scope: "points", Key: "task-7", Owner: owner})
 	}
 	a.equal("first", a.behindClaim(points("ann"), transfer("a", "world", user(0), "1")), "ok")
 	a.equal("again", a.behindClaim(points("ann"), transfer("b", "world", user(0), "1")), "KEY_CLAIMED")
@@ -220,7 +220,7 @@ func (o *ordering) Apply(tx *flow.Tx) (any, error) {
 	return o.no, nil
 }
 
-var _ flow.Condition = (*flow.ClaimCondition)(nil)
+var _ flow.Guard = (*flow.ClaimGuard)(nil)
 
 // If the guarded command is refused, there is no resource that the claim could name.
 func TestRefusedUseRecordsNoResult(t *testing.T) {

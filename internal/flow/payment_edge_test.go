@@ -28,8 +28,8 @@ func (m *till) ownOrders(from, to string, change func(*machine.Allowed)) {
 	}
 }
 
-// conditions are conditions of a tenant's own machine on a move, which flows do not meet.
-var conditions = map[string]func(*machine.Allowed){
+// restrictions are restrictions by a tenant's own machine on a move, which flows do not meet.
+var restrictions = map[string]func(*machine.Allowed){
 	"an input":          func(a *machine.Allowed) { a.Require = []string{"reason"} },
 	"a stay":            func(a *machine.Allowed) { a.StayMs = 3_600_000 },
 	"another principal": func(a *machine.Allowed) { a.Principals = []string{"boss"} },
@@ -38,11 +38,11 @@ var conditions = map[string]func(*machine.Allowed){
 // Refunds succeed even if the tenant's own machine does not let the order move with them.
 func TestAllIsRefundedThoughTheOrderStays(t *testing.T) {
 	t.Parallel()
-	for name, condition := range conditions {
+	for name, restriction := range restrictions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newTill(t)
-			m.ownOrders("paid", "refunding", condition)
+			m.ownOrders("paid", "refunding", restriction)
 			m.payableOrder("o", outside)
 			m.create("o", "p1")
 			m.says(notice("n1", amountOf("10", "CNY")), "applied")
@@ -61,7 +61,7 @@ func TestAllIsRefundedThoughTheOrderStays(t *testing.T) {
 func TestAnOrderThatIsPaidWithAnInputIsNotPayable(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.ownOrders("awaiting_payment", "paid", conditions["an input"])
+	m.ownOrders("awaiting_payment", "paid", restrictions["an input"])
 	m.payableOrder("o", outside)
 	m.gets(&flow.CreatePayment{Caller: caller, OrderNo: "o", Gateway: "g", OutTradeNo: "p1"}, "ORDER_NOT_PAYABLE")
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// SubmitToken is the Condition that spends a submit token.
+// SubmitToken is the Guard that spends a submit token.
 type SubmitToken struct {
 	token.Spend
 	// Made returns the names of the resource in an answer. Later calls with the token get these names.
@@ -12,7 +12,7 @@ type SubmitToken struct {
 }
 
 var (
-	_ Condition    = (*SubmitToken)(nil)
+	_ Guard        = (*SubmitToken)(nil)
 	_ RefusalNoter = (*SubmitToken)(nil)
 )
 

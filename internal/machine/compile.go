@@ -107,11 +107,11 @@ func (c *compiler) readMoves(path string) {
 				c.moves[pair{from, a.To}] = move{a, false}
 			}
 		}
-		c.readConditions(at, a)
+		c.readRestrictions(at, a)
 	}
 }
 
-func (c *compiler) readConditions(at string, a *Allowed) {
+func (c *compiler) readRestrictions(at string, a *Allowed) {
 	if slices.Contains(a.By, ByFlow) && len(a.By) > 1 {
 		c.bad(at+"by", "must not name others beside ACTOR_FLOW")
 	}

@@ -42,7 +42,7 @@ type Timer struct {
 // After is the time until the timer fires.
 func (t *Timer) After() time.Duration { return time.Duration(t.AfterMs) * time.Millisecond }
 
-// Allowed are moves that a machine allows, with their conditions. All but By are conditions on callers, not on timers.
+// Allowed are moves that a machine allows, with their restrictions. All but By restrict callers, not timers.
 type Allowed struct {
 	From       []string `json:"from"`
 	To         string   `json:"to,omitempty"`

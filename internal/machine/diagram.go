@@ -61,7 +61,7 @@ func (d *Definition) targets(a *Allowed, from string) (targets []string) {
 	return targets
 }
 
-// note describes the conditions of a move.
+// note describes the restrictions of a move.
 func (d *Definition) note(a *Allowed, from, to string) string {
 	var notes []string
 	if a.Back {

@@ -112,7 +112,7 @@ func TestMoveRules(t *testing.T) {
 			func(c *machine.MoveCommand) { c.Inputs = nil }), "MOVE_INPUT_MISSING"},
 		{"reason missing", move("1", "shipped", "s", shipping,
 			func(c *machine.MoveCommand) { c.Reason = "" }), "MOVE_INPUT_MISSING"},
-		{"all conditions met", move("1", "shipped", "s", shipping), "shipped 3"},
+		{"all restrictions met", move("1", "shipped", "s", shipping), "shipped 3"},
 		{"back, from a state without", move("1", "paid", "b"), "MOVE_NOT_ALLOWED"},
 		{"on", move("1", "refunding", "r"), "refunding 4"},
 		{"back to another state", move("1", "paid", "b"), "MOVE_NOT_ALLOWED"},

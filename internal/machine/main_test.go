@@ -63,7 +63,7 @@ func by(principal string) commit.Caller {
 	return c
 }
 
-// order is a machine with everything: a timer, a move back, and every condition on callers.
+// order is a machine with everything: a timer, a move back, and every restriction on callers.
 func order() *machine.Definition {
 	return &machine.Definition{
 		States: []machine.State{

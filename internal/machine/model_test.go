@@ -160,7 +160,7 @@ func anyDefinition(r *rapid.T) *machine.Definition {
 				continue
 			}
 			a := machine.Allowed{From: []string{from}, To: to}
-			switch rapid.IntRange(0, 7).Draw(r, "condition") {
+			switch rapid.IntRange(0, 7).Draw(r, "restriction") {
 			case 0:
 				a.Principals = []string{"ann"}
 			case 1:

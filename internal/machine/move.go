@@ -63,7 +63,7 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkConditions(v, m, tx.Now); err != nil {
+	if err := c.checkRestrictions(v, m, tx.Now); err != nil {
 		return nil, err
 	}
 	actor := ByCaller
@@ -100,8 +100,8 @@ func (v *stored) notAState(field, state string) error {
 		WithField(field, "is not a state of the machine")
 }
 
-// checkConditions checks the conditions of a move on its caller.
-func (c *MoveCommand) checkConditions(v *stored, m move, now time.Time) error {
+// checkRestrictions checks the restrictions of a move on its caller.
+func (c *MoveCommand) checkRestrictions(v *stored, m move, now time.Time) error {
 	mayMove := m.by(ByCaller) || c.Flow && m.by(ByFlow)
 	if !mayMove || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
 		return v.fault(NotYours, "%s may not move instance %s from %s to %s", c.Principal, c.Key, v.def.label(v.State),

@@ -29,7 +29,7 @@ func (s *Admin) begin(ctx context.Context, tenant string) (*access.Administratio
 	if s.Administration == nil {
 		return nil, 0, AdministrationOff.New("this server was started without --admin-database-url")
 	}
-	if err := c.rejectKeyAndConditions(); err != nil {
+	if err := c.rejectKeyAndGuards(); err != nil {
 		return nil, 0, err
 	}
 	a := s.Administration.For(c.identity, c.requestID)

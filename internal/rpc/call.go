@@ -57,8 +57,8 @@ func (c *call) caller() commit.Caller {
 		RequestID: c.requestID, ApprovedBy: c.approver}
 }
 
-// conditional reports whether the header has a submit token or a claim.
-func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
+// guarded reports whether the header has a submit token or a claim.
+func (c *call) guarded() bool { return c.token != nil || c.claim != nil }
 
 // tokenHash identifies the submit token that the call spends, by its header or by an operation. Nil: none.
 func (c *call) tokenHash() []byte {
@@ -72,9 +72,9 @@ func (c *call) tokenHash() []byte {
 	return token.Hash(spent)
 }
 
-// withoutConditions returns a copy for a further submission of this call: its token and claim have been accepted, and
+// withoutGuards returns a copy for a further submission of this call: its token and claim have been accepted, and
 // its policies are met or its request was approved.
-func (c *call) withoutConditions() *call {
+func (c *call) withoutGuards() *call {
 	later := *c
 	later.token, later.claim, later.identity.Policies = nil, nil, nil
 	return &later
@@ -82,7 +82,7 @@ func (c *call) withoutConditions() *call {
 
 // withoutKey returns a copy without request key, token and claim.
 func (c *call) withoutKey() *call {
-	later := c.withoutConditions()
+	later := c.withoutGuards()
 	later.key = ""
 	return later
 }
@@ -103,14 +103,14 @@ func (c *call) withoutPolicies() *call {
 	return &free
 }
 
-// rejectKeyAndConditions is for calls whose response is never recorded. It refuses a key, because a repeat would not
-// get the same response, and conditions, because there is no commit that could include them.
-func (c *call) rejectKeyAndConditions() error {
+// rejectKeyAndGuards is for calls whose response is never recorded. It refuses a key, because a repeat would not
+// get the same response, and guards, because there is no commit that could include them.
+func (c *call) rejectKeyAndGuards() error {
 	switch {
 	case c.key != "":
 		return keyUnsupported.New("%s records no answer, so it accepts no %s: send it without one",
 			c.procedure, KeyHeader)
-	case c.conditional():
+	case c.guarded():
 		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: "+
 			"send it without Submit-Token and Claim-Key",
 			c.procedure)
@@ -245,7 +245,7 @@ func readToken(spec connect.Spec, h http.Header) (*token.Spend, error) {
 func parseToken(s *token.Spend, value string) (problem string) {
 	text := strings.Trim(value, " \t")
 	if text == "" || text[0] == ';' {
-		text = `""` + text // the condition refuses a missing token, after the lookup of the request key
+		text = `""` + text // its guard refuses a missing token, after the lookup of the request key
 	}
 	f, err := parseField(text)
 	if err != nil {

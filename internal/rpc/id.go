@@ -20,7 +20,7 @@ func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.Generate
 	ctx, cancel := context.WithTimeout(ctx, maxRead)
 	defer cancel()
 	c := callOf(ctx)
-	if err := c.rejectKeyAndConditions(); err != nil {
+	if err := c.rejectKeyAndGuards(); err != nil {
 		return nil, err
 	}
 	form, isOrderNo, err := orderForm(r)

@@ -72,7 +72,7 @@ func (s *Inbox) begin(ctx context.Context, r *pb.BeginRequest) (result[*pb.Begin
 func standaloneBeginMessage(held int64) operation[*pb.BeginRequest, *pb.BeginResponse] {
 	return operation[*pb.BeginRequest, *pb.BeginResponse]{name: beginMessageOperation.name,
 		read: func(c *call, d *decoder, r *pb.BeginRequest) mutation[*pb.BeginResponse] {
-			return beginMessage(c, d, r, held, c.conditional())
+			return beginMessage(c, d, r, held, c.guarded())
 		}}
 }
 

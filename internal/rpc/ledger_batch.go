@@ -26,7 +26,7 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *pb.TransferBatchRequest) 
 	if r.GetDryRun() {
 		d.bad("dry_run", "requires all_or_nothing")
 	}
-	d.notConditional(c, c.policy(batchName, transferName))
+	d.notGuarded(c, c.policy(batchName, transferName))
 	if err := d.err(); err != nil {
 		return nil, err
 	}
@@ -34,9 +34,9 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *pb.TransferBatchRequest) 
 	return res.reply(ctx, err)
 }
 
-// notConditional rejects a submit token and a claim on a batch of independent items.
-func (d *decoder) notConditional(c *call, p access.Policy) {
-	if c.conditional() || p.TokenRequired {
+// notGuarded rejects a submit token and a claim on a batch of independent items.
+func (d *decoder) notGuarded(c *call, p access.Policy) {
+	if c.guarded() || p.TokenRequired {
 		d.bad("all_or_nothing", "must be set in a call with a submit token or a claim, which guard one atomic mutation")
 	}
 }

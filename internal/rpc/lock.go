@@ -50,7 +50,7 @@ func (s *Lock) acquire(ctx context.Context, r *pb.AcquireRequest, o acquirer,
 	if r.GetWait() != nil {
 		wait = r.GetWait().AsDuration()
 	}
-	if c.conditional() {
+	if c.guarded() {
 		d.noWait(r)
 		wait = 0
 	}

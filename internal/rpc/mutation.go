@@ -53,8 +53,8 @@ type mutation[R proto.Message] struct {
 	spends bool
 	// render makes the response from the command's answer. existed: an earlier call made the resource.
 	render func(answer any, existed bool) R
-	// direct returns how a call without conditions runs; nil: in a batch. standsAlone is the field of the request that
-	// asks for a transaction of its own, or empty. Such a call is refused in an Execute, and with conditions.
+	// direct returns how a call without guards runs; nil: in a batch. standsAlone is the field of the request that
+	// asks for a transaction of its own, or empty. Such a call is refused in an Execute, and with guards.
 	direct      *commit.Direct
 	standsAlone string
 	// toRecord and fromRecord convert an answer to its recorded form and back. Nil: the response is recorded.
@@ -168,18 +168,18 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	if key != nil && m.maxKeyLife > 0 {
 		key.Life = min(key.Life, m.maxKeyLife)
 	}
-	submitToken, claim := c.conditions(o.name, policy.TokenRequired && !m.spends)
-	var conditions []flow.Condition
+	submitToken, claim := c.guards(o.name, policy.TokenRequired && !m.spends)
+	var guards []flow.Guard
 	if submitToken != nil {
-		conditions = append(conditions, submitToken)
+		guards = append(guards, submitToken)
 	}
 	if claim != nil {
-		conditions = append(conditions, claim)
+		guards = append(guards, claim)
 	}
-	if m.standsAlone != "" && (m.direct == nil || len(conditions) > 0) {
+	if m.standsAlone != "" && (m.direct == nil || len(guards) > 0) {
 		return res, refuseShared(m.standsAlone)
 	}
-	out, err := s.Engine.Do(ctx, m.submission(c, key, q, conditions...))
+	out, err := s.Engine.Do(ctx, m.submission(c, key, q, guards...))
 	if err != nil {
 		return result[R]{replayed: out.Replayed}, err
 	}
@@ -197,16 +197,15 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 
 // submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
 // command also renders its answer, and records the response under the request key.
-func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message,
-	conditions ...flow.Condition) flow.Submission {
+func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, guards ...flow.Guard) flow.Submission {
 	if err := c.requireApproval(q); err != nil && !m.dry {
-		conditions = append(conditions, flow.Denial{Err: err})
+		guards = append(guards, flow.Denial{Err: err})
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
 		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Conditional{Conditions: conditions, Command: m.command, PresentState: m.presentState,
+		Command: &flow.Guarded{Guards: guards, Command: m.command, PresentState: m.presentState,
 			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
-	if len(conditions) == 0 {
+	if len(guards) == 0 {
 		w.Direct = m.direct
 	}
 	if m.toRecord != nil {
@@ -301,10 +300,9 @@ func (c *call) policy(operations ...string) (all access.Policy) {
 	return all
 }
 
-// conditions returns the submit token and the claim that a mutation depends on, if it has them. If the policy requires
-// a token that is missing, the condition refuses the call, after the lookup of the request key.
-func (c *call) conditions(operation string, tokenRequired bool) (submitToken *flow.SubmitToken,
-	claim *flow.ClaimCondition) {
+// guards returns the submit token and the claim that a mutation depends on, if it has them. If the policy requires a
+// token that is missing, its guard refuses the call, after the lookup of the request key.
+func (c *call) guards(operation string, tokenRequired bool) (submitToken *flow.SubmitToken, claim *flow.ClaimGuard) {
 	if c.token != nil || tokenRequired {
 		submitToken = &flow.SubmitToken{Made: resourceMade}
 		if c.token != nil {
@@ -313,7 +311,7 @@ func (c *call) conditions(operation string, tokenRequired bool) (submitToken *fl
 		submitToken.Caller, submitToken.Operation = c.caller(), operation
 	}
 	if c.claim != nil {
-		claim = flow.NewClaimCondition(c.caller(), *c.claim)
+		claim = flow.NewClaimGuard(c.caller(), *c.claim)
 	}
 	return submitToken, claim
 }

@@ -23,7 +23,7 @@ func (s *Notify) SendBatch(ctx context.Context, r *pb.SendBatchRequest) (*pb.Sen
 	c := callOf(ctx)
 	policy := c.policy(sendBatchName, sendName)
 	var d decoder
-	if d.notConditional(c, policy); c.key == "" && policy.KeyRequired {
+	if d.notGuarded(c, policy); c.key == "" && policy.KeyRequired {
 		return nil, keyMissing(sendBatchName)
 	}
 	if err := d.err(); err != nil {

@@ -246,7 +246,7 @@ func (s *Payments) ListPayments(ctx context.Context, r *pb.ListPaymentsRequest) 
 
 // AskGateway queries the gateway, and returns the payment as it is afterwards.
 func (s *Payments) AskGateway(ctx context.Context, r *pb.AskGatewayRequest) (*pb.AskGatewayResponse, error) {
-	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
+	if err := callOf(ctx).rejectKeyAndGuards(); err != nil {
 		return nil, err
 	}
 	noStore(ctx)
@@ -285,7 +285,7 @@ func notConfigured(name string) error {
 func (s *Payments) HandleCallback(ctx context.Context, r *pb.HandleCallbackRequest) (*pb.HandleCallbackResponse,
 	error) {
 	c := callOf(ctx)
-	if err := c.rejectKeyAndConditions(); err != nil {
+	if err := c.rejectKeyAndGuards(); err != nil {
 		return nil, err
 	}
 	g := s.Dispatcher.Gateway(payment.GatewayKey{Tenant: c.identity.Tenant, Gateway: r.GetGateway()})

@@ -110,7 +110,7 @@ func (s *Sales) GrabMany(ctx context.Context, r *pb.GrabManyRequest) (*pb.GrabMa
 	policy := c.policy(grabManyName, grabName)
 	var d decoder
 	switch {
-	case c.conditional():
+	case c.guarded():
 		d.bad("grabs", "must be calls of Grab: GrabMany accepts no submit token and no claim, which guard one mutation")
 	case policy.TokenRequired:
 		d.bad("grabs", "must be calls of Grab: a policy requires a submit token for each grab, "+

@@ -10,7 +10,7 @@ import (
 
 // IssueTokens issues submit tokens. An Execute does not support it, because its response must not be recorded.
 func (s *Idempotency) IssueTokens(ctx context.Context, r *pb.IssueTokensRequest) (*pb.IssueTokensResponse, error) {
-	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
+	if err := callOf(ctx).rejectKeyAndGuards(); err != nil {
 		return nil, err
 	}
 	noStore(ctx)

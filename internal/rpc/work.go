@@ -52,7 +52,7 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 		if err == nil && res.response.GetReplay() != nil {
 			gone := false
 			if gone, err = s.Works.fill(ctx, k, res.response.GetReplay()); gone {
-				ctx = c.withoutConditions().within(ctx) // token and claim are accepted already
+				ctx = c.withoutGuards().within(ctx) // token and claim are accepted already
 				continue
 			}
 		}
@@ -85,7 +85,7 @@ func standaloneBegin(held int64) operation[*beginRequest, *beginResponse] {
 	return operation[*beginRequest, *beginResponse]{name: beginName,
 		read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
 			command := flow.Work(beginCommand(c, d, r, held))
-			if c.conditional() {
+			if c.guarded() {
 				command = beginOrFail{command, r, true}
 			}
 			return newMutation(command, 1, renderBegun).answersPresentState()

@@ -344,7 +344,7 @@ func (x *Timer) GetReason() string {
 	return ""
 }
 
-// AllowedMove allows moves to one state, under conditions. All conditions except by apply to callers only.
+// AllowedMove allows moves to one state, with restrictions. All restrictions except by apply to callers only.
 type AllowedMove struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// States that the move leaves.

@@ -6,10 +6,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Condition guards a command: a submit token to spend, for example, or a page id to claim. It commits with the command.
-// The effect of Guard survives if the command fails with a fault of class Refusal or Duplicate.
-type Condition interface {
-	// Need names the rows of the condition.
+// Guard stands before a command: a submit token to spend, for example, or a page id to claim. It commits with the
+// command. The effect of its method Guard survives if the command fails with a fault of class Refusal or Duplicate.
+type Guard interface {
+	// Need names the rows of the guard.
 	Need(tx *Tx)
 	// Guard runs before the command. Its error fails the call.
 	Guard(tx *Tx) error
@@ -19,7 +19,7 @@ type Condition interface {
 	Done(tx *Tx, r Result) error
 }
 
-// Denial is a Condition that refuses its call, after the lookup of the request key: a repeat of a call that succeeded
+// Denial is a Guard that refuses its call, after the lookup of the request key: a repeat of a call that succeeded
 // earlier gets its answer.
 type Denial struct{ Err error }
 

@@ -2,11 +2,11 @@ package flow
 
 import "github.com/ledgerd/ledgerd/internal/commit"
 
-// Conditional is a command with the conditions that guard it, such as a submit token, and the rendering of its
+// Guarded is a command with the guards before it, such as a submit token, and the rendering of its
 // response. Its answer is a Result, or a commit.Repeat of one.
-type Conditional struct {
-	Conditions []Condition
-	Command    Command
+type Guarded struct {
+	Guards  []Guard
+	Command Command
 	// Render makes the response from the command's answer. existed: an earlier call made the resource. It runs in the
 	// batch, which records the response under the request key. Nil: no response.
 	Render func(answer any, existed bool) (response any)
@@ -14,30 +14,30 @@ type Conditional struct {
 	PresentState bool
 }
 
-// Result is the answer of a Conditional.
+// Result is the answer of a Guarded.
 type Result struct {
 	Response any // rendered; nil without Render
 	Value    any // the command's answer
 	Existed  bool
 }
 
-// Need names the rows of the conditions and of the command.
-func (c *Conditional) Need(tx *Tx) {
-	for _, x := range c.Conditions {
+// Need names the rows of the guards and of the command.
+func (c *Guarded) Need(tx *Tx) {
+	for _, x := range c.Guards {
 		x.Need(tx)
 	}
 	c.Command.Need(tx)
 }
 
 // Count runs the command's Count, if it has one.
-func (c *Conditional) Count(tx *Tx) bool {
+func (c *Guarded) Count(tx *Tx) bool {
 	x, ok := c.Command.(commit.Counted[*Tx])
 	return ok && x.Count(tx)
 }
 
-// Guard runs the guards of the conditions in order, then the command's own.
-func (c *Conditional) Guard(tx *Tx) error {
-	for _, x := range c.Conditions {
+// Guard runs the guards in order, then the command's own.
+func (c *Guarded) Guard(tx *Tx) error {
+	for _, x := range c.Guards {
 		if err := x.Guard(tx); err != nil {
 			return err
 		}
@@ -48,16 +48,16 @@ func (c *Conditional) Guard(tx *Tx) error {
 	return nil
 }
 
-// Apply runs the command, renders its answer, and passes it to the conditions.
-func (c *Conditional) Apply(tx *Tx) (any, error) {
-	for _, x := range c.Conditions {
+// Apply runs the command, renders its answer, and passes it to the guards.
+func (c *Guarded) Apply(tx *Tx) (any, error) {
+	for _, x := range c.Guards {
 		if err := x.Apply(tx); err != nil {
 			return nil, err
 		}
 	}
 	answer, err := c.Command.Apply(tx)
 	if err != nil {
-		for _, x := range c.Conditions {
+		for _, x := range c.Guards {
 			err = NoteRefusal(err, x)
 		}
 		return nil, err
@@ -69,7 +69,7 @@ func (c *Conditional) Apply(tx *Tx) (any, error) {
 	if c.Render != nil {
 		a.Response = c.Render(a.Value, a.Existed)
 	}
-	for _, x := range c.Conditions {
+	for _, x := range c.Guards {
 		if err := x.Done(tx, a); err != nil {
 			return nil, err
 		}
