@@ -56,13 +56,13 @@ type laneKey struct {
 // admissionLane is the state of one tenant, or of one principal.
 type admissionLane struct {
 	decoding chan struct{} // slots of the tenant
-	users    int           // tickets that refer to the lane
+	users    int           // calls that refer to the lane
 	used     int
-	waiting  []*ticket
+	waiting  []*admissionCall
 }
 
-// ticket is the state of one call. The zero value is not admitted.
-type ticket struct {
+// admissionCall is the state of one call, admitted or waiting. The zero value is not admitted.
+type admissionCall struct {
 	tenant    int32
 	principal string         // "": the lane of the whole tenant
 	lane      *admissionLane // nil: neither admitted nor waiting
@@ -71,7 +71,7 @@ type ticket struct {
 	granted   chan struct{} // closed when the call is admitted
 }
 
-func (t *ticket) key() laneKey { return laneKey{t.tenant, t.principal} }
+func (c *admissionCall) key() laneKey { return laneKey{c.tenant, c.principal} }
 
 // NewAdmission also registers metrics if reg is not nil.
 func NewAdmission(reg prometheus.Registerer) *Admission {
@@ -103,63 +103,63 @@ func (a *Admission) waiting() (n int) {
 
 // enter waits until a call of this size is admitted. A size above the tenant's limit counts as the limit. Returns
 // faults BUSY, NOT_RUN.
-func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
-	t.size, t.granted = min(bytes, a.share), make(chan struct{})
-	a.enqueue(t)
+func (a *Admission) enter(ctx context.Context, c *admissionCall, bytes int) error {
+	c.size, c.granted = min(bytes, a.share), make(chan struct{})
+	a.enqueue(c)
 	select {
-	case <-t.granted:
+	case <-c.granted:
 		return nil
 	default:
 	}
 	timer := time.NewTimer(a.maxWait)
 	defer timer.Stop()
 	select {
-	case <-t.granted:
+	case <-c.granted:
 		return nil
 	case <-timer.C:
-		full := a.busy(t, t.size)
-		if a.dequeue(t) {
+		full := a.busy(c, c.size)
+		if a.dequeue(c) {
 			return full
 		}
 		return nil
 	case <-ctx.Done():
-		if !a.dequeue(t) { // admitted meanwhile
-			a.release(t)
+		if !a.dequeue(c) { // admitted meanwhile
+			a.release(c)
 		}
 		return fault.NotRun.New("the call timed out or was cancelled before the server admitted it").Because(ctx.Err())
 	}
 }
 
 // busy returns the refusal of a call that waits for more bytes. It says what is full: the caller's share or the server.
-func (a *Admission) busy(t *ticket, more int) error {
+func (a *Admission) busy(c *admissionCall, more int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.full(t, more)
+	return a.full(c, more)
 }
 
-func (a *Admission) full(t *ticket, more int) error {
+func (a *Admission) full(c *admissionCall, more int) error {
 	whose, limit := "tenant has reached its share", a.share
 	switch {
-	case t.lane != nil && a.roomIn(t.lane, more):
+	case c.lane != nil && a.roomIn(c.lane, more):
 		whose, limit = "server has reached its limit", a.total
-	case t.principal != "":
+	case c.principal != "":
 		whose = "principal has reached its share"
 	}
 	return fault.Busy.New("the %s of %d %s: retry later", whose, limit, a.of).After(admitRetry)
 }
 
 // enqueue appends a call to its tenant's queue, and admits it at once if there is room.
-func (a *Admission) enqueue(t *ticket) {
+func (a *Admission) enqueue(c *admissionCall) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.lanes[t.key()]
+	l := a.lanes[c.key()]
 	if l == nil {
 		l = &admissionLane{decoding: make(chan struct{}, cap(a.decoding)/2)}
-		a.lanes[t.key()] = l
+		a.lanes[c.key()] = l
 	}
-	t.lane = l
+	c.lane = l
 	l.users++
-	if l.waiting = append(l.waiting, t); len(l.waiting) == 1 {
+	if l.waiting = append(l.waiting, c); len(l.waiting) == 1 {
 		a.ring = append(a.ring, l)
 	}
 	a.dispatch()
@@ -177,18 +177,18 @@ func (a *Admission) count(l *admissionLane, bytes int) {
 func (a *Admission) dispatch() {
 	for passed := 0; passed < len(a.ring); {
 		l := a.ring[0]
-		t := l.waiting[0]
-		if a.roomIn(l, t.size) && !a.room(t.size) {
+		c := l.waiting[0]
+		if a.roomIn(l, c.size) && !a.room(c.size) {
 			return
 		}
 		a.ring = append(a.ring[1:], l)
-		if !a.roomIn(l, t.size) {
+		if !a.roomIn(l, c.size) {
 			passed++
 			continue
 		}
 		passed = 0
-		a.count(l, t.size)
-		close(t.granted)
+		a.count(l, c.size)
+		close(c.granted)
 		if l.waiting = l.waiting[1:]; len(l.waiting) == 0 {
 			a.ring = a.ring[:len(a.ring)-1]
 		}
@@ -196,11 +196,11 @@ func (a *Admission) dispatch() {
 }
 
 // dequeue removes a waiting call from its queue. It returns false if the call was admitted meanwhile.
-func (a *Admission) dequeue(t *ticket) bool {
+func (a *Admission) dequeue(c *admissionCall) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := t.lane
-	i := slices.Index(l.waiting, t)
+	l := c.lane
+	i := slices.Index(l.waiting, c)
 	if i < 0 {
 		return false
 	}
@@ -208,91 +208,91 @@ func (a *Admission) dequeue(t *ticket) bool {
 		at := slices.Index(a.ring, l)
 		a.ring = slices.Delete(a.ring, at, at+1)
 	}
-	a.detach(t)
+	a.detach(c)
 	a.dispatch() // the next calls may be smaller
 	return true
 }
 
-// detach drops the ticket's reference to its lane.
-func (a *Admission) detach(t *ticket) {
-	if t.lane.users--; t.lane.users == 0 {
-		delete(a.lanes, t.key())
+// detach drops the reference of a call to its lane.
+func (a *Admission) detach(c *admissionCall) {
+	if c.lane.users--; c.lane.users == 0 {
+		delete(a.lanes, c.key())
 	}
-	t.lane = nil
+	c.lane = nil
 }
 
 // grow raises the size of an admitted call, if there is room.
-func (a *Admission) grow(t *ticket, bytes int) bool {
+func (a *Admission) grow(c *admissionCall, bytes int) bool {
 	bytes = min(bytes, a.share)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := bytes - t.size
+	more := bytes - c.size
 	if more <= 0 {
 		return true
 	}
-	if !a.roomIn(t.lane, more) || !a.room(more) {
+	if !a.roomIn(c.lane, more) || !a.room(more) {
 		return false
 	}
-	t.size = bytes
-	a.count(t.lane, more)
+	c.size = bytes
+	a.count(c.lane, more)
 	return true
 }
 
 // decode waits for a slot to decode. Returns fault NOT_RUN.
-func (a *Admission) decode(ctx context.Context, t *ticket) error {
-	for _, turns := range []chan struct{}{t.lane.decoding, a.decoding} {
+func (a *Admission) decode(ctx context.Context, c *admissionCall) error {
+	for _, turns := range []chan struct{}{c.lane.decoding, a.decoding} {
 		select {
 		case turns <- struct{}{}:
 		case <-ctx.Done():
 			if turns == a.decoding {
-				<-t.lane.decoding
+				<-c.lane.decoding
 			}
 			return fault.NotRun.New("the call timed out or was cancelled before it was decoded").Because(ctx.Err())
 		}
 	}
-	t.turn = true
+	c.turn = true
 	return nil
 }
 
 // decoded releases the slot and replaces the estimated size by the actual one. A call that is larger than estimated
 // needs room, unless it is the only call of its tenant, which may exceed the share. Returns fault BUSY.
-func (a *Admission) decoded(t *ticket, bytes int) error {
-	if t.lane == nil {
+func (a *Admission) decoded(c *admissionCall, bytes int) error {
+	if c.lane == nil {
 		return nil
 	}
-	a.releaseTurn(t)
+	a.releaseTurn(c)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	more := bytes - t.size
-	alone := t.lane.used == t.size && a.room(min(bytes, a.share)-t.size)
-	if more > 0 && !alone && !(a.roomIn(t.lane, more) && a.room(more)) {
-		return a.full(t, more)
+	more := bytes - c.size
+	alone := c.lane.used == c.size && a.room(min(bytes, a.share)-c.size)
+	if more > 0 && !alone && !(a.roomIn(c.lane, more) && a.room(more)) {
+		return a.full(c, more)
 	}
-	a.count(t.lane, more)
-	t.size = bytes
+	a.count(c.lane, more)
+	c.size = bytes
 	a.dispatch()
 	return nil
 }
 
-func (a *Admission) releaseTurn(t *ticket) {
-	if t.turn {
-		t.turn = false
+func (a *Admission) releaseTurn(c *admissionCall) {
+	if c.turn {
+		c.turn = false
 		<-a.decoding
-		<-t.lane.decoding
+		<-c.lane.decoding
 	}
 }
 
 // release frees the slot and the memory of a call. It is idempotent.
-func (a *Admission) release(t *ticket) {
-	if t.lane == nil {
+func (a *Admission) release(c *admissionCall) {
+	if c.lane == nil {
 		return
 	}
-	a.releaseTurn(t)
+	a.releaseTurn(c)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.count(t.lane, -t.size)
-	t.size = 0
-	a.detach(t)
+	a.count(c.lane, -c.size)
+	c.size = 0
+	a.detach(c)
 	a.dispatch()
 }
 

@@ -25,9 +25,9 @@ func patientAdmission() *Admission {
 }
 
 // enterLater enqueues a call. The channel receives the result of enter.
-func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*ticket, <-chan error) {
+func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*admissionCall, <-chan error) {
 	t.Helper()
-	x := &ticket{tenant: tenant}
+	x := &admissionCall{tenant: tenant}
 	done := make(chan error, 1)
 	go func() { done <- a.enter(ctx, x, bytes) }()
 	for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
@@ -47,9 +47,9 @@ func (a *Admission) held() (bytes, tenants int) {
 	return a.used, len(a.lanes)
 }
 
-func (a *Admission) mustEnter(t *testing.T, tenant int32, bytes int) *ticket {
+func (a *Admission) mustEnter(t *testing.T, tenant int32, bytes int) *admissionCall {
 	t.Helper()
-	x := &ticket{tenant: tenant}
+	x := &admissionCall{tenant: tenant}
 	if err := a.enter(t.Context(), x, bytes); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestCallsBeyondTheTenantsLimitWaitThenAreBusy(t *testing.T) {
 	a := NewAdmission(nil)
 	first := a.mustEnter(t, 1, 100*admitTenantBytes) // a lone call may have any size
 	other := a.mustEnter(t, 2, admitTenantBytes/2)
-	x := &ticket{tenant: 1}
+	x := &admissionCall{tenant: 1}
 	begin := time.Now()
 	err := a.enter(t.Context(), x, 1)
 	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter != admitRetry {
@@ -72,7 +72,7 @@ func TestCallsBeyondTheTenantsLimitWaitThenAreBusy(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.enter(ctx, &ticket{tenant: 1}, 1); !fault.Is(err, fault.NotRun) {
+	if err := a.enter(ctx, &admissionCall{tenant: 1}, 1); !fault.Is(err, fault.NotRun) {
 		t.Errorf("cancelled call: %v", err)
 	}
 	a.maxWait = time.Minute
@@ -81,7 +81,7 @@ func TestCallsBeyondTheTenantsLimitWaitThenAreBusy(t *testing.T) {
 	if err := <-admitted; err != nil {
 		t.Errorf("after the release: %v", err)
 	}
-	for _, x := range []*ticket{second, other, x, first} { // a second release is allowed
+	for _, x := range []*admissionCall{second, other, x, first} { // a second release is allowed
 		a.release(x)
 	}
 	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 {
@@ -92,7 +92,7 @@ func TestCallsBeyondTheTenantsLimitWaitThenAreBusy(t *testing.T) {
 func TestTenantsAreAdmittedInTurn(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()
-	var full []*ticket
+	var full []*admissionCall
 	for tenant := range int32(admitBytes / admitTenantBytes) {
 		full = append(full, a.mustEnter(t, 10+tenant, admitTenantBytes))
 	}
@@ -157,7 +157,7 @@ func TestOneTenantGetsHalfOfTheDecodingSlots(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()
 	turns := cap(a.decoding)
-	var mine []*ticket
+	var mine []*admissionCall
 	for range turns / 2 {
 		x := a.mustEnter(t, 1, 1)
 		if err := a.decode(t.Context(), x); err != nil {
@@ -200,7 +200,7 @@ func TestAdmissionNeverExceedsItsLimits(t *testing.T) {
 			tenant := int32(n % len(perTenant))
 			for range 100 {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(4))*time.Millisecond)
-				x, size := &ticket{tenant: tenant}, 1+rand.IntN(admitTenantBytes)
+				x, size := &admissionCall{tenant: tenant}, 1+rand.IntN(admitTenantBytes)
 				if err := a.enter(ctx, x, size); err != nil {
 					gaveUp.Add(1) // and holds nothing
 				} else {

@@ -206,7 +206,7 @@ func (c checkedConn) Receive(m any) error {
 	}
 	err := check(m.(proto.Message))
 	if in := c.call.intake; in != nil {
-		in.admission.release(&in.ticket) // the stream may last for hours
+		in.admission.release(&in.memory) // the stream may last for hours
 	}
 	if err != nil {
 		return err

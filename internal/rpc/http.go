@@ -82,7 +82,7 @@ func (a *Admission) Handler(log *slog.Logger, next http.Handler) http.Handler {
 // close frees what the request and its response reserved: memory, and a slot of the API key.
 func (r *request) close() {
 	if r.intake != nil {
-		r.intake.admission.release(&r.intake.ticket)
+		r.intake.admission.release(&r.intake.memory)
 	}
 	if r.response != nil {
 		r.response.release()
@@ -245,7 +245,7 @@ type intake struct {
 	length    int // Content-Length; below 0: none
 	zipped    bool
 	admission *Admission
-	ticket    ticket
+	memory    admissionCall
 	buffer    bytes.Buffer
 	err       error // of reading ahead; io.EOF at the end
 }
@@ -273,20 +273,20 @@ func (in *intake) admit(ctx context.Context, tenant int32) error {
 	if limit < 0 {
 		limit = firstRead
 	}
-	in.ticket.tenant = tenant
-	if err := in.admission.enter(ctx, &in.ticket, in.estimate(limit)); err != nil {
+	in.memory.tenant = tenant
+	if err := in.admission.enter(ctx, &in.memory, in.estimate(limit)); err != nil {
 		return err
 	}
 	for !in.readAhead(limit) {
 		limit *= 2
-		if n := in.estimate(limit); !in.admission.grow(&in.ticket, n) {
-			return in.admission.busy(&in.ticket, n-in.ticket.size)
+		if n := in.estimate(limit); !in.admission.grow(&in.memory, n) {
+			return in.admission.busy(&in.memory, n-in.memory.size)
 		}
 	}
 	if in.err != io.EOF {
 		return nil // there is nothing to decode
 	}
-	return in.admission.decode(ctx, &in.ticket)
+	return in.admission.decode(ctx, &in.memory)
 }
 
 // held returns the bytes that the request holds until its response is written.
@@ -294,7 +294,7 @@ func (in *intake) held() int {
 	if in == nil {
 		return 0
 	}
-	return in.ticket.size
+	return in.memory.size
 }
 
 func (in *intake) estimate(size int) int {
@@ -315,7 +315,7 @@ func (in *intake) decoded(m proto.Message) error {
 	if in == nil {
 		return nil
 	}
-	return in.admission.decoded(&in.ticket, footprint(m))
+	return in.admission.decoded(&in.memory, footprint(m))
 }
 
 // Read returns the bytes read ahead, then continues with the body.

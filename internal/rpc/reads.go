@@ -50,7 +50,7 @@ func newShares(total, tenant int, of string, wait time.Duration) shares {
 // share is what a call holds of shares. The zero value holds nothing.
 type share struct {
 	of                shares
-	principal, tenant ticket
+	principal, tenant admissionCall
 }
 
 // enter waits for both limits. Returns faults BUSY, NOT_RUN.
