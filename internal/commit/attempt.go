@@ -56,7 +56,7 @@ type assumptions struct {
 type mode struct {
 	optimistic bool
 	search     *search       // lock waits are brief; nil: no search
-	ticket     int64         // position in the order of latches; 0: any
+	seq        int64         // sequence number of the batch: the order of latches; 0: any
 	directWait time.Duration // of a direct command: the longest wait for a lock; 0: a batch
 }
 
@@ -80,7 +80,7 @@ const (
 // is unknown.
 func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
 	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
-		latch: latch{writer: new(RowWriter), ticket: m.ticket}}
+		latch: latch{writer: new(RowWriter), seq: m.seq}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		if m.directWait == 0 { // the duration of a direct command includes lock waits

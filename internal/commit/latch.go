@@ -19,8 +19,8 @@ type latchTable struct {
 	shared   map[uint64]*latch // the last batch with the row
 	owned    map[uint64]*latch
 	acquired int64          // latches so far
-	ticket   int64          // the lowest ticket that has not passed
-	passed   map[int64]bool // higher tickets that have passed
+	lowest   int64          // the lowest sequence number that has not passed
+	passed   map[int64]bool // higher ones that have passed
 }
 
 // LatchKeys gathers the hashes of a batch's rows and names. Equal rows and names have equal hashes throughout the
@@ -36,7 +36,7 @@ func (l *LatchKeys) Own(hash uint64) { l.owned = append(l.owned, hash) }
 // latch records the rows and names of one batch.
 type latch struct {
 	LatchKeys
-	ticket       int64         // see mode
+	seq          int64         // see mode
 	participants []Participant // set by publish; they do not change afterwards
 	writer       *RowWriter    // allocated separately: successors keep it longer than the latch
 
@@ -58,7 +58,7 @@ func (l *latch) participant(p Participant) Participant {
 }
 
 func newLatchTable() *latchTable {
-	t := &latchTable{shared: make(map[uint64]*latch), owned: make(map[uint64]*latch), ticket: 1,
+	t := &latchTable{shared: make(map[uint64]*latch), owned: make(map[uint64]*latch), lowest: 1,
 		passed: make(map[int64]bool)}
 	t.changed.L = &t.mu
 	return t
@@ -66,11 +66,11 @@ func newLatchTable() *latchTable {
 
 // acquire waits until no other batch has one of the rows or names, then takes all of them. An optimistic batch may
 // share rows with published batches. These are its predecessors, returned in the order in which they acquired. Batches
-// acquire in the order of their tickets, so that commands with a row in common take effect in order of arrival. A rerun
-// has no ticket.
+// acquire in the order of their sequence numbers, so that commands with a row in common take effect in order of
+// arrival. A rerun has no sequence number.
 func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) {
-	defer t.pass(l.ticket)
-	t.awaitTicket(l.ticket)
+	defer t.pass(l.seq)
+	t.awaitSeq(l.seq)
 	t.entrance.Lock()
 	defer t.entrance.Unlock()
 	t.mu.Lock()
@@ -94,42 +94,42 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 	return predecessors
 }
 
-// maxTicketWait bounds the wait for lower tickets: the connection of such a batch may be silent.
-const maxTicketWait = time.Second
+// maxSeqWait bounds the wait for lower sequence numbers: the connection of such a batch may be silent.
+const maxSeqWait = time.Second
 
-// awaitTicket waits until all lower tickets have passed, for at most maxTicketWait.
-func (t *latchTable) awaitTicket(ticket int64) {
+// awaitSeq waits until all lower sequence numbers have passed, for at most maxSeqWait.
+func (t *latchTable) awaitSeq(seq int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ticket >= ticket {
+	if t.lowest >= seq {
 		return
 	}
 	over := false
-	timer := time.AfterFunc(maxTicketWait, func() {
+	timer := time.AfterFunc(maxSeqWait, func() {
 		t.mu.Lock()
 		over = true
 		t.mu.Unlock()
 		t.changed.Broadcast()
 	})
 	defer timer.Stop()
-	for t.ticket < ticket && !over {
+	for t.lowest < seq && !over {
 		t.changed.Wait()
 	}
-	for ; t.ticket < ticket; t.ticket++ { // higher tickets do not wait for them again
-		delete(t.passed, t.ticket)
+	for ; t.lowest < seq; t.lowest++ { // higher ones do not wait for them again
+		delete(t.passed, t.lowest)
 	}
 }
 
-// pass records that the batch of a ticket has acquired its latch, or never will.
-func (t *latchTable) pass(ticket int64) {
+// pass records that the batch with a sequence number has acquired its latch, or never will.
+func (t *latchTable) pass(seq int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ticket < t.ticket {
+	if seq < t.lowest {
 		return
 	}
-	t.passed[ticket] = true
-	for ; t.passed[t.ticket]; t.ticket++ {
-		delete(t.passed, t.ticket)
+	t.passed[seq] = true
+	for ; t.passed[t.lowest]; t.lowest++ {
+		delete(t.passed, t.lowest)
 	}
 	t.changed.Broadcast()
 }

@@ -129,11 +129,11 @@ func TestLatchesLetBatchesOverlapPublishedOnes(t *testing.T) {
 	}
 }
 
-func TestBatchesAcquireInTheOrderOfTheirTickets(t *testing.T) {
+func TestBatchesAcquireInTheOrderOfTheirSequenceNumbers(t *testing.T) {
 	t.Parallel()
 	r := newLatchTable()
 	entered := make(chan *latch, 2)
-	second, fourth := &latch{ticket: 2}, &latch{ticket: 4}
+	second, fourth := &latch{seq: 2}, &latch{seq: 4}
 	for _, s := range []*latch{fourth, second} {
 		go func() {
 			r.acquire(s, false)
@@ -144,27 +144,27 @@ func TestBatchesAcquireInTheOrderOfTheirTickets(t *testing.T) {
 	r.pass(3) // a second pass is allowed
 	select {
 	case s := <-entered:
-		t.Fatalf("%d acquired before 1", s.ticket)
+		t.Fatalf("%d acquired before 1", s.seq)
 	case <-time.After(20 * time.Millisecond):
 	}
-	r.acquire(&latch{ticket: 1}, false)
+	r.acquire(&latch{seq: 1}, false)
 	<-entered
 	<-entered
 	if second.order != 2 || fourth.order != 3 {
-		t.Errorf("ticket 2 acquired as number %d, ticket 4 as number %d", second.order, fourth.order)
+		t.Errorf("batch 2 acquired as number %d, batch 4 as number %d", second.order, fourth.order)
 	}
 	if len(r.passed) != 0 {
-		t.Errorf("passed tickets are left: %v", r.passed)
+		t.Errorf("passed numbers are left: %v", r.passed)
 	}
 }
 
-// A batch that hangs before its latch, on a silent connection, blocks the others only for maxTicketWait.
-func TestWaitForALowerTicketIsBounded(t *testing.T) {
+// A batch that hangs before its latch, on a silent connection, blocks the others only for maxSeqWait.
+func TestWaitForALowerSequenceNumberIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newLatchTable()
 	acquired := make(chan struct{})
-	take := func(ticket int64) {
-		l := &latch{ticket: ticket}
+	take := func(seq int64) {
+		l := &latch{seq: seq}
 		r.acquire(l, true)
 		r.release(l, true)
 		acquired <- struct{}{}
@@ -176,7 +176,7 @@ func TestWaitForALowerTicketIsBounded(t *testing.T) {
 		t.Fatal("the wait for the first batch, which hangs, does not end")
 	}
 	r.pass(1)
-	if r.ticket != 3 {
-		t.Errorf("the next ticket is %d", r.ticket)
+	if r.lowest != 3 {
+		t.Errorf("the next number is %d", r.lowest)
 	}
 }

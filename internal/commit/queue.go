@@ -27,9 +27,9 @@ type queue[T any] struct {
 	rows         int
 	bytes        int
 	aloneRunning bool  // a writer has a command that runs alone; at most one at a time
-	exclusive    int64 // ticket of the running exclusive batch (see take); 0: none
+	exclusive    int64 // sequence number of the running exclusive batch (see take); 0: none
 	closed       bool
-	tickets      int64                 // batches handed out
+	taken        int64                 // batches handed out
 	culprits     map[int32][]time.Time // times at which the database rejected a command of the tenant
 }
 
@@ -184,10 +184,10 @@ func (q *queue[T]) hasWork() bool {
 // maxExclusiveWait bounds the wait for an exclusive batch: its connection may be silent.
 const maxExclusiveWait = time.Second
 
-// take hands out a batch and its ticket, from 1, or nil if there is none. An exclusive batch ignores the writer's share
-// and takes all waiting jobs that fit, and no other batch is handed out until it is done. alone: the batch is one
-// command that runs alone. Call done after the batch.
-func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, alone bool) {
+// take hands out a batch and its sequence number, from 1, or nil if there is none. An exclusive batch ignores the
+// writer's share and takes all waiting jobs that fit, and no other batch is handed out until it is done. alone: the
+// batch is one command that runs alone. Call done after the batch.
+func (q *queue[T]) take(exclusive bool) (batch []*job[T], seq int64, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.hasWork() {
@@ -197,14 +197,14 @@ func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, alone bo
 	if len(batch) == 0 {
 		return nil, 0, false
 	}
-	q.tickets++
-	if ticket = q.tickets; exclusive && !alone && !q.isolated(batch[0].Tenant, time.Now()) {
-		q.exclusive = ticket
-		time.AfterFunc(maxExclusiveWait, func() { q.done(ticket, false) })
+	q.taken++
+	if seq = q.taken; exclusive && !alone && !q.isolated(batch[0].Tenant, time.Now()) {
+		q.exclusive = seq
+		time.AfterFunc(maxExclusiveWait, func() { q.done(seq, false) })
 	} else if len(q.ring) > 0 {
 		q.ready.Signal()
 	}
-	return batch, ticket, alone
+	return batch, seq, alone
 }
 
 // endExclusive lets other batches run beside an exclusive batch that is not done. It is called before a batch is
@@ -218,11 +218,11 @@ func (q *queue[T]) endExclusive() {
 	}
 }
 
-// done ends the batch of a ticket.
-func (q *queue[T]) done(ticket int64, alone bool) {
+// done ends the batch with a sequence number.
+func (q *queue[T]) done(seq int64, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	exclusive := q.exclusive == ticket
+	exclusive := q.exclusive == seq
 	if exclusive {
 		q.exclusive = 0
 	}

@@ -388,7 +388,7 @@ func TestExclusiveBatchRunsAlone(t *testing.T) {
 	q := toyQueue()
 	q.writers = 2
 	jobs := q.fill(t, 1, 100, 1)
-	batch, ticket, _ := q.take(true)
+	batch, seq, _ := q.take(true)
 	if len(batch) != len(jobs) {
 		t.Errorf("it takes %d of %d jobs", len(batch), len(jobs))
 	}
@@ -396,7 +396,7 @@ func TestExclusiveBatchRunsAlone(t *testing.T) {
 	if batch, _, _ := q.take(true); batch != nil {
 		t.Errorf("%d jobs are taken beside it", len(batch))
 	}
-	q.done(ticket, false)
+	q.done(seq, false)
 	if batch, _, _ := q.take(true); len(batch) != 10 {
 		t.Errorf("%d jobs are taken after it", len(batch))
 	}

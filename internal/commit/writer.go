@@ -35,8 +35,8 @@ type writer[T Tx] struct {
 
 // write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
 // before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes a batch all the
-// same: run connects again, and fails jobs whose deadline passes. The batch's ticket for latches is given back, so that
-// other batches do not wait for it.
+// same: run connects again, and fails jobs whose deadline passes. The batch's sequence number passes then, so that
+// other batches do not wait for its latch.
 func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
@@ -57,15 +57,15 @@ func (e *Engine[T]) write() {
 		if exclusive { // let callers of the last batch call again, and other servers use the rows
 			time.Sleep(min(e.pace.commit()/4, maxGather))
 		}
-		jobs, ticket, alone := e.queue.take(exclusive)
+		jobs, seq, alone := e.queue.take(exclusive)
 		if jobs == nil { // another writer took them
 			w.putBack()
 			continue
 		}
-		m := mode{ticket: ticket}
+		m := mode{seq: seq}
 		if err != nil {
-			e.latches.pass(ticket)
-			m.ticket = 0
+			e.latches.pass(seq)
+			m.seq = 0
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
 		if e.blocked.active() {
@@ -73,7 +73,7 @@ func (e *Engine[T]) write() {
 		}
 		w.run(jobs, m)
 		w.putBack()
-		e.queue.done(ticket, alone)
+		e.queue.done(seq, alone)
 	}
 }
 
@@ -114,8 +114,8 @@ func (w *writer[T]) run(jobs []*job[T], m mode) {
 	races, collisions, waits, contended := 0, 0, 0, false
 	for pause := 5 * time.Millisecond; ; {
 		live, end, err := w.try(jobs, m)
-		e.latches.pass(m.ticket)
-		m.ticket = 0
+		e.latches.pass(m.seq)
+		m.seq = 0
 		if jobs = live; len(jobs) == 0 && end != lost { // lost: the server is not ready, even if all callers have left
 			return
 		}
