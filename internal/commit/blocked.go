@@ -64,7 +64,7 @@ func (w *writer[T]) runSearch(jobs []*job[T], err error, s *search) {
 		w.runHalves(jobs, s)
 		return
 	}
-	unclaim(jobs)
+	setWaiting(jobs)
 	w.markLocked(jobs[0], s)
 	jobs[0].awaitsRows.Store(true)
 	if jobs = w.failLate(jobs, err); len(jobs) > 0 {
@@ -89,7 +89,7 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 	brief := e.lockTimeout(true)
 	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
 		isLate := j.awaitsRows.Load() && late(j, brief)
-		if isLate && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
+		if isLate && len(setRunning([]*job[T]{j})) > 0 { // else it is abandoned
 			e.fail(j, rowsLocked(err))
 		}
 		return isLate
@@ -98,7 +98,7 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 
 // blockHeld blocks jobs of ErrHeld, without marking their rows: other jobs need not wait.
 func (e *Engine[T]) blockHeld(jobs []*job[T]) {
-	unclaim(jobs)
+	setWaiting(jobs)
 	for _, j := range jobs {
 		j.awaitsRows.Store(true)
 	}

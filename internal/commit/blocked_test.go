@@ -269,11 +269,11 @@ func (p *toyPair) Apply(tx *toyTx) (any, error) {
 	return p.other.Apply(tx)
 }
 
-// A blocked job whose attempt has asked for more rows is still claimed when its time is nearly over.
+// A blocked job whose attempt has asked for more rows is still running when its time is nearly over.
 func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 	t.Parallel()
 	e := newWorld(t, 1).engine()
-	for state, answered := range map[int32]bool{waiting: true, claimed: true, abandoned: false} {
+	for state, answered := range map[int32]bool{waiting: true, running: true, abandoned: false} {
 		j, wait := new(job[*toyTx]), newWaiter(1)
 		j.start(submission(add("c0", 1)), wait, time.Now())
 		if e.queue.admit([]*job[*toyTx]{j}) != admitted {

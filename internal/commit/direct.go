@@ -73,7 +73,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 		case end == blocked, end == raced && e.aboutRows(err):
 			j.awaitsRows.Store(end == blocked)
 			if j.attempts++; j.attempts < j.Direct.Attempts && !j.callerLeft.Load() && !e.queue.isClosed() {
-				unclaim(jobs)
+				setWaiting(jobs)
 				return true
 			}
 			e.fail(j, rowsLocked(err))

@@ -13,8 +13,8 @@
 // ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which runs ever
 // smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
-// writer.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and
-// makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start, Resolve, Flush,
+// writer.try takes a batch number (batchIDs.next), makes the jobs running (setRunning), so that cancelled calls are left
+// out, and makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start, Resolve, Flush,
 // Confirm and Write are methods of participants (participant.go, worth reading first):
 //
 //	load      Need names rows. Discover finds further rows by reads without locks.

@@ -216,7 +216,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	}
 }
 
-// finish answers a claimed job, and the jobs parked behind it.
+// finish answers a running job, and the jobs parked behind it.
 func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)
@@ -225,7 +225,7 @@ func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.wait.finish()
 }
 
-// fail answers a claimed job that has no durable effect.
+// fail answers a running job that has no durable effect.
 func (e *Engine[T]) fail(j *job[T], err error) {
 	j.reset()
 	e.finish(j, Outcome{}, err)

@@ -201,7 +201,7 @@ func (e *Engine[T]) handOverKey(j *job[T]) {
 	}
 	if j.kept != nil {
 		for _, p := range parked {
-			if p.state.CompareAndSwap(waiting, claimed) {
+			if p.state.CompareAndSwap(waiting, running) {
 				out, err := p.replay(j.kept)
 				e.observeReplay(p, j.kept)
 				e.finish(p, out, err)

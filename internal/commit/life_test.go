@@ -21,7 +21,7 @@ func TestCancelledCallDoesNotCancelTheBatch(t *testing.T) {
 	w := newWorld(t, 2)
 	pass, open := w.gate()
 	e := w.engine(patient, func(c *Config[*toyTx]) { c.Writers = 1 })
-	gated := add("c0", 1).labelled("claimed")
+	gated := add("c0", 1).labelled("running")
 	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	running := e.start(ctx, submission(gated))
@@ -44,7 +44,7 @@ func TestCancelledCallDoesNotCancelTheBatch(t *testing.T) {
 		t.Error(a.err)
 	}
 	e.mustBeEmpty(t)
-	if n := w.int("select count(*) from toy_log where label = 'claimed'"); n != 1 {
+	if n := w.int("select count(*) from toy_log where label = 'running'"); n != 1 {
 		t.Error("the running command was not committed")
 	}
 	if n := w.int("select count(*) from toy_log where label = 'behind'"); n != 0 {

@@ -158,12 +158,12 @@ type job[T any] struct {
 	kept  *keyRecord // the record of its key after the commit; other than found: the attempt writes it
 }
 
-// States of a job. Its batch claims it before each attempt. If an attempt had no effect and the next one is delayed,
-// the job returns to waiting, so that a call that is cancelled meanwhile can be answered with NOT_RUN.
+// States of a job. Its batch makes it running before each attempt. If an attempt had no effect and the next one is
+// delayed, the job returns to waiting, so that a call that is cancelled meanwhile can be answered with NOT_RUN.
 const (
 	waiting   int32 = iota
-	claimed         // its batch runs it, even if the call is cancelled
-	abandoned       // its call was cancelled before a claim: it never runs
+	running         // its batch runs it, even if the call is cancelled
+	abandoned       // its call was cancelled while it was waiting: it never runs
 	finished        // out and err are its answer
 )
 
@@ -183,21 +183,21 @@ func (j *job[T]) records() bool { return j.kept != j.found && j.kept != nil }
 // keyed reports whether the job's answer is looked up and recorded.
 func (j *job[T]) keyed() bool { return j.Key != nil && !j.DryRun }
 
-// claim claims the jobs that are not abandoned, and returns them.
-func claim[T any](jobs []*job[T]) []*job[T] {
+// setRunning makes the jobs running that are not abandoned, and returns them.
+func setRunning[T any](jobs []*job[T]) []*job[T] {
 	live := jobs[:0]
 	for _, j := range jobs {
-		if j.state.Load() == claimed || j.state.CompareAndSwap(waiting, claimed) {
+		if j.state.Load() == running || j.state.CompareAndSwap(waiting, running) {
 			live = append(live, j)
 		}
 	}
 	return live
 }
 
-// unclaim returns jobs without effect to waiting, before a retry.
-func unclaim[T any](jobs []*job[T]) {
+// setWaiting returns running jobs without effect to waiting, before a retry.
+func setWaiting[T any](jobs []*job[T]) {
 	for _, j := range jobs {
-		if j.state.Load() == claimed {
+		if j.state.Load() == running {
 			j.reset()
 			j.state.Store(waiting)
 		}

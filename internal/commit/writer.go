@@ -176,13 +176,13 @@ func (w *writer[T]) run(jobs []*job[T], m mode) {
 	}
 }
 
-// try claims the jobs that are not abandoned, and makes one attempt. On any ending except done no effect is
+// try makes the jobs running that are not abandoned, and makes one attempt. On any ending except done no effect is
 // durable.
 func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err error) {
 	if w.conn == nil {
 		if err = w.connect(); err != nil {
 			if end = w.classify(err); end != lost {
-				jobs = claim(jobs)
+				jobs = setRunning(jobs)
 			}
 			return jobs, end, err
 		}
@@ -197,9 +197,9 @@ func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err
 		w.drop()
 		end = w.classify(fmt.Errorf("%w: %w", errLost, err))
 		w.metrics.countAttempt(end, err)
-		return claim(jobs), end, err
+		return setRunning(jobs), end, err
 	}
-	if live = claim(jobs); len(live) == 0 {
+	if live = setRunning(jobs); len(live) == 0 {
 		return nil, done, nil
 	}
 	defer func() { w.metrics.countAttempt(end, err) }()
@@ -221,11 +221,11 @@ func (w *writer[T]) try(jobs []*job[T], m mode) (live []*job[T], end ending, err
 func (w *writer[T]) failedAttempt(a *attempt[T], live []*job[T], err error) ([]*job[T], ending, error) {
 	end := a.classify(err)
 	if lacksEpoch(err) {
-		unclaim(live) // rolled back: callers may leave while another session records the epoch
+		setWaiting(live) // rolled back: callers may leave while another session records the epoch
 		if failed := recordEpoch(context.Background(), w.conn.Conn()); failed != nil {
 			end, err = lost, failed
 		}
-		live = claim(live)
+		live = setRunning(live)
 	}
 	if a.sent || end == lost || w.conn.Conn().IsClosed() {
 		w.drop()
@@ -262,21 +262,21 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 		}
 		e.finish(j, j.out, j.err)
 	}
-	unclaim(later)
+	setWaiting(later)
 	e.blockHeld(held)
 	return later
 }
 
 // pause sleeps before a retry, fails jobs past their deadline and returns the others.
 func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live []*job[T]) {
-	unclaim(jobs)
+	setWaiting(jobs)
 	time.Sleep(wait)
 	now := time.Now()
 	for _, j := range jobs {
 		switch {
 		case now.Before(j.deadline):
 			live = append(live, j)
-		case j.state.CompareAndSwap(waiting, claimed):
+		case j.state.CompareAndSwap(waiting, running):
 			e.fail(j, e.deadlineFault(err))
 		}
 	}
@@ -293,7 +293,7 @@ func (e *Engine[T]) deadlineFault(err error) error {
 
 // runHalves runs two or more jobs without effect in two batches. s may be nil.
 func (w *writer[T]) runHalves(jobs []*job[T], s *search) {
-	unclaim(jobs)
+	setWaiting(jobs)
 	if n := len(jobs) / 2; n > 0 {
 		w.run(jobs[:n:n], mode{search: s})
 		w.run(w.setAside(jobs[n:], s), mode{search: s})
