@@ -5,7 +5,7 @@
 // # One batch, from call to COMMIT
 //
 // Engine.Do (engine.go) makes a job from the call (submission.go) and submits it: queue.admit enforces the limits,
-// inflightKeys.park (keys.go) parks a job behind another one with the same request key in this process, and dispatch
+// inflightKeys.join (keys.go) lets a job follow another one with the same request key in this process, and dispatch
 // queues the other jobs.
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
@@ -13,9 +13,9 @@
 // ending of an attempt (ending.go). Jobs that need a lock of another transaction wait apart: a search, which runs ever
 // smaller parts of a batch with brief lock waits, finds them (blocked.go).
 //
-// writer.try takes a batch number (batchIDs.next), makes the jobs running (setRunning), so that cancelled calls are left
-// out, and makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start, Resolve, Flush,
-// Confirm and Write are methods of participants (participant.go, worth reading first):
+// writer.try takes a batch number (batchIDs.next), makes the jobs running (setRunning), so that cancelled calls are
+// left out, and makes one attempt (attempt.go). Need is a method of commands; Discover, Lock, Read, Lookup, Start,
+// Resolve, Flush, Confirm and Write are methods of participants (participant.go, worth reading first):
 //
 //	load      Need names rows. Discover finds further rows by reads without locks.
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic
@@ -32,8 +32,8 @@
 //	commit    sends all statements with COMMIT
 //
 // If COMMIT was sent and its success is not confirmed, Engine.resolveOutcome determines the outcome (outcome.go).
-// attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and the jobs parked
-// behind its key (keys.go). health.go decides whether the server is ready, and has the metrics and the counts of calls
+// attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and those that
+// follow it (keys.go). health.go decides whether the server is ready, and has the metrics and the counts of calls
 // with keys; pipe.go sends statements, and has connections plan them anew.
 //
 // # One direct command

@@ -194,7 +194,7 @@ func unavailable(cause error) error {
 	return fault.DatabaseUnavailable.New("the database cannot commit now").After(time.Second).Because(cause)
 }
 
-// submit admits jobs, parks those whose request key is in flight, and starts the others.
+// submit admits jobs, and starts those whose request key is not in flight. The others follow the job with their key.
 func (e *Engine[T]) submit(jobs []*job[T]) {
 	var err error
 	switch e.queue.admit(jobs) {
@@ -206,7 +206,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is shutting down").After(time.Second)
 	case admitted:
-		e.dispatch(e.inflight.park(jobs))
+		e.dispatch(e.inflight.join(jobs))
 		return
 	}
 	for _, j := range jobs {
@@ -216,7 +216,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	}
 }
 
-// finish answers a running job, and the jobs parked behind it.
+// finish answers a running job, and its followers.
 func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)

@@ -117,8 +117,8 @@ func Keys() clean.Table {
 	}
 }
 
-// inflightKeys maps each request key in flight in this process to the job that owns it. Other jobs with the key are
-// parked behind the owner, so that a process never races itself for a key.
+// inflightKeys maps each request key in flight in this process to its leader: the job that runs. Other jobs with the
+// key are followers: they wait for its answer, so that a process never races itself for a key.
 type inflightKeys[T any] struct {
 	mu   sync.Mutex
 	jobs map[inflightKey]*job[T]
@@ -133,92 +133,93 @@ func (j *job[T]) inflightKey() inflightKey {
 	return inflightKey{j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key}
 }
 
-// park parks the jobs whose key is in flight, and returns the others.
-func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
+// join makes each job the leader of its key or, if the key is in flight, a follower. It returns the leaders and the
+// jobs without a key.
+func (f *inflightKeys[T]) join(jobs []*job[T]) (leaders []*job[T]) {
 	if !slices.ContainsFunc(jobs, (*job[T]).keyed) {
 		return jobs
 	}
-	first = make([]*job[T], 0, len(jobs))
+	leaders = make([]*job[T], 0, len(jobs))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range jobs {
 		if j.keyed() {
 			k := j.inflightKey()
-			if owner := f.jobs[k]; owner != nil {
-				owner.parked = append(owner.parked, j)
+			if leader := f.jobs[k]; leader != nil {
+				leader.followers = append(leader.followers, j)
 				continue
 			}
 			f.jobs[k] = j
 		}
-		first = append(first, j)
+		leaders = append(leaders, j)
 	}
-	return first
+	return leaders
 }
 
-// remove releases the key of an ended job and returns the jobs parked behind it. If the ended job was parked itself,
-// the job that owns the key counts it as gone.
-func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
+// remove releases the key of an ended job and returns its followers. If the ended job was a follower itself, its
+// leader counts it as gone.
+func (f *inflightKeys[T]) remove(j *job[T]) (followers []*job[T]) {
 	k := j.inflightKey()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch owner := f.jobs[k]; owner {
+	switch leader := f.jobs[k]; leader {
 	case j:
 		delete(f.jobs, k)
-		parked, j.parked = j.parked, nil
+		followers, j.followers = j.followers, nil
 	case nil:
 	default:
-		if owner.gone++; owner.gone > len(owner.parked)/2+64 {
-			owner.parked, owner.gone = remaining(owner.parked), 0
+		if leader.gone++; leader.gone > len(leader.followers)/2+64 {
+			leader.followers, leader.gone = remaining(leader.followers), 0
 		}
 	}
-	return parked
+	return followers
 }
 
-// next makes the first of the parked jobs the owner of their key, with the others parked behind it. If the key is in
-// flight again, all are parked behind its owner, and next returns nil.
-func (f *inflightKeys[T]) next(parked []*job[T]) *job[T] {
-	k := parked[0].inflightKey()
+// nextLeader makes the first of the followers the leader of their key, which the others follow. If the key is in flight
+// again, all follow its leader, and nextLeader returns nil.
+func (f *inflightKeys[T]) nextLeader(followers []*job[T]) *job[T] {
+	k := followers[0].inflightKey()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if owner := f.jobs[k]; owner != nil {
-		owner.parked = append(owner.parked, parked...)
+	if leader := f.jobs[k]; leader != nil {
+		leader.followers = append(leader.followers, followers...)
 		return nil
 	}
-	parked[0].parked = append(parked[0].parked, parked[1:]...)
-	f.jobs[k] = parked[0]
-	return parked[0]
+	followers[0].followers = append(followers[0].followers, followers[1:]...)
+	f.jobs[k] = followers[0]
+	return followers[0]
 }
 
-// handOverKey releases the key of an ended job. Jobs parked behind it get the recorded answer. If none was recorded,
-// the first of them runs.
+// handOverKey releases the key of an ended job. Its followers get the recorded answer. If none was recorded, the first
+// of them runs.
 func (e *Engine[T]) handOverKey(j *job[T]) {
 	if !j.keyed() {
 		return
 	}
-	parked := e.inflight.remove(j)
-	if len(parked) == 0 {
+	followers := e.inflight.remove(j)
+	if len(followers) == 0 {
 		return
 	}
 	if j.kept != nil {
-		for _, p := range parked {
-			if p.state.CompareAndSwap(waiting, running) {
-				out, err := p.replay(j.kept)
-				e.observeReplay(p, j.kept)
-				e.finish(p, out, err)
+		for _, f := range followers {
+			if f.state.CompareAndSwap(waiting, running) {
+				out, err := f.replay(j.kept)
+				e.observeReplay(f, j.kept)
+				e.finish(f, out, err)
 			}
 		}
 		return
 	}
-	if parked = remaining(parked); len(parked) == 0 {
+	if followers = remaining(followers); len(followers) == 0 {
 		return
 	}
-	head := e.inflight.next(parked)
+	head := e.inflight.nextLeader(followers)
 	if head == nil {
 		return
 	}
 	e.dispatch([]*job[T]{head})
 	if head.state.Load() == abandoned {
-		e.handOverKey(head) // it was abandoned before it owned the key
+		e.handOverKey(head) // it was abandoned before it led the key
 	}
 }
 

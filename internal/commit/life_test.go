@@ -57,14 +57,14 @@ func TestDrainAnswersAdmittedCallsAndRefusesOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c1' for update")
-	// One call is blocked until its deadline, with two calls of the same key parked behind it.
+	// One call is blocked until its deadline, with two calls of the same key that follow it.
 	held := e.start(within(t, 8*time.Second), keyed("k", add("c1", 1)))
 	eventually(t, "the call is blocked", func() bool { return e.blocked.retrying.Load() })
 	var behind [2]<-chan answer
 	for i := range behind {
 		behind[i] = e.start(within(t, time.Minute), keyed("k", add("c1", 1)))
 	}
-	eventually(t, "two are parked", func() bool { return parkedBehind(e, "k") == 2 })
+	eventually(t, "two follow", func() bool { return followersOf(e, "k") == 2 })
 	var taken []<-chan answer
 	for range 100 {
 		taken = append(taken, e.start(within(t, time.Minute), submission(add("c0", 1))))

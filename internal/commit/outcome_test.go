@@ -218,7 +218,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	a := e.start(within(t, 60*time.Second), keyed("k", add("c0", 10)))
 	waits(1)
 	same := e.start(within(t, 60*time.Second), keyed("k", add("c0", 10)))
-	eventually(t, "the second is parked", func() bool { return parkedBehind(e, "k") == 1 })
+	eventually(t, "the second follows", func() bool { return followersOf(e, "k") == 1 })
 	w.exec("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 	if got := <-a; !fault.Is(got.err, fault.OutcomeUnknown) {
 		t.Errorf("cancelled: %+v", got)

@@ -225,7 +225,7 @@ func TestParkedCallsRunInTurnIfNothingWasRecorded(t *testing.T) {
 	}
 }
 
-func TestCancelledParkedCallBlocksNoOther(t *testing.T) {
+func TestCancelledFollowerBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	pass, open := w.gate()
@@ -237,11 +237,11 @@ func TestCancelledParkedCallBlocksNoOther(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	left := e.start(ctx, keyed("k", add("c0", 10)))
 	others := make([]<-chan answer, 3)
-	eventually(t, "the second is parked", func() bool { return parkedBehind(e, "k") == 1 })
+	eventually(t, "the second follows", func() bool { return followersOf(e, "k") == 1 })
 	for i := range others {
 		others[i] = e.start(within(t, 20*time.Second), keyed("k", add("c0", 100)))
 	}
-	eventually(t, "all are parked", func() bool { return parkedBehind(e, "k") == 4 })
+	eventually(t, "all follow", func() bool { return followersOf(e, "k") == 4 })
 	cancel()
 	if a := <-left; !fault.Is(a.err, fault.NotRun) {
 		t.Errorf("cancelled call: %v", a.err)
@@ -252,7 +252,7 @@ func TestCancelledParkedCallBlocksNoOther(t *testing.T) {
 	}
 	for _, s := range others {
 		if a := <-s; a.err != nil {
-			t.Errorf("parked call: %v", a.err)
+			t.Errorf("follower: %v", a.err)
 		}
 	}
 	if w.value("c0") != 1_000_100 {
@@ -260,12 +260,12 @@ func TestCancelledParkedCallBlocksNoOther(t *testing.T) {
 	}
 }
 
-func parkedBehind(e *toyEngine, key string) int {
+func followersOf(e *toyEngine, key string) int {
 	e.inflight.mu.Lock()
 	defer e.inflight.mu.Unlock()
 	for k, j := range e.inflight.jobs {
 		if k.key == key {
-			return len(j.parked)
+			return len(j.followers)
 		}
 	}
 	return 0

@@ -142,8 +142,8 @@ type job[T any] struct {
 	deadline   time.Time // its caller's deadline: no retry after a pause or a wait begins after it
 
 	// Guarded by inflight.mu.
-	parked []*job[T] // jobs with the same key, behind this one
-	gone   int       // number of abandoned jobs in parked
+	followers []*job[T] // jobs with the same key, which wait for this one
+	gone      int       // number of abandoned jobs in followers
 
 	// Kept across attempts.
 	incomplete int   // number of ErrMoreRows
