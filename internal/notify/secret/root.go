@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify/secret/internal/db"
@@ -23,6 +24,10 @@ func (m *Master) Root(ctx context.Context, pool *pgxpool.Pool) (*Master, error) 
 	row, err := q.RootGet(ctx, pool)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = q.RootInsert(ctx, pool, db.RootInsertParams{KeyID: idOf(m.key()), Sealed: m.sealRoot(New())})
+		if p, ok := errors.AsType[*pgconn.PgError](err); ok && p.Code == "25006" { // read_only_sql_transaction
+			return nil, fmt.Errorf("the database is read-only and has no root secret yet: "+
+				"the first server has to start on the primary: %w", err)
+		}
 		if err == nil { // of concurrent inserts the first won
 			row, err = q.RootGet(ctx, pool)
 		}

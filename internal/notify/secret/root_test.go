@@ -121,3 +121,13 @@ func TestRootSecretSurvivesTheMasterKey(t *testing.T) {
 		t.Errorf("changed: %v", err)
 	}
 }
+
+// A server that finds a standby, before any server has run on its primary, says so.
+func TestRootSecretIsCreatedOnThePrimary(t *testing.T) {
+	t.Parallel()
+	standby := pgtest.Pool(t, pgtest.New(t).AppDSN+"&default_transaction_read_only=on")
+	_, err := parse(t, "a").Root(t.Context(), standby)
+	if err == nil || !strings.Contains(err.Error(), "the first server has to start on the primary") {
+		t.Errorf("%v", err)
+	}
+}
