@@ -106,7 +106,8 @@ func (k Key) RequestID() string { return fmt.Sprint(RequestIDPrefix, k.ID) }
 
 // NotFound is the fault for an id without a request.
 func (k Key) NotFound() error {
-	return NotFound.New("there is no approval %d", k.ID).With("approval_id", k.ID)
+	return NotFound.New("there is no approval %d", k.ID).With("approval_id", k.ID).
+		WithField("approval_id", "must be the id of a request that exists")
 }
 
 // RequestCommand records a request. Its answer is a Request.

@@ -22,7 +22,8 @@ func (r *Reader) Claim(ctx context.Context, k Key) (Claim, error) {
 	row, err := q.ClaimGet(ctx, pg.Planned{DB: r.pool},
 		db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Claim{}, NotFound.New("the key is not claimed").With("scope", k.Scope).With("key", k.Key)
+		return Claim{}, NotFound.New("the key is not claimed").With("scope", k.Scope).With("key", k.Key).
+			WithField("key", "must be a key that is claimed")
 	}
 	if err != nil {
 		return Claim{}, err

@@ -118,7 +118,8 @@ func (c *ResolveFlag) needTransfer(tx *Tx, to string) {
 // FIELD_INVALID, and those of the ledger and of RefundPayment.
 func (c *ResolveFlag) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists {
-		return nil, payment.FlagNotFound.New("there is no flag %d", c.ID).With("flag_id", c.ID)
+		return nil, payment.FlagNotFound.New("there is no flag %d", c.ID).With("flag_id", c.ID).
+			WithField("flag_id", "must be the id of a flag that exists")
 	}
 	f := &c.row.Value
 	if f.Resolution != "" {

@@ -59,7 +59,8 @@ func refuse(m *Message, now time.Time) error {
 
 // notFound returns fault MESSAGE_NOT_FOUND for a key.
 func notFound(k Key) *fault.Fault {
-	f := NotFound.New("there is no message %s", k.ID).With("consumer_group", k.Group).With("message_id", k.ID)
+	f := NotFound.New("there is no message %s", k.ID).With("consumer_group", k.Group).With("message_id", k.ID).
+		WithField("key.message_id", "must be the id of a message of the consumer group")
 	if k.Part != "" {
 		f = f.With("part", k.Part)
 	}

@@ -19,7 +19,7 @@ func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string)
 			return nil, err
 		}
 		if len(rows) == 0 {
-			return nil, HoldNotFound.New("there is no hold %d", id).With("hold_id", id)
+			return nil, holdNotFound("hold_id", id)
 		}
 		return holdOf(tenant, rows[0].BizNo, rows[0], id), nil
 	}
@@ -28,7 +28,7 @@ func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string)
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, HoldNotFound.New("there is no hold %s", bizNo).With("hold_biz_no", bizNo)
+		return nil, holdNotFound("hold_biz_no", bizNo)
 	}
 	h := rows[0]
 	return holdOfPage(tenant, db.HoldPageRow{HoldID: h.HoldID, BizNo: bizNo, AccountID: h.AccountID, Code: h.Code,

@@ -41,7 +41,7 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, TransferNotFound.New("there is no transfer %s", bizNo).With("transfer_biz_no", bizNo)
+		return nil, transferNotFound("transfer_biz_no", bizNo)
 	}
 	return found[0], nil
 }
@@ -64,7 +64,7 @@ func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) (
 					Forms:  row.Forms, Metadata: row.Metadata, RequestID: row.RequestID})
 		}
 		if i := slices.Index(transfers, nil); i >= 0 {
-			return TransferNotFound.New("there is no transfer %d", ids[i]).With("transfer_id", ids[i])
+			return transferNotFound("transfer_id", ids[i])
 		}
 		return complete(ctx, d, transfers)
 	})

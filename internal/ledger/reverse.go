@@ -147,7 +147,8 @@ func (tx *Tx) bizNoTaken(what, bizNo string, id int64, fields []string) error {
 }
 
 func transferNotFound(name string, value any) error {
-	return TransferNotFound.New("there is no transfer %v", value).With(name, value)
+	return TransferNotFound.New("there is no transfer %v", value).With(name, value).
+		WithField(name, "must name a transfer that exists")
 }
 
 // notFound is the fault for the account that a field of the request names.

@@ -32,7 +32,8 @@ func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, e
 	if errors.Is(err, pgx.ErrNoRows) {
 		if version > 0 {
 			return Version{}, NotFound.New("there is no version %d of machine %s", version, n.Machine).
-				With("machine", n.Machine).With("version", version)
+				With("machine", n.Machine).With("version", version).
+				WithField("version", "must be a version of the machine")
 		}
 		return Version{}, notFound(n)
 	}

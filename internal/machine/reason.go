@@ -53,7 +53,7 @@ func notFound(n Name) *fault.Fault {
 
 func instanceNotFound(k Key) *fault.Fault {
 	return InstanceNotFound.New("machine %s has no instance %s", k.Machine, k.Key).With("machine", k.Machine).
-		With("key", k.Key)
+		With("key", k.Key).WithField("key", "must be the key of an instance that exists")
 }
 
 // fault returns a fault about an instance, with its state.

@@ -90,7 +90,8 @@ func (tx *Tx) present(m *Message) *Message {
 func (tx *Tx) Named(k Key) bool { return tx.queue.Wanted(k) != nil || tx.byKey[k] != nil }
 
 func notFound(id int64) error {
-	return NotFound.New("there is no message %d", id).With("message_id", id)
+	return NotFound.New("there is no message %d", id).With("message_id", id).
+		WithField("message_id", "must be the id of a message that exists")
 }
 
 // find returns the message of a row in its present state. Returns fault NOTIFY_NOT_FOUND.

@@ -59,7 +59,8 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 				return err
 			}
 			if len(ids) == 0 {
-				return NotFound.New("there is no message %s", bizNo).With("message_biz_no", bizNo)
+				return NotFound.New("there is no message %s", bizNo).With("message_biz_no", bizNo).
+					WithField("message_biz_no", "must be the business number of a message that exists")
 			}
 			k.ID = ids[0]
 		}

@@ -31,7 +31,8 @@ var (
 
 // notFound is the fault for a missing order.
 func notFound(k Key) *fault.Fault {
-	return NotFound.New("there is no order %s", k.OrderNo).With("order_no", k.OrderNo)
+	return NotFound.New("there is no order %s", k.OrderNo).With("order_no", k.OrderNo).
+		WithField("order_no", "must be the number of an order that exists")
 }
 
 // PartTaken is the fault for a part whose number another call has taken.

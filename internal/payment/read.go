@@ -111,7 +111,8 @@ func (r *Reader) Payments(ctx context.Context, tenant int32, orderNo string, siz
 func (r *Reader) Refund(ctx context.Context, k RefundKey) (RefundView, error) {
 	row, err := q.RefundGet(ctx, pg.Planned{DB: r.pool}, db.RefundGetParams{TenantID: k.Tenant, RefundNo: k.RefundNo})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return RefundView{}, RefundNotFound.New("there is no refund %s", k.RefundNo).With("refund_no", k.RefundNo)
+		return RefundView{}, RefundNotFound.New("there is no refund %s", k.RefundNo).With("refund_no", k.RefundNo).
+			WithField("refund_no", "must be the number of a refund that exists")
 	}
 	return refundOf(k.Tenant, db.RefundPageRow(row)), err
 }

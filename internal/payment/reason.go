@@ -70,13 +70,15 @@ func MustExist(r *Row) (*Payment, error) {
 }
 
 func notFound(k Key) error {
-	return NotFound.New("there is no payment %s", k.OutTradeNo).With("out_trade_no", k.OutTradeNo)
+	return NotFound.New("there is no payment %s", k.OutTradeNo).With("out_trade_no", k.OutTradeNo).
+		WithField("out_trade_no", "must be the number of a payment that exists")
 }
 
 // GatewayMustExist returns the gateway of a row. Returns fault GATEWAY_NOT_FOUND.
 func GatewayMustExist(r *GatewayRow) (*Gateway, error) {
 	if !r.Exists {
-		return nil, GatewayNotFound.New("there is no gateway %s", r.Key.Gateway).With("gateway", r.Key.Gateway)
+		return nil, GatewayNotFound.New("there is no gateway %s", r.Key.Gateway).With("gateway", r.Key.Gateway).
+			WithField("gateway", "must be a gateway that exists")
 	}
 	return &r.Value, nil
 }

@@ -63,7 +63,8 @@ func (s *Admin) DeleteLimit(ctx context.Context, r *pb.DeleteLimitRequest) (*pb.
 		x, err := notify.DeleteLimit(ctx, tx, tenant, messageLimit(r.GetLimit()))
 		err = fault.In("limit.", err)
 		if err == nil && x.Before == nil {
-			err = LimitNotFound.New("the tenant has no such limit")
+			err = LimitNotFound.New("the tenant has no such limit").
+				WithField("limit", "must be a limit of the tenant")
 		}
 		return x, err
 	})

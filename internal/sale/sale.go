@@ -132,4 +132,7 @@ var NotFound = fault.Register(fault.Reason{Name: "SALE_NOT_FOUND", Class: fault.
 	Step: fault.Fix,
 	Doc:  "There is no such sale: create it with PutSale."})
 
-func notFound(k Key) error { return NotFound.New("there is no sale %s", k.Sale).With("sale", k.Sale) }
+func notFound(k Key) error {
+	return NotFound.New("there is no sale %s", k.Sale).With("sale", k.Sale).
+		WithField("sale", "must be a sale that exists")
+}

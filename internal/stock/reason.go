@@ -60,7 +60,7 @@ func itemNotFound(name string) error {
 
 func reservationNotFound(item, no string) error {
 	return ReservationNotFound.New("item %s has no reservation %s", item, no).With("item", item).
-		With("reservation_no", no)
+		With("reservation_no", no).WithField("reservation_no", "must be the number of a reservation of the item")
 }
 
 // ended refuses a call that comes after the end of the reservation.

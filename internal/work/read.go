@@ -32,8 +32,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool},
 		db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, NotFound.New("there is no record of work %s %q", k.Scope, k.Name).
-			With("scope", k.Scope).With("key", k.Name)
+		return nil, notFound(k.Scope, k.Name)
 	}
 	if err != nil {
 		return nil, err

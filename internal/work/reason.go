@@ -26,3 +26,8 @@ var (
 		Doc: "Returned only for a Begin in an Execute: the work has already ended, or is parked, " +
 			"so nothing of the Execute was done. The metadata says which, and names the first request."})
 )
+
+func notFound(scope, key string) error {
+	return NotFound.New("there is no record of work %s %q", scope, key).With("scope", scope).With("key", key).
+		WithField("key", "must be a key of work that has a record")
+}

@@ -157,7 +157,7 @@ func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 // Apply settles the work if the attempt is still the one that the caller examined.
 func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists || c.row.Value.expired(tx.Now) {
-		return nil, NotFound.New("there is no record of work %s %q", c.Scope, c.Key)
+		return nil, notFound(c.Scope, c.Key)
 	}
 	w, err := c.of(tx, c.row)
 	if err != nil {

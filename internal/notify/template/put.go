@@ -174,7 +174,8 @@ func (c *DeleteCommand) Need(tx *Tx) {
 func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	if !c.row.Exists {
-		return nil, NotFound.New("there is no template %s for %s", c.Name, c.Channel).With("template", c.Name)
+		return nil, NotFound.New("there is no template %s for %s", c.Name, c.Channel).With("template", c.Name).
+			WithField("name", "must be a template of this channel that exists")
 	}
 	if !r.deletedAt.IsZero() {
 		return commit.Repeat{First: Deleted{r.deletedAt}}, nil

@@ -41,7 +41,8 @@ func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 		return nil, err
 	}
 	if len(rows) == 0 {
-		return nil, NotFound.New("there is no template %s for %s", n.Name, n.Channel).With("template", n.Name)
+		return nil, NotFound.New("there is no template %s for %s", n.Name, n.Channel).With("template", n.Name).
+			WithField("name", "must be a template of this channel that exists")
 	}
 	versions := make([]Version, len(rows))
 	for i := range rows {
@@ -106,7 +107,7 @@ func (r *Reader) Preview(ctx context.Context, n Name, d *Definition,
 		}
 		if len(rows) == 0 {
 			return Rendered{}, nil, NotFound.New("there is no template %s for %s", n.Name, n.Channel).With("template",
-				n.Name)
+				n.Name).WithField("name", "must be a template of this channel that exists")
 		}
 		n.Version, locale, version = rows[0].Version, rows[0].Locale, rows[0].Version
 		found, err := r.Get(ctx, n)

@@ -129,7 +129,8 @@ func (tx *Tx) found(r *row) (*Endpoint, error) {
 }
 
 func notFound(k Key) error {
-	return NotFound.New("there is no webhook endpoint %s", k.Name).With("name", k.Name)
+	return NotFound.New("there is no webhook endpoint %s", k.Name).With("name", k.Name).
+		WithField("name", "must be the name of an endpoint that exists")
 }
 
 // change returns the endpoint of a row for changing.
