@@ -203,7 +203,7 @@ func TestAConcurrentInsertOfAClaimIsFound(t *testing.T) {
 		"for ever":   {flow.Claim(use(caller, "k", 0)), false, "CLAIM_LIFE_DIFFERENT"},
 		"over":       {flow.Claim(use(caller, "k", time.Hour)), true, "1"},
 		"before a command that may not overlap": {
-			&flow.Conditional{Command: asset, Conditions: []flow.Condition{flow.NewClaimCondition(caller,
+			&flow.GuardedCommand{Command: asset, Guards: []flow.Guard{flow.NewClaimGuard(caller,
 				use(caller, "k", time.Hour, firstOnly).Params)}}, false, "KEY_CLAIMED"},
 	} {
 		t.Run(name, func(t *testing.T) {

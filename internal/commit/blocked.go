@@ -60,7 +60,6 @@ func (w *writer[T]) runSearch(jobs []*job[T], err error, s *search) {
 		s = newSearch()
 	}
 	if len(jobs) != 1 {
-		w.queue.endExclusive()
 		w.runHalves(jobs, s)
 		return
 	}

@@ -24,12 +24,12 @@
 //	          loadDependents: Start, then Resolve reads dependents of the rows
 //	apply     every command in order of arrival (apply.go): plain Go over rows in memory. For a command with a
 //	          request key, Submission.Encode then returns the bytes that the key records: its response, which
-//	          internal/rpc has rendered in Apply (flow.Guarded).
+//	          internal/rpc has rendered in Apply (flow.GuardedCommand).
 //	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
 //	          awaitPredecessors may wait. confirmAndWrite: Confirm and Write of each participant, which
 //	          verify in this transaction the assumptions of the attempt (attempt.go). insertOwnRow: the batch's row
-//	commit    sends all statements with COMMIT
+//	commit    sends the statements that are left, with COMMIT
 //
 // If COMMIT was sent and its success is not confirmed, Engine.resolveOutcome determines the outcome (outcome.go).
 // attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and those that

@@ -117,8 +117,8 @@ func Keys() clean.Table {
 	}
 }
 
-// inflightKeys maps each request key in flight in this process to its leader: the job that runs. Other jobs with the
-// key are followers: they wait for its answer, so that a process never races itself for a key.
+// inflightKeys maps each request key in flight in this process to its leader: the job that waits or runs. Other jobs
+// with the key are followers: they wait for its answer, so that a process never races itself for a key.
 type inflightKeys[T any] struct {
 	mu   sync.Mutex
 	jobs map[inflightKey]*job[T]

@@ -207,12 +207,11 @@ func (q *queue[T]) take(exclusive bool) (batch []*job[T], seq int64, alone bool)
 	return batch, seq, alone
 }
 
-// endExclusive lets other batches run beside an exclusive batch that is not done. It is called before a batch is
-// bisected, which may take long.
-func (q *queue[T]) endExclusive() {
+// endExclusive lets other batches run beside the batch with a sequence number, if that is exclusive.
+func (q *queue[T]) endExclusive(seq int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.exclusive != 0 {
+	if seq != 0 && q.exclusive == seq {
 		q.exclusive = 0
 		q.ready.Broadcast()
 	}

@@ -35,9 +35,10 @@ type Caller struct {
 type Guarded[T any] interface {
 	Command[T]
 	// Guard runs before Apply. If Apply fails with a fault of class Refusal or Duplicate, all changes are undone and
-	// Guard runs again, so that its effect survives. After any other failure of Apply nothing survives, and a call with
-	// the same key, and so the same token, may run again. If Guard fails, none of its changes survive. Its fault is
-	// treated like one of Apply: class Refusal is recorded under the key; after any other class the key may run again.
+	// Guard runs again, so that its effect survives. After any other failure of Apply nothing survives but a Count, and
+	// a call with the same key, and so the same token, may run again. If Guard fails, none of its changes survive. Its
+	// fault is treated like one of Apply: class Refusal is recorded under the key; after any other class the key may
+	// run again.
 	Guard(tx T) error
 }
 
@@ -53,8 +54,8 @@ type Counted[T any] interface {
 
 // Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. It is
 // recorded under the key like any other answer, because the same call may end differently later: the order of the
-// purchase may be cancelled by then, or the token spent. With PresentState, First is the present state. It is not
-// recorded, because a later repeat must not get an outdated state.
+// purchase may be cancelled by then, or the token spent. With PresentState, First is the present state, such as that of
+// work which another caller holds. It is not recorded, because a later repeat must not get an outdated state.
 type Repeat struct {
 	First        any
 	PresentState bool
@@ -99,7 +100,7 @@ type Submission[T any] struct {
 	Direct    *Direct                          // nil: run in a batch; a dry run always does
 }
 
-// Outcome is the result of a successful command.
+// Outcome is the result of a successful command. With an error only Replayed and FirstRequestID are set.
 type Outcome struct {
 	// Answer is the answer of Apply. Nil if Recorded is set.
 	Answer any
@@ -162,7 +163,7 @@ type job[T any] struct {
 // delayed, the job returns to waiting, so that a call that is cancelled meanwhile can be answered with NOT_RUN.
 const (
 	waiting   int32 = iota
-	running         // its batch runs it, even if the call is cancelled
+	running         // its caller gets the answer of the engine: a cancelled call cannot withdraw it any more
 	abandoned       // its call was cancelled while it was waiting: it never runs
 	finished        // out and err are its answer
 )

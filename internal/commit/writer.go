@@ -27,10 +27,11 @@ const (
 // next call. No timer is involved; on an idle machine this takes a microsecond.
 const yields = 4
 
-// writer runs batches one after the other, on a connection that it keeps between their attempts.
+// writer runs one batch, and the parts into which it is split, on a connection that it keeps between their attempts.
 type writer[T Tx] struct {
 	*Engine[T]
 	conn *pgxpool.Conn // nil: there is none
+	seq  int64         // sequence number of a batch of the queue; 0: of another one
 }
 
 // write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
@@ -62,6 +63,7 @@ func (e *Engine[T]) write() {
 			w.putBack()
 			continue
 		}
+		w.seq = seq
 		m := mode{seq: seq}
 		if err != nil {
 			e.latches.pass(seq)
@@ -291,8 +293,10 @@ func (e *Engine[T]) deadlineFault(err error) error {
 	return unavailable(err)
 }
 
-// runHalves runs two or more jobs without effect in two batches. s may be nil.
+// runHalves runs two or more jobs without effect in two batches, which may take long: other batches may run meanwhile.
+// s may be nil.
 func (w *writer[T]) runHalves(jobs []*job[T], s *search) {
+	w.queue.endExclusive(w.seq)
 	setWaiting(jobs)
 	if n := len(jobs) / 2; n > 0 {
 		w.run(jobs[:n:n], mode{search: s})
@@ -300,7 +304,7 @@ func (w *writer[T]) runHalves(jobs []*job[T], s *search) {
 	}
 }
 
-// refuseRaced halves a batch that lost too many races. A single command is refused.
+// refuseRaced bisects a batch that lost too many races. A single command is refused.
 func (w *writer[T]) refuseRaced(jobs []*job[T], err error, s *search) {
 	if len(jobs) > 1 {
 		w.runHalves(jobs, s)
@@ -318,7 +322,6 @@ func (w *writer[T]) refuseRaced(jobs []*job[T], err error, s *search) {
 // reject bisects a batch that the database rejected, left to right. A single command fails, without any effect.
 func (w *writer[T]) reject(jobs []*job[T], err error, s *search) {
 	if len(jobs) > 1 {
-		w.queue.endExclusive()
 		w.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
 		w.runHalves(jobs, s)
 		return
@@ -343,7 +346,8 @@ func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	return max(e.lockWait, min(4*e.pace.commit(), statementTimeout/4))
 }
 
-// pace is a moving average of the duration of COMMITs that wait for the disk or a standby.
+// pace is a moving average of the duration of the last round trip of batches, which has the COMMIT that waits for the
+// disk or a standby. It has the batch's other statements too, unless these ran before (awaitPredecessors).
 type pace struct{ average atomic.Int64 }
 
 func (p *pace) observe(took time.Duration) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/order"
 )
 
-// ClaimGuard claims a key, such as a page id, for a command. The claim survives a business refusal of the command,
-// and is undone by any other failure.
+// ClaimGuard claims a key, such as a page id, for a command. The claim survives if the command fails with a
+// fault of class Refusal or Duplicate, and is undone by any other failure.
 type ClaimGuard struct {
 	Caller commit.Caller
 	Params claim.Params
@@ -42,16 +42,15 @@ func (c *ClaimGuard) Guard(tx *Tx) (err error) {
 func (c *ClaimGuard) Apply(*Tx) error { return nil }
 
 // Done records the name of the resource that the first use made: the caller's own name for it, or its business number.
-func (c *ClaimGuard) Done(tx *Tx, r Result) error {
+func (c *ClaimGuard) Done(tx *Tx, r Result) {
 	if !c.use.Existed {
 		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(r.Value)))
 	}
-	return nil
 }
 
-// Count returns the number of the use, from 1. It is 0 for a replay, for which Guard does not run. It is valid after
+// Uses returns how many uses there are, from 1. It is 0 for a replay, for which Guard does not run. It is valid after
 // the command has succeeded.
-func (c *ClaimGuard) Count() int64 { return c.use.Count }
+func (c *ClaimGuard) Uses() int64 { return c.use.Count }
 
 // resultName returns the business number or code of the resource that a command made, or "".
 func resultName(answer any) string {

@@ -161,8 +161,8 @@ func TestCountingClaimRefusesNothing(t *testing.T) {
 	for i := range 3 {
 		c := pageClaim("p", counting)
 		a.equal("use", a.behindClaim(c, transfer(fmt.Sprint("t", i), "world", user(0), "1")), "ok")
-		if c.Count() != int64(i+1) {
-			t.Errorf("counted %d", c.Count())
+		if c.Uses() != int64(i+1) {
+			t.Errorf("counted %d", c.Uses())
 		}
 	}
 	a.equal("claims", a.claimed(), "p 3 mine")
@@ -254,11 +254,11 @@ func TestClaimCountIsThatOfTheCommittedAttempt(t *testing.T) {
 	b := flow.NewTx()
 	c.Need(b)
 	b.Claims().Start(commit.Times{Now: time.Now()}, func() int64 { return 1 })
-	if err := c.Guard(b); err != nil || c.Count() != 1 {
-		t.Fatal(err, c.Count())
+	if err := c.Guard(b); err != nil || c.Uses() != 1 {
+		t.Fatal(err, c.Uses())
 	}
-	if c.Need(flow.NewTx()); c.Count() != 0 {
-		t.Errorf("a new attempt begins with a count of %d", c.Count())
+	if c.Need(flow.NewTx()); c.Uses() != 0 {
+		t.Errorf("a new attempt begins with a count of %d", c.Uses())
 	}
 }
 

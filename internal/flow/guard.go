@@ -16,24 +16,15 @@ type Guard interface {
 	// Apply runs after all guards, just before the command, and is undone with it.
 	Apply(tx *Tx) error
 	// Done receives the answer of a successful command.
-	Done(tx *Tx, r Result) error
+	Done(tx *Tx, r Result)
 }
 
-// Denial is a Guard that refuses its call, after the lookup of the request key: a repeat of a call that succeeded
-// earlier gets its answer.
-type Denial struct{ Err error }
-
-func (d Denial) Need(*Tx)               {}
-func (d Denial) Guard(*Tx) error        { return nil }
-func (d Denial) Apply(*Tx) error        { return d.Err }
-func (d Denial) Done(*Tx, Result) error { return nil }
-
-// RefusalNoter is a guard that adds metadata to the refusal of its command, such as whether the token is spent.
+// RefusalNoter is a Guard, or a command, that adds metadata to a refusal, such as whether the token is spent.
 type RefusalNoter interface{ NoteRefusal(f *fault.Fault) }
 
-// NoteRefusal returns err with the guard's addition, if err is a refusal and the guard is a RefusalNoter.
-func NoteRefusal(err error, guard any) error {
-	n, ok := guard.(RefusalNoter)
+// NoteRefusal returns err with the addition of x, if err is a refusal and x a RefusalNoter.
+func NoteRefusal(err error, x any) error {
+	n, ok := x.(RefusalNoter)
 	f := fault.Of(err)
 	if !ok || f == nil || f.Reason.Class != fault.Refusal {
 		return err

@@ -2,19 +2,20 @@ package flow
 
 import "github.com/ledgerd/ledgerd/internal/commit"
 
-// Guarded is a command with the guards before it, such as a submit token, and the rendering of its
-// response. Its answer is a Result, or a commit.Repeat of one.
-type Guarded struct {
+// GuardedCommand is a command with the guards before it, such as a submit token, and the rendering of its response. Its
+// answer is a Result, or a commit.Repeat of one.
+type GuardedCommand struct {
 	Guards  []Guard
 	Command Command
+	// Denied refuses the command instead of running it, for example because it needs an approval. Its Guard and Count
+	// run all the same: a wrong code is counted. Nil: it runs.
+	Denied error
 	// Render makes the response from the command's answer. existed: an earlier call made the resource. It runs in the
 	// batch, which records the response under the request key. Nil: no response.
 	Render func(answer any, existed bool) (response any)
-	// PresentState: the command answers a repeat with the present state, which must not be recorded.
-	PresentState bool
 }
 
-// Result is the answer of a Guarded.
+// Result is the answer of a GuardedCommand.
 type Result struct {
 	Response any // rendered; nil without Render
 	Value    any // the command's answer
@@ -22,23 +23,23 @@ type Result struct {
 }
 
 // Need names the rows of the guards and of the command.
-func (c *Guarded) Need(tx *Tx) {
-	for _, x := range c.Guards {
-		x.Need(tx)
+func (c *GuardedCommand) Need(tx *Tx) {
+	for _, g := range c.Guards {
+		g.Need(tx)
 	}
 	c.Command.Need(tx)
 }
 
 // Count runs the command's Count, if it has one.
-func (c *Guarded) Count(tx *Tx) bool {
+func (c *GuardedCommand) Count(tx *Tx) bool {
 	x, ok := c.Command.(commit.Counted[*Tx])
 	return ok && x.Count(tx)
 }
 
-// Guard runs the guards in order, then the command's own.
-func (c *Guarded) Guard(tx *Tx) error {
-	for _, x := range c.Guards {
-		if err := x.Guard(tx); err != nil {
+// Guard runs the guards in order, then the command's own Guard.
+func (c *GuardedCommand) Guard(tx *Tx) error {
+	for _, g := range c.Guards {
+		if err := g.Guard(tx); err != nil {
 			return err
 		}
 	}
@@ -48,34 +49,37 @@ func (c *Guarded) Guard(tx *Tx) error {
 	return nil
 }
 
-// Apply runs the command, renders its answer, and passes it to the guards.
-func (c *Guarded) Apply(tx *Tx) (any, error) {
-	for _, x := range c.Guards {
-		if err := x.Apply(tx); err != nil {
+// Apply runs Apply of the guards, then the command, renders its answer, and passes it to the guards.
+func (c *GuardedCommand) Apply(tx *Tx) (any, error) {
+	for _, g := range c.Guards {
+		if err := g.Apply(tx); err != nil {
 			return nil, err
 		}
+	}
+	if c.Denied != nil {
+		return nil, c.Denied
 	}
 	answer, err := c.Command.Apply(tx)
 	if err != nil {
-		for _, x := range c.Guards {
-			err = NoteRefusal(err, x)
+		for _, g := range c.Guards {
+			err = NoteRefusal(err, g)
 		}
 		return nil, err
 	}
-	a := Result{Value: answer}
-	if r, ok := answer.(commit.Repeat); ok {
-		a = Result{Value: r.First, Existed: true}
+	repeat, existed := answer.(commit.Repeat)
+	if existed {
+		answer = repeat.First
 	}
+	a := Result{Value: answer, Existed: existed}
 	if c.Render != nil {
 		a.Response = c.Render(a.Value, a.Existed)
 	}
-	for _, x := range c.Guards {
-		if err := x.Done(tx, a); err != nil {
-			return nil, err
-		}
+	for _, g := range c.Guards {
+		g.Done(tx, a)
 	}
-	if a.Existed {
-		return commit.Repeat{First: a, PresentState: c.PresentState}, nil
+	if existed {
+		repeat.First = a
+		return repeat, nil
 	}
 	return a, nil
 }

@@ -135,7 +135,7 @@ func (c *CreatePayment) Apply(tx *Tx) (any, error) {
 	if p, err := c.others.paid(tx, payment.OrderKey(o.Key)); err != nil {
 		return nil, err
 	} else if p != nil {
-		return commit.Repeat{First: *p}, nil
+		return commit.Repeat{First: *p, PresentState: true}, nil
 	}
 	if tx.payTarget(o) == "" {
 		return nil, notPayable(&v)
@@ -181,7 +181,7 @@ func (c *CreatePayment) open(tx *Tx, number string) (any, error) {
 			With("order_no", c.OrderNo).With("first_id", p.ID).With("out_trade_no", number).
 			With("differs", "out_trade_no").WithField("out_trade_no", "differs from that of the open payment")
 	}
-	return commit.Repeat{First: p}, nil
+	return commit.Repeat{First: p, PresentState: true}, nil
 }
 
 // viewPayment returns a named payment with its state and its money, as far as that is named.

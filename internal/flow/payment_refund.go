@@ -276,5 +276,6 @@ func (c *RefundPayment) repeat(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return commit.Repeat{First: payment.RefundView{Refund: *x, State: stateOf(i)}}, nil
+	return commit.Repeat{First: payment.RefundView{Refund: *x, State: stateOf(i)},
+		PresentState: true}, nil
 }

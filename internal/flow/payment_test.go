@@ -489,7 +489,7 @@ func TestADeclineOpensTheSubmitTokenAgain(t *testing.T) {
 	form := token.New()
 	m.wants(flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{form}, Life: time.Minute}), "ok")
 	submit := func(number string) string {
-		return m.pay(0, &flow.Guarded{
+		return m.pay(0, &flow.GuardedCommand{
 			Guards: []flow.Guard{&flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: form,
 				Operation: "payment.create_payment"},
 				Made: func(flow.Result) map[string]string { return map[string]string{"resource": "payment"} }}},

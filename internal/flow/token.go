@@ -26,7 +26,4 @@ func (s *SubmitToken) Guard(tx *Tx) error { return s.Spend.Guard(tx.Tokens()) }
 func (s *SubmitToken) Apply(tx *Tx) error { return s.Spend.Apply(tx.Tokens()) }
 
 // Done records the resource that the command made or found.
-func (s *SubmitToken) Done(tx *Tx, r Result) error {
-	s.Spend.Done(tx.Tokens(), s.Made(r))
-	return nil
-}
+func (s *SubmitToken) Done(tx *Tx, r Result) { s.Spend.Done(tx.Tokens(), s.Made(r)) }

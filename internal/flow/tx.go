@@ -28,8 +28,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-// The domains, in the global lock order; each domain sorts its rows. A batch that waits for a row holds no row of a
-// later domain.
+// The domains, in the global lock order; each domain sorts its rows. A batch that locks rows holds no row of a later
+// domain while it waits. An optimistic batch inserts rows first, and then locks: see docs/ARCHITECTURE.md.
 var (
 	// Requests for approval come first, because the commands that they request may lock any other rows.
 	approvals = register(func(*Tx) *approval.Tx { return approval.NewTx() })
@@ -263,7 +263,7 @@ func (o onDomain[P]) Need(tx *Tx) { o.command.Need(o.domain.of(tx)) }
 func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
 
 // audited wraps c if the domain's command, from which c was adapted, changes settings: the wrapper adds the changes to
-// the audit log.
+// the audit log. It has neither Guard nor Count: no such command has a part that survives a refusal.
 func audited(c Command, domain any) Command {
 	if changes, ok := domain.(audit.Audited); ok {
 		return auditedCommand{c, changes}

@@ -62,7 +62,7 @@ func must[T any](t *testing.T, e *flow.Engine, w flow.Submission) T {
 	return answered(out.Answer).(T)
 }
 
-// answered returns the answer of the command, also if answer is that of a Guarded.
+// answered returns the answer of the command, also if answer is that of a GuardedCommand.
 func answered(answer any) any {
 	if a, ok := answer.(flow.Result); ok {
 		return a.Value
@@ -70,9 +70,9 @@ func answered(answer any) any {
 	return answer
 }
 
-// behind returns a Guarded of a command with guards.
+// behind returns a GuardedCommand of a command with guards.
 func behind(c flow.Command, guards ...flow.Guard) flow.Command {
-	return &flow.Guarded{Command: c, Guards: guards}
+	return &flow.GuardedCommand{Command: c, Guards: guards}
 }
 
 func submission(w flow.Submission) flow.Submission {

@@ -54,22 +54,22 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	if m, ok := tx.live(c.row); ok {
 		switch {
 		case m.State == Succeeded:
-			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
+			return present(Begun{Verdict: Done, Message: *m})
 		case m.State == Died:
-			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+			return present(Begun{Verdict: Buried, Message: *m})
 		case m.State == Processing && m.LeaseExpiresAt.After(tx.Now) && m.Fence == c.Held:
-			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
+			return present(Begun{Verdict: Run, Message: *m})
 		case c.OrFail && refuse(m, tx.Now) != nil:
 			return nil, refuse(m, tx.Now)
 		case m.State == Processing && m.LeaseExpiresAt.After(tx.Now):
-			return commit.Repeat{First: Begun{BusyUntil, m.LeaseExpiresAt, *m}}, nil
+			return present(Begun{BusyUntil, m.LeaseExpiresAt, *m})
 		case m.State == Failed && m.RetryAt.After(tx.Now):
-			return commit.Repeat{First: Begun{LaterThan, m.RetryAt, *m}}, nil
+			return present(Begun{LaterThan, m.RetryAt, *m})
 		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
 			m = tx.Change(c.row)
 			m.MaxAttempts = c.Delivery.MaxAttempts
 			m.fail(tx.Now, c.Caller, "the lease of the last attempt expired", false)
-			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+			return present(Begun{Verdict: Buried, Message: *m})
 		}
 	}
 	m := tx.attempt(c.row, c.Caller, &c.Delivery)
@@ -102,6 +102,9 @@ func (tx *Tx) ended(r *row, fence int64, states ...string) (*Message, bool) {
 	}
 	return nil, false
 }
+
+// present answers a Begin that began no attempt with the state of the message, which is not recorded.
+func present(b Begun) (any, error) { return commit.Repeat{First: b, PresentState: true}, nil }
 
 // CompleteCommand ends an attempt successfully. Its answer is a Message.
 type CompleteCommand struct {

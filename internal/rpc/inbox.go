@@ -97,7 +97,7 @@ func beginMessage(c *call, d *decoder, r *pb.BeginRequest, held int64, orFail bo
 			res.Fence = b.Message.Fence
 		}
 		return res
-	}).answersPresentState()
+	})
 }
 
 func (s *Inbox) Complete(ctx context.Context, r *pb.CompleteRequest) (*pb.CompleteResponse, error) {

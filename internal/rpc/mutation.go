@@ -60,8 +60,6 @@ type mutation[R proto.Message] struct {
 	// toRecord and fromRecord convert an answer to its recorded form and back. Nil: the response is recorded.
 	toRecord   func(flow.Result) ([]byte, error)
 	fromRecord func(context.Context, []byte) (R, error)
-	// presentState: a repeat is answered with the present state, which is never recorded under a key.
-	presentState bool
 	// storedBytes is the size of a stored request that the call runs besides its own.
 	storedBytes int
 	// maxKeyLife bounds the life of the request key. 0: no bound.
@@ -72,12 +70,6 @@ type mutation[R proto.Message] struct {
 func newMutation[A any, R proto.Message](c flow.Command, rows int, render func(A, bool) R) mutation[R] {
 	return mutation[R]{command: c, rows: rows,
 		render: func(answer any, existed bool) R { return render(answer.(A), existed) }}
-}
-
-// answersPresentState marks a mutation of which repeats are answered with the present state.
-func (m mutation[R]) answersPresentState() mutation[R] {
-	m.presentState = true
-	return m
 }
 
 // result is the response of a mutation, with the values of its header.
@@ -187,7 +179,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 		return res, err
 	}
 	if claim != nil {
-		res.claimCount = claim.Count()
+		res.claimCount = claim.Uses()
 	}
 	if submitToken != nil && submitToken.Next {
 		res.next, err = s.nextToken(ctx, submitToken, out)
@@ -198,14 +190,14 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 // submission prepares the mutation for the engine, which refuses it if it needs an approval. The batch that applies the
 // command also renders its answer, and records the response under the request key.
 func (m *mutation[R]) submission(c *call, key *commit.Key, q proto.Message, guards ...flow.Guard) flow.Submission {
-	if err := c.requireApproval(q); err != nil && !m.dry {
-		guards = append(guards, flow.Denial{Err: err})
+	command := &flow.GuardedCommand{Guards: guards, Command: m.command,
+		Render: func(answer any, existed bool) any { return m.render(answer, existed) }}
+	if !m.dry {
+		command.Denied = c.requireApproval(q)
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Key: key, Rows: max(m.rows, 1),
-		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse,
-		Command: &flow.Guarded{Guards: guards, Command: m.command, PresentState: m.presentState,
-			Render: func(answer any, existed bool) any { return m.render(answer, existed) }}}
-	if len(guards) == 0 {
+		Bytes: perCommand + proto.Size(q) + m.storedBytes, DryRun: m.dry, Encode: encodeResponse, Command: command}
+	if len(guards) == 0 && command.Denied == nil {
 		w.Direct = m.direct
 	}
 	if m.toRecord != nil {

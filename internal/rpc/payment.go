@@ -170,7 +170,7 @@ var createPaymentOperation = register("payment.create_payment",
 				res.Payment.Credential = nil // the answer of an Execute, or of an approved request, is recorded
 			}
 			return res
-		}).answersPresentState()
+		})
 	})
 
 // address reads an IP address, which may be empty.
@@ -354,7 +354,7 @@ var refundPaymentOperation = register("payment.refund_payment",
 		}
 		return newMutation(cmd, 2*paymentRows, func(v payment.RefundView, existed bool) *pb.RefundPaymentResponse {
 			return &pb.RefundPaymentResponse{Refund: renderRefund(&v), Existed: existed}
-		}).answersPresentState()
+		})
 	})
 
 func (s *Payments) GetRefund(ctx context.Context, r *pb.GetRefundRequest) (*pb.GetRefundResponse, error) {

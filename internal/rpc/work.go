@@ -88,7 +88,7 @@ func standaloneBegin(held int64) operation[*beginRequest, *beginResponse] {
 			if c.guarded() {
 				command = beginOrFail{command, r, true}
 			}
-			return newMutation(command, 1, renderBegun).answersPresentState()
+			return newMutation(command, 1, renderBegun)
 		}}
 }
 

@@ -65,10 +65,10 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 		return c.run(tx, fresh, state == Lapsed)
 	case Running:
 		if w.fence == c.Held {
-			return commit.Repeat{First: w.begun(tx.Now, state, true)}, nil
+			return commit.Repeat{First: w.begun(tx.Now, state, true), PresentState: true}, nil
 		}
 	}
-	return commit.Repeat{First: w.begun(tx.Now, state, false)}, nil
+	return commit.Repeat{First: w.begun(tx.Now, state, false), PresentState: true}, nil
 }
 
 func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
