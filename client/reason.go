@@ -136,7 +136,7 @@ const (
 	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // Metadata has decided_by
 	ReasonApprovalExpired        Reason = "APPROVAL_EXPIRED"
 	ReasonAccountNotEmpty        Reason = "ACCOUNT_NOT_EMPTY"
-	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"
+	ReasonAccountLimitViolated          Reason = "ACCOUNT_LIMIT_VIOLATED"
 	ReasonAlreadyReversed        Reason = "ALREADY_REVERSED"
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // already captured or released
@@ -181,7 +181,7 @@ const (
 // before a retry.
 const (
 	ReasonStaleVersion       Reason = "STALE_VERSION"
-	ReasonCursorHistoryEnded Reason = "CURSOR_HISTORY_ENDED" // the database was restored, or a standby was promoted
+	ReasonCursorEpochEnded Reason = "CURSOR_EPOCH_ENDED" // the database was restored, or a standby was promoted
 	ReasonFenceLost          Reason = "FENCE_LOST"           // another caller may have the lease now
 	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
 	ReasonBusy               Reason = "BUSY"

@@ -133,7 +133,7 @@ func TestViewsShowNamesAndDecimals(t *testing.T) {
 			join audit.approvals a on a.tenant = c.tenant and a.decided_request_id = c.request_id
 			where c.approved_by is not null`: "fees CNY tester boss month end",
 		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner)
-			from audit.machines where machine = 'ticket'`: "ticket 7 closed open 2 answer-1 user:1",
+			from audit.instances where machine = 'ticket'`: "ticket 7 closed open 2 answer-1 user:1",
 		`select string_agg(format('%s %s %s %s %s', revision, from_state, to_state, cause, reason), '; '
 			order by revision)
 			from audit.machine_history where tenant = 'demo' and machine = 'ticket'

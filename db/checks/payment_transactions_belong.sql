@@ -4,10 +4,10 @@ select x.tenant_id, x.gateway, x.transaction_id, x.out_trade_no,
     case when n.notice_id is null then 'no notice reported it'
         when f.flag_id is null and p.state is null then 'it paid nothing, and it was not flagged' end as problem,
     x.currency, n.currency as currency_expected, x.amount, n.amount as amount_expected,
-    x.recorded_at, case when n.verdict = 'unknown' then x.recorded_at else n.recorded_at end as recorded_at_expected
+    x.recorded_at, case when n.effect = 'unmatched' then x.recorded_at else n.recorded_at end as recorded_at_expected
 from payment_transactions x
 left join lateral (
-    select y.notice_id, y.currency, y.verdict, y.recorded_at,
+    select y.notice_id, y.currency, y.effect, y.recorded_at,
         trim_scale(coalesce(y.amount, '0')::numeric * 10::numeric ^ x.scale::numeric) as amount
     from payment_notices y
     where y.tenant_id = x.tenant_id and y.notice_id = x.notice_id and y.gateway = x.gateway and y.kind = 'paid'
@@ -29,4 +29,4 @@ left join lateral (
     offset 0
 ) p on true
 where n.notice_id is null or f.flag_id is null and p.state is null or x.currency is distinct from n.currency
-    or x.amount <> n.amount or x.recorded_at <> n.recorded_at and n.verdict <> 'unknown'
+    or x.amount <> n.amount or x.recorded_at <> n.recorded_at and n.effect <> 'unmatched'

@@ -232,7 +232,7 @@ grant update (state, came_from, revision, cause, owner, timer_at, timer_to, chan
     to ledgerd_app;
 grant select on machine_definitions, machine_moves, machine_history, machine_instances to ledgerd_audit;
 
-create view audit.machines as
+create view audit.instances as
 select t.name as tenant, i.machine, i.key, case when d.due then i.timer_to else i.state end as state,
     case when d.due then i.state else nullif(i.came_from, '') end as came_from,
     i.revision + d.due::integer as revision, case when d.due then 'timer' else i.cause end as cause,
@@ -242,24 +242,24 @@ select t.name as tenant, i.machine, i.key, case when d.due then i.timer_to else 
 from machine_instances i
 cross join lateral (select coalesce(i.timer_at <= now(), false) as due) d
 left join access_tenants t on t.tenant_id = i.tenant_id;
-comment on view audit.machines is
+comment on view audit.instances is
     'Instances of state machines in their present states: once its timer has fired, an instance is shown in the state '
     'to which the timer moves it.';
-comment on column audit.machines.tenant is 'Name of the tenant.';
-comment on column audit.machines.machine is 'Name of the machine.';
-comment on column audit.machines.key is 'The caller''s name of the instance.';
-comment on column audit.machines.state is 'State.';
-comment on column audit.machines.came_from is 'State before the last move; null: it has not moved.';
-comment on column audit.machines.revision is 'Number of its moves, its creation included.';
-comment on column audit.machines.cause is 'Cause of the last move.';
-comment on column audit.machines.changed_at is 'Time of its last move, or of its creation.';
-comment on column audit.machines.due is 'True if its timer has fired, and the move is not recorded yet.';
-comment on column audit.machines.timer_at is 'When the timer of its state fires; null: the state has none.';
-comment on column audit.machines.timer_to is 'State to which the timer moves it.';
-comment on column audit.machines.owner is 'Owner; null: none.';
-comment on column audit.machines.version is 'Version of the machine that it follows.';
-comment on column audit.machines.created_at is 'When it was created.';
-comment on column audit.machines.instance_id is 'Id; instance_id >> 14 is the batch that created it.';
+comment on column audit.instances.tenant is 'Name of the tenant.';
+comment on column audit.instances.machine is 'Name of the machine.';
+comment on column audit.instances.key is 'The caller''s name of the instance.';
+comment on column audit.instances.state is 'State.';
+comment on column audit.instances.came_from is 'State before the last move; null: it has not moved.';
+comment on column audit.instances.revision is 'Number of its moves, its creation included.';
+comment on column audit.instances.cause is 'Cause of the last move.';
+comment on column audit.instances.changed_at is 'Time of its last move, or of its creation.';
+comment on column audit.instances.due is 'True if its timer has fired, and the move is not recorded yet.';
+comment on column audit.instances.timer_at is 'When the timer of its state fires; null: the state has none.';
+comment on column audit.instances.timer_to is 'State to which the timer moves it.';
+comment on column audit.instances.owner is 'Owner; null: none.';
+comment on column audit.instances.version is 'Version of the machine that it follows.';
+comment on column audit.instances.created_at is 'When it was created.';
+comment on column audit.instances.instance_id is 'Id; instance_id >> 14 is the batch that created it.';
 
 create view audit.machine_history as
 select t.name as tenant, h.machine, h.key, h.revision, nullif(h.from_state, '') as from_state, h.to_state, h.actor,
@@ -286,12 +286,12 @@ comment on column audit.machine_history.request_id is
 comment on column audit.machine_history.recorded_at is 'When it was recorded.';
 comment on column audit.machine_history.version is 'Version of the machine.';
 comment on column audit.machine_history.instance_id is 'Id of the instance.';
-grant select on audit.machines, audit.machine_history to ledgerd_audit;
+grant select on audit.instances, audit.machine_history to ledgerd_audit;
 reset role;
 
 -- +goose Down
 drop view audit.machine_history;
-drop view audit.machines;
+drop view audit.instances;
 drop table machine_history;
 drop table machine_instances;
 drop function machine_instances_moved;

@@ -21,7 +21,7 @@ create table order_orders (
     balance_account    text collate "C",
     balance_amount     numeric(38, 0),
     purchase_parts     jsonb,
-    purchase_window_ms bigint,
+    purchase_life_ms bigint,
     coupon             text collate "C",
     sale               text collate "C",
     sale_unit          smallint,
@@ -43,7 +43,7 @@ create table order_orders (
     constraint order_orders_balance_check check ((balance_account is null) = (balance_amount is null)
         and (balance_account is null or payee is not null) and balance_amount > 0 and balance_amount <= amount),
     constraint order_orders_life_check check (pay_within_ms > 0 and life_ms > 0),
-    constraint order_orders_purchase_check check ((purchase_parts is null) = (purchase_window_ms is null)),
+    constraint order_orders_purchase_check check ((purchase_parts is null) = (purchase_life_ms is null)),
     constraint order_orders_coupon_check check (octet_length(coupon) between 1 and 64),
     constraint order_orders_sale_check check (
         (sale is null) = (sale_unit is null) and (sale is not null or not once)),
@@ -83,7 +83,7 @@ comment on column order_orders.balance_amount is
     'order_no/hold.';
 comment on column order_orders.purchase_parts is
     'Parts of the business key of its purchase: an order with the same parts is the same purchase; null: none.';
-comment on column order_orders.purchase_window_ms is 'Life of that key in milliseconds.';
+comment on column order_orders.purchase_life_ms is 'Life of that key in milliseconds.';
 comment on column order_orders.coupon is 'Code of the coupon that it uses; null: none.';
 comment on column order_orders.sale is 'Sale in which it was won; null: none.';
 comment on column order_orders.sale_unit is 'Number of the unit among those of its buyer in the sale, from 1.';

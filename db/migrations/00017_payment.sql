@@ -103,7 +103,7 @@ comment on column payment_payments.return_url is 'URL to which the gateway sends
 comment on column payment_payments.expires_at is
     'When the unpaid order ends, as known at the payment''s creation; null: never.';
 comment on column payment_payments.early is
-    'True if the gateway sent notices of it before it was created: notices with the verdict unknown may apply to it.';
+    'True if the gateway sent notices of it before it was created: notices with the effect unmatched may apply to it.';
 comment on column payment_payments.token_hash is
     'SHA-256 of the submit token that the call spent, which a decline opens again; null: none.';
 comment on column payment_payments.principal is 'Principal of the caller that created it.';
@@ -214,7 +214,7 @@ create table payment_notices (
     currency       text collate "C",
     asset          text collate "C",
     fields         jsonb not null,
-    verdict        text collate "C" not null,
+    effect        text collate "C" not null,
     detail         text,
     headers        jsonb,
     body           bytea not null,
@@ -224,14 +224,14 @@ create table payment_notices (
     constraint payment_notices_pkey primary key (tenant_id, notice_id),
     constraint payment_notices_kind_check check (kind in ('paid', 'pending', 'declined', 'closed', 'refunded',
         'refund_pending', 'refund_failed', 'refund_abnormal', 'other', 'unreadable')),
-    constraint payment_notices_verdict_check check (verdict in ('applied', 'known', 'flagged', 'unknown')),
+    constraint payment_notices_effect_check check (effect in ('applied', 'known', 'flagged', 'unmatched')),
     constraint payment_notices_body_check check (octet_length(body) <= 1048576)
 ) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 -- Partial: otherwise a plan made on an empty table could use it for a lookup by id.
 create index payment_notices_number_idx on payment_notices (tenant_id, out_trade_no, notice_id)
     where out_trade_no <> '';
 comment on table payment_notices is
-    'Verified notices of gateways, from callbacks and from answers to calls, with their verdicts. Append-only.';
+    'Verified notices of gateways, from callbacks and from answers to calls, with their effects. Append-only.';
 comment on column payment_notices.tenant_id is 'Tenant.';
 comment on column payment_notices.notice_id is 'Id; notice_id >> 14 is the batch that recorded it.';
 comment on column payment_notices.gateway is 'Gateway.';
@@ -248,11 +248,11 @@ comment on column payment_notices.amount is 'Amount in major units; null: the no
 comment on column payment_notices.currency is 'Currency; null: the notice has none.';
 comment on column payment_notices.asset is 'Asset of the currency by the settings; null: none.';
 comment on column payment_notices.fields is
-    'The whole notice as it was parsed: a notice that was unknown is applied from it later.';
-comment on column payment_notices.verdict is
-    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unknown: no payment with its '
-    'number was known.';
-comment on column payment_notices.detail is 'Reason of the verdict, for people; null: none.';
+    'The whole notice as it was parsed: an unmatched notice is applied from it later.';
+comment on column payment_notices.effect is
+    'applied: it took effect. known: it changed nothing. flagged: see payment_flags. unmatched: there was no '
+    'payment with its number.';
+comment on column payment_notices.detail is 'Reason of the effect, for people; null: none.';
 comment on column payment_notices.headers is 'Headers of the callback, without secrets; null: an answer.';
 comment on column payment_notices.body is 'Body as it was received.';
 comment on column payment_notices.request_id is 'X-Request-ID under which it was recorded.';
@@ -480,20 +480,20 @@ create table payment_calls (
     attempts     integer not null default 0,
     next_call_at timestamptz not null,
     lease_expires_at  timestamptz,
-    fence        bigint,
+    lease_nonce        bigint,
     last_code    text,
     last_text    text,
     constraint payment_calls_pkey primary key (tenant_id, subject, number),
     constraint payment_calls_subject_check check (subject in ('payment', 'refund')),
     constraint payment_calls_call_check check (call in ('submit', 'query', 'close', 'flag')),
-    constraint payment_calls_lease_check check ((lease_expires_at is null) = (fence is null))
+    constraint payment_calls_lease_check check ((lease_expires_at is null) = (lease_nonce is null))
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index payment_calls_due_idx on payment_calls (tenant_id, gateway, next_call_at) where call <> 'flag';
 create index payment_calls_flag_idx on payment_calls (next_call_at, tenant_id, number) where call = 'flag';
 comment on table payment_calls is
     'Calls that are due at gateways: one row for each payment and refund that is not decided. Written under the lock '
     'of the instance of the payment, refund or order; leased by a worker, or by the call that created the payment or '
-    'refund; rescheduled under the fence of the lease.';
+    'refund; rescheduled under the nonce of the lease.';
 comment on column payment_calls.tenant_id is 'Tenant.';
 comment on column payment_calls.subject is 'payment; refund.';
 comment on column payment_calls.number is 'Number of the payment or refund.';
@@ -504,7 +504,7 @@ comment on column payment_calls.call is
 comment on column payment_calls.attempts is 'Number of attempts since the call was scheduled.';
 comment on column payment_calls.next_call_at is 'When it is due.';
 comment on column payment_calls.lease_expires_at is 'End of a worker''s lease of the call; null: none.';
-comment on column payment_calls.fence is
+comment on column payment_calls.lease_nonce is
     'Random number of the attempt under that lease, which the worker''s later writes name.';
 comment on column payment_calls.last_code is 'Error code of the last attempt; null: none.';
 comment on column payment_calls.last_text is 'Error text of the last attempt; null: none.';
@@ -636,33 +636,33 @@ comment on column audit.flags.resolved_at is 'When it was resolved.';
 comment on column audit.flags.request_id is 'X-Request-ID under which it was raised.';
 comment on column audit.flags.resolved_request_id is 'X-Request-ID of the call that resolved it.';
 
-create view audit.callbacks as
-select t.name as tenant, n.gateway, n.notify_id, n.callback, n.kind, n.verdict, n.detail, n.out_trade_no,
+create view audit.notices as
+select t.name as tenant, n.gateway, n.notify_id, n.callback, n.kind, n.effect, n.detail, n.out_trade_no,
     n.transaction_id, n.refund_no, n.amount, n.currency, n.occurred_at, n.recorded_at, n.request_id, n.headers,
     n.body, n.notice_id
 from payment_notices n
 left join access_tenants t on t.tenant_id = n.tenant_id;
-comment on view audit.callbacks is
-    'Notices of gateways, from callbacks and from answers to calls, with their verdicts.';
-comment on column audit.callbacks.tenant is 'Name of the tenant.';
-comment on column audit.callbacks.gateway is 'Gateway.';
-comment on column audit.callbacks.notify_id is
+comment on view audit.notices is
+    'Notices of gateways, from callbacks and from answers to calls, with their effects.';
+comment on column audit.notices.tenant is 'Name of the tenant.';
+comment on column audit.notices.gateway is 'Gateway.';
+comment on column audit.notices.notify_id is
     'The gateway''s id of it, or a text composed of the call and the answer.';
-comment on column audit.callbacks.callback is 'True if the gateway called back; false: it answered a call.';
-comment on column audit.callbacks.kind is 'Kind of the notice.';
-comment on column audit.callbacks.verdict is 'Effect: applied, known, flagged or unknown.';
-comment on column audit.callbacks.detail is 'Reason of the verdict, for people.';
-comment on column audit.callbacks.out_trade_no is 'Number of the payment.';
-comment on column audit.callbacks.transaction_id is 'The gateway''s number of the transaction.';
-comment on column audit.callbacks.refund_no is 'Number of the refund.';
-comment on column audit.callbacks.amount is 'Amount.';
-comment on column audit.callbacks.currency is 'Currency.';
-comment on column audit.callbacks.occurred_at is 'When it happened, by the gateway''s clock.';
-comment on column audit.callbacks.recorded_at is 'When it was recorded.';
-comment on column audit.callbacks.request_id is 'X-Request-ID under which it was recorded.';
-comment on column audit.callbacks.headers is 'Headers of the callback, without secrets.';
-comment on column audit.callbacks.body is 'Body as it was received: convert_from(body, ''UTF8'').';
-comment on column audit.callbacks.notice_id is 'Id; notice_id >> 14 is the batch that recorded it.';
+comment on column audit.notices.callback is 'True if the gateway called back; false: it answered a call.';
+comment on column audit.notices.kind is 'Kind of the notice.';
+comment on column audit.notices.effect is 'Effect: applied, known, flagged or unmatched.';
+comment on column audit.notices.detail is 'Reason of the effect, for people.';
+comment on column audit.notices.out_trade_no is 'Number of the payment.';
+comment on column audit.notices.transaction_id is 'The gateway''s number of the transaction.';
+comment on column audit.notices.refund_no is 'Number of the refund.';
+comment on column audit.notices.amount is 'Amount.';
+comment on column audit.notices.currency is 'Currency.';
+comment on column audit.notices.occurred_at is 'When it happened, by the gateway''s clock.';
+comment on column audit.notices.recorded_at is 'When it was recorded.';
+comment on column audit.notices.request_id is 'X-Request-ID under which it was recorded.';
+comment on column audit.notices.headers is 'Headers of the callback, without secrets.';
+comment on column audit.notices.body is 'Body as it was received: convert_from(body, ''UTF8'').';
+comment on column audit.notices.notice_id is 'Id; notice_id >> 14 is the batch that recorded it.';
 
 create view audit.refunds as
 select t.name as tenant, r.refund_no, r.out_trade_no, i.state, audit.decimal(r.amount, r.scale) as amount, r.currency,
@@ -719,13 +719,13 @@ comment on column audit.console_refunds.flag_id is 'Last flag about it; null: no
 comment on column audit.console_refunds.recorded_at is 'When its first notice was recorded.';
 comment on column audit.console_refunds.console_id is
     'Id; console_id >> 14 is the batch that recorded it. Also that of its first notice.';
-grant select on audit.payments, audit.refunds, audit.console_refunds, audit.flags, audit.callbacks to ledgerd_audit;
+grant select on audit.payments, audit.refunds, audit.console_refunds, audit.flags, audit.notices to ledgerd_audit;
 reset role;
 
 -- +goose Down
 drop view audit.console_refunds;
 drop view audit.refunds;
-drop view audit.callbacks;
+drop view audit.notices;
 drop view audit.flags;
 drop view audit.payments;
 drop view payment_money;

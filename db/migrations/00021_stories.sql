@@ -105,7 +105,7 @@ from (
     select tenant_id, request_id, created_at, 'refund', refund_no, out_trade_no, principal, refund_id
     from payment_refunds
     union all
-    select tenant_id, request_id, recorded_at, 'notice', out_trade_no, kind || ' ' || verdict, null, notice_id
+    select tenant_id, request_id, recorded_at, 'notice', out_trade_no, kind || ' ' || effect, null, notice_id
     from payment_notices
     union all
     select tenant_id, request_id, created_at, 'flag', out_trade_no, kind, null, flag_id from payment_flags
@@ -156,7 +156,7 @@ comment on column audit.requests.detail is
     'of the message; holder of the lock; channel and business type of the notification; kind of the change, flag or '
     'setting; type of the code; channel and locale of the template; machine of the instance, and the state that it '
     'entered; subject of the order; campaign of the coupon; item of the sale; order of the payment; payment of the '
-    'refund; kind and verdict of the notice; resolution of the flag; clearing account of the gateway. For settled, '
+    'refund; kind and effect of the notice; resolution of the flag; clearing account of the gateway. For settled, '
     'decided or changed rows followed by a colon and the state.';
 comment on column audit.requests.principal is
     'Principal of the caller; null for accounts, changes of messages, moves by timers, notices, '
@@ -191,16 +191,17 @@ with story as (
         ) k on true
         union all
         select o.created_at, 6, 'purchase', o.purchase_parts::text collate "C",
-            'claimed for ' || make_interval(secs => o.purchase_window_ms / 1000.0), o.principal, o.request_id
+            'claimed for ' || make_interval(secs => o.purchase_life_ms / 1000.0), o.principal, o.request_id
         from (select where o.purchase_parts is not null) f
         union all
-        select o.created_at, 6, 'purchase', o.sale, 'unit ' || o.sale_unit || ' of ' || o.subject, o.principal,
+        select o.created_at, 6, 'sale unit', o.sale, 'unit ' || o.sale_unit || ' of ' || o.subject, o.principal,
             o.request_id
         from (select where o.sale is not null) f
         union all
-        -- The first move to a state that cancels parts gives the claim back, unless its window is over, or it is a unit
+        -- The first move to a state that cancels parts gives the claim back, unless its life is over, or it is a unit
         -- of a sale with once.
-        select h.recorded_at, 2005, 'purchase ended', coalesce(o.sale, o.purchase_parts::text collate "C"),
+        select h.recorded_at, 2005, case when o.sale is null then 'purchase ended' else 'sale unit ended' end,
+            coalesce(o.sale, o.purchase_parts::text collate "C"),
             'given back', h.principal, h.request_id
         from (
             select v.recorded_at, v.principal, v.request_id
@@ -214,7 +215,7 @@ with story as (
             limit 1
         ) h
         where o.purchase_parts is null
-            or h.recorded_at < o.created_at + make_interval(secs => o.purchase_window_ms / 1000.0)
+            or h.recorded_at < o.created_at + make_interval(secs => o.purchase_life_ms / 1000.0)
         union all
         select x.at, x.n, x.what, r.item || ' ' || r.reservation_no, x.detail, x.principal, x.request_id
         from jsonb_array_elements(o.lines) with ordinality as l (line, n)
@@ -389,7 +390,7 @@ with story as (
         from machine_history h where h.tenant_id = o.tenant_id and h.instance_id = p.payment_id
         union all
         select n.recorded_at, 50, 'notice', n.out_trade_no,
-            n.kind || ' ' || n.verdict || coalesce(': ' || n.detail, ''),
+            n.kind || ' ' || n.effect || coalesce(': ' || n.detail, ''),
             null, n.request_id
         from payment_notices n
         where n.tenant_id = o.tenant_id and n.out_trade_no = p.out_trade_no and n.out_trade_no <> ''
@@ -483,8 +484,8 @@ comment on column audit.order_story.n is
     'them, messages, flags, refunds.';
 comment on column audit.order_story.what is
     'token spent: the submit token of the call that created it; move: of the order, or its creation; purchase: '
-    'claimed by its creation, or a unit of a sale; purchase ended: its claim was given back; reservation; reservation '
-    'ended; unsell: sold units came back; '
+    'claimed by its creation; purchase ended: that claim was given back; sale unit: which the buyer won; sale unit '
+    'ended: it was given back; reservation; reservation ended; unsell: sold units came back; '
     'coupon: locked, given back or used; hold, also that of a refund; hold ended; transfer, also its reversal; '
     'message: accepted; message repeated: a message of the order''s creation that was suppressed, because it repeats '
     'an earlier one; message event: of a message; payment, refund: a move of it, or its creation; notice: of a '
@@ -495,12 +496,12 @@ comment on column audit.order_story.name is
     'none; out_trade_no of the payment, notice or flag; refund_no of the refund.';
 comment on column audit.order_story.detail is
     'Purpose of the token, if it has one and is not forgotten; cause, reason and inputs of the move, and the amount of '
-    'the order at its creation; window of the purchase, '
+    'the order at its creation; life of the purchase, '
     'or which unit of the buyer of a sale; quantity and state of the reservation; quantity, number and reason of the '
     'unsell; state of the coupon; amount and state of the hold; type and postings of the transfer; channel, business '
     'type and '
     'masked recipient of the message, and the message that it repeats; kind, provider and code of the event; state '
-    'and cause of the payment; amount, currency, state and cause of the refund; kind, verdict and detail of the '
+    'and cause of the payment; amount, currency, state and cause of the refund; kind, effect and detail of the '
     'notice; kind, amount and currency of the flag, or its resolution and note.';
 comment on column audit.order_story.principal is
     'Principal of the caller; null where it is not recorded: of moves by timers, notices, attempts to send, flags that '

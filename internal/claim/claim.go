@@ -89,7 +89,7 @@ func DefaultLife(scope string) time.Duration {
 	case PageScope:
 		return PageLife
 	case PurchaseScope:
-		return SamePurchase.Window
+		return SamePurchase.Life
 	}
 	return 0
 }

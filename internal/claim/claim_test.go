@@ -184,7 +184,7 @@ func TestEachOfSeveralKeysSucceedsOrFailsAlone(t *testing.T) {
 func TestPartsMakeOneKeyAndAreKept(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	within := claim.Rule{Name: "purchase", Window: 5 * time.Minute}
+	within := claim.Rule{Name: "purchase", Life: 5 * time.Minute}
 	ruled := func(r claim.Rule, list ...string) *claim.Command {
 		return &claim.Command{Caller: caller, Params: r.Params(list...)}
 	}

@@ -120,7 +120,7 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 	w.progress(40)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if message, err := w.watch(ctx, cursor); client.ReasonOf(err) != client.ReasonCursorHistoryEnded {
+	if message, err := w.watch(ctx, cursor); client.ReasonOf(err) != client.ReasonCursorEpochEnded {
 		w.t.Errorf("old cursor: %v, %v", message, err)
 	}
 	if message, err := w.watch(ctx, w.cursor()); err != nil {

@@ -131,7 +131,7 @@ func (s *shop) judgeTrips(all []*trip) {
 		select machine || ' ' || state as what, count(*) as n from machine_instances
 		where machine in ('payment', 'refund', 'order', 'simple_order') group by 1
 		union all select 'flag ' || kind, count(*) from payment_flags group by 1
-		union all select concat('notice ', kind, ' ', verdict, case when callback then ' called back' end), count(*)
+		union all select concat('notice ', kind, ' ', effect, case when callback then ' called back' end), count(*)
 		from payment_notices group by 1) x`))
 }
 

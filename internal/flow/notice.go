@@ -41,7 +41,7 @@ type NoticeParams struct {
 type NoticeResult struct {
 	// Done: the gateway need not send the notice again.
 	Done    bool
-	Verdict payment.Verdict
+	Effect  payment.Effect
 	Existed bool // the notice was recorded before
 	// NeedsQuery: the gateway has to be queried. The notice is about a console refund, or about one that has ended, and
 	// does not say how it ended.
@@ -160,12 +160,12 @@ func (c *notice) need(tx *Tx, found func(o *order.Order)) {
 
 // isRepeat reports whether the notice was recorded before, and need not wait for its payment.
 func (c *notice) isRepeat() bool {
-	return c.recorded.Exists && c.recorded.Value.Verdict != payment.VerdictUnknown
+	return c.recorded.Exists && c.recorded.Value.Effect != payment.EffectUnmatched
 }
 
 // repeated is the result of a notice that was recorded before.
 func (c *notice) repeated() NoticeResult {
-	return NoticeResult{Done: true, Verdict: c.recorded.Value.Verdict, Existed: true}
+	return NoticeResult{Done: true, Effect: c.recorded.Value.Effect, Existed: true}
 }
 
 // mustHaveOrder returns ErrLater or ErrMoreRows if the order of the payment has not been found.
@@ -192,12 +192,12 @@ func (c *notice) transactionKey(id string) payment.TransactionKey {
 	return payment.TransactionKey{Tenant: c.Tenant, Gateway: c.Gateway, ID: id}
 }
 
-// record stores the notice with its verdict.
-func (c *notice) record(tx *Tx, v payment.Verdict, detail string) NoticeResult {
+// record stores the notice with its effect.
+func (c *notice) record(tx *Tx, v payment.Effect, detail string) NoticeResult {
 	if !c.recorded.Exists {
 		tx.Payments().Record(c.recorded, &c.Received, v, detail, c.RequestID)
 	}
-	return NoticeResult{Done: v != payment.VerdictUnknown, Verdict: v}
+	return NoticeResult{Done: v != payment.EffectUnmatched, Effect: v}
 }
 
 // keepCredential stores what the payer's client needs to pay.
@@ -289,8 +289,8 @@ type KeepNotice struct {
 	commit.Caller
 	Gateway string
 	payment.Received
-	Verdict payment.Verdict
-	Detail  string
+	Effect payment.Effect
+	Detail string
 
 	recorded *payment.NoticeRow
 }
@@ -303,17 +303,17 @@ func (c *KeepNotice) Need(tx *Tx) {
 // Apply stores the notice, once.
 func (c *KeepNotice) Apply(tx *Tx) (any, error) {
 	if c.recorded.Exists {
-		return NoticeResult{Done: true, Verdict: c.recorded.Value.Verdict, Existed: true}, nil
+		return NoticeResult{Done: true, Effect: c.recorded.Value.Effect, Existed: true}, nil
 	}
-	tx.Payments().Record(c.recorded, &c.Received, c.Verdict, c.Detail, c.RequestID)
-	return NoticeResult{Done: true, Verdict: c.Verdict}, nil
+	tx.Payments().Record(c.recorded, &c.Received, c.Effect, c.Detail, c.RequestID)
+	return NoticeResult{Done: true, Effect: c.Effect}, nil
 }
 
 // Keep commits a notice of a gateway that is about no known payment.
-func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, v payment.Verdict, detail,
+func Keep(ctx context.Context, e *Engine, k payment.GatewayKey, n payment.Received, v payment.Effect, detail,
 	requestID string) (NoticeResult, error) {
 	out, err := e.Do(ctx, Submission{Tenant: k.Tenant, RequestID: requestID, Rows: 2, Bytes: 2048 + len(n.Body),
-		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Received: storable(n), Verdict: v,
+		Command: &KeepNotice{Caller: gatewayCaller(k, requestID), Gateway: k.Gateway, Received: storable(n), Effect: v,
 			Detail: detail}})
 	if err != nil {
 		return NoticeResult{}, err

@@ -26,13 +26,13 @@ func (c *consoleNotice) apply(tx *Tx) (any, error) {
 	case err != nil:
 		return nil, err
 	case failed && c.Foreign != "":
-		return c.record(tx, payment.VerdictKnown, "the notice names another "+c.Foreign), nil
+		return c.record(tx, payment.EffectKnown, "the notice names another "+c.Foreign), nil
 	case r != nil:
 		return c.update(tx, r)
 	case c.RefundNo == "" && alias != nil && alias.Exists: // the gateway's id is of a refund of ours
-		return c.record(tx, payment.VerdictKnown, "the refund is known"), nil
+		return c.record(tx, payment.EffectKnown, "the refund is known"), nil
 	case failed && alias == nil:
-		return c.record(tx, payment.VerdictKnown, "there is no such refund"), nil
+		return c.record(tx, payment.EffectKnown, "there is no such refund"), nil
 	}
 	return c.add(tx)
 }
@@ -93,10 +93,10 @@ func (c *consoleNotice) add(tx *Tx) (any, error) {
 	x.NoticedAt = c.latestTime(tx, time.Time{})
 	var s NoticeResult
 	if x.Failed {
-		s = c.record(tx, payment.VerdictKnown, "there is no such refund")
+		s = c.record(tx, payment.EffectKnown, "there is no such refund")
 	} else {
 		detail := c.describe()
-		s = c.record(tx, payment.VerdictFlagged, detail)
+		s = c.record(tx, payment.EffectFlagged, detail)
 		x.FlagID = c.flag(tx, c.recorded.Value.ID, &x, x.Amount, detail)
 	}
 	tx.Payments().AddConsole(c.recorded, x)
@@ -124,7 +124,7 @@ func (c *consoleNotice) describe() string {
 func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 	x := &r.Value
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		s := c.record(tx, payment.VerdictKnown, "the notice is older than the latest one")
+		s := c.record(tx, payment.EffectKnown, "the notice is older than the latest one")
 		c.addAliases(tx, r.Key.ID)
 		return s, nil
 	}
@@ -141,7 +141,7 @@ func (c *consoleNotice) update(tx *Tx, r *payment.ConsoleRow) (any, error) {
 		if !next.NoticedAt.Equal(x.NoticedAt) {
 			tx.Payments().Consoles.Change(r).NoticedAt = next.NoticedAt
 		}
-		s := c.record(tx, payment.VerdictKnown, "the refund is known")
+		s := c.record(tx, payment.EffectKnown, "the refund is known")
 		c.addAliases(tx, r.Key.ID)
 		return s, nil
 	}
@@ -183,11 +183,11 @@ func (c *consoleNotice) change(tx *Tx, r *payment.ConsoleRow, next payment.Conso
 	}
 	next.Reflagged = true
 	*tx.Payments().Consoles.Change(r) = next
-	verdict := payment.VerdictApplied
+	effect := payment.EffectApplied
 	if flagged {
-		verdict = payment.VerdictFlagged
+		effect = payment.EffectFlagged
 	}
-	s := c.record(tx, verdict, detail)
+	s := c.record(tx, effect, detail)
 	c.addAliases(tx, r.Key.ID)
 	for _, row := range money {
 		if row.Exists && row.Key.Gateway == c.Gateway {

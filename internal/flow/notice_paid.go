@@ -119,7 +119,7 @@ func (c *paidNotice) Apply(tx *Tx) (any, error) {
 		if err := c.paidElsewhere(tx); err != nil {
 			return nil, err
 		}
-		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
+		return c.record(tx, payment.EffectKnown, "the transaction is known"), nil
 	}
 	if !c.accounts.asExpected() {
 		return nil, commit.ErrMoreRows
@@ -233,7 +233,7 @@ func (c *paidNotice) pay(tx *Tx) (any, error) {
 	if err := c.messages.send(tx); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.VerdictApplied, c.messages.unsent)
+	s := c.record(tx, payment.EffectApplied, c.messages.unsent)
 	tx.Payments().RecordTransaction(c.money, c.transaction(tx, payee))
 	return s, nil
 }

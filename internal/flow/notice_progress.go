@@ -34,13 +34,13 @@ func (c *progressNotice) Apply(tx *Tx) (any, error) {
 		return c.repeated(), c.repeat(tx)
 	}
 	if !c.payment.Exists {
-		return c.record(tx, payment.VerdictKnown, "there is no such payment"), nil
+		return c.record(tx, payment.EffectKnown, "there is no such payment"), nil
 	}
 	if err := c.mustHaveOrder(); err != nil {
 		return nil, err
 	}
 	if who := c.foreign(); who != "" {
-		return c.record(tx, payment.VerdictKnown, "the notice names another "+who), nil
+		return c.record(tx, payment.EffectKnown, "the notice names another "+who), nil
 	}
 	c.keepCredential(tx)
 	switch c.Kind {
@@ -51,7 +51,7 @@ func (c *progressNotice) Apply(tx *Tx) (any, error) {
 	case gateway.Pending:
 		return c.pending(tx)
 	}
-	return c.record(tx, payment.VerdictKnown, "ledgerd does not handle such notices"), nil
+	return c.record(tx, payment.EffectKnown, "ledgerd does not handle such notices"), nil
 }
 
 // repeat applies a notice that was recorded before. Most change nothing.
@@ -79,7 +79,7 @@ func (c *progressNotice) declined(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if state == machine.PaymentDeclined || !payment.IsOpen(state) {
-		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
+		return c.record(tx, payment.EffectKnown, "the payment is "+state), nil
 	}
 	if hash := c.payment.Value.TokenHash; hash != nil && c.token == nil {
 		c.spent = hash
@@ -93,7 +93,7 @@ func (c *progressNotice) declined(tx *Tx) (any, error) {
 	}
 	c.recordFailure(tx)
 	tx.Payments().CallPayment(c.payment.Key, c.Gateway, payment.Query, 4*pollAfter)
-	return c.record(tx, payment.VerdictApplied, ""), nil
+	return c.record(tx, payment.EffectApplied, ""), nil
 }
 
 func (c *progressNotice) recordFailure(tx *Tx) {
@@ -112,7 +112,7 @@ func (c *progressNotice) closed(tx *Tx) (any, error) {
 			c.recordFailure(tx)
 		}
 		c.endCalls(tx) // the gateway may have been asked to close it again
-		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
+		return c.record(tx, payment.EffectKnown, "the payment is "+state), nil
 	}
 	if err := c.move(tx, machine.PaymentClosed); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (c *progressNotice) closed(tx *Tx) (any, error) {
 	}
 	tx.Payments().Change(c.payment).Decided = true
 	c.endCalls(tx)
-	return c.record(tx, payment.VerdictApplied, ""), nil
+	return c.record(tx, payment.EffectApplied, ""), nil
 }
 
 // pending records that the gateway knows the payment.
@@ -135,7 +135,7 @@ func (c *progressNotice) pending(tx *Tx) (any, error) {
 		tx.Payments().CallPayment(c.payment.Key, c.Gateway, payment.Close, 0)
 	}
 	if state != machine.PaymentCreated && state != machine.PaymentDeclined {
-		return c.record(tx, payment.VerdictKnown, "the payment is "+state), nil
+		return c.record(tx, payment.EffectKnown, "the payment is "+state), nil
 	}
 	if _, err := tx.viewOrder(&c.consequences, c.order, c.Caller); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (c *progressNotice) pending(tx *Tx) (any, error) {
 		call, after = payment.Close, 0 // the order has ended meanwhile
 	}
 	tx.Payments().CallPayment(c.payment.Key, c.Gateway, call, after)
-	s := c.record(tx, payment.VerdictApplied, "")
+	s := c.record(tx, payment.EffectApplied, "")
 	if c.Credential != nil {
 		v, err := tx.viewPayment(c.payment.Key)
 		if err != nil {

@@ -77,14 +77,14 @@ func (c *refundNotice) apply(tx *Tx) (any, error) {
 	}
 	switch {
 	case foreign && c.Kind != gateway.Refunded:
-		return c.record(tx, payment.VerdictKnown, "the notice names another "+c.Foreign), nil
+		return c.record(tx, payment.EffectKnown, "the notice names another "+c.Foreign), nil
 	case foreign, i.State == machine.RefundSucceeded, i.State == machine.RefundFailed:
 		return c.changeOutcome(tx, x, i.State, foreign)
 	}
 	to := map[gateway.Kind]string{gateway.Refunded: machine.RefundSucceeded, gateway.RefundFailed: machine.RefundFailed,
 		gateway.RefundPending: machine.RefundSubmitted, gateway.RefundAbnormal: machine.RefundAbnormal}[c.Kind]
 	if !tx.Machines().Allows(refundInstance(x.RefundKey), to, machine.ByFlow) {
-		return c.record(tx, payment.VerdictKnown, "the refund is "+i.State), nil
+		return c.record(tx, payment.EffectKnown, "the refund is "+i.State), nil
 	}
 	return c.moveRefund(tx, x, to)
 }
@@ -105,10 +105,10 @@ func (c *refundNotice) moveRefund(tx *Tx, x *payment.Refund, to string) (any, er
 	switch c.Kind {
 	case gateway.RefundPending:
 		tx.Payments().CallRefund(x.RefundKey, c.Gateway, payment.Query, pollAfter)
-		s = c.record(tx, payment.VerdictApplied, "")
+		s = c.record(tx, payment.EffectApplied, "")
 	case gateway.RefundAbnormal:
 		tx.Payments().CallRefund(x.RefundKey, c.Gateway, payment.Query, time.Hour)
-		s = c.record(tx, payment.VerdictApplied, "")
+		s = c.record(tx, payment.EffectApplied, "")
 	default:
 		if err := c.endRefund(tx, x); err != nil {
 			return nil, err
@@ -122,7 +122,7 @@ func (c *refundNotice) moveRefund(tx *Tx, x *payment.Refund, to string) (any, er
 // applyToConsole applies the notice to a console refund, unless it does not say how the refund ended.
 func (c *refundNotice) applyToConsole(tx *Tx) (any, error) {
 	if !c.endsRefund() {
-		s := c.record(tx, payment.VerdictKnown, "there is no such refund")
+		s := c.record(tx, payment.EffectKnown, "there is no such refund")
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}

@@ -47,13 +47,13 @@ func (c *refundNotice) changeOutcome(tx *Tx, x *payment.Refund, state string, fo
 		g.given = x.GivenBack
 	}
 	if c.Callback && !c.At.IsZero() && c.At.Before(x.NoticedAt) {
-		return c.record(tx, payment.VerdictKnown, "the notice is older than the latest one"), nil
+		return c.record(tx, payment.EffectKnown, "the notice is older than the latest one"), nil
 	}
 	if g.given == x.GivenBack {
 		if c.endsRefund() && !foreign {
 			c.recordTime(tx, x)
 		}
-		s := c.record(tx, payment.VerdictKnown, "the refund is "+state)
+		s := c.record(tx, payment.EffectKnown, "the refund is "+state)
 		s.NeedsQuery = c.needsQuery(tx)
 		return s, nil
 	}
@@ -117,9 +117,9 @@ func (c *refundNotice) applyOutcome(tx *Tx, x *payment.Refund, g outcome) Notice
 	case !n.IsZero() || nothing:
 		return c.flagRefund(tx, x, n, g.detail)
 	case withdrawn:
-		return c.record(tx, payment.VerdictApplied, g.detail)
+		return c.record(tx, payment.EffectApplied, g.detail)
 	}
-	return c.record(tx, payment.VerdictApplied, "")
+	return c.record(tx, payment.EffectApplied, "")
 }
 
 // maxAhead is the most by which the clock of a gateway may be ahead of the database's. Later times are cut to it:
@@ -163,7 +163,7 @@ func (c *refundNotice) flagRefund(tx *Tx, x *payment.Refund, n amount.Int, detai
 	if n.Sign() <= 0 {
 		kind, n = payment.RefundReturned, n.Neg()
 	}
-	s := c.record(tx, payment.VerdictFlagged, detail)
+	s := c.record(tx, payment.EffectFlagged, detail)
 	changed := tx.Payments().Refunds.Change(c.refund.row)
 	changed.OutcomeFlagID = tx.Payments().Raise(c.Tenant, payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway,
 		TransactionID: x.TransactionID, OutTradeNo: x.OutTradeNo, OrderNo: c.payment.Value.OrderNo,

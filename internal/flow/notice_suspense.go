@@ -30,7 +30,7 @@ func (c *paidNotice) toSuspense(tx *Tx, kind payment.FlagKind, detail string) (a
 	if err := c.moveUnpaid(tx, kind); err != nil {
 		return nil, err
 	}
-	s := c.record(tx, payment.VerdictFlagged, detail)
+	s := c.record(tx, payment.EffectFlagged, detail)
 	t := c.transaction(tx, account)
 	tx.Payments().RecordTransaction(c.money, t)
 	f := payment.Flag{Kind: kind, Detail: detail, Gateway: c.Gateway, TransactionID: c.TransactionID,
@@ -68,10 +68,10 @@ func (c *paidNotice) moveUnpaid(tx *Tx, kind payment.FlagKind) error {
 func (c *paidNotice) unknownPayment(tx *Tx) (any, error) {
 	const detail = "there is no such payment"
 	if c.money == nil {
-		return c.record(tx, payment.VerdictKnown, detail), nil
+		return c.record(tx, payment.EffectKnown, detail), nil
 	}
 	if c.money.Exists {
-		return c.record(tx, payment.VerdictKnown, "the transaction is known"), nil
+		return c.record(tx, payment.EffectKnown, "the transaction is known"), nil
 	}
 	if !tx.Machines().Wanted(paymentInstance(c.payment.Key)).Exists {
 		if _, err := c.consequences.run(tx, c.creation.Apply); err != nil {
@@ -81,16 +81,16 @@ func (c *paidNotice) unknownPayment(tx *Tx) (any, error) {
 			return nil, err
 		}
 		tx.Payments().CallPayment(c.payment.Key, c.Gateway, payment.FlagUnknown, unknownTTL)
-		return c.record(tx, payment.VerdictUnknown, detail), nil
+		return c.record(tx, payment.EffectUnmatched, detail), nil
 	}
 	state, err := c.state(tx)
 	switch {
 	case err != nil:
 		return nil, err
 	case state == machine.PaymentUnexpected && c.recorded.Exists:
-		return NoticeResult{Verdict: payment.VerdictUnknown, Existed: true}, nil
+		return NoticeResult{Effect: payment.EffectUnmatched, Existed: true}, nil
 	case state == machine.PaymentUnexpected:
-		return c.record(tx, payment.VerdictUnknown, detail), nil
+		return c.record(tx, payment.EffectUnmatched, detail), nil
 	}
 	return c.toSuspense(tx, payment.UnknownNumber, detail) // the time to create it is over
 }

@@ -63,14 +63,14 @@ type bookedPurchase struct {
 
 // wish is a request for an order. It is comparable.
 type wish struct {
-	machine        string // order, simple_order, or own, whose timer leads to asleep
-	amount, paid   int64  // paid: from the balance
-	first, second  string // items of the lines; empty: no such line
-	units          int64  // of each line
-	reserve        bool
-	within         int // minutes to pay; 0: as the machine says
-	purchase       string
-	purchaseWindow int
+	machine       string // order, simple_order, or own, whose timer leads to asleep
+	amount, paid  int64  // paid: from the balance
+	first, second string // items of the lines; empty: no such line
+	units         int64  // of each line
+	reserve       bool
+	within        int // minutes to pay; 0: as the machine says
+	purchase      string
+	purchaseLife  int
 }
 
 func (b *books) clone() *books {
@@ -187,7 +187,7 @@ func (b *books) create(no string, w wish, refuse, remind bool) string {
 		return fmt.Sprint(p.owner, " ", b.orders[p.owner].state, " existed")
 	}
 	if w.purchase != "" {
-		b.purchases[w.purchase] = bookedPurchase{no, b.now + w.purchaseWindow}
+		b.purchases[w.purchase] = bookedPurchase{no, b.now + w.purchaseLife}
 	}
 	life := w.within
 	if life == 0 {
@@ -502,7 +502,7 @@ func (p *orderPlay) create(r *rapid.T, no string) bookedCommand {
 	}
 	w.reserve = w.first != "" && rapid.Bool().Draw(r, "reserve")
 	if w.purchase != "" {
-		w.purchaseWindow = rapid.SampledFrom([]int{5, 60}).Draw(r, "window")
+		w.purchaseLife = rapid.SampledFrom([]int{5, 60}).Draw(r, "life")
 	}
 	return p.want(no, w, rapid.Bool().Draw(r, "refuse"), rapid.Bool().Draw(r, "remind"))
 }
@@ -521,7 +521,7 @@ func (p *orderPlay) want(no string, w wish, refuse, remind bool) bookedCommand {
 		c.Balance = &order.Balance{Account: user(0), Amount: dec(fmt.Sprint(w.paid))}
 	}
 	if w.purchase != "" {
-		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Window: time.Duration(w.purchaseWindow) * time.Minute,
+		c.Purchase = &order.Purchase{Parts: []string{w.purchase}, Life: time.Duration(w.purchaseLife) * time.Minute,
 			Refuse: refuse}
 	}
 	if remind {

@@ -226,7 +226,7 @@ func purchase(o *order.Order) claim.Params {
 		return claim.Params{Scope: claim.SaleScope, Key: claim.Compose(parts), Parts: parts, Owner: o.OrderNo,
 			Result: o.OrderNo}
 	}
-	r := claim.Rule{Name: claim.OrderScope, Window: o.Purchase.Window}
+	r := claim.Rule{Name: claim.OrderScope, Life: o.Purchase.Life}
 	p := r.Params(o.Purchase.Parts...)
 	p.Owner, p.Result = o.OrderNo, o.OrderNo
 	return p

@@ -101,7 +101,7 @@ func at(machine string) func(*flow.CreateOrder) {
 
 // sameAs gives an order a purchase with these parts.
 func sameAs(parts ...string) func(*flow.CreateOrder) {
-	return func(c *flow.CreateOrder) { c.Purchase = &order.Purchase{Parts: parts, Window: time.Hour} }
+	return func(c *flow.CreateOrder) { c.Purchase = &order.Purchase{Parts: parts, Life: time.Hour} }
 }
 
 // paidAtOnce lets the balance pay everything.

@@ -119,7 +119,7 @@ func TestSamePurchaseAfterTheTimeOfTheFirst(t *testing.T) {
 	m.wantRows("a", late)
 	m.wantRows("a2", open+", purchase")
 	m.wantRows("c", "order, simple_order expired 2 timer, 3 tea expired, hold expired")
-	// The purchase window of the first order is over as well: its recorded end leaves the claim of the new order.
+	// The purchase life of the first order is over as well: its recorded end leaves the claim of the new order.
 	m.clock.Set(t, 61*time.Minute)
 	m.wants(newOrder("b2", sameAs("b")), "b2 awaiting_payment")
 	m.wants(fire("b", "own"), "true")
@@ -137,14 +137,14 @@ func TestOrderThatNeedsManyRowsOneAfterTheOther(t *testing.T) {
 			d.Moves[i].Publish = fmt.Sprint("own.", d.Moves[i].To)
 		}
 	})
-	first := newOrder("first", sameAs("x"), at("own"), func(c *flow.CreateOrder) { c.Purchase.Window = 24 * time.Hour })
+	first := newOrder("first", sameAs("x"), at("own"), func(c *flow.CreateOrder) { c.Purchase.Life = 24 * time.Hour })
 	m.wants(first, "first pending")
 	for _, name := range []string{"all", "too"} {
 		m.wants(flow.Webhook(&webhook.CreateCommand{Caller: caller, Name: name, URL: "https://example.com"}), "ok")
 	}
 	m.clock.Set(t, 61*time.Minute)
 	free := newOrder("free", sameAs("x"), plain, func(c *flow.CreateOrder) {
-		c.Lines, c.Amount, c.Purchase.Window = nil, dec("0"), 24*time.Hour
+		c.Lines, c.Amount, c.Purchase.Life = nil, dec("0"), 24*time.Hour
 	})
 	if got := m.batch(1, free)[0]; got != "free paid" {
 		t.Error(got)

@@ -101,7 +101,7 @@ func (m *market) dispatcher(tenant int32, banks map[string]*bank) *dispatch.Disp
 		ApplyNotice: func(ctx context.Context, k payment.GatewayKey, said payment.Received, c gateway.Credential,
 			r string) (dispatch.Result, error) {
 			out, err := flow.CommitNotice(ctx, m.engines[1], k, said, c, r)
-			return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
+			return dispatch.Result{Advanced: out.Effect == payment.EffectApplied && !out.Existed,
 				Payment: out.Submitted}, err
 		},
 		AccountExists: func(context.Context, int32, string, string) (bool, error) { return true, nil },

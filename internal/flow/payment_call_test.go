@@ -35,10 +35,10 @@ func TestAPaymentReportedByAnotherGatewayIsQueriedAtItsOwn(t *testing.T) {
 	m := newTill(t)
 	m.secondGateway()
 	ten := amountOf("10", "CNY")
-	if got := m.hearFrom("h", notice("n1", ten)); got != "unknown again" {
+	if got := m.hearFrom("h", notice("n1", ten)); got != "unmatched again" {
 		t.Error(got)
 	}
-	m.says(notice("n2", ten, of("p1", "t2")), "unknown again")
+	m.says(notice("n2", ten, of("p1", "t2")), "unmatched again")
 	m.payableOrder("o", outside)
 	m.create("o", "p1")
 	m.calls("g p1 query")
@@ -57,7 +57,7 @@ func TestAPaymentReportedByAnotherGatewayIsQueriedAtItsOwn(t *testing.T) {
 // lost compares the number of notices that no call will ever apply or flag.
 func (m *till) lost(want string) {
 	m.Helper()
-	if got := m.text(`select count(*)::text from payment_notices n where verdict = 'unknown'
+	if got := m.text(`select count(*)::text from payment_notices n where effect = 'unmatched'
 		and not exists (select from payment_transactions t where t.gateway = n.gateway
 		and t.transaction_id = n.transaction_id)
 		and not exists (select from payment_calls c where c.number = n.out_trade_no)`); got != want {
@@ -69,12 +69,12 @@ func (m *till) lost(want string) {
 func TestMoneyThatComesInTheBatchOfTheLastRunIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
-	m.says(notice("n2", of("py", "t1")), "unknown again")
+	m.says(notice("n1", of("px", "t1")), "unmatched again")
+	m.says(notice("n2", of("py", "t1")), "unmatched again")
 	m.gets(flagUnknown("px"), "true")
 	m.gets(flagUnknown("px"), "false")
 	if got := m.together(hears(notice("n3", of("py", "t2"))), flagUnknown("py"),
-		flagUnknown("py")); got != "unknown again, false, false" {
+		flagUnknown("py")); got != "unmatched again, false, false" {
 		t.Error(got)
 	}
 	m.lost("0")
@@ -132,7 +132,7 @@ func TestAPaymentThatTheTransactionOfAnotherOnePaidIsClosed(t *testing.T) {
 			t.Parallel()
 			m := newTill(t)
 			ten := amountOf("10", "CNY")
-			m.says(notice("n1", ten, of("px", "t1")), "unknown again")
+			m.says(notice("n1", ten, of("px", "t1")), "unmatched again")
 			m.gets(flagUnknown("px"), "true")
 			m.gets(flagUnknown("px"), "false")
 			said := func(id string) payment.Received {

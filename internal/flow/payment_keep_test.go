@@ -16,7 +16,7 @@ func TestANoticeIsKeptOnce(t *testing.T) {
 	for _, want := range []string{"known", "known existed"} {
 		got := resultText(flow.Keep(t.Context(), m.engines[0], payment.GatewayKey{Tenant: 1, Gateway: "g"},
 			notice("n1", kind(gateway.Other), of("", "")),
-			payment.VerdictKnown, "not followed", "r"))
+			payment.EffectKnown, "not followed", "r"))
 		if got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -36,7 +36,7 @@ func TestAGatewayThatIsNotPutIsHeard(t *testing.T) {
 			t.Errorf("notice %s: %s, want %s", s.ID, got, want)
 		}
 	}
-	hear(notice("n1", amountOf("9", "CNY"), of("p9", "t9")), "unknown again")
+	hear(notice("n1", amountOf("9", "CNY"), of("p9", "t9")), "unmatched again")
 	m.gets(flagUnknown("p9"), "true")
 	hear(notice("n2", amountOf("10", "CNY"), of("p1", "t2")), "flagged")
 	hear(console("m1", "1", of("p9", "t9")), "flagged")

@@ -22,7 +22,7 @@ func (m *till) leasing(during func()) {
 		m.Fatal(err)
 	}
 	defer func(tx pgx.Tx) { _ = tx.Rollback(ctx) }(tx)
-	if _, err := tx.Exec(ctx, "update payment_calls set attempts = attempts + 1, fence = 1, "+
+	if _, err := tx.Exec(ctx, "update payment_calls set attempts = attempts + 1, lease_nonce = 1, "+
 		"lease_expires_at = now() + interval '90 s'"); err != nil {
 		m.Fatal(err)
 	}

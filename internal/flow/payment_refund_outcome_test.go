@@ -113,7 +113,7 @@ func TestAnUnknownPaymentIsCreatedInItsBatch(t *testing.T) {
 	m := newTill(t)
 	m.payableOrder("o")
 	if got := m.together(hears(notice("n1")), creates("p1", ""),
-		hears(notice("n1"))); got != "unknown again, p1 created, applied" {
+		hears(notice("n1"))); got != "unmatched again, p1 created, applied" {
 		t.Error(got)
 	}
 	m.is("o paid, p1 succeeded; gw -6, user:3 10")
@@ -313,7 +313,7 @@ func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
 	m.gateway("missing")
-	m.says(notice("n1"), "unknown again")
+	m.says(notice("n1"), "unmatched again")
 	m.clock.Set(t, 25*time.Hour)
 	due, err := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
 	if err != nil || len(due) != 1 {
@@ -329,7 +329,7 @@ func TestUnknownMoneyThatSuspenseRefusesIsFlagged(t *testing.T) {
 func TestUnknownMoneyIsGivenBack(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1"), "unknown again")
+	m.says(notice("n1"), "unmatched again")
 	m.clock.Set(t, 25*time.Hour)
 	due, _ := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
 	m.gets(flow.FlagUnknowns(due, "r")[0].Command, "true")

@@ -27,7 +27,7 @@ func (p *payPlay) calls(only int) {
 		if len(f) < 4 || only >= 0 && i != only {
 			continue
 		}
-		_, err := p.dispatcher.ClaimAndRun(context.Background(),
+		_, err := p.dispatcher.RunDue(context.Background(),
 			payment.GatewayKey{Tenant: p.caller.Tenant, Gateway: f[0]}, payment.Subject(f[1]), f[2], true)
 		p.log = append(p.log, fmt.Sprint("call ", c, ": ", err))
 	}

@@ -124,7 +124,7 @@ func resultText(out flow.NoticeResult, err error) string {
 	} else if err != nil {
 		return err.Error()
 	}
-	text := string(out.Verdict)
+	text := string(out.Effect)
 	if out.Existed {
 		text += " existed"
 	}
@@ -269,8 +269,8 @@ func TestADeclineLeavesTheOrderPayable(t *testing.T) {
 func TestAnUnknownPaymentIsAppliedWhenItIsCreated(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1"), "unknown again")
-	m.says(notice("n1"), "unknown existed again")
+	m.says(notice("n1"), "unmatched again")
+	m.says(notice("n1"), "unmatched existed again")
 	m.payableOrder("o")
 	if got := m.create("o", "p1"); got != "p1 created" {
 		t.Fatal(got)
@@ -285,8 +285,8 @@ func TestAnUnknownPaymentIsAppliedWhenItIsCreated(t *testing.T) {
 func TestAnUnknownPaymentIsFlaggedAfterADay(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1"), "unknown again")
-	m.says(notice("n2", of("p1", "t2")), "unknown again")
+	m.says(notice("n1"), "unmatched again")
+	m.says(notice("n2", of("p1", "t2")), "unmatched again")
 	m.clock.Set(t, 25*time.Hour)
 	due, err := payment.DueFlags(context.Background(), m.app, payment.DueFlag{}, 10)
 	if err != nil || len(due) != 1 {

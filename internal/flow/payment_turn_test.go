@@ -194,7 +194,7 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		resolved bool
 		then     gateway.Kind
-		verdict  string
+		effect   string
 		is       string
 	}{
 		"succeeds": {false, gateway.Refunded, "applied", "r1 succeeded; unknown_refund 400 withdrawn; gw -6, user:3 6"},
@@ -217,7 +217,7 @@ func TestARefundOfAnotherMerchantAndThenOfOursCountsOnce(t *testing.T) {
 			if c.resolved {
 				m.gets(m.resolve(0, off), "unknown_refund write_off")
 			}
-			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", c.then)), c.verdict)
+			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", c.then)), c.effect)
 			m.is("o paid, p1 succeeded, " + c.is)
 			m.refuses(refund("r2", "11"), map[gateway.Kind]string{gateway.Refunded: "6.00",
 				gateway.RefundFailed: "10.00"}[c.then])
@@ -247,9 +247,9 @@ func TestARefundOfAnotherCurrencyIsFlagged(t *testing.T) {
 func TestARefundThatGrowsAndShrinksIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := refunding(t, "4")
-	said := func(id, n, verdict, remaining string) {
+	said := func(id, n, effect, remaining string) {
 		t.Helper()
-		m.says(notice(id, amountOf(n, "CNY"), ofRefund("r1", gateway.Refunded)), verdict)
+		m.says(notice(id, amountOf(n, "CNY"), ofRefund("r1", gateway.Refunded)), effect)
 		m.refuses(refund("r2", "7"), remaining)
 		m.verify()
 	}
@@ -276,9 +276,9 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 		return func(s *payment.Received) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
 	}
 	type said struct {
-		kind    gateway.Kind
-		minute  int // -1: in the answer to a call, without a time
-		verdict string
+		kind   gateway.Kind
+		minute int // -1: in the answer to a call, without a time
+		effect string
 	}
 	yes, no := gateway.Refunded, gateway.RefundFailed
 	for name, c := range map[string]struct {
@@ -311,7 +311,7 @@ func TestNoticesOfARefundCountByTheGatewaysTime(t *testing.T) {
 				if s.minute < 0 {
 					said.At, said.Callback = time.Time{}, false
 				}
-				m.says(said, s.verdict)
+				m.says(said, s.effect)
 				m.verify()
 			}
 			m.is("o paid, p1 succeeded, " + c.ends)
@@ -345,7 +345,7 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 	at := func(minute int) func(*payment.Received) {
 		return func(s *payment.Received) { s.At = begin.Add(time.Duration(minute) * time.Minute) }
 	}
-	for given, want := range map[string]struct{ verdict, flags string }{
+	for given, want := range map[string]struct{ effect, flags string }{
 		"4": {"known", "refund_returned 400"},
 		"5": {"flagged", "unknown_refund 100 withdrawn, refund_returned 400"},
 	} {
@@ -354,7 +354,7 @@ func TestANoticeOfAnotherMerchantOrdersNothing(t *testing.T) {
 			m := refunding(t, "4")
 			m.says(notice("m1", amountOf("4", "CNY"), ofRefund("r1", gateway.Refunded), at(10)), "applied")
 			m.says(notice("m2", amountOf(given, "CNY"), ofRefund("r1", gateway.Refunded), at(20),
-				func(s *payment.Received) { s.Foreign = "merchant m2" }), want.verdict)
+				func(s *payment.Received) { s.Foreign = "merchant m2" }), want.effect)
 			m.says(notice("m3", amountOf("4", "CNY"), ofRefund("r1", gateway.RefundFailed), at(15)), "flagged")
 			m.is("o paid, p1 succeeded, r1 succeeded; " + want.flags + "; gw -6, user:3 6")
 			m.verify()

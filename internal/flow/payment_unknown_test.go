@@ -18,9 +18,9 @@ func flagUnknown(number string) flow.Command {
 func TestMoneyThatComesWhileOtherMoneyIsFlaggedIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
+	m.says(notice("n1", of("px", "t1")), "unmatched again")
 	if got := m.together(hears(notice("n2", of("px", "t2"))), flagUnknown("px"),
-		hears(notice("n3", of("px", "t3")))); got != "unknown again, true, flagged" {
+		hears(notice("n3", of("px", "t3")))); got != "unmatched again, true, flagged" {
 		t.Error(got)
 	}
 	if got := m.text("select number || ' ' || call from payment_calls"); got != "px flag" {
@@ -46,8 +46,8 @@ func TestAllMoneyThatCameBeforeThePaymentIsTaken(t *testing.T) {
 	} {
 		m := newTill(t)
 		ten := amountOf("10", "CNY")
-		m.says(notice("n1", ten), "unknown again")
-		m.says(notice("n2", ten, of("p1", "t2")), "unknown again")
+		m.says(notice("n1", ten), "unmatched again")
+		m.says(notice("n2", ten, of("p1", "t2")), "unmatched again")
 		m.payableOrder("o", outside)
 		m.create("o", "p1")
 		said := notice(end.with, ten)
@@ -91,7 +91,7 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 	const times = payment.MaxUnknown + 3
 	paid := func(n int) payment.Received { return notice(fmt.Sprint("n", n), of("px", fmt.Sprint("t", n))) }
 	for n := range times {
-		m.says(paid(n), "unknown again")
+		m.says(paid(n), "unmatched again")
 	}
 	for _, want := range []string{"true", "true", "false"} {
 		m.gets(flagUnknown("px"), want)
@@ -111,16 +111,16 @@ func TestAllMoneyOfAnUnknownPaymentIsFlagged(t *testing.T) {
 func TestMoneyOfAnUnknownPaymentThatIsReportedAgainIsFlagged(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
-	m.says(notice("n2", of("px", "t2")), "unknown again")
+	m.says(notice("n1", of("px", "t1")), "unmatched again")
+	m.says(notice("n2", of("px", "t2")), "unmatched again")
 	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update "+
-		"payment_notices set verdict = 'known' where notify_id = 'n2'; alter table payment_notices "+
+		"payment_notices set effect = 'known' where notify_id = 'n2'; alter table payment_notices "+
 		"enable trigger all"); err != nil {
 		t.Fatal(err)
 	}
 	m.gets(flagUnknown("px"), "true")
 	if _, err := m.super.Exec(context.Background(), "alter table payment_notices disable trigger all; update "+
-		"payment_notices set verdict = 'unknown' where notify_id = 'n2'; alter table payment_notices "+
+		"payment_notices set effect = 'unmatched' where notify_id = 'n2'; alter table payment_notices "+
 		"enable trigger all"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +133,8 @@ func TestMoneyOfAnUnknownPaymentThatIsReportedAgainIsFlagged(t *testing.T) {
 func TestATransactionOfTwoUnknownPaymentsIsFlaggedOnce(t *testing.T) {
 	t.Parallel()
 	m := newTill(t)
-	m.says(notice("n1", of("px", "t1")), "unknown again")
-	m.says(notice("n2", of("py", "t1")), "unknown again")
+	m.says(notice("n1", of("px", "t1")), "unmatched again")
+	m.says(notice("n2", of("py", "t1")), "unmatched again")
 	for _, number := range []string{"px", "py"} {
 		m.pay(0, flagUnknown(number))
 		m.gets(flagUnknown(number), "false")
@@ -151,11 +151,11 @@ func TestNoticesWithTheSameIDLoseNoMoney(t *testing.T) {
 	if got := m.create("o", "p1"); got != "p1 created" {
 		t.Fatal(got)
 	}
-	m.says(notice("n", of("px", "tx")), "unknown again")
+	m.says(notice("n", of("px", "tx")), "unmatched again")
 	for _, want := range []string{"applied", "applied existed"} {
 		m.says(notice("n", of("p1", "t1")), want)
 	}
-	m.says(notice("n", of("px", "tx")), "unknown existed again")
+	m.says(notice("n", of("px", "tx")), "unmatched existed again")
 	m.says(notice("n", of("p1", "t2")), "flagged")
 	m.gets(flagUnknown("px"), "true")
 	if got := m.text("select string_agg(transaction_id, ' ' order by transaction_id) from payment_notices"); got !=

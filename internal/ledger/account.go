@@ -123,7 +123,7 @@ func (c *CreateAccountsCommand) create(tx *Tx, a *Account, asset *Asset, want Ne
 		outside = "max_balance"
 	}
 	if outside != "" {
-		return LimitViolated.New("account %s would start outside its limits: its first balance is 0", a.Code).
+		return AccountLimitViolated.New("account %s would start outside its limits: its first balance is 0", a.Code).
 			With("account", a.Code).WithField(outside, "must allow a balance of 0")
 	}
 	tx.touch(a)
@@ -259,8 +259,8 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 		a.Max = hi
 	}
 	if !a.withinLimits() {
-		return nil, LimitViolated.New("account %s has balance %s, of which %s is held: not within the new limits",
-			a.Code, a.Format(a.Balance), a.Format(a.Held)).
+		return nil, AccountLimitViolated.New(
+			"account %s has balance %s, of which %s is held: not within the new limits", a.Code, a.Format(a.Balance), a.Format(a.Held)).
 			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 	}
 	if len(c.Change.Metadata) > 0 {

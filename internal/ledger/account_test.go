@@ -46,8 +46,8 @@ func TestAccountsAreCreatedAllOrNone(t *testing.T) {
 	crossed.Max = decOf("-0.01")
 	precise := newAccount("y")
 	precise.Max = decOf("0.001")
-	p.refused(LimitViolated, accounts(newAccount("x"), tooLow))
-	p.refused(LimitViolated, accounts(newAccount("x"), tooHigh))
+	p.refused(AccountLimitViolated, accounts(newAccount("x"), tooLow))
+	p.refused(AccountLimitViolated, accounts(newAccount("x"), tooHigh))
 	p.refused(fault.FieldInvalid, accounts(newAccount("x"), crossed))
 	p.refused(amount.TooPrecise, accounts(newAccount("x"), precise))
 	if p.Row(AccountKey{1, "x", "CNY"}) != nil {
@@ -100,19 +100,19 @@ func TestNewLimitsMustFitTheCurrentBalance(t *testing.T) {
 		want   *fault.Reason // nil: accepted
 	}{
 		{"least balance as it stands", "ann", AccountChange{Min: decOf("40")}, nil},
-		{"least balance above", "ann", AccountChange{Min: decOf("40.01")}, LimitViolated},
+		{"least balance above", "ann", AccountChange{Min: decOf("40.01")}, AccountLimitViolated},
 		{"overdraft", "ann", AccountChange{Min: decOf("-5")}, nil},
 		{"greatest balance as it stands", "ann", AccountChange{Max: decOf("100")}, nil},
-		{"greatest balance below", "ann", AccountChange{Max: decOf("99.99")}, LimitViolated},
-		{"least above greatest", "ann", AccountChange{Min: decOf("10"), Max: decOf("5")}, LimitViolated},
+		{"greatest balance below", "ann", AccountChange{Max: decOf("99.99")}, AccountLimitViolated},
+		{"least above greatest", "ann", AccountChange{Min: decOf("10"), Max: decOf("5")}, AccountLimitViolated},
 		{"unbounded", "ann", AccountChange{Unbounded: true, ClearMax: true}, nil},
 		{"too precise", "ann", AccountChange{Min: decOf("0.001")}, amount.TooPrecise},
-		{"least balance of a debtor", "world", AccountChange{Min: decOf("0")}, LimitViolated},
+		{"least balance of a debtor", "world", AccountChange{Min: decOf("0")}, AccountLimitViolated},
 		{"least balance 39 digits above", "abyss", AccountChange{Min: decOf("999999999999999999999999999999999999.99")},
-			LimitViolated},
-		{"balance less held of 39 digits", "heavy", AccountChange{Min: decOf("0")}, LimitViolated},
+			AccountLimitViolated},
+		{"balance less held of 39 digits", "heavy", AccountChange{Min: decOf("0")}, AccountLimitViolated},
 		{"held and least balance of 39 digits", "heavy",
-			AccountChange{Min: decOf("999999999999999999999999999999999999.99")}, LimitViolated},
+			AccountChange{Min: decOf("999999999999999999999999999999999999.99")}, AccountLimitViolated},
 		{"least balance 39 digits below", "rich", AccountChange{Min: decOf("-999999999999999999999999999999999999.99")},
 			nil},
 		{"no such account", "nobody", AccountChange{}, AccountNotFound},
@@ -174,7 +174,7 @@ func TestMetadataIsSetByNameAndRemovedByAnEmptyValue(t *testing.T) {
 	if !maps.Equal(before, noted("a", "1", "b", "2")) {
 		t.Errorf("the old map was written: %v", before)
 	}
-	p.refused(LimitViolated, change("x", AccountChange{Min: decOf("1"), Metadata: noted("d", "4")}))
+	p.refused(AccountLimitViolated, change("x", AccountChange{Min: decOf("1"), Metadata: noted("d", "4")}))
 	if len(p.newDetails) != 1 {
 		t.Errorf("%d details to write", len(p.newDetails))
 	}

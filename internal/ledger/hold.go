@@ -175,7 +175,8 @@ func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 }
 
 func holdNotFound(name string, value any) error {
-	return HoldNotFound.New("there is no hold %v", value).With(name, value).WithField(name, "must name a hold that exists")
+	return HoldNotFound.New("there is no hold %v", value).With(name, value).
+		WithField(name, "must name a hold that exists")
 }
 
 // mustBeHeld refuses a hold that has ended.

@@ -217,7 +217,7 @@ func (m *model) update(o op) string {
 	}
 	switch {
 	case a.least != nil && minus(a.balance, a.held).Cmp(a.least) < 0, a.most != nil && a.balance.Cmp(a.most) > 0:
-		return "LIMIT_VIOLATED"
+		return "ACCOUNT_LIMIT_VIOLATED"
 	case o.state == "closed" && (a.balance.Sign() != 0 || a.held.Sign() != 0):
 		return "ACCOUNT_NOT_EMPTY"
 	case o.state != "":
@@ -262,7 +262,7 @@ func (m *model) create(o op) string {
 		return "there: " + b.line()
 	}
 	if a.least != nil && a.least.Sign() > 0 || a.most != nil && a.most.Sign() < 0 {
-		return "LIMIT_VIOLATED"
+		return "ACCOUNT_LIMIT_VIOLATED"
 	}
 	m.accounts[o.account] = a
 	return "made: " + a.line()

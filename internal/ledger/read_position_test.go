@@ -18,7 +18,7 @@ func FuzzPosition(f *testing.F) {
 		if err == nil && p.cursor(now) != cursor {
 			t.Fatalf("%q reads as %v", cursor, p)
 		}
-		if err != nil && !fault.Is(err, fault.FieldInvalid) && !fault.Is(err, CursorHistoryEnded) {
+		if err != nil && !fault.Is(err, fault.FieldInvalid) && !fault.Is(err, CursorEpochEnded) {
 			t.Fatal(err)
 		}
 	})

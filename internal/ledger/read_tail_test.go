@@ -257,7 +257,7 @@ func TestTailEndsWithItsEpoch(t *testing.T) {
 		err = f.step(w.ctx, 10, true)
 		return err != nil
 	})
-	if !fault.Is(err, ledger.CursorHistoryEnded) {
+	if !fault.Is(err, ledger.CursorEpochEnded) {
 		t.Error(err)
 	}
 }

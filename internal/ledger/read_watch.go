@@ -32,7 +32,7 @@ type Commit struct {
 // Commits are read by epoch and transaction id, below the oldest running transaction, so a long-running
 // transaction in the same database server delays all of them. A batch gets its transaction id with its first
 // lock and may then wait for a batch with a higher id; such overlapping commits are returned together. Returns
-// fault FIELD_INVALID for an invalid cursor or pattern, and CURSOR_HISTORY_ENDED for a cursor from another
+// fault FIELD_INVALID for an invalid cursor or pattern, and CURSOR_EPOCH_ENDED for a cursor from another
 // epoch.
 func (r *Reader) entriesAfter(ctx context.Context, tenant int32, cursor string, p pattern,
 	limit int) (commits []Commit, epoch commit.Epoch, next position, err error) {
@@ -93,7 +93,7 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 		return position{}, badCursor()
 	}
 	if part[0] != now.Term {
-		return position{}, CursorHistoryEnded.New("the database was restored, or a standby was promoted, "+
+		return position{}, CursorEpochEnded.New("the database was restored, or a standby was promoted, "+
 			"after the cursor was issued: watch from \"0\", or with an empty cursor after reading the earlier "+
 			"entries with ListEntries").
 			With("epoch_began", now.Began.Format(time.RFC3339Nano))

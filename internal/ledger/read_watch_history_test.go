@@ -43,7 +43,7 @@ func (w *watcher) reads(want int) {
 func (w *readWorld) isRefused(cursor string) {
 	w.Helper()
 	_, next, err := w.EntriesAfter(w.ctx, 1, cursor, "", 100)
-	if f := fault.Of(err); f == nil || f.Reason.Name != "CURSOR_HISTORY_ENDED" {
+	if f := fault.Of(err); f == nil || f.Reason.Name != "CURSOR_EPOCH_ENDED" {
 		w.Errorf("the cursor %q is accepted, the next is %q: %v", cursor, next, err)
 	}
 }

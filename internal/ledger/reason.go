@@ -26,7 +26,7 @@ var (
 	HoldNotFound = fault.Register(fault.Reason{Name: "HOLD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such hold."})
-	CursorHistoryEnded = fault.Register(fault.Reason{Name: "CURSOR_HISTORY_ENDED", Class: fault.Conflict,
+	CursorEpochEnded = fault.Register(fault.Reason{Name: "CURSOR_EPOCH_ENDED", Class: fault.Conflict,
 		Code: fault.FailedPrecondition, Step: fault.ReadAgain,
 		Doc: "The database was restored, or a standby was promoted, after the cursor was issued: " +
 			"commits that the caller has seen may be lost. Watch from \"0\", or with an empty cursor after reading " +
@@ -54,7 +54,7 @@ var (
 	BalanceLimitExceeded = fault.Register(fault.Reason{Name: "BALANCE_LIMIT_EXCEEDED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The account's balance would exceed its max_balance."})
-	LimitViolated = fault.Register(fault.Reason{Name: "LIMIT_VIOLATED", Class: fault.Refusal,
+	AccountLimitViolated = fault.Register(fault.Reason{Name: "ACCOUNT_LIMIT_VIOLATED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The account's balance is not within its new limits."})
 	AccountNotEmpty = fault.Register(fault.Reason{Name: "ACCOUNT_NOT_EMPTY", Class: fault.Refusal,

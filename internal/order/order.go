@@ -56,10 +56,10 @@ type Balance struct {
 	Amount  amount.Decimal
 }
 
-// Purchase identifies a purchase: within Window, an order with equal Parts is the same one.
+// Purchase identifies a purchase: within Life, an order with equal Parts is the same one.
 type Purchase struct {
 	Parts  []string
-	Window time.Duration
+	Life   time.Duration
 	Refuse bool // not recorded: it concerns one call only
 }
 
@@ -118,7 +118,7 @@ func (f *Facts) differences(o *Order) (fields []string) {
 	differs("reserve", f.Reserve != o.Reserve)
 	differs("balance", !same(f.Balance, o.Balance, func(a, b *Balance) bool { return *a == *b }))
 	differs("purchase", !same(f.Purchase, o.Purchase, func(a, b *Purchase) bool {
-		return a.Window == b.Window && slices.Equal(a.Parts, b.Parts)
+		return a.Life == b.Life && slices.Equal(a.Parts, b.Parts)
 	}))
 	differs("coupon", f.Coupon != o.Coupon)
 	differs("sale", !same(f.Sale, o.Sale, func(a, b *Sale) bool { return *a == *b }))

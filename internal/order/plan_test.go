@@ -22,7 +22,7 @@ var kinds = map[string]func(no string) flow.Command{
 	"create": func(no string) flow.Command {
 		return create("new"+no, func(c *flow.CreateOrder) {
 			c.Purchase = &order.Purchase{Parts: []string{no},
-				Window: time.Hour}
+				Life: time.Hour}
 		})
 	},
 	"repeat": func(no string) flow.Command { return create("r" + no) },
@@ -121,7 +121,7 @@ func (d *desk) stories() {
 		`select notify_add_partition('notify_messages', '202512', '2025-12-01', '2026-01-01'),
 			notify_add_partition('notify_events', '202512', '2025-12-01', '2026-01-01')`,
 		`insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
-				life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_window_ms, coupon,
+				life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_life_ms, coupon,
 				submit_token, principal, request_id, created_at)
 			select 1, no, id, 'order', 'eve', 'CNY', 2, 200, '[{"item": "tea", "quantity": 1}]', 'world', 1800000, true,
 				'ann', 100, jsonb_build_array(no), 300000, no, sha256(no::bytea), 'test', no, at ` + orders,

@@ -62,7 +62,7 @@ func viewOf(tenant int32, r db.OrderPageRow) (View, error) {
 	o, err := read(Key{tenant, r.OrderNo}, db.OrderLookupRow{OrderID: r.OrderID, Machine: r.Machine, Subject: r.Subject,
 		Asset: r.Asset, Scale: r.Scale, Amount: r.Amount, Lines: r.Lines, Payee: r.Payee, PayWithinMs: r.PayWithinMs,
 		LifeMs: r.LifeMs, Reserve: r.Reserve, BalanceAccount: r.BalanceAccount, BalanceAmount: r.BalanceAmount,
-		PurchaseParts: r.PurchaseParts, PurchaseWindowMs: r.PurchaseWindowMs, Metadata: r.Metadata,
+		PurchaseParts: r.PurchaseParts, PurchaseLifeMs: r.PurchaseLifeMs, Metadata: r.Metadata,
 		Coupon: r.Coupon, Sale: r.Sale, SaleUnit: r.SaleUnit, Once: r.Once, Principal: r.Principal,
 		RequestID: r.RequestID, CreatedAt: r.CreatedAt})
 	v := View{o, State{State: r.State, Revision: r.Revision, Cause: r.Cause, ChangedAt: r.ChangedAt}}

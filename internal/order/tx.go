@@ -129,8 +129,8 @@ func read(k Key, r db.OrderLookupRow) (Order, error) {
 	if r.BalanceAccount != nil {
 		o.Balance = &Balance{*r.BalanceAccount, amount.NewDecimal(*r.BalanceAmount, scale)}
 	}
-	if r.PurchaseWindowMs != nil {
-		o.Purchase = &Purchase{Window: pg.Milliseconds(pg.OrZero(r.PurchaseWindowMs))}
+	if r.PurchaseLifeMs != nil {
+		o.Purchase = &Purchase{Life: pg.Milliseconds(pg.OrZero(r.PurchaseLifeMs))}
 		if err := pg.FromJSON(r.PurchaseParts, &o.Purchase.Parts); err != nil {
 			return o, err
 		}
@@ -184,9 +184,9 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			account, paid = o.Balance.Account, minor(o.Balance.Amount)
 		}
 		var parts []byte
-		window := int64(0)
+		life := int64(0)
 		if x := o.Purchase; x != nil {
-			parts, window = encode(len(x.Parts), x.Parts), x.Window.Milliseconds()
+			parts, life = encode(len(x.Parts), x.Parts), x.Life.Milliseconds()
 		}
 		arg.Tenants, arg.OrderNos = append(arg.Tenants, r.Key.Tenant), append(arg.OrderNos, r.Key.OrderNo)
 		arg.OrderIds, arg.Machines = append(arg.OrderIds, o.ID), append(arg.Machines, o.Machine)
@@ -196,7 +196,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 		arg.PayWithinMs = append(arg.PayWithinMs, o.PayWithin.Milliseconds())
 		arg.LifeMs, arg.Reserve = append(arg.LifeMs, o.Life.Milliseconds()), append(arg.Reserve, o.Reserve)
 		arg.BalanceAccounts, arg.BalanceAmounts = append(arg.BalanceAccounts, account), append(arg.BalanceAmounts, paid)
-		arg.PurchaseParts, arg.PurchaseWindowMs = append(arg.PurchaseParts, parts), append(arg.PurchaseWindowMs, window)
+		arg.PurchaseParts, arg.PurchaseLifeMs = append(arg.PurchaseParts, parts), append(arg.PurchaseLifeMs, life)
 		arg.Metadata = append(arg.Metadata, encode(len(o.Metadata), o.Metadata))
 		won := pg.OrZero(o.Sale)
 		arg.Coupons, arg.Sales = append(arg.Coupons, o.Coupon), append(arg.Sales, won.Sale)

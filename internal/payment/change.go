@@ -29,8 +29,8 @@ func (tx *Tx) Create(r *Row, p Payment) *Payment {
 // Change returns the mutable fields of a payment, for modification.
 func (tx *Tx) Change(r *Row) *Progress { return &tx.Payments.Change(r).Progress }
 
-// Record stores a notice with its verdict, under a new id.
-func (tx *Tx) Record(r *NoticeRow, s *Received, v Verdict, detail, requestID string) (id int64) {
+// Record stores a notice with its effect, under a new id.
+func (tx *Tx) Record(r *NoticeRow, s *Received, v Effect, detail, requestID string) (id int64) {
 	id = tx.ID()
 	*tx.Notices.Change(r) = Recorded{id, v, s.Report(), s, detail, requestID}
 	return id
@@ -89,8 +89,8 @@ func (tx *Tx) Lease(d time.Duration) *Leased {
 		return nil
 	}
 	c := &tx.calls[len(tx.calls)-1]
-	c.fence, c.until = newFence(), tx.Now.Add(d)
-	return &Leased{Subject: c.subject, Number: c.number, Kind: c.kind, Attempts: 1, tenant: c.tenant, fence: c.fence}
+	c.nonce, c.until = newNonce(), tx.Now.Add(d)
+	return &Leased{Subject: c.subject, Number: c.number, Kind: c.kind, Attempts: 1, tenant: c.tenant, nonce: c.nonce}
 }
 
 // EndCalls deletes the scheduled calls about a payment that has ended.
@@ -104,7 +104,7 @@ func (tx *Tx) EndFlagUnknown(k Key) {
 	c := dueCall{tenant: k.Tenant, subject: OfPayment, number: k.OutTradeNo, only: FlagUnknown}
 	more := slices.ContainsFunc(tx.Notices.Fresh(), func(r *NoticeRow) bool {
 		v := &r.Value
-		return r.Key.Tenant == k.Tenant && v.Verdict == VerdictUnknown && v.received != nil &&
+		return r.Key.Tenant == k.Tenant && v.Effect == EffectUnmatched && v.received != nil &&
 			v.received.OutTradeNo == k.OutTradeNo
 	})
 	if !more && !slices.ContainsFunc(tx.calls, c.sameSubject) {

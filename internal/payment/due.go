@@ -36,24 +36,24 @@ type Leased struct {
 	Kind     CallKind
 	Attempts int // this one included
 	tenant   int32
-	fence    int64
+	nonce    int64
 }
 
 // Queue leases calls to workers. It is safe for concurrent use.
 type Queue struct{ Pool *pgxpool.Pool }
 
-// newFence returns a random fence for a lease. It is never 0, which means no lease.
-func newFence() int64 { return 1 + rand.Int64N(math.MaxInt64) }
+// newNonce returns a random number for a lease, which its holder names to end it. It is never 0, which means no lease.
+func newNonce() int64 { return 1 + rand.Int64N(math.MaxInt64) }
 
 // Take leases calls of a gateway that are due, for a time.
 func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Duration) ([]Leased, error) {
-	fence := newFence()
+	nonce := newNonce()
 	ctx = pg.ForTenants(ctx, k.Tenant)
 	rows, err := q.CallTake(ctx, pg.Planned{DB: u.Pool}, db.CallTakeParams{TenantID: k.Tenant, Gateway: k.Gateway,
-		Fence: fence, LeaseS: lease.Seconds(), Count: int32(n)})
+		LeaseNonce: nonce, LeaseS: lease.Seconds(), Count: int32(n)})
 	list := make([]Leased, len(rows))
 	for i, r := range rows {
-		list[i] = Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), k.Tenant, fence}
+		list[i] = Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), k.Tenant, nonce}
 	}
 	return list, err
 }
@@ -61,15 +61,15 @@ func (u *Queue) Take(ctx context.Context, k GatewayKey, n int, lease time.Durati
 // TakeOne leases one call; if early is set, even before it is due. ok is false if there is none, or a worker has it.
 func (u *Queue) TakeOne(ctx context.Context, tenant int32, s Subject, number string, lease time.Duration, early bool) (
 	l Leased, ok bool, err error) {
-	fence := newFence()
+	nonce := newNonce()
 	ctx = pg.ForTenants(ctx, tenant)
 	rows, err := q.CallTakeOne(ctx, pg.Planned{DB: u.Pool}, db.CallTakeOneParams{TenantID: tenant, Subject: string(s),
-		Number: number, Fence: fence, LeaseS: lease.Seconds(), Early: early})
+		Number: number, LeaseNonce: nonce, LeaseS: lease.Seconds(), Early: early})
 	if err != nil || len(rows) == 0 {
 		return l, false, err
 	}
 	r := rows[0]
-	return Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), tenant, fence}, true, nil
+	return Leased{Subject(r.Subject), r.Number, CallKind(r.Call), int(r.Attempts), tenant, nonce}, true, nil
 }
 
 // Running reports whether a worker has the call about a payment or refund.
@@ -84,7 +84,7 @@ func (u *Queue) Running(ctx context.Context, tenant int32, s Subject, number str
 func (u *Queue) Again(ctx context.Context, l Leased, kind CallKind, wait time.Duration, code, text string) error {
 	ctx = pg.ForTenants(ctx, l.tenant)
 	_, err := q.CallAgain(ctx, pg.Planned{DB: u.Pool}, db.CallAgainParams{TenantID: l.tenant,
-		Subject: string(l.Subject), Number: l.Number, Fence: l.fence, Call: string(kind), WaitS: wait.Seconds(),
+		Subject: string(l.Subject), Number: l.Number, LeaseNonce: l.nonce, Call: string(kind), WaitS: wait.Seconds(),
 		Code: code, Message: text})
 	return err
 }

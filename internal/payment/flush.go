@@ -124,7 +124,7 @@ func (tx *Tx) flushNotices(p *commit.Pipe) {
 		if err != nil {
 			panic(err) // texts, times and numbers always encode
 		}
-		arg.Fields, arg.Verdicts = append(arg.Fields, fields), append(arg.Verdicts, string(v.Verdict))
+		arg.Fields, arg.Effects = append(arg.Fields, fields), append(arg.Effects, string(v.Effect))
 		arg.Details, arg.Headers = append(arg.Details, v.detail), append(arg.Headers, pg.JSON(s.Header))
 		arg.Bodies, arg.RequestIds = append(arg.Bodies, pg.NotNil(s.Body)), append(arg.RequestIds, v.request)
 		arg.OccurredAt = append(arg.OccurredAt, s.At)

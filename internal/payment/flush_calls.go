@@ -30,12 +30,12 @@ func (tx *Tx) flushCalls(p *commit.Pipe) {
 			continue
 		}
 		if c.kind != FlagUnknown && tx.ended(c) {
-			c.kind, c.at, c.fence, c.until = Close, tx.Now, 0, time.Time{}
+			c.kind, c.at, c.nonce, c.until = Close, tx.Now, 0, time.Time{}
 		}
 		puts.Tenants, puts.Subjects = append(puts.Tenants, c.tenant), append(puts.Subjects, string(c.subject))
 		puts.Numbers, puts.Gateways = append(puts.Numbers, c.number), append(puts.Gateways, c.gateway)
 		puts.Calls, puts.NextCallAt = append(puts.Calls, string(c.kind)), append(puts.NextCallAt, c.at)
-		puts.Fences, puts.LeaseExpiresAt = append(puts.Fences, c.fence), append(puts.LeaseExpiresAt, c.until)
+		puts.LeaseNonces, puts.LeaseExpiresAt = append(puts.LeaseNonces, c.nonce), append(puts.LeaseExpiresAt, c.until)
 	}
 	if len(puts.Numbers) > 0 {
 		p.Queue(func(d commit.DB) error { return q.CallPut(p.Context(), d, puts) })

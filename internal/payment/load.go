@@ -196,7 +196,7 @@ func (tx *Tx) lookupNotices(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.NoticeLookup(p.Context(), d, arg)
 		for _, f := range found {
-			tx.Notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Verdict: Verdict(f.Verdict),
+			tx.Notices.Load(rows[f.N-1], Recorded{ID: f.NoticeID, Effect: Effect(f.Effect),
 				Report: Report{gateway.Kind(f.Kind), f.OutTradeNo, f.TransactionID, f.Amount, f.Currency}})
 		}
 		return err

@@ -243,15 +243,15 @@ type Resolved struct {
 	At         time.Time
 }
 
-// Verdict classifies the effect of a notice.
-type Verdict string
+// Effect is the effect of a notice.
+type Effect string
 
-// Verdicts.
+// Effects.
 const (
-	VerdictApplied Verdict = "applied" // it took effect
-	VerdictKnown   Verdict = "known"   // it changed nothing
-	VerdictFlagged Verdict = "flagged"
-	VerdictUnknown Verdict = "unknown" // its payment does not exist yet
+	EffectApplied   Effect = "applied" // it took effect
+	EffectKnown     Effect = "known"   // it changed nothing
+	EffectFlagged   Effect = "flagged"
+	EffectUnmatched Effect = "unmatched" // its payment does not exist yet
 )
 
 // MaxUnknown limits the notices that are read together of those that came before their payment.
@@ -301,7 +301,7 @@ func (r *Received) amountText() string {
 // Recorded is a notice in the database.
 type Recorded struct {
 	ID       int64
-	Verdict  Verdict
+	Effect   Effect
 	Report   Report
 	received *Received // of a notice that the batch records; nil: recorded before
 	detail   string

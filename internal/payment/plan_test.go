@@ -225,11 +225,11 @@ func (d *plans) load() {
 			from numbers where k in ('f', 'b', 'g')`,
 		`insert into payment_notice_names select 1, 'g', 'n' || no, id from numbers where k <> 'n'`,
 		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no,
-				transaction_id, amount, currency, asset, fields, verdict, body, request_id, recorded_at)
+				transaction_id, amount, currency, asset, fields, effect, body, request_id, recorded_at)
 			select 1, id, 'g', 'n' || no, true, 'paid', no, 't' || no, '2', 'CNY', 'CNY',
 				x.fields || jsonb_build_object('ID', 'n' || no, 'OutTradeNo', no, 'TransactionID', 't' || no),
-				case k when 'u' then 'unknown' else 'applied' end, '', 'r', at
-			from numbers, (select fields from payment_notices where verdict = 'unknown' limit 1) x where k <> 'n'`,
+				case k when 'u' then 'unmatched' else 'applied' end, '', 'r', at
+			from numbers, (select fields from payment_notices where effect = 'unmatched' limit 1) x where k <> 'n'`,
 		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency,
 				asset, scale, amount, account, moves_order, principal, request_id, created_at)
 			select 1, 'r' || no, id + (1::bigint << 51), no, 'g', 't' || no, 'CNY', 'CNY', 2, 100, 'shop', false,
@@ -250,7 +250,7 @@ func (d *plans) load() {
 				'CNY', 'CNY', 2, 1, false, id + (1::bigint << 52), at
 			from numbers where k in ('f', 'b', 'g')`,
 		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields,
-			verdict, body, request_id, recorded_at)
+			effect, body, request_id, recorded_at)
 			select 1, console_id, 'g', 'm' || out_trade_no, true, 'refunded', out_trade_no, '{}', 'flagged', '', 'r',
 			recorded_at
 			from payment_console_refunds where gateway_refund_id !~ 'warm'`,

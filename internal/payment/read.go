@@ -51,7 +51,7 @@ type NoticeView struct {
 	Gateway string
 	Received
 	Amount     string // as stored; it hides Received.Amount
-	Verdict    Verdict
+	Effect     Effect
 	Detail     string
 	RequestID  string
 	RecordedAt time.Time
@@ -147,7 +147,7 @@ func (r *Reader) Notices(ctx context.Context, tenant int32, outTradeNo string, s
 		}, func(x *db.NoticePageRow) int64 { return x.NoticeID },
 		func(f *db.NoticePageRow) (NoticeView, error) {
 			v := NoticeView{ID: f.NoticeID, Gateway: f.Gateway, Amount: pg.OrZero(f.Amount),
-				Verdict: Verdict(f.Verdict), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
+				Effect: Effect(f.Effect), Detail: pg.OrZero(f.Detail), RequestID: f.RequestID,
 				RecordedAt: f.RecordedAt,
 				Received: Received{Callback: f.Callback, Body: f.Body, Notice: gateway.Notice{ID: f.NotifyID,
 					Kind: gateway.Kind(f.Kind), OutTradeNo: f.OutTradeNo, TransactionID: pg.OrZero(f.TransactionID),

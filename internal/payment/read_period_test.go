@@ -23,7 +23,7 @@ func TestListsOfAPeriodReadTheirOwnRows(t *testing.T) {
 			select 1, case when i % 2 = 0 then 'a' else 'b' end, 't' || i, 'p' || i, i, 'CNY', 2,
 			i, ` + at + ` from generate_series(1, 30000) i`,
 		`insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, fields,
-				verdict, body, request_id, occurred_at, recorded_at)
+				effect, body, request_id, occurred_at, recorded_at)
 			select 1, i, 'a', i, true, 'paid', 'p' || i, '{}', 'applied', '',
 			'r', ` + at + `, ` + at + ` from generate_series(1, 30000) i`,
 		`insert into payment_refunds (tenant_id, refund_no, refund_id, out_trade_no, gateway, transaction_id, currency,

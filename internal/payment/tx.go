@@ -81,7 +81,7 @@ type dueCall struct {
 	kind    CallKind
 	only    CallKind // the kind of call to end; empty: any
 	at      time.Time
-	fence   int64 // of a lease; 0: none
+	nonce   int64 // of a lease; 0: none
 	until   time.Time
 }
 

@@ -25,7 +25,8 @@ func patientAdmission() *Admission {
 }
 
 // enterLater enqueues a call. The channel receives the result of enter.
-func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*admissionCall, <-chan error) {
+func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*admissionCall,
+	<-chan error) {
 	t.Helper()
 	x := &admissionCall{tenant: tenant}
 	done := make(chan error, 1)

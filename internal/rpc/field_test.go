@@ -76,7 +76,7 @@ func TestErrorsNameTheFieldAndItsElement(t *testing.T) {
 			accounts(&ledgerv1.NewAccount{Code: "n", Asset: "COIN", MinBalance: few})},
 		{"CreateAccounts", "AMOUNT_TOO_PRECISE", "accounts[1].max_balance",
 			accounts(&ledgerv1.NewAccount{Code: "n", Asset: "COIN", MaxBalance: few})},
-		{"CreateAccounts", "LIMIT_VIOLATED", "accounts[1].min_balance",
+		{"CreateAccounts", "ACCOUNT_LIMIT_VIOLATED", "accounts[1].min_balance",
 			accounts(&ledgerv1.NewAccount{Code: "n", Asset: "COIN", MinBalance: none})},
 		{"CreateAccounts", "ASSET_NOT_FOUND", "accounts[1].asset",
 			accounts(&ledgerv1.NewAccount{Code: "n", Asset: "NONE"})},

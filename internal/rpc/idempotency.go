@@ -31,7 +31,7 @@ func NewWorks(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, 
 	r := &Works{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work",
 			Name: "outcomes_total",
-			Help: "Calls on work in other systems, by call and outcome: run, taken_over, wait, replay, parked, " +
+			Help: "Calls on work in other systems, by call and outcome: run, taken_over, wait, replayed, parked, " +
 				"mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}
 	r.outcomes.WithLabelValues("begin", "parked") // start at 0, so that rate() sees the first increment

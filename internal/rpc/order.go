@@ -96,7 +96,7 @@ func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
 	f.Balance = d.balance(r, &f)
 	if p := r.GetPurchase(); p != nil {
 		f.Purchase = &order.Purchase{Parts: p.GetParts(), Refuse: p.GetRefuse(),
-			Window: durationOr(p.GetWindow(), claim.SamePurchase.Window)}
+			Life: durationOr(p.GetLife(), claim.SamePurchase.Life)}
 		for i, part := range p.GetParts() {
 			d.name(fmt.Sprintf("purchase.parts[%d]", i), part)
 		}
@@ -330,7 +330,7 @@ func renderOrder(v *order.View) *pb.Order {
 		o.Balance = &pb.BalancePart{Account: b.Account, Amount: format(b.Amount)}
 	}
 	if p := v.Purchase; p != nil {
-		o.Purchase = &pb.PurchaseKey{Parts: p.Parts, Window: durationpb.New(p.Window)}
+		o.Purchase = &pb.PurchaseKey{Parts: p.Parts, Life: durationpb.New(p.Life)}
 	}
 	if v.Sale != nil {
 		o.Sale = v.Sale.Sale

@@ -259,7 +259,7 @@ func TestOrderFieldsAreChecked(t *testing.T) {
 		"reserve":           func(r *orderv1.CreateOrderRequest) { r.Lines = nil },
 		"orderNo":           func(r *orderv1.CreateOrderRequest) { r.OrderNo = " x" },
 		"purchase.parts[0]": func(r *orderv1.CreateOrderRequest) { r.Purchase.Parts = []string{"a\x00"} },
-		"purchase.window":   func(r *orderv1.CreateOrderRequest) { r.Purchase.Window = durationpb.New(1) },
+		"purchase.life":     func(r *orderv1.CreateOrderRequest) { r.Purchase.Life = durationpb.New(1) },
 		"SaleService and Paymen": func(r *orderv1.CreateOrderRequest) {
 			r.Machine, r.Reserve, r.Balance, r.Coupon = machine.CouponMachine, false, nil, ""
 		},

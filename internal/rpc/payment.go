@@ -109,7 +109,7 @@ func (s *Payments) awaitGateway(ctx context.Context, k payment.GatewayKey, about
 		if answered, err := read(); answered || err != nil {
 			return err
 		}
-		if c, err := s.Dispatcher.ClaimAndRun(wait, k, about, number, false); err != nil || c != dispatch.Running {
+		if c, err := s.Dispatcher.RunDue(wait, k, about, number, false); err != nil || c != dispatch.Running {
 			_, err := read()
 			return err
 		}
@@ -445,7 +445,7 @@ func renderNotice(n *payment.NoticeView) *pb.Notice {
 		Kind:       pb.NoticeKind(enum(pb.NoticeKind_value, "NOTICE_KIND_", string(n.Kind))),
 		OutTradeNo: n.OutTradeNo, TransactionId: n.TransactionID, RefundNo: n.RefundNo, Amount: n.Amount,
 		Currency: n.Currency, OccurTime: timestamp(n.At),
-		Verdict: pb.NoticeVerdict(enum(pb.NoticeVerdict_value, "NOTICE_VERDICT_", string(n.Verdict))), Detail: n.Detail,
+		Effect: pb.NoticeEffect(enum(pb.NoticeEffect_value, "NOTICE_EFFECT_", string(n.Effect))), Detail: n.Detail,
 		Headers: n.Header, Body: n.Body, RecordTime: timestamp(n.RecordedAt), RequestId: n.RequestID}
 }
 

@@ -51,14 +51,14 @@ var changes = map[string]change{
 	"CreateAssets": {well: func(tag string) proto.Message {
 		return &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "A" + tag, Scale: 3}, {Code: "B" + tag}}}
 	}},
-	"CreateAccounts": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
+	"CreateAccounts": {reason: "ACCOUNT_LIMIT_VIOLATED", well: func(tag string) proto.Message {
 		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN",
 			Metadata: manyNames}}}
 	}, refused: func(tag string) proto.Message {
 		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN",
 			MinBalance: proto.String("5")}}}
 	}},
-	"UpdateAccount": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
+	"UpdateAccount": {reason: "ACCOUNT_LIMIT_VIOLATED", well: func(tag string) proto.Message {
 		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("5000"),
 			Metadata: manyNames}
 	}, refused: func(tag string) proto.Message {

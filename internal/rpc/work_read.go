@@ -108,7 +108,7 @@ func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResp
 		count("wait")
 	case err != nil: // the gate logs it
 	case res.GetReplay() != nil:
-		count("replay")
+		count("replayed")
 		s.countWork(c, "replayed")
 		r.log.Info("work replayed", append(about, "first_request_id", res.GetReplay().GetFirstRequestId())...)
 	case res.GetWait() != nil:

@@ -54,7 +54,7 @@ func (s *Server) accountExists(ctx context.Context, tenant int32, code, asset st
 func (s *Server) applyNotice(ctx context.Context, k payment.GatewayKey, n payment.Received, c gateway.Credential,
 	requestID string) (dispatch.Result, error) {
 	out, err := s.commitNotice(ctx, k, n, c, requestID)
-	return dispatch.Result{Advanced: out.Verdict == payment.VerdictApplied && !out.Existed,
+	return dispatch.Result{Advanced: out.Effect == payment.EffectApplied && !out.Existed,
 		Payment: out.Submitted}, err
 }
 
@@ -76,20 +76,20 @@ func (s *Server) commitNotice(ctx context.Context, k payment.GatewayKey, n payme
 	var err error
 	switch {
 	case n.Kind == gateway.Other:
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictKnown, "ledgerd does not handle such notices",
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.EffectKnown, "ledgerd does not handle such notices",
 			requestID)
 	case n.Kind == gateway.Unreadable:
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, n.Text, requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.EffectUnmatched, n.Text, requestID)
 	case n.OutTradeNo == "": // about a payment that was not created here, without a number of ours
 		n.ID = httpsend.Cut("kept/"+n.ID, 256) // if it is redelivered and applies, it is recorded under its own id
-		out, err = flow.Keep(ctx, s.engine, k, n, payment.VerdictUnknown, "no payment for this notice", requestID)
+		out, err = flow.Keep(ctx, s.engine, k, n, payment.EffectUnmatched, "no payment for this notice", requestID)
 		// The notice of its transaction may be late: until numberWait the gateway must redeliver this one.
 		out.Done = out.Done && time.Since(n.At) >= numberWait
 	default:
 		out, err = flow.CommitNotice(ctx, s.engine, k, n, c, requestID)
 	}
 	if err == nil && !out.Existed {
-		s.payments.notices.WithLabelValues(k.Gateway, string(n.Kind), string(out.Verdict)).Inc()
+		s.payments.notices.WithLabelValues(k.Gateway, string(n.Kind), string(out.Effect)).Inc()
 	}
 	return out, err
 }
@@ -180,8 +180,8 @@ type paymentMetrics struct {
 func newPaymentMetrics(r prometheus.Registerer) *paymentMetrics {
 	m := &paymentMetrics{
 		notices: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ledgerd_payment_notices_total",
-			Help: "Notices of payment gateways, in callbacks and answers, by kind and verdict, without repeats."},
-			[]string{"gateway", "kind", "verdict"}),
+			Help: "Notices of payment gateways, in callbacks and answers, by kind and effect, without repeats."},
+			[]string{"gateway", "kind", "effect"}),
 		due: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ledgerd_payment_calls_due_seconds",
 			Help: "How long the oldest call at a gateway has been due, in seconds."}, []string{"gateway"}),
 		flags: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ledgerd_payment_flags_open",

@@ -173,7 +173,7 @@ func kept(x *till, no string) {
 	is := func(what, id, want string) {
 		x.T.Helper()
 		var got string
-		if err := x.Pool.QueryRow(context.Background(), `select coalesce(string_agg(concat_ws(' ', kind, verdict,
+		if err := x.Pool.QueryRow(context.Background(), `select coalesce(string_agg(concat_ws(' ', kind, effect,
 			out_trade_no, case when body <> '' then 'kept' end), ', '), 'nothing') from payment_notices
 			where notify_id like $1`, id).Scan(&got); err != nil || got != want {
 			x.T.Errorf("%s: %s, want %s (%v)", what, got, want, err)

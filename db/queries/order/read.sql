@@ -3,7 +3,7 @@
 
 -- name: OrderGet :one
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from order_orders o
@@ -20,7 +20,7 @@ where o.tenant_id = @tenant_id::integer and o.order_no = @order_no::text;
 -- name: OrderPage :many
 -- The newest orders of a period, before a time and an id.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from (
@@ -48,7 +48,7 @@ order by o.created_at desc, o.order_id desc;
 -- name: OrderPageOfSubject :many
 -- OrderPage for a subject, in one state or in any.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from order_orders o
@@ -75,7 +75,7 @@ limit @count::integer;
 -- The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
 -- moved them there, which the scheduler has not recorded yet. Instances without an order are skipped.
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from (

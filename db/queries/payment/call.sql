@@ -3,7 +3,7 @@
 -- name: CallTake :many
 -- Leases due calls of a gateway, oldest first, skipping locked rows.
 update payment_calls c
-set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, lease_nonce = @lease_nonce::bigint, attempts = c.attempts + 1
 from (
     select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_expires_at
     from payment_calls l
@@ -19,7 +19,7 @@ returning c.subject, c.number, c.call, c.attempts;
 -- name: CallTakeOne :many
 -- Leases one call, unless a worker has it. With early, the call need not be due.
 update payment_calls c
-set lease_expires_at = y.lease_expires_at, fence = @fence::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, lease_nonce = @lease_nonce::bigint, attempts = c.attempts + 1
 from (
     select l.ctid as tid, now() + make_interval(secs => @lease_s::float8) as lease_expires_at
     from payment_calls l
@@ -42,11 +42,11 @@ select exists (
 -- name: CallAgain :execrows
 -- Ends the lease of a call, and schedules the same or another call, because the attempt had no result.
 update payment_calls c
-set call = @call::text, next_call_at = y.next_call_at, lease_expires_at = null, fence = null,
+set call = @call::text, next_call_at = y.next_call_at, lease_expires_at = null, lease_nonce = null,
     last_code = nullif(@code::text, ''), last_text = nullif(@message::text, '')
 from (select now() + make_interval(secs => @wait_s::float8) as next_call_at) y
 where c.tenant_id = @tenant_id::integer and c.subject = @subject::text and c.number = @number::text
-    and c.fence = @fence::bigint;
+    and c.lease_nonce = @lease_nonce::bigint;
 
 -- name: CallFlagDue :many
 -- Payments that gateways reported as paid and that were not created in time, after a given one.

@@ -183,8 +183,8 @@ with changed as (
 select commit_expect(count(*), cardinality(@transaction_ids::text[])) from changed;
 
 -- name: NoticeLookup :many
--- Notices that were recorded before, with their verdicts and what they report.
-select u.n::integer as n, i.notice_id, i.verdict, i.kind, i.out_trade_no,
+-- Notices that were recorded before, with their effects and what they report.
+select u.n::integer as n, i.notice_id, i.effect, i.kind, i.out_trade_no,
     coalesce(i.transaction_id, '')::text as transaction_id, coalesce(i.amount, '')::text as amount,
     coalesce(i.currency, '')::text as currency
 from (
@@ -192,10 +192,10 @@ from (
         unnest(@gateways::text[]) as gateway, unnest(@notify_ids::text[]) as notify_id
 ) u
 cross join lateral (
-    select x.notice_id, x.verdict, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
+    select x.notice_id, x.effect, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
     from payment_notice_names l
     cross join lateral (
-        select y.notice_id, y.verdict, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
+        select y.notice_id, y.effect, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
         from payment_notices y
         where y.tenant_id = l.tenant_id and y.notice_id = l.notice_id offset 0
     ) x
@@ -214,7 +214,7 @@ from (
 cross join lateral (
     select l.notice_id, l.notify_id, l.gateway, l.asset, l.fields from payment_notices l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
-        and l.verdict = 'unknown' and ( -- not an anti-join, which on an empty table would read all transactions
+        and l.effect = 'unmatched' and ( -- not an anti-join, which on an empty table would read all transactions
             select count(*) from payment_transactions t
             where t.tenant_id = l.tenant_id and t.gateway = l.gateway and t.transaction_id = l.transaction_id
         ) = 0
@@ -230,10 +230,10 @@ select unnest(@tenants::integer[]), unnest(@gateways::text[]), unnest(@notify_id
 
 -- name: NoticeInsert :exec
 insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, transaction_id,
-    refund_no, amount, currency, asset, fields, verdict, detail, headers, body, request_id, occurred_at, recorded_at)
+    refund_no, amount, currency, asset, fields, effect, detail, headers, body, request_id, occurred_at, recorded_at)
 select u.tenant_id, u.notice_id, u.gateway, u.notify_id, u.callback, u.kind, u.out_trade_no,
     nullif(u.transaction_id, ''), nullif(u.refund_no, ''), nullif(u.amount, ''), nullif(u.currency, ''),
-    nullif(u.asset, ''), u.fields, u.verdict, nullif(u.detail, ''), u.headers, u.body, u.request_id,
+    nullif(u.asset, ''), u.fields, u.effect, nullif(u.detail, ''), u.headers, u.body, u.request_id,
     nullif(u.occurred_at, '0001-01-01 00:00:00+00'), @now::timestamptz
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@notice_ids::bigint[]) as notice_id,
@@ -242,7 +242,7 @@ from (
         unnest(@out_trade_nos::text[]) as out_trade_no, unnest(@transaction_ids::text[]) as transaction_id,
         unnest(@refund_nos::text[]) as refund_no, unnest(@amounts::text[]) as amount,
         unnest(@currencies::text[]) as currency, unnest(@assets::text[]) as asset, unnest(@fields::jsonb[]) as fields,
-        unnest(@verdicts::text[]) as verdict, unnest(@details::text[]) as detail,
+        unnest(@effects::text[]) as effect, unnest(@details::text[]) as detail,
         unnest(@headers::jsonb[]) as headers, unnest(@bodies::bytea[]) as body,
         unnest(@request_ids::text[]) as request_id, unnest(@occurred_at::timestamptz[]) as occurred_at
 ) u;
@@ -424,21 +424,22 @@ select commit_expect(count(*), cardinality(@flag_ids::bigint[])) from resolved;
 
 -- name: CallPut :exec
 -- Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
--- open payment stays, because its order has ended. A fence of 0 means no lease. If another gateway sent a notice before
+-- open payment stays, because its order has ended. A nonce of 0 means no lease. If another gateway sent a notice before
 -- the payment was created, the call goes to the payment's own gateway.
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at, fence)
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at,
+    lease_nonce)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
-    case when u.fence <> 0 then 1 else 0 end as attempts,
-    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.fence, 0) as fence
+    case when u.lease_nonce <> 0 then 1 else 0 end as attempts,
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.lease_nonce, 0) as lease_nonce
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@subjects::text[]) as subject,
         unnest(@numbers::text[]) as number, unnest(@gateways::text[]) as gateway, unnest(@calls::text[]) as call,
-        unnest(@next_call_at::timestamptz[]) as next_call_at, unnest(@fences::bigint[]) as fence,
+        unnest(@next_call_at::timestamptz[]) as next_call_at, unnest(@lease_nonces::bigint[]) as lease_nonce,
         unnest(@lease_expires_at::timestamptz[]) as lease_expires_at
 ) u
 on conflict (tenant_id, subject, number) do update
 set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
-    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, fence = excluded.fence,
+    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, lease_nonce = excluded.lease_nonce,
     last_code = null, last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag';
 
@@ -497,7 +498,7 @@ where ctid = any(array(
 -- Schedules the call "close" for the open payments of ended orders, if they have any. CallLockOfOrder has locked the
 -- calls.
 update payment_calls c
-set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_expires_at = null, fence = null,
+set call = 'close', next_call_at = @now::timestamptz, attempts = 0, lease_expires_at = null, lease_nonce = null,
     last_code = null, last_text = null
 from (
     select x.ctid as tid

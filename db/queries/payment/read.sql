@@ -68,7 +68,7 @@ limit @count::integer;
 -- name: NoticePage :many
 -- The newest notices before an id, of a payment or of all.
 select n.notice_id, n.gateway, n.notify_id, n.callback, n.kind, n.out_trade_no, n.transaction_id, n.refund_no,
-    n.amount, n.currency, n.verdict, n.detail, n.headers, n.body, n.request_id, n.occurred_at, n.recorded_at
+    n.amount, n.currency, n.effect, n.detail, n.headers, n.body, n.request_id, n.occurred_at, n.recorded_at
 from (
     (
         select l.* from payment_notices l
@@ -92,7 +92,7 @@ order by n.notice_id desc;
 select n.gateway, n.callback, n.asset, n.fields, n.headers, n.body, n.request_id
 from payment_notices n
 where n.tenant_id = @tenant_id::integer and n.out_trade_no = @out_trade_no::text and n.out_trade_no <> ''
-    and n.verdict = 'unknown' and ( -- as in NoticeUnknown
+    and n.effect = 'unmatched' and ( -- as in NoticeUnknown
         select count(*) from payment_transactions t
         where t.tenant_id = n.tenant_id and t.gateway = n.gateway and t.transaction_id = n.transaction_id
     ) = 0

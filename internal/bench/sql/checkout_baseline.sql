@@ -107,7 +107,7 @@ declare
 begin
     insert into payment_notice_names values (tenant, 'standard', name, id);
     insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, transaction_id,
-        amount, currency, asset, fields, verdict, headers, body, request_id, occurred_at, recorded_at)
+        amount, currency, asset, fields, effect, headers, body, request_id, occurred_at, recorded_at)
     values (tenant, id, 'standard', name, said_headers is not null, said, no, transaction,
         case when transaction is not null then '2' end, case when transaction is not null then 'CNY' end,
         case when transaction is not null then 'CNY' end,

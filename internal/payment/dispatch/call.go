@@ -64,7 +64,7 @@ func (d *Dispatcher) applyWaiting(ctx context.Context, g *gateway.Configured, l 
 	return len(waiting) > 0, err
 }
 
-// reschedule schedules a call again, under the fence of its lease.
+// reschedule schedules a call again, under the nonce of its lease.
 func (d *Dispatcher) reschedule(ctx context.Context, l payment.Leased, kind payment.CallKind, wait time.Duration,
 	code, text string) error {
 	ctx, cancel := context.WithTimeout(ctx, recordWithin)

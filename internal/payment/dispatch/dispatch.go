@@ -1,7 +1,7 @@
 // Package dispatch makes the calls at gateways that are due: it submits payments and refunds, queries those that are
 // not decided, and closes those whose order has ended. It owns no tables.
 //
-// Promises: a call is leased to one worker of all processes, and rescheduled under the fence of the lease. Applying an
+// Promises: a call is leased to one worker of all processes, and rescheduled under the nonce of the lease. Applying an
 // answer is idempotent and needs no lease. Each call has our number, so that the gateway recognizes a repeat. An
 // unknown outcome leads to a query, never to another number. An answer takes effect as a callback does.
 package dispatch
@@ -144,20 +144,20 @@ func (d *Dispatcher) RunLeased(ctx context.Context, k payment.GatewayKey, l paym
 	return submitted
 }
 
-// Claimed is the outcome of ClaimAndRun.
-type Claimed int
+// DueResult is the outcome of RunDue.
+type DueResult int
 
-// Outcomes of ClaimAndRun.
+// Outcomes of RunDue.
 const (
-	NotDue  Claimed = iota // the call is due later, or there is none
-	Running                // a worker has the call
+	NotDue  DueResult = iota // the call is due later, or there is none
+	Running                  // a worker has the call
 	Ran
 )
 
-// ClaimAndRun makes the next call about a payment or refund, unless a worker has it. It makes a call that is not due
+// RunDue makes the next call about a payment or refund, unless a worker has it. It makes a call that is not due
 // only if early is set.
-func (d *Dispatcher) ClaimAndRun(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string,
-	early bool) (Claimed, error) {
+func (d *Dispatcher) RunDue(ctx context.Context, k payment.GatewayKey, s payment.Subject, number string,
+	early bool) (DueResult, error) {
 	g := d.Gateway(k)
 	if g == nil {
 		return NotDue, ErrNotConfigured
@@ -183,7 +183,7 @@ func (d *Dispatcher) Ask(ctx context.Context, v *payment.View) error {
 		return ErrNotConfigured
 	}
 	if payment.IsNew(v.State.State) {
-		c, err := d.ClaimAndRun(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo, true)
+		c, err := d.RunDue(ctx, keyOf(g), payment.OfPayment, v.OutTradeNo, true)
 		if err != nil || c == Ran {
 			return err
 		}

@@ -28,7 +28,7 @@ func (b *Books) orders() {
 		case "order-7":
 			c.Coupon = "SPRING-1"
 		case "order-8":
-			c.Purchase = &order.Purchase{Parts: []string{"user:1", "sku-2"}, Window: time.Hour}
+			c.Purchase = &order.Purchase{Parts: []string{"user:1", "sku-2"}, Life: time.Hour}
 		}
 		b.ask(c.RequestID, c)
 	}

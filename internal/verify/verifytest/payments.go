@@ -56,7 +56,7 @@ func (b *Books) payments() {
 	if _, err := flow.Keep(b.t.Context(), b.engine, payment.GatewayKey{Tenant: Demo, Gateway: "card"},
 		payment.Received{Notice: gateway.Notice{ID: "n-4", Kind: gateway.Other}, Callback: true,
 			Body: []byte("dispute")},
-		payment.VerdictKnown, "not followed", "req-notice-n-4"); err != nil {
+		payment.EffectKnown, "not followed", "req-notice-n-4"); err != nil {
 		b.t.Error(err)
 	}
 }

@@ -1140,7 +1140,7 @@ func (x *TrialBalanceTotal) GetCredit() string {
 type WatchEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Continue after this cursor. Empty: from now on. "0": from the beginning. A cursor is valid until the database is
-	// restored or a standby is promoted; after that the error is CURSOR_HISTORY_ENDED.
+	// restored or a standby is promoted; after that the error is CURSOR_EPOCH_ENDED.
 	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// As in ListAccounts; empty: all.
 	Pattern       string `protobuf:"bytes,2,opt,name=pattern,proto3" json:"pattern,omitempty"`

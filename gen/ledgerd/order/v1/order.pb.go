@@ -415,8 +415,8 @@ type PurchaseKey struct {
 	// without lines must have parts.
 	Parts []string `protobuf:"bytes,1,rep,name=parts,proto3" json:"parts,omitempty"`
 	// Time after the first order during which another one is the same purchase: 1 s to 10 years. Not set: 5 minutes.
-	// Repeats do not extend it. If the order is cancelled, also by its timer, the window ends.
-	Window *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
+	// Repeats do not extend it. If the order is cancelled, also by its timer, the life ends.
+	Life *durationpb.Duration `protobuf:"bytes,2,opt,name=life,proto3" json:"life,omitempty"`
 	// Refuse the same purchase with PURCHASE_REPEATED, instead of returning the existing order.
 	Refuse        bool `protobuf:"varint,3,opt,name=refuse,proto3" json:"refuse,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -460,9 +460,9 @@ func (x *PurchaseKey) GetParts() []string {
 	return nil
 }
 
-func (x *PurchaseKey) GetWindow() *durationpb.Duration {
+func (x *PurchaseKey) GetLife() *durationpb.Duration {
 	if x != nil {
-		return x.Window
+		return x.Life
 	}
 	return nil
 }
@@ -1305,10 +1305,10 @@ const file_ledgerd_order_v1_order_proto_rawDesc = "" +
 	"\vBalancePart\x12$\n" +
 	"\aaccount\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x02R\aaccount\x12\x1f\n" +
-	"\x06amount\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x06amount\"\x95\x01\n" +
+	"\x06amount\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x06amount\"\x91\x01\n" +
 	"\vPurchaseKey\x12'\n" +
-	"\x05parts\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01(\x80\x01R\x05parts\x12E\n" +
-	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x06window\x12\x16\n" +
+	"\x05parts\x18\x01 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\ar\x05\x10\x01(\x80\x01R\x05parts\x12A\n" +
+	"\x04life\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x04life\x12\x16\n" +
 	"\x06refuse\x18\x03 \x01(\bR\x06refuse\"\x85\a\n" +
 	"\x12CreateOrderRequest\x12\"\n" +
 	"\border_no\x18\x01 \x01(\tB\a\xbaH\x04r\x02(@R\aorderNo\x12$\n" +
@@ -1426,7 +1426,7 @@ var file_ledgerd_order_v1_order_proto_depIdxs = []int32{
 	18, // 5: ledgerd.order.v1.Order.timer_time:type_name -> google.protobuf.Timestamp
 	18, // 6: ledgerd.order.v1.Order.create_time:type_name -> google.protobuf.Timestamp
 	18, // 7: ledgerd.order.v1.Order.update_time:type_name -> google.protobuf.Timestamp
-	17, // 8: ledgerd.order.v1.PurchaseKey.window:type_name -> google.protobuf.Duration
+	17, // 8: ledgerd.order.v1.PurchaseKey.life:type_name -> google.protobuf.Duration
 	1,  // 9: ledgerd.order.v1.CreateOrderRequest.lines:type_name -> ledgerd.order.v1.OrderLine
 	17, // 10: ledgerd.order.v1.CreateOrderRequest.pay_within:type_name -> google.protobuf.Duration
 	2,  // 11: ledgerd.order.v1.CreateOrderRequest.balance:type_name -> ledgerd.order.v1.BalancePart

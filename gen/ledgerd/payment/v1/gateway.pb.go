@@ -107,64 +107,64 @@ func (NoticeKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_gateway_proto_rawDescGZIP(), []int{0}
 }
 
-// NoticeVerdict is the effect of a notice.
-type NoticeVerdict int32
+// NoticeEffect is the effect of a notice.
+type NoticeEffect int32
 
 const (
-	NoticeVerdict_NOTICE_VERDICT_UNSPECIFIED NoticeVerdict = 0
+	NoticeEffect_NOTICE_EFFECT_UNSPECIFIED NoticeEffect = 0
 	// It took effect.
-	NoticeVerdict_NOTICE_VERDICT_APPLIED NoticeVerdict = 1
+	NoticeEffect_NOTICE_EFFECT_APPLIED NoticeEffect = 1
 	// It was known already, or is no longer possible: it changed nothing.
-	NoticeVerdict_NOTICE_VERDICT_KNOWN NoticeVerdict = 2
+	NoticeEffect_NOTICE_EFFECT_KNOWN NoticeEffect = 2
 	// Its money was flagged.
-	NoticeVerdict_NOTICE_VERDICT_FLAGGED NoticeVerdict = 3
+	NoticeEffect_NOTICE_EFFECT_FLAGGED NoticeEffect = 3
 	// There is no matching payment. A notice of kind PAID is applied when the payment is created within 24 hours, and
 	// flagged after that. Other notices are applied only if the gateway sends them again.
-	NoticeVerdict_NOTICE_VERDICT_UNKNOWN NoticeVerdict = 4
+	NoticeEffect_NOTICE_EFFECT_UNMATCHED NoticeEffect = 4
 )
 
-// Enum value maps for NoticeVerdict.
+// Enum value maps for NoticeEffect.
 var (
-	NoticeVerdict_name = map[int32]string{
-		0: "NOTICE_VERDICT_UNSPECIFIED",
-		1: "NOTICE_VERDICT_APPLIED",
-		2: "NOTICE_VERDICT_KNOWN",
-		3: "NOTICE_VERDICT_FLAGGED",
-		4: "NOTICE_VERDICT_UNKNOWN",
+	NoticeEffect_name = map[int32]string{
+		0: "NOTICE_EFFECT_UNSPECIFIED",
+		1: "NOTICE_EFFECT_APPLIED",
+		2: "NOTICE_EFFECT_KNOWN",
+		3: "NOTICE_EFFECT_FLAGGED",
+		4: "NOTICE_EFFECT_UNMATCHED",
 	}
-	NoticeVerdict_value = map[string]int32{
-		"NOTICE_VERDICT_UNSPECIFIED": 0,
-		"NOTICE_VERDICT_APPLIED":     1,
-		"NOTICE_VERDICT_KNOWN":       2,
-		"NOTICE_VERDICT_FLAGGED":     3,
-		"NOTICE_VERDICT_UNKNOWN":     4,
+	NoticeEffect_value = map[string]int32{
+		"NOTICE_EFFECT_UNSPECIFIED": 0,
+		"NOTICE_EFFECT_APPLIED":     1,
+		"NOTICE_EFFECT_KNOWN":       2,
+		"NOTICE_EFFECT_FLAGGED":     3,
+		"NOTICE_EFFECT_UNMATCHED":   4,
 	}
 )
 
-func (x NoticeVerdict) Enum() *NoticeVerdict {
-	p := new(NoticeVerdict)
+func (x NoticeEffect) Enum() *NoticeEffect {
+	p := new(NoticeEffect)
 	*p = x
 	return p
 }
 
-func (x NoticeVerdict) String() string {
+func (x NoticeEffect) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (NoticeVerdict) Descriptor() protoreflect.EnumDescriptor {
+func (NoticeEffect) Descriptor() protoreflect.EnumDescriptor {
 	return file_ledgerd_payment_v1_gateway_proto_enumTypes[1].Descriptor()
 }
 
-func (NoticeVerdict) Type() protoreflect.EnumType {
+func (NoticeEffect) Type() protoreflect.EnumType {
 	return &file_ledgerd_payment_v1_gateway_proto_enumTypes[1]
 }
 
-func (x NoticeVerdict) Number() protoreflect.EnumNumber {
+func (x NoticeEffect) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use NoticeVerdict.Descriptor instead.
-func (NoticeVerdict) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use NoticeEffect.Descriptor instead.
+func (NoticeEffect) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_payment_v1_gateway_proto_rawDescGZIP(), []int{1}
 }
 
@@ -608,8 +608,8 @@ type Notice struct {
 	// When it happened, by the gateway's clock. Not set: the notice does not say.
 	OccurTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=occur_time,json=occurTime,proto3" json:"occur_time,omitempty"`
 	// Effect of the notice.
-	Verdict NoticeVerdict `protobuf:"varint,12,opt,name=verdict,proto3,enum=ledgerd.payment.v1.NoticeVerdict" json:"verdict,omitempty"`
-	// Explanation of the verdict, for people: its wording may change.
+	Effect NoticeEffect `protobuf:"varint,12,opt,name=effect,proto3,enum=ledgerd.payment.v1.NoticeEffect" json:"effect,omitempty"`
+	// Explanation of the effect, for people: its wording may change.
 	Detail string `protobuf:"bytes,13,opt,name=detail,proto3" json:"detail,omitempty"`
 	// Headers as they came, without those that carry secrets.
 	Headers map[string]string `protobuf:"bytes,14,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -730,11 +730,11 @@ func (x *Notice) GetOccurTime() *timestamppb.Timestamp {
 	return nil
 }
 
-func (x *Notice) GetVerdict() NoticeVerdict {
+func (x *Notice) GetEffect() NoticeEffect {
 	if x != nil {
-		return x.Verdict
+		return x.Effect
 	}
-	return NoticeVerdict_NOTICE_VERDICT_UNSPECIFIED
+	return NoticeEffect_NOTICE_EFFECT_UNSPECIFIED
 }
 
 func (x *Notice) GetDetail() string {
@@ -925,7 +925,7 @@ const file_ledgerd_payment_v1_gateway_proto_rawDesc = "" +
 	"\x16HandleCallbackResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12!\n" +
 	"\fcontent_type\x18\x02 \x01(\tR\vcontentType\x12\x12\n" +
-	"\x04body\x18\x03 \x01(\fR\x04body\"\xb8\x05\n" +
+	"\x04body\x18\x03 \x01(\fR\x04body\"\xb5\x05\n" +
 	"\x06Notice\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x18\n" +
 	"\agateway\x18\x02 \x01(\tR\agateway\x12\x1b\n" +
@@ -940,8 +940,8 @@ const file_ledgerd_payment_v1_gateway_proto_rawDesc = "" +
 	"\bcurrency\x18\n" +
 	" \x01(\tR\bcurrency\x129\n" +
 	"\n" +
-	"occur_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\toccurTime\x12;\n" +
-	"\averdict\x18\f \x01(\x0e2!.ledgerd.payment.v1.NoticeVerdictR\averdict\x12\x16\n" +
+	"occur_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\toccurTime\x128\n" +
+	"\x06effect\x18\f \x01(\x0e2 .ledgerd.payment.v1.NoticeEffectR\x06effect\x12\x16\n" +
 	"\x06detail\x18\r \x01(\tR\x06detail\x12A\n" +
 	"\aheaders\x18\x0e \x03(\v2'.ledgerd.payment.v1.Notice.HeadersEntryR\aheaders\x12\x12\n" +
 	"\x04body\x18\x0f \x01(\fR\x04body\x12;\n" +
@@ -975,13 +975,13 @@ const file_ledgerd_payment_v1_gateway_proto_rawDesc = "" +
 	"\x1bNOTICE_KIND_REFUND_ABNORMAL\x10\b\x12\x15\n" +
 	"\x11NOTICE_KIND_OTHER\x10\t\x12\x1a\n" +
 	"\x16NOTICE_KIND_UNREADABLE\x10\n" +
-	"*\x9d\x01\n" +
-	"\rNoticeVerdict\x12\x1e\n" +
-	"\x1aNOTICE_VERDICT_UNSPECIFIED\x10\x00\x12\x1a\n" +
-	"\x16NOTICE_VERDICT_APPLIED\x10\x01\x12\x18\n" +
-	"\x14NOTICE_VERDICT_KNOWN\x10\x02\x12\x1a\n" +
-	"\x16NOTICE_VERDICT_FLAGGED\x10\x03\x12\x1a\n" +
-	"\x16NOTICE_VERDICT_UNKNOWN\x10\x04B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
+	"*\x99\x01\n" +
+	"\fNoticeEffect\x12\x1d\n" +
+	"\x19NOTICE_EFFECT_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15NOTICE_EFFECT_APPLIED\x10\x01\x12\x17\n" +
+	"\x13NOTICE_EFFECT_KNOWN\x10\x02\x12\x19\n" +
+	"\x15NOTICE_EFFECT_FLAGGED\x10\x03\x12\x1b\n" +
+	"\x17NOTICE_EFFECT_UNMATCHED\x10\x04B=Z;github.com/ledgerd/ledgerd/gen/ledgerd/payment/v1;paymentv1b\x06proto3"
 
 var (
 	file_ledgerd_payment_v1_gateway_proto_rawDescOnce sync.Once
@@ -999,7 +999,7 @@ var file_ledgerd_payment_v1_gateway_proto_enumTypes = make([]protoimpl.EnumInfo,
 var file_ledgerd_payment_v1_gateway_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_ledgerd_payment_v1_gateway_proto_goTypes = []any{
 	(NoticeKind)(0),                // 0: ledgerd.payment.v1.NoticeKind
-	(NoticeVerdict)(0),             // 1: ledgerd.payment.v1.NoticeVerdict
+	(NoticeEffect)(0),              // 1: ledgerd.payment.v1.NoticeEffect
 	(*Gateway)(nil),                // 2: ledgerd.payment.v1.Gateway
 	(*PutGatewayRequest)(nil),      // 3: ledgerd.payment.v1.PutGatewayRequest
 	(*PutGatewayResponse)(nil),     // 4: ledgerd.payment.v1.PutGatewayResponse
@@ -1021,7 +1021,7 @@ var file_ledgerd_payment_v1_gateway_proto_depIdxs = []int32{
 	12, // 3: ledgerd.payment.v1.HandleCallbackRequest.headers:type_name -> ledgerd.payment.v1.HandleCallbackRequest.HeadersEntry
 	0,  // 4: ledgerd.payment.v1.Notice.kind:type_name -> ledgerd.payment.v1.NoticeKind
 	14, // 5: ledgerd.payment.v1.Notice.occur_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: ledgerd.payment.v1.Notice.verdict:type_name -> ledgerd.payment.v1.NoticeVerdict
+	1,  // 6: ledgerd.payment.v1.Notice.effect:type_name -> ledgerd.payment.v1.NoticeEffect
 	13, // 7: ledgerd.payment.v1.Notice.headers:type_name -> ledgerd.payment.v1.Notice.HeadersEntry
 	14, // 8: ledgerd.payment.v1.Notice.record_time:type_name -> google.protobuf.Timestamp
 	9,  // 9: ledgerd.payment.v1.ListNoticesResponse.notices:type_name -> ledgerd.payment.v1.Notice

@@ -14,11 +14,11 @@ import (
 
 const orderInsert = `-- name: OrderInsert :exec
 insert into order_orders (tenant_id, order_no, order_id, machine, subject, asset, scale, amount, lines, payee,
-    pay_within_ms, life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_window_ms, metadata,
+    pay_within_ms, life_ms, reserve, balance_account, balance_amount, purchase_parts, purchase_life_ms, metadata,
     coupon, sale, sale_unit, once, expiry_messages, submit_token, principal, request_id, created_at)
 select u.tenant_id, u.order_no, u.order_id, u.machine, u.subject, u.asset, u.scale, u.amount, u.lines,
     nullif(u.payee, ''), nullif(u.pay_within_ms, 0), nullif(u.life_ms, 0), u.reserve, nullif(u.balance_account, ''),
-    nullif(u.balance_amount, 0), u.purchase_parts, nullif(u.purchase_window_ms, 0), u.metadata, nullif(u.coupon, ''),
+    nullif(u.balance_amount, 0), u.purchase_parts, nullif(u.purchase_life_ms, 0), u.metadata, nullif(u.coupon, ''),
     nullif(u.sale, ''), nullif(u.sale_unit, 0), u.once, u.expiry_messages, u.submit_token, u.principal, u.request_id,
     $1::timestamptz
 from (
@@ -29,7 +29,7 @@ from (
         unnest($12::bigint[]) as pay_within_ms, unnest($13::bigint[]) as life_ms,
         unnest($14::boolean[]) as reserve, unnest($15::text[]) as balance_account,
         unnest($16::numeric[]) as balance_amount, unnest($17::jsonb[]) as purchase_parts,
-        unnest($18::bigint[]) as purchase_window_ms, unnest($19::jsonb[]) as metadata,
+        unnest($18::bigint[]) as purchase_life_ms, unnest($19::jsonb[]) as metadata,
         unnest($20::text[]) as coupon, unnest($21::text[]) as sale,
         unnest($22::smallint[]) as sale_unit, unnest($23::boolean[]) as once,
         unnest($24::jsonb[]) as expiry_messages, unnest($25::bytea[]) as submit_token,
@@ -38,33 +38,33 @@ from (
 `
 
 type OrderInsertParams struct {
-	Now              time.Time
-	Tenants          []int32
-	OrderNos         []string
-	OrderIds         []int64
-	Machines         []string
-	Subjects         []string
-	Assets           []string
-	Scales           []int16
-	Amounts          []amount.Int
-	Lines            [][]byte
-	Payees           []string
-	PayWithinMs      []int64
-	LifeMs           []int64
-	Reserve          []bool
-	BalanceAccounts  []string
-	BalanceAmounts   []amount.Int
-	PurchaseParts    [][]byte
-	PurchaseWindowMs []int64
-	Metadata         [][]byte
-	Coupons          []string
-	Sales            []string
-	SaleUnits        []int16
-	Once             []bool
-	ExpiryMessages   [][]byte
-	SubmitTokens     [][]byte
-	Principals       []string
-	RequestIds       []string
+	Now             time.Time
+	Tenants         []int32
+	OrderNos        []string
+	OrderIds        []int64
+	Machines        []string
+	Subjects        []string
+	Assets          []string
+	Scales          []int16
+	Amounts         []amount.Int
+	Lines           [][]byte
+	Payees          []string
+	PayWithinMs     []int64
+	LifeMs          []int64
+	Reserve         []bool
+	BalanceAccounts []string
+	BalanceAmounts  []amount.Int
+	PurchaseParts   [][]byte
+	PurchaseLifeMs  []int64
+	Metadata        [][]byte
+	Coupons         []string
+	Sales           []string
+	SaleUnits       []int16
+	Once            []bool
+	ExpiryMessages  [][]byte
+	SubmitTokens    [][]byte
+	Principals      []string
+	RequestIds      []string
 }
 
 // Inserts orders in the order of the arrays, which callers sort.
@@ -87,7 +87,7 @@ func (q *Queries) OrderInsert(ctx context.Context, db DBTX, arg OrderInsertParam
 		arg.BalanceAccounts,
 		arg.BalanceAmounts,
 		arg.PurchaseParts,
-		arg.PurchaseWindowMs,
+		arg.PurchaseLifeMs,
 		arg.Metadata,
 		arg.Coupons,
 		arg.Sales,
@@ -104,14 +104,14 @@ func (q *Queries) OrderInsert(ctx context.Context, db DBTX, arg OrderInsertParam
 const orderLookup = `-- name: OrderLookup :many
 
 select u.n::integer as n, o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
-    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
+    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms,
     o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.expiry_messages, o.principal, o.request_id, o.created_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as order_no
 ) u
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_life_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = u.order_no offset 0
 ) o
 `
 
@@ -121,32 +121,32 @@ type OrderLookupParams struct {
 }
 
 type OrderLookupRow struct {
-	N                int32
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	ExpiryMessages   []byte
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
+	N              int32
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	ExpiryMessages []byte
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
 }
 
 // Statements on orders, in batches. Arrays have the same length; n is a position in them, from 1. They have no nulls: 0
@@ -177,7 +177,7 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 			&i.BalanceAccount,
 			&i.BalanceAmount,
 			&i.PurchaseParts,
-			&i.PurchaseWindowMs,
+			&i.PurchaseLifeMs,
 			&i.Metadata,
 			&i.Coupon,
 			&i.Sale,
@@ -200,7 +200,7 @@ func (q *Queries) OrderLookup(ctx context.Context, db DBTX, arg OrderLookupParam
 
 const orderOfPayment = `-- name: OrderOfPayment :many
 select u.n::integer as n, p.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee,
-    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms,
+    o.pay_within_ms, o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms,
     o.metadata, o.coupon, o.sale, o.sale_unit, o.once, o.expiry_messages, o.principal, o.request_id, o.created_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
@@ -211,7 +211,7 @@ cross join lateral (
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no offset 0
 ) p
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_life_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l where l.tenant_id = u.tenant_id and l.order_no = p.order_no offset 0
 ) o
 `
 
@@ -221,32 +221,32 @@ type OrderOfPaymentParams struct {
 }
 
 type OrderOfPaymentRow struct {
-	N                int32
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	ExpiryMessages   []byte
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
+	N              int32
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	ExpiryMessages []byte
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
 }
 
 // Orders by the numbers of their payments. Neither changes.
@@ -276,7 +276,7 @@ func (q *Queries) OrderOfPayment(ctx context.Context, db DBTX, arg OrderOfPaymen
 			&i.BalanceAccount,
 			&i.BalanceAmount,
 			&i.PurchaseParts,
-			&i.PurchaseWindowMs,
+			&i.PurchaseLifeMs,
 			&i.Metadata,
 			&i.Coupon,
 			&i.Sale,

@@ -15,7 +15,7 @@ import (
 const orderGet = `-- name: OrderGet :one
 
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from order_orders o
@@ -36,37 +36,37 @@ type OrderGetParams struct {
 }
 
 type OrderGetRow struct {
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
-	State            string
-	Revision         int64
-	Cause            string
-	Due              bool
-	TimerAt          *time.Time
-	TimerTo          *string
-	ChangedAt        time.Time
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
+	State          string
+	Revision       int64
+	Cause          string
+	Due            bool
+	TimerAt        *time.Time
+	TimerTo        *string
+	ChangedAt      time.Time
 }
 
 // Reads of orders, beside the engine: one tenant, one snapshot, planned with their actual values. The state is that of
@@ -90,7 +90,7 @@ func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (Or
 		&i.BalanceAccount,
 		&i.BalanceAmount,
 		&i.PurchaseParts,
-		&i.PurchaseWindowMs,
+		&i.PurchaseLifeMs,
 		&i.Metadata,
 		&i.Coupon,
 		&i.Sale,
@@ -112,11 +112,11 @@ func (q *Queries) OrderGet(ctx context.Context, db DBTX, arg OrderGetParams) (Or
 
 const orderPage = `-- name: OrderPage :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from (
-    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_window_ms, x.coupon, x.sale, x.sale_unit, x.once, x.metadata, x.expiry_messages, x.submit_token, x.principal, x.request_id, x.created_at from order_orders x
+    select x.tenant_id, x.order_no, x.order_id, x.machine, x.subject, x.asset, x.scale, x.amount, x.lines, x.payee, x.pay_within_ms, x.life_ms, x.reserve, x.balance_account, x.balance_amount, x.purchase_parts, x.purchase_life_ms, x.coupon, x.sale, x.sale_unit, x.once, x.metadata, x.expiry_messages, x.submit_token, x.principal, x.request_id, x.created_at from order_orders x
     where x.tenant_id = $1::integer and x.order_id > 0
         and (x.created_at, x.order_id) < ($2::timestamptz, $3::bigint)
         and x.created_at >= $4::timestamptz and x.created_at < $5::timestamptz
@@ -149,37 +149,37 @@ type OrderPageParams struct {
 }
 
 type OrderPageRow struct {
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
-	State            string
-	Revision         int64
-	Cause            string
-	Due              bool
-	TimerAt          *time.Time
-	TimerTo          *string
-	ChangedAt        time.Time
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
+	State          string
+	Revision       int64
+	Cause          string
+	Due            bool
+	TimerAt        *time.Time
+	TimerTo        *string
+	ChangedAt      time.Time
 }
 
 // The newest orders of a period, before a time and an id.
@@ -216,7 +216,7 @@ func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) (
 			&i.BalanceAccount,
 			&i.BalanceAmount,
 			&i.PurchaseParts,
-			&i.PurchaseWindowMs,
+			&i.PurchaseLifeMs,
 			&i.Metadata,
 			&i.Coupon,
 			&i.Sale,
@@ -245,7 +245,7 @@ func (q *Queries) OrderPage(ctx context.Context, db DBTX, arg OrderPageParams) (
 
 const orderPageOfState = `-- name: OrderPageOfState :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from (
@@ -279,7 +279,7 @@ from (
     )
 ) i
 cross join lateral (
-    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_window_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l
+    select l.tenant_id, l.order_no, l.order_id, l.machine, l.subject, l.asset, l.scale, l.amount, l.lines, l.payee, l.pay_within_ms, l.life_ms, l.reserve, l.balance_account, l.balance_amount, l.purchase_parts, l.purchase_life_ms, l.coupon, l.sale, l.sale_unit, l.once, l.metadata, l.expiry_messages, l.submit_token, l.principal, l.request_id, l.created_at from order_orders l
     where l.tenant_id = i.tenant_id and l.order_no = i.key and l.machine = i.machine offset 0
 ) o
 cross join lateral (
@@ -304,37 +304,37 @@ type OrderPageOfStateParams struct {
 }
 
 type OrderPageOfStateRow struct {
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
-	State            string
-	Revision         int64
-	Cause            string
-	Due              bool
-	TimerAt          *time.Time
-	TimerTo          *string
-	ChangedAt        time.Time
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
+	State          string
+	Revision       int64
+	Cause          string
+	Due            bool
+	TimerAt        *time.Time
+	TimerTo        *string
+	ChangedAt      time.Time
 }
 
 // The newest orders in a state, before an id: those recorded in it whose timer has not fired, and those whose timer has
@@ -372,7 +372,7 @@ func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOf
 			&i.BalanceAccount,
 			&i.BalanceAmount,
 			&i.PurchaseParts,
-			&i.PurchaseWindowMs,
+			&i.PurchaseLifeMs,
 			&i.Metadata,
 			&i.Coupon,
 			&i.Sale,
@@ -401,7 +401,7 @@ func (q *Queries) OrderPageOfState(ctx context.Context, db DBTX, arg OrderPageOf
 
 const orderPageOfSubject = `-- name: OrderPageOfSubject :many
 select o.order_no, o.order_id, o.machine, o.subject, o.asset, o.scale, o.amount, o.lines, o.payee, o.pay_within_ms,
-    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_window_ms, o.metadata,
+    o.life_ms, o.reserve, o.balance_account, o.balance_amount, o.purchase_parts, o.purchase_life_ms, o.metadata,
     o.coupon, o.sale, o.sale_unit, o.once, o.principal, o.request_id, o.created_at, c.state, c.revision, c.cause, c.due,
     i.timer_at, i.timer_to, c.changed_at
 from order_orders o
@@ -438,37 +438,37 @@ type OrderPageOfSubjectParams struct {
 }
 
 type OrderPageOfSubjectRow struct {
-	OrderNo          string
-	OrderID          int64
-	Machine          string
-	Subject          string
-	Asset            string
-	Scale            int16
-	Amount           amount.Int
-	Lines            []byte
-	Payee            *string
-	PayWithinMs      *int64
-	LifeMs           *int64
-	Reserve          bool
-	BalanceAccount   *string
-	BalanceAmount    *amount.Int
-	PurchaseParts    []byte
-	PurchaseWindowMs *int64
-	Metadata         []byte
-	Coupon           *string
-	Sale             *string
-	SaleUnit         *int16
-	Once             bool
-	Principal        string
-	RequestID        string
-	CreatedAt        time.Time
-	State            string
-	Revision         int64
-	Cause            string
-	Due              bool
-	TimerAt          *time.Time
-	TimerTo          *string
-	ChangedAt        time.Time
+	OrderNo        string
+	OrderID        int64
+	Machine        string
+	Subject        string
+	Asset          string
+	Scale          int16
+	Amount         amount.Int
+	Lines          []byte
+	Payee          *string
+	PayWithinMs    *int64
+	LifeMs         *int64
+	Reserve        bool
+	BalanceAccount *string
+	BalanceAmount  *amount.Int
+	PurchaseParts  []byte
+	PurchaseLifeMs *int64
+	Metadata       []byte
+	Coupon         *string
+	Sale           *string
+	SaleUnit       *int16
+	Once           bool
+	Principal      string
+	RequestID      string
+	CreatedAt      time.Time
+	State          string
+	Revision       int64
+	Cause          string
+	Due            bool
+	TimerAt        *time.Time
+	TimerTo        *string
+	ChangedAt      time.Time
 }
 
 // OrderPage for a subject, in one state or in any.
@@ -507,7 +507,7 @@ func (q *Queries) OrderPageOfSubject(ctx context.Context, db DBTX, arg OrderPage
 			&i.BalanceAccount,
 			&i.BalanceAmount,
 			&i.PurchaseParts,
-			&i.PurchaseWindowMs,
+			&i.PurchaseLifeMs,
 			&i.Metadata,
 			&i.Coupon,
 			&i.Sale,

@@ -12,22 +12,22 @@ import (
 
 const callAgain = `-- name: CallAgain :execrows
 update payment_calls c
-set call = $1::text, next_call_at = y.next_call_at, lease_expires_at = null, fence = null,
+set call = $1::text, next_call_at = y.next_call_at, lease_expires_at = null, lease_nonce = null,
     last_code = nullif($2::text, ''), last_text = nullif($3::text, '')
 from (select now() + make_interval(secs => $8::float8) as next_call_at) y
 where c.tenant_id = $4::integer and c.subject = $5::text and c.number = $6::text
-    and c.fence = $7::bigint
+    and c.lease_nonce = $7::bigint
 `
 
 type CallAgainParams struct {
-	Call     string
-	Code     string
-	Message  string
-	TenantID int32
-	Subject  string
-	Number   string
-	Fence    int64
-	WaitS    float64
+	Call       string
+	Code       string
+	Message    string
+	TenantID   int32
+	Subject    string
+	Number     string
+	LeaseNonce int64
+	WaitS      float64
 }
 
 // Ends the lease of a call, and schedules the same or another call, because the attempt had no result.
@@ -39,7 +39,7 @@ func (q *Queries) CallAgain(ctx context.Context, db DBTX, arg CallAgainParams) (
 		arg.TenantID,
 		arg.Subject,
 		arg.Number,
-		arg.Fence,
+		arg.LeaseNonce,
 		arg.WaitS,
 	)
 	if err != nil {
@@ -163,7 +163,7 @@ func (q *Queries) CallStats(ctx context.Context, db DBTX) ([]CallStatsRow, error
 const callTake = `-- name: CallTake :many
 
 update payment_calls c
-set lease_expires_at = y.lease_expires_at, fence = $1::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, lease_nonce = $1::bigint, attempts = c.attempts + 1
 from (
     select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_expires_at
     from payment_calls l
@@ -178,11 +178,11 @@ returning c.subject, c.number, c.call, c.attempts
 `
 
 type CallTakeParams struct {
-	Fence    int64
-	LeaseS   float64
-	TenantID int32
-	Gateway  string
-	Count    int32
+	LeaseNonce int64
+	LeaseS     float64
+	TenantID   int32
+	Gateway    string
+	Count      int32
 }
 
 type CallTakeRow struct {
@@ -196,7 +196,7 @@ type CallTakeRow struct {
 // Leases due calls of a gateway, oldest first, skipping locked rows.
 func (q *Queries) CallTake(ctx context.Context, db DBTX, arg CallTakeParams) ([]CallTakeRow, error) {
 	rows, err := db.Query(ctx, callTake,
-		arg.Fence,
+		arg.LeaseNonce,
 		arg.LeaseS,
 		arg.TenantID,
 		arg.Gateway,
@@ -227,7 +227,7 @@ func (q *Queries) CallTake(ctx context.Context, db DBTX, arg CallTakeParams) ([]
 
 const callTakeOne = `-- name: CallTakeOne :many
 update payment_calls c
-set lease_expires_at = y.lease_expires_at, fence = $1::bigint, attempts = c.attempts + 1
+set lease_expires_at = y.lease_expires_at, lease_nonce = $1::bigint, attempts = c.attempts + 1
 from (
     select l.ctid as tid, now() + make_interval(secs => $2::float8) as lease_expires_at
     from payment_calls l
@@ -241,12 +241,12 @@ returning c.subject, c.number, c.call, c.attempts
 `
 
 type CallTakeOneParams struct {
-	Fence    int64
-	LeaseS   float64
-	TenantID int32
-	Subject  string
-	Number   string
-	Early    bool
+	LeaseNonce int64
+	LeaseS     float64
+	TenantID   int32
+	Subject    string
+	Number     string
+	Early      bool
 }
 
 type CallTakeOneRow struct {
@@ -259,7 +259,7 @@ type CallTakeOneRow struct {
 // Leases one call, unless a worker has it. With early, the call need not be due.
 func (q *Queries) CallTakeOne(ctx context.Context, db DBTX, arg CallTakeOneParams) ([]CallTakeOneRow, error) {
 	rows, err := db.Query(ctx, callTakeOne,
-		arg.Fence,
+		arg.LeaseNonce,
 		arg.LeaseS,
 		arg.TenantID,
 		arg.Subject,

@@ -14,7 +14,7 @@ import (
 
 const callClose = `-- name: CallClose :execrows
 update payment_calls c
-set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_expires_at = null, fence = null,
+set call = 'close', next_call_at = $1::timestamptz, attempts = 0, lease_expires_at = null, lease_nonce = null,
     last_code = null, last_text = null
 from (
     select x.ctid as tid
@@ -176,19 +176,20 @@ func (q *Queries) CallLockOfOrder(ctx context.Context, db DBTX, arg CallLockOfOr
 }
 
 const callPut = `-- name: CallPut :exec
-insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at, fence)
+insert into payment_calls (tenant_id, subject, number, gateway, call, next_call_at, attempts, lease_expires_at,
+    lease_nonce)
 select u.tenant_id, u.subject, u.number, u.gateway, u.call, u.next_call_at,
-    case when u.fence <> 0 then 1 else 0 end as attempts,
-    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.fence, 0) as fence
+    case when u.lease_nonce <> 0 then 1 else 0 end as attempts,
+    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00') as lease_expires_at, nullif(u.lease_nonce, 0) as lease_nonce
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as subject,
         unnest($3::text[]) as number, unnest($4::text[]) as gateway, unnest($5::text[]) as call,
-        unnest($6::timestamptz[]) as next_call_at, unnest($7::bigint[]) as fence,
+        unnest($6::timestamptz[]) as next_call_at, unnest($7::bigint[]) as lease_nonce,
         unnest($8::timestamptz[]) as lease_expires_at
 ) u
 on conflict (tenant_id, subject, number) do update
 set gateway = excluded.gateway, call = excluded.call, next_call_at = excluded.next_call_at,
-    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, fence = excluded.fence,
+    attempts = excluded.attempts, lease_expires_at = excluded.lease_expires_at, lease_nonce = excluded.lease_nonce,
     last_code = null, last_text = null
 where payment_calls.call <> 'close' or excluded.call = 'flag'
 `
@@ -200,12 +201,12 @@ type CallPutParams struct {
 	Gateways       []string
 	Calls          []string
 	NextCallAt     []time.Time
-	Fences         []int64
+	LeaseNonces    []int64
 	LeaseExpiresAt []time.Time
 }
 
 // Schedules calls in place of the scheduled ones; a worker with an old call loses its lease. A scheduled "close" of an
-// open payment stays, because its order has ended. A fence of 0 means no lease. If another gateway sent a notice before
+// open payment stays, because its order has ended. A nonce of 0 means no lease. If another gateway sent a notice before
 // the payment was created, the call goes to the payment's own gateway.
 func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error {
 	_, err := db.Exec(ctx, callPut,
@@ -215,7 +216,7 @@ func (q *Queries) CallPut(ctx context.Context, db DBTX, arg CallPutParams) error
 		arg.Gateways,
 		arg.Calls,
 		arg.NextCallAt,
-		arg.Fences,
+		arg.LeaseNonces,
 		arg.LeaseExpiresAt,
 	)
 	return err
@@ -751,10 +752,10 @@ func (q *Queries) GatewayPut(ctx context.Context, db DBTX, arg GatewayPutParams)
 
 const noticeInsert = `-- name: NoticeInsert :exec
 insert into payment_notices (tenant_id, notice_id, gateway, notify_id, callback, kind, out_trade_no, transaction_id,
-    refund_no, amount, currency, asset, fields, verdict, detail, headers, body, request_id, occurred_at, recorded_at)
+    refund_no, amount, currency, asset, fields, effect, detail, headers, body, request_id, occurred_at, recorded_at)
 select u.tenant_id, u.notice_id, u.gateway, u.notify_id, u.callback, u.kind, u.out_trade_no,
     nullif(u.transaction_id, ''), nullif(u.refund_no, ''), nullif(u.amount, ''), nullif(u.currency, ''),
-    nullif(u.asset, ''), u.fields, u.verdict, nullif(u.detail, ''), u.headers, u.body, u.request_id,
+    nullif(u.asset, ''), u.fields, u.effect, nullif(u.detail, ''), u.headers, u.body, u.request_id,
     nullif(u.occurred_at, '0001-01-01 00:00:00+00'), $1::timestamptz
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as notice_id,
@@ -763,7 +764,7 @@ from (
         unnest($8::text[]) as out_trade_no, unnest($9::text[]) as transaction_id,
         unnest($10::text[]) as refund_no, unnest($11::text[]) as amount,
         unnest($12::text[]) as currency, unnest($13::text[]) as asset, unnest($14::jsonb[]) as fields,
-        unnest($15::text[]) as verdict, unnest($16::text[]) as detail,
+        unnest($15::text[]) as effect, unnest($16::text[]) as detail,
         unnest($17::jsonb[]) as headers, unnest($18::bytea[]) as body,
         unnest($19::text[]) as request_id, unnest($20::timestamptz[]) as occurred_at
 ) u
@@ -784,7 +785,7 @@ type NoticeInsertParams struct {
 	Currencies     []string
 	Assets         []string
 	Fields         [][]byte
-	Verdicts       []string
+	Effects        []string
 	Details        []string
 	Headers        [][]byte
 	Bodies         [][]byte
@@ -808,7 +809,7 @@ func (q *Queries) NoticeInsert(ctx context.Context, db DBTX, arg NoticeInsertPar
 		arg.Currencies,
 		arg.Assets,
 		arg.Fields,
-		arg.Verdicts,
+		arg.Effects,
 		arg.Details,
 		arg.Headers,
 		arg.Bodies,
@@ -819,7 +820,7 @@ func (q *Queries) NoticeInsert(ctx context.Context, db DBTX, arg NoticeInsertPar
 }
 
 const noticeLookup = `-- name: NoticeLookup :many
-select u.n::integer as n, i.notice_id, i.verdict, i.kind, i.out_trade_no,
+select u.n::integer as n, i.notice_id, i.effect, i.kind, i.out_trade_no,
     coalesce(i.transaction_id, '')::text as transaction_id, coalesce(i.amount, '')::text as amount,
     coalesce(i.currency, '')::text as currency
 from (
@@ -827,10 +828,10 @@ from (
         unnest($3::text[]) as gateway, unnest($1::text[]) as notify_id
 ) u
 cross join lateral (
-    select x.notice_id, x.verdict, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
+    select x.notice_id, x.effect, x.kind, x.out_trade_no, x.transaction_id, x.amount, x.currency
     from payment_notice_names l
     cross join lateral (
-        select y.notice_id, y.verdict, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
+        select y.notice_id, y.effect, y.kind, y.out_trade_no, y.transaction_id, y.amount, y.currency
         from payment_notices y
         where y.tenant_id = l.tenant_id and y.notice_id = l.notice_id offset 0
     ) x
@@ -848,7 +849,7 @@ type NoticeLookupParams struct {
 type NoticeLookupRow struct {
 	N             int32
 	NoticeID      int64
-	Verdict       string
+	Effect        string
 	Kind          string
 	OutTradeNo    string
 	TransactionID string
@@ -856,7 +857,7 @@ type NoticeLookupRow struct {
 	Currency      string
 }
 
-// Notices that were recorded before, with their verdicts and what they report.
+// Notices that were recorded before, with their effects and what they report.
 func (q *Queries) NoticeLookup(ctx context.Context, db DBTX, arg NoticeLookupParams) ([]NoticeLookupRow, error) {
 	rows, err := db.Query(ctx, noticeLookup, arg.NotifyIds, arg.Tenants, arg.Gateways)
 	if err != nil {
@@ -869,7 +870,7 @@ func (q *Queries) NoticeLookup(ctx context.Context, db DBTX, arg NoticeLookupPar
 		if err := rows.Scan(
 			&i.N,
 			&i.NoticeID,
-			&i.Verdict,
+			&i.Effect,
 			&i.Kind,
 			&i.OutTradeNo,
 			&i.TransactionID,
@@ -919,7 +920,7 @@ from (
 cross join lateral (
     select l.notice_id, l.notify_id, l.gateway, l.asset, l.fields from payment_notices l
     where l.tenant_id = u.tenant_id and l.out_trade_no = u.out_trade_no and l.out_trade_no <> ''
-        and l.verdict = 'unknown' and ( -- not an anti-join, which on an empty table would read all transactions
+        and l.effect = 'unmatched' and ( -- not an anti-join, which on an empty table would read all transactions
             select count(*) from payment_transactions t
             where t.tenant_id = l.tenant_id and t.gateway = l.gateway and t.transaction_id = l.transaction_id
         ) = 0

@@ -194,17 +194,17 @@ func (q *Queries) GatewayPage(ctx context.Context, db DBTX, arg GatewayPageParam
 
 const noticePage = `-- name: NoticePage :many
 select n.notice_id, n.gateway, n.notify_id, n.callback, n.kind, n.out_trade_no, n.transaction_id, n.refund_no,
-    n.amount, n.currency, n.verdict, n.detail, n.headers, n.body, n.request_id, n.occurred_at, n.recorded_at
+    n.amount, n.currency, n.effect, n.detail, n.headers, n.body, n.request_id, n.occurred_at, n.recorded_at
 from (
     (
-        select l.tenant_id, l.notice_id, l.gateway, l.notify_id, l.callback, l.kind, l.out_trade_no, l.transaction_id, l.refund_no, l.amount, l.currency, l.asset, l.fields, l.verdict, l.detail, l.headers, l.body, l.request_id, l.occurred_at, l.recorded_at from payment_notices l
+        select l.tenant_id, l.notice_id, l.gateway, l.notify_id, l.callback, l.kind, l.out_trade_no, l.transaction_id, l.refund_no, l.amount, l.currency, l.asset, l.fields, l.effect, l.detail, l.headers, l.body, l.request_id, l.occurred_at, l.recorded_at from payment_notices l
         where $1::text = '' and l.tenant_id = $2::integer and l.notice_id < $3::bigint
         order by l.notice_id desc
         limit $4::integer
     )
     union all
     (
-        select l.tenant_id, l.notice_id, l.gateway, l.notify_id, l.callback, l.kind, l.out_trade_no, l.transaction_id, l.refund_no, l.amount, l.currency, l.asset, l.fields, l.verdict, l.detail, l.headers, l.body, l.request_id, l.occurred_at, l.recorded_at from payment_notices l
+        select l.tenant_id, l.notice_id, l.gateway, l.notify_id, l.callback, l.kind, l.out_trade_no, l.transaction_id, l.refund_no, l.amount, l.currency, l.asset, l.fields, l.effect, l.detail, l.headers, l.body, l.request_id, l.occurred_at, l.recorded_at from payment_notices l
         where $1::text <> '' and l.tenant_id = $2::integer and l.out_trade_no = $1::text
             and l.out_trade_no <> '' and l.notice_id < $3::bigint
         order by l.notice_id desc
@@ -232,7 +232,7 @@ type NoticePageRow struct {
 	RefundNo      *string
 	Amount        *string
 	Currency      *string
-	Verdict       string
+	Effect        string
 	Detail        *string
 	Headers       []byte
 	Body          []byte
@@ -267,7 +267,7 @@ func (q *Queries) NoticePage(ctx context.Context, db DBTX, arg NoticePageParams)
 			&i.RefundNo,
 			&i.Amount,
 			&i.Currency,
-			&i.Verdict,
+			&i.Effect,
 			&i.Detail,
 			&i.Headers,
 			&i.Body,
@@ -289,7 +289,7 @@ const noticeWaiting = `-- name: NoticeWaiting :many
 select n.gateway, n.callback, n.asset, n.fields, n.headers, n.body, n.request_id
 from payment_notices n
 where n.tenant_id = $1::integer and n.out_trade_no = $2::text and n.out_trade_no <> ''
-    and n.verdict = 'unknown' and ( -- as in NoticeUnknown
+    and n.effect = 'unmatched' and ( -- as in NoticeUnknown
         select count(*) from payment_transactions t
         where t.tenant_id = n.tenant_id and t.gateway = n.gateway and t.transaction_id = n.transaction_id
     ) = 0

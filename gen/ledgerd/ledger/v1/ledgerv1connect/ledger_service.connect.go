@@ -107,14 +107,14 @@ type LedgerServiceClient interface {
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
 	// Creates accounts, all or none. An account that may be overdrawn requires the role admin. Errors: ASSET_NOT_FOUND,
-	// ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
+	// ACCOUNT_EXISTS_DIFFERENT, ACCOUNT_LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. A change of a limit requires the role admin. Errors: ACCOUNT_NOT_FOUND,
-	// ACCOUNT_CLOSED, LIMIT_VIOLATED.
+	// ACCOUNT_CLOSED, ACCOUNT_LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
 	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
 	// ACCOUNT_CLOSED.
@@ -159,7 +159,7 @@ type LedgerServiceClient interface {
 	// Returns every account's debit or credit balance, and the totals. Errors: PAGE_TOKEN_INVALID.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
 	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
-	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.
+	// standby is promoted. Errors: CURSOR_EPOCH_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest) (*connect.ServerStreamForClient[v1.WatchEntriesResponse], error)
 }
 
@@ -580,14 +580,14 @@ type LedgerServiceHandler interface {
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
 	// Creates accounts, all or none. An account that may be overdrawn requires the role admin. Errors: ASSET_NOT_FOUND,
-	// ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
+	// ACCOUNT_EXISTS_DIFFERENT, ACCOUNT_LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
 	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset. Errors: PAGE_TOKEN_INVALID.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. A change of a limit requires the role admin. Errors: ACCOUNT_NOT_FOUND,
-	// ACCOUNT_CLOSED, LIMIT_VIOLATED.
+	// ACCOUNT_CLOSED, ACCOUNT_LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
 	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
 	// ACCOUNT_CLOSED.
@@ -632,7 +632,7 @@ type LedgerServiceHandler interface {
 	// Returns every account's debit or credit balance, and the totals. Errors: PAGE_TOKEN_INVALID.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
 	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
-	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.
+	// standby is promoted. Errors: CURSOR_EPOCH_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest, *connect.ServerStream[v1.WatchEntriesResponse]) error
 }
 
