@@ -335,6 +335,9 @@ func (f *fair) use(code, owner, to, cause string) string {
 func (f *fair) rows() (rows []string) {
 	for no, o := range f.orders {
 		rows = append(rows, fmt.Sprintf("%s %s %s %s %s %d", no, o.state, o.cause, o.subject, o.sale, o.unit))
+		if o.sale != "" {
+			rows = append(rows, fmt.Sprintf("sale order %s %s", no, o.item))
+		}
 	}
 	for code, c := range f.coupons {
 		rows = append(rows, c.campaign+" "+c.describe(code)+" "+c.worth)
@@ -388,8 +391,8 @@ func (f *fair) replay(todo, later []fairCommand, batches int, sales string) *fai
 	return nil
 }
 
-// hasSales reports whether the model has the sales of the rows: changes of one sale may have the same outcomes in
-// either order.
+// hasSales reports whether the model has the sales of the rows, and the items of their orders: changes of one sale, and
+// a grab beside them, may have the same outcomes in either order.
 func (f *fair) hasSales(rows string) bool {
 	own := slices.DeleteFunc(f.rows(), func(line string) bool { return !strings.HasPrefix(line, "sale ") })
 	return strings.Join(own, "\n") == rows
@@ -683,7 +686,9 @@ func (p *fairPlay) commit() {
 
 const salesAsLines = `select format('sale %s %s %s %s %s', sale, item, campaign, per_buyer, case when once then 'true'
 	else 'false' end) as line
-	from sale_sales where tenant_id = $1`
+	from sale_sales where tenant_id = $1
+	union all select format('sale order %s %s', order_no, lines #>> '{0,item}') from order_orders
+	where tenant_id = $1 and sale is not null`
 
 // compare does the scheduler's work, and compares the rows with the model.
 func (p *fairPlay) compare() {

@@ -260,7 +260,8 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	}
 	if !a.withinLimits() {
 		return nil, AccountLimitViolated.New(
-			"account %s has balance %s, of which %s is held: not within the new limits", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+			"account %s has balance %s, of which %s is held: not within the new limits", a.Code,
+			a.Format(a.Balance), a.Format(a.Held)).
 			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 	}
 	if len(c.Change.Metadata) > 0 {
