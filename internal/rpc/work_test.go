@@ -604,7 +604,7 @@ func TestOutcomesOfWorkAreCountedAndLogged(t *testing.T) {
 	defer res.Body.Close()
 	text, _ := io.ReadAll(res.Body)
 	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin taken_over": 1, "begin mismatch": 1,
-		"begin replay": 1, "extend fence_lost": 1,
+		"begin replayed": 1, "extend fence_lost": 1,
 		"complete ok": 1, "complete repeat": 1} {
 		call, outcome, _ := strings.Cut(what, " ")
 		if line := fmt.Sprintf("ledgerd_work_outcomes_total{call=%q,outcome=%q} %d\n", call, outcome,

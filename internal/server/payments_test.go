@@ -195,7 +195,7 @@ func kept(x *till, no string) {
 	}
 	x.opened(no)
 	refund(http.StatusServiceUnavailable)
-	is("a refund of an unknown transaction", "kept/refund_"+no, "refunded unknown  kept")
+	is("a refund of an unknown transaction", "kept/refund_"+no, "refunded unmatched  kept")
 	if status := x.signed("paid_"+no, "payment.paid", at, `"out_trade_no": "`+no+`", "transaction_id": "t_`+no+
 		`"`); status != http.StatusNoContent {
 		x.T.Errorf("paid: %d", status)
@@ -228,7 +228,7 @@ func kept(x *till, no string) {
 			x.T.Errorf("a broken callback: %s", a.Raw)
 		}
 	}
-	is("a broken callback", fmt.Sprintf("unreadable/%x", sha256.Sum256(body)), "unreadable unknown  kept")
+	is("a broken callback", fmt.Sprintf("unreadable/%x", sha256.Sum256(body)), "unreadable unmatched  kept")
 }
 
 // signed sends a callback of the standard gateway, and returns the status of the answer.
