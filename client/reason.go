@@ -136,7 +136,7 @@ const (
 	ReasonApprovalApproved       Reason = "APPROVAL_APPROVED" // Metadata has decided_by
 	ReasonApprovalExpired        Reason = "APPROVAL_EXPIRED"
 	ReasonAccountNotEmpty        Reason = "ACCOUNT_NOT_EMPTY"
-	ReasonAccountLimitViolated          Reason = "ACCOUNT_LIMIT_VIOLATED"
+	ReasonAccountLimitViolated   Reason = "ACCOUNT_LIMIT_VIOLATED"
 	ReasonAlreadyReversed        Reason = "ALREADY_REVERSED"
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // already captured or released
@@ -180,14 +180,14 @@ const (
 // Conflicts: not recorded. This client retries BUSY, ROWS_LOCKED and WORK_RUNNING; the others need a decision
 // before a retry.
 const (
-	ReasonStaleVersion       Reason = "STALE_VERSION"
+	ReasonStaleVersion     Reason = "STALE_VERSION"
 	ReasonCursorEpochEnded Reason = "CURSOR_EPOCH_ENDED" // the database was restored, or a standby was promoted
-	ReasonFenceLost          Reason = "FENCE_LOST"           // another caller may have the lease now
-	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
-	ReasonBusy               Reason = "BUSY"
-	ReasonRowsLocked         Reason = "ROWS_LOCKED"
-	ReasonLockHeld           Reason = "LOCK_HELD"       // Metadata has the holder and the position in the queue
-	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 callers wait for the lock
+	ReasonFenceLost        Reason = "FENCE_LOST"         // another caller may have the lease now
+	ReasonWorkRunning      Reason = "WORK_RUNNING"       // of a Begin in an Execute
+	ReasonBusy             Reason = "BUSY"
+	ReasonRowsLocked       Reason = "ROWS_LOCKED"
+	ReasonLockHeld         Reason = "LOCK_HELD"       // Metadata has the holder and the position in the queue
+	ReasonLockQueueFull    Reason = "LOCK_QUEUE_FULL" // 1,000 callers wait for the lock
 
 	ReasonWebhookEndpointsFull  Reason = "WEBHOOK_ENDPOINTS_FULL"
 	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // Metadata has the current version

@@ -138,7 +138,7 @@ func TestKeysAndLookUpsBeginWithTheTenant(t *testing.T) {
 			}
 		}
 	}
-	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background,
+	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "DueGroups": background,
 		"MessageExpired": background,
 		"CallStats":      background, "FlagStats": background,
 		"ParkedCount": background, "SentTenant": "see TestNoTenantIsFoundByData",
@@ -163,7 +163,7 @@ func TestNoTenantIsFoundByData(t *testing.T) {
 			found = append(found, s.name)
 		}
 	}
-	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "LanesDiscover": background,
+	exceptions{"HoldDuePage": background, "InstanceDuePage": background, "DueGroups": background,
 		"MessageExpired": background,
 		"CallStats":      background,
 		"TenantGet":      "tenants are found by name",

@@ -53,7 +53,7 @@ func Unknown(ctx context.Context) {
 
 // run is one attempt.
 type run struct {
-	*Guard
+	*Middleware
 	key     string
 	work    *idempotencyv1.WorkRun
 	unknown atomic.Bool
@@ -64,7 +64,8 @@ type run struct {
 }
 
 // begin requests the right to run. It returns exactly one of its results.
-func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run, *idempotencyv1.BeginResponse, error) {
+func (g *Middleware) begin(ctx context.Context, key string, fingerprint []byte) (*run, *idempotencyv1.BeginResponse,
+	error) {
 	sent, once := time.Now(), client.NewKey()
 	req := &idempotencyv1.BeginRequest{Scope: g.scope, Key: key, Fingerprint: fingerprint,
 		Lease: durationpb.New(g.settings.lease), Life: durationpb.New(g.settings.life),
@@ -78,7 +79,7 @@ func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run
 		return nil, res, err
 	}
 	// The handler completes even if its caller hangs up, because the caller may return for the answer.
-	r := &run{Guard: g, key: key, work: res.GetRun(), ended: make(chan struct{})}
+	r := &run{Middleware: g, key: key, work: res.GetRun(), ended: make(chan struct{})}
 	r.ctx, r.lose = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), attemptContext{}, r))
 	if time.Since(sent) > g.settings.lease/3 { // the call waited: when the lease began is unknown
 		sent = time.Now()
@@ -94,7 +95,7 @@ func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run
 
 // ask calls Begin and waits for the answer even if the caller leaves: otherwise the work would be held without
 // a running attempt.
-func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
+func (g *Middleware) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
 	once string) (*idempotencyv1.BeginResponse, error) {
 	ctx, cancel := context.WithTimeout(client.WithKey(context.WithoutCancel(ctx), once), g.settings.wait+endTimeout)
 	defer cancel()
@@ -103,7 +104,7 @@ func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
 
 // disown abandons the work that a Begin with a lost answer may have acquired. Otherwise it would be parked when
 // the lease expires, although no attempt ran. The same request key finds it.
-func (g *Guard) disown(ctx context.Context, req *idempotencyv1.BeginRequest, once string) {
+func (g *Middleware) disown(ctx context.Context, req *idempotencyv1.BeginRequest, once string) {
 	g.late.Add(1)
 	go func() {
 		defer g.late.Done()
@@ -112,7 +113,7 @@ func (g *Guard) disown(ctx context.Context, req *idempotencyv1.BeginRequest, onc
 			<-wait.C
 			res, err := g.ask(ctx, req, once)
 			if err == nil && res.GetRun() != nil {
-				r := &run{Guard: g, key: req.GetKey(), work: res.GetRun(), ctx: ctx}
+				r := &run{Middleware: g, key: req.GetKey(), work: res.GetRun(), ctx: ctx}
 				err = r.settle(Free, nil, endTimeout)
 			}
 			if err == nil || permanent(err) {
@@ -269,7 +270,7 @@ func (s *settings) recorded(status int, h http.Header, body []byte) *idempotency
 	return a
 }
 
-// unreachable reports an error after which a guard may fail open: ledgerd gave no answer. FENCE_LOST is an
+// unreachable reports an error after which a middleware may fail open: ledgerd gave no answer. FENCE_LOST is an
 // answer: another attempt has the work.
 func unreachable(err error) bool {
 	e, ok := client.AsError(err)

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 )
 
-// Even a guard that fails open must not run work that another attempt has taken over.
+// Even a middleware that fails open must not run work that another attempt has taken over.
 func TestOnlyAMissingAnswerCountsAsUnreachable(t *testing.T) {
 	for name, x := range map[string]struct {
 		err  client.Error

@@ -27,7 +27,7 @@ import (
 
 // Interceptor makes the unary calls of a Connect service idempotent, except those marked NO_SIDE_EFFECTS. Put
 // it innermost: it does not record what other interceptors add to answers. It does not record trailers.
-func (g *Guard) Interceptor() connect.Interceptor {
+func (g *Middleware) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 			if req.Spec().IsClient || readsOnly(req.Spec()) {
@@ -54,7 +54,7 @@ func readsOnly(s connect.Spec) bool {
 	return s.IdempotencyLevel == connect.IdempotencyNoSideEffects || !ok
 }
 
-func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
+func (g *Middleware) unary(ctx context.Context, req connect.AnyRequest, key string,
 	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	m, ok := req.Any().(proto.Message)
 	if !ok {
@@ -201,7 +201,7 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 	return res, nil
 }
 
-// kind is the class and next step of the guard's own errors, in ledgerd's terms.
+// kind is the class and next step of the middleware's own errors, in ledgerd's terms.
 type kind struct {
 	class errorsv1.ErrorClass
 	step  errorsv1.NextStep
@@ -215,7 +215,7 @@ var (
 	system     = kind{errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY}
 )
 
-// refusal is an error of the guard itself, with details for RetryInterceptor.
+// refusal is an error of the middleware itself, with details for RetryInterceptor.
 func refusal(code connect.Code, reason client.Reason, k kind, message string, after time.Duration) error {
 	e := connect.NewError(code, errors.New(message))
 	details := []proto.Message{&errdetails.ErrorInfo{Reason: string(reason), Domain: "ledgerd"},

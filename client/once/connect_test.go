@@ -57,9 +57,9 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 	c := client.New("http://" + startLedgerd(t).Addr())
 	t.Cleanup(c.Close)
 	b := &bank{}
-	guard := once.New(c, "bank", byUser, once.WithLog(slog.New(slog.DiscardHandler)))
+	middleware := once.New(c, "bank", byUser, once.WithLog(slog.New(slog.DiscardHandler)))
 	mux := http.NewServeMux()
-	mux.Handle(ledgerv1connect.NewLedgerServiceHandler(b, connect.WithInterceptors(guard.Interceptor())))
+	mux.Handle(ledgerv1connect.NewLedgerServiceHandler(b, connect.WithInterceptors(middleware.Interceptor())))
 	web := httptest.NewUnstartedServer(mux)
 	web.EnableHTTP2 = true
 	web.StartTLS()

@@ -3,10 +3,10 @@
 // instances of the service.
 //
 //	c := client.New("https://ledger.example.com", client.WithAPIKey(key))
-//	guard := once.New(c, "shop", func(ctx context.Context, _ http.Header) string { return userOf(ctx) })
-//	http.Handle("POST /orders", guard.Handler(orders))
+//	middleware := once.New(c, "shop", func(ctx context.Context, _ http.Header) string { return userOf(ctx) })
+//	http.Handle("POST /orders", middleware.Handler(orders))
 //
-// For Connect add guard.Interceptor() to the handler's options, innermost.
+// For Connect add middleware.Interceptor() to the handler's options, innermost.
 //
 // # Execution
 //
@@ -24,14 +24,14 @@
 //	key not 1 to 255 printable ASCII   400                              invalid_argument
 //	ledgerd cannot be reached          503, unless WithFailOpen         unavailable
 //
-// The guard's own HTTP answers are application/problem+json with a code. Its Connect errors have a
+// The middleware's own HTTP answers are application/problem+json with a code. Its Connect errors have a
 // google.rpc.ErrorInfo (IDEMPOTENCY_KEY_REUSED, WORK_RUNNING, OUTCOME_PARKED, IDEMPOTENCY_KEY_MISSING,
 // IDEMPOTENCY_KEY_INVALID, NOT_RUN), which client.RetryInterceptor understands.
 //
 // # Recorded answers
 //
-// The guard records status, headers and body, byte for byte, up to 1 MiB; never Set-Cookie, Date, or connection headers
-// (see WithHeaders). A larger answer is sent once. Repeats then get its status, and the header
+// The middleware records status, headers and body, byte for byte, up to 1 MiB; never Set-Cookie, Date, or connection
+// headers (see WithHeaders). A larger answer is sent once. Repeats then get its status, and the header
 // Idempotency-Body: omitted instead of the body. The default outcomes of HTTP answers are:
 //
 //	2xx, 3xx                   Done: repeats get the same

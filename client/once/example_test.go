@@ -14,7 +14,7 @@ import (
 // userOf stands for a service's authentication: a session, a token, a certificate.
 func userOf(context.Context, http.Header) string { return "user:1001" }
 
-func ExampleGuard_Handler() {
+func ExampleMiddleware_Handler() {
 	orders := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if attempt, ok := once.AttemptOf(r.Context()); ok {
 			_ = attempt.Fence // pass it on to the storage
@@ -23,14 +23,14 @@ func ExampleGuard_Handler() {
 	})
 
 	c := client.New("https://ledger.example.com", client.WithAPIKey("key"))
-	guard := once.New(c, "shop", userOf, once.WithRequiredKey())
-	http.Handle("POST /orders", guard.Handler(orders))
+	middleware := once.New(c, "shop", userOf, once.WithRequiredKey())
+	http.Handle("POST /orders", middleware.Handler(orders))
 }
 
-func ExampleGuard_Interceptor() {
+func ExampleMiddleware_Interceptor() {
 	var service ledgerv1connect.LedgerServiceHandler // any Connect service
 
 	c := client.New("https://ledger.example.com", client.WithAPIKey("key"))
-	guard := once.New(c, "shop", userOf)
-	http.Handle(ledgerv1connect.NewLedgerServiceHandler(service, connect.WithInterceptors(guard.Interceptor())))
+	middleware := once.New(c, "shop", userOf)
+	http.Handle(ledgerv1connect.NewLedgerServiceHandler(service, connect.WithInterceptors(middleware.Interceptor())))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Handler makes a handler idempotent. Read-only requests (GET, HEAD, OPTIONS, TRACE) pass through.
-func (g *Guard) Handler(next http.Handler) http.Handler {
+func (g *Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, ok := keyOf(r.Header)
 		switch {
@@ -37,7 +37,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next http.Handler) {
+func (g *Middleware) serve(w http.ResponseWriter, r *http.Request, key string, next http.Handler) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.settings.maxBody))
 	if err != nil {
 		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
@@ -78,7 +78,7 @@ func fingerprint(r *http.Request, body []byte) []byte {
 }
 
 // failed answers when it is unknown whether the request may run.
-func (g *Guard) failed(w http.ResponseWriter, err error) {
+func (g *Middleware) failed(w http.ResponseWriter, err error) {
 	if errors.Is(err, client.ReasonWorkKeyReused) {
 		problem(w, http.StatusUnprocessableEntity, "idempotency-key-reused",
 			"the Idempotency-Key was used before with another request", 0)
@@ -110,7 +110,7 @@ func (r *run) serve(w http.ResponseWriter, req *http.Request, next http.Handler)
 	_, _ = w.Write(body)
 }
 
-// put sets the headers of an answer, replacing those set outside the guard, except for Vary, which is combined.
+// put sets the headers of an answer, replacing those set outside the middleware, except for Vary, which is combined.
 func put(h, answer http.Header) {
 	before := h["Vary"]
 	maps.Copy(h, answer)

@@ -277,7 +277,7 @@ func TestLostAnswersFromLedgerdLoseNothing(t *testing.T) {
 			s.effects.Store(0)
 			key := fmt.Sprint(path, lost)
 			first := s.post(url, "x", "Idempotency-Key", key)
-			// the guard does not know whether it may run: it must not, and abandons the work
+			// the middleware does not know whether it may run: it must not, and abandons the work
 			if path == "/Begin" && retries == 1 {
 				if first.status != http.StatusServiceUnavailable {
 					t.Errorf("%s: %v", key, first)
@@ -375,8 +375,8 @@ func TestOptionsChooseTheRecordedAnswersAndHeaders(t *testing.T) {
 
 func TestRepeatsHaveTheHeadersOfTheFirstBehindOtherMiddleware(t *testing.T) {
 	s := newShop(t, answering(http.StatusCreated, "made"))
-	guard := once.New(s.client, "shop", byUser)
-	inner := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	middleware := once.New(s.client, "shop", byUser)
+	inner := middleware.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header()["Link"] = []string{"</a>", "</b>"}
 		w.Header().Set("Vary", "Accept")

@@ -69,8 +69,9 @@ func newShop(t *testing.T, respond http.HandlerFunc, opts ...once.Option) *shop 
 
 // copy starts another instance of the service.
 func (s *shop) copy(c *client.Client, opts ...once.Option) string {
-	guard := once.New(c, "shop", byUser, append([]once.Option{once.WithLog(slog.New(slog.DiscardHandler))}, opts...)...)
-	web := httptest.NewServer(guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	middleware := once.New(c, "shop", byUser,
+		append([]once.Option{once.WithLog(slog.New(slog.DiscardHandler))}, opts...)...)
+	web := httptest.NewServer(middleware.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.effects.Add(1)
 		s.mu.Lock()
 		respond := s.respond
@@ -84,7 +85,7 @@ func (s *shop) copy(c *client.Client, opts ...once.Option) string {
 		if s.stopped {
 			cancel()
 		}
-		if err := guard.Close(ctx); (err != nil) != s.stopped {
+		if err := middleware.Close(ctx); (err != nil) != s.stopped {
 			s.t.Error(err)
 		}
 	})

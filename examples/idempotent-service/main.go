@@ -47,9 +47,9 @@ func serve(ctx context.Context) error {
 	// These three lines make the service idempotent. A real service takes the user from an authenticated
 	// session, token or certificate.
 	c := client.New(*ledgerd, client.WithAPIKey(os.Getenv("LEDGERD_API_KEY")))
-	guard := once.New(c, "order-service", func(_ context.Context, h http.Header) string { return h.Get("X-User") },
+	middleware := once.New(c, "order-service", func(_ context.Context, h http.Header) string { return h.Get("X-User") },
 		once.WithRequiredKey(), once.WithLease(*lease))
-	http.Handle("POST /orders", guard.Handler(orders))
+	http.Handle("POST /orders", middleware.Handler(orders))
 
 	listener, err := net.Listen("tcp", *listen)
 	if err != nil {
@@ -63,7 +63,7 @@ func serve(ctx context.Context) error {
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := errors.Join(server.Shutdown(ctx), guard.Close(ctx)); err != nil {
+		if err := errors.Join(server.Shutdown(ctx), middleware.Close(ctx)); err != nil {
 			slog.Error("an order was cut off", "error", err)
 		}
 	}()

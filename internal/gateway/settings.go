@@ -243,7 +243,7 @@ func (f *File) Build(env *Env) (*Set, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: gateways[%d], line %d: %w", f.name, i, e.line, err)
 		}
-		c.Gateway = &guard{Gateway: c.Gateway, metrics: s.metrics, name: c.Name}
+		c.Gateway = &checked{Gateway: c.Gateway, metrics: s.metrics, name: c.Name}
 		s.metrics.export(c.Name)
 		s.ByName[c.Name] = c
 	}

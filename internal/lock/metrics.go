@@ -24,11 +24,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "waiting",
 			Help: "Calls in this process that wait for locks."}),
 		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
-			Name: "lapsed_total",
+			Name: "leases_lapsed_total",
 			Help: "Leases that expired without a release. Counted when another holder acquires the lock, " +
 				"or the cleaner deletes it."}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
-			Name: "fence_refusals_total",
+			Name: "fences_lost_total",
 			Help: "Calls whose fence was no longer current (LOCK_LOST), by call."}, []string{"call"}),
 	}
 	// Export zeros from the start, so that rate() sees the first refusal.

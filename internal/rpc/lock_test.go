@@ -463,8 +463,9 @@ func TestLocksAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"ledgerd_lock_lapsed_total 1", `ledgerd_lock_fence_refusals_total{call="renew"} 1`,
-		`ledgerd_lock_fence_refusals_total{call="release"} 1`, `ledgerd_lock_wait_seconds_count{outcome="acquired"} 1`,
+	for _, line := range []string{"ledgerd_lock_leases_lapsed_total 1",
+		`ledgerd_lock_fences_lost_total{call="renew"} 1`,
+		`ledgerd_lock_fences_lost_total{call="release"} 1`, `ledgerd_lock_wait_seconds_count{outcome="acquired"} 1`,
 		"ledgerd_lock_waiting 0"} {
 		if !strings.Contains(string(text), line+"\n") {
 			t.Errorf("there is no %q", line)

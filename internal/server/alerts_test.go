@@ -30,7 +30,7 @@ func TestAlertsUseExistingMetrics(t *testing.T) {
 	c := writer(s)
 	for _, series := range []string{ // increase() misses the first event of a series that begins with 1
 		`ledgerd_ids_leases_total{outcome="lost"}`, `ledgerd_ids_leases_total{outcome="exhausted"}`,
-		`ledgerd_lock_fence_refusals_total{call="renew"}`,
+		`ledgerd_lock_fences_lost_total{call="renew"}`,
 		`ledgerd_work_outcomes_total{call="complete",outcome="fence_lost"}`,
 		`ledgerd_work_outcomes_total{call="begin",outcome="parked"}`,
 	} {

@@ -17,10 +17,10 @@ select now()::timestamptz as now, set_config('ledgerd.tenants', @tenants::text, 
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true);
 
--- name: LanesDiscover :many
+-- name: DueGroups :many
 -- Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
 -- due. Each takes one index lookup.
-with recursive lanes as (
+with recursive due_groups as (
     (select f.tenant_id, f.channel, f.priority, f.due_at
     from notify_queue f
     where f.due_at is not null
@@ -28,7 +28,7 @@ with recursive lanes as (
     limit 1)
     union all
     select g.tenant_id, g.channel, g.priority, g.due_at
-    from lanes p
+    from due_groups p
     cross join lateral (
         select l.tenant_id, l.channel, l.priority, l.due_at
         from notify_queue l
@@ -39,11 +39,11 @@ with recursive lanes as (
 )
 select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority,
     s.due_at::timestamptz as due_at
-from lanes s;
+from due_groups s;
 
 -- name: QueueTake :many
--- Leases due messages, the oldest of each lane first, skipping locked rows. A message in the state sending is leased to
--- settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
+-- Leases due messages, the oldest of each group first, skipping locked rows. A message in the state sending is leased
+-- to settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
     holder = @holder::text, due_at = y.lease_expires_at

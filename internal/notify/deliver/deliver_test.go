@@ -412,7 +412,7 @@ func TestLostFenceLeavesTheRowAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Take([]*send.Job{park, again})
-	lost := func(at string) float64 { return counted(t, registry, "ledgerd_notify_lost_fences_total", at) }
+	lost := func(at string) float64 { return counted(t, registry, "ledgerd_notify_fences_lost_total", at) }
 	for end := time.Now().Add(20 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
 		if time.Now().After(end) {
 			t.Fatalf("lost fences: %v to mark, %v to finish", lost("mark"), lost("finish"))

@@ -62,11 +62,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		memory: gauges("held", "Messages that this process has leased: running are being sent, "+
 			"the others wait for an attempt or for their result to be written.",
 			"channel", "state"),
-		fences: counters("lost_fences_total",
+		fences: counters("fences_lost_total",
 			"Messages that another process took over before this one could mark or finish them: "+
 				"this process was stalled, or its leases are too short.",
 			"at"),
-		leases: counters("lapsed_leases_total", "Messages taken over from processes whose leases expired.",
+		leases: counters("taken_over_total", "Messages taken over from processes whose leases expired.",
 			"channel"),
 		failures: counters("database_failures_total", "Polls and writes that failed, and are retried.", "of"),
 		batch: prometheus.NewHistogram(histogram("finish_batch_messages", "Messages per write of results.",

@@ -89,7 +89,7 @@ func (w *statements) all(n int32) map[string]int64 {
 		}
 		touched[what] = w.blocks() - before
 	}
-	run("discover", func(d db.DBTX) error { _, err := w.q.LanesDiscover(ctx, d); return err })
+	run("discover", func(d db.DBTX) error { _, err := w.q.DueGroups(ctx, d); return err })
 	var rows []db.QueueTakeRow
 	run("take", func(d db.DBTX) (err error) {
 		rows, err = w.q.QueueTake(ctx, d,

@@ -211,9 +211,9 @@ func (o *poller) discover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	begun := time.Now()
-	var rows []db.LanesDiscoverRow
+	var rows []db.DueGroupsRow
 	now, err := o.pool.transact(pg.ForAllTenants(ctx),
-		func(d db.DBTX) (err error) { rows, err = q.LanesDiscover(ctx, d); return err })
+		func(d db.DBTX) (err error) { rows, err = q.DueGroups(ctx, d); return err })
 	if err != nil {
 		return err
 	}

@@ -157,6 +157,63 @@ func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadPar
 	return items, nil
 }
 
+const dueGroups = `-- name: DueGroups :many
+with recursive due_groups as (
+    (select f.tenant_id, f.channel, f.priority, f.due_at
+    from notify_queue f
+    where f.due_at is not null
+    order by f.tenant_id, f.channel, f.priority, f.due_at
+    limit 1)
+    union all
+    select g.tenant_id, g.channel, g.priority, g.due_at
+    from due_groups p
+    cross join lateral (
+        select l.tenant_id, l.channel, l.priority, l.due_at
+        from notify_queue l
+        where l.due_at is not null and (l.tenant_id, l.channel, l.priority) > (p.tenant_id, p.channel, p.priority)
+        order by l.tenant_id, l.channel, l.priority, l.due_at
+        limit 1
+    ) g
+)
+select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority,
+    s.due_at::timestamptz as due_at
+from due_groups s
+`
+
+type DueGroupsRow struct {
+	TenantID int32
+	Channel  string
+	Priority int16
+	DueAt    time.Time
+}
+
+// Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
+// due. Each takes one index lookup.
+func (q *Queries) DueGroups(ctx context.Context, db DBTX) ([]DueGroupsRow, error) {
+	rows, err := db.Query(ctx, dueGroups)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DueGroupsRow
+	for rows.Next() {
+		var i DueGroupsRow
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Channel,
+			&i.Priority,
+			&i.DueAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const failedEventInsert = `-- name: FailedEventInsert :exec
 insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
     failure_code, failure_text, at, instance)
@@ -304,63 +361,6 @@ select pg_notify('ledgerd_notify', $1::text)
 func (q *Queries) Hint(ctx context.Context, db DBTX, hints string) error {
 	_, err := db.Exec(ctx, hint, hints)
 	return err
-}
-
-const lanesDiscover = `-- name: LanesDiscover :many
-with recursive lanes as (
-    (select f.tenant_id, f.channel, f.priority, f.due_at
-    from notify_queue f
-    where f.due_at is not null
-    order by f.tenant_id, f.channel, f.priority, f.due_at
-    limit 1)
-    union all
-    select g.tenant_id, g.channel, g.priority, g.due_at
-    from lanes p
-    cross join lateral (
-        select l.tenant_id, l.channel, l.priority, l.due_at
-        from notify_queue l
-        where l.due_at is not null and (l.tenant_id, l.channel, l.priority) > (p.tenant_id, p.channel, p.priority)
-        order by l.tenant_id, l.channel, l.priority, l.due_at
-        limit 1
-    ) g
-)
-select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority,
-    s.due_at::timestamptz as due_at
-from lanes s
-`
-
-type LanesDiscoverRow struct {
-	TenantID int32
-	Channel  string
-	Priority int16
-	DueAt    time.Time
-}
-
-// Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
-// due. Each takes one index lookup.
-func (q *Queries) LanesDiscover(ctx context.Context, db DBTX) ([]LanesDiscoverRow, error) {
-	rows, err := db.Query(ctx, lanesDiscover)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []LanesDiscoverRow
-	for rows.Next() {
-		var i LanesDiscoverRow
-		if err := rows.Scan(
-			&i.TenantID,
-			&i.Channel,
-			&i.Priority,
-			&i.DueAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const lateDelete = `-- name: LateDelete :exec
@@ -587,8 +587,8 @@ type QueueTakeRow struct {
 	Unsure        bool
 }
 
-// Leases due messages, the oldest of each lane first, skipping locked rows. A message in the state sending is leased to
-// settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
+// Leases due messages, the oldest of each group first, skipping locked rows. A message in the state sending is leased
+// to settle it, which does not count as an attempt. The returned due_at and state are the previous ones.
 func (q *Queries) QueueTake(ctx context.Context, db DBTX, arg QueueTakeParams) ([]QueueTakeRow, error) {
 	rows, err := db.Query(ctx, queueTake,
 		arg.Holder,

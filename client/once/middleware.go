@@ -18,8 +18,8 @@ import (
 // headers are the request's.
 type Caller func(ctx context.Context, h http.Header) string
 
-// Guard makes handlers idempotent. It is safe for concurrent use; make one per service and keep it.
-type Guard struct {
+// Middleware makes handlers idempotent. It is safe for concurrent use; make one per service and keep it.
+type Middleware struct {
 	works    idempotencyv1connect.IdempotencyServiceClient
 	scope    string
 	caller   Caller
@@ -41,7 +41,7 @@ type settings struct {
 	log      *slog.Logger
 }
 
-// Option configures a Guard.
+// Option configures a Middleware.
 type Option func(*settings)
 
 // WithRequiredKey refuses requests without an Idempotency-Key, except for read-only methods. Default: they run
@@ -89,12 +89,12 @@ func WithHeaders(keep func(name string) bool) Option { return func(s *settings) 
 // WithLog sets the log for unreachability of ledgerd and for lost leases and answers. Default: slog.Default.
 func WithLog(l *slog.Logger) Option { return func(s *settings) { s.log = l } }
 
-// New makes a guard. The scope names the service, 1 to 128 bytes: keys are unique per scope and caller.
-func New(c *client.Client, scope string, caller Caller, opts ...Option) *Guard {
+// New makes a middleware. The scope names the service, 1 to 128 bytes: keys are unique per scope and caller.
+func New(c *client.Client, scope string, caller Caller, opts ...Option) *Middleware {
 	if scope == "" || len(scope) > 128 || caller == nil {
-		panic("once: a guard needs a scope of 1 to 128 bytes, and a function that returns the caller")
+		panic("once: a middleware needs a scope of 1 to 128 bytes, and a function that returns the caller")
 	}
-	g := &Guard{works: c.Idempotency, scope: scope, caller: caller,
+	g := &Middleware{works: c.Idempotency, scope: scope, caller: caller,
 		settings: settings{wait: 10 * time.Second, lease: 30 * time.Second,
 			life: 24 * time.Hour, maxBody: 1 << 20, rule: DefaultRule, connect: DefaultConnectRule,
 			keep: func(string) bool { return true },
@@ -107,7 +107,7 @@ func New(c *client.Client, scope string, caller Caller, opts ...Option) *Guard {
 
 // Close waits until the outcomes of all attempts are recorded, or ctx ends. Call it when the handlers' server
 // shuts down. Unrecorded attempts are parked when their lease expires.
-func (g *Guard) Close(ctx context.Context) error {
+func (g *Middleware) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { g.late.Wait(); close(done) }()
 	select {
@@ -122,7 +122,7 @@ const maxCaller = 250
 
 // name is the key of a piece of work. An escaped caller contains no slash, so different pairs have different
 // names, and no #.
-func (g *Guard) name(ctx context.Context, h http.Header, key string) string {
+func (g *Middleware) name(ctx context.Context, h http.Header, key string) string {
 	caller := url.PathEscape(g.caller(ctx, h))
 	if len(caller) > maxCaller {
 		sum := sha256.Sum256([]byte(caller))

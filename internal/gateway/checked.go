@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/httpsend"
 )
 
-// guard checks the results of a dialect, and measures its calls.
-type guard struct {
+// checked checks the results of a dialect, and measures its calls.
+type checked struct {
 	Gateway
 	metrics *metrics
 	name    string
@@ -32,7 +32,7 @@ const (
 )
 
 // Notice returns a notice of kind Unreadable, with ErrFormat, for a callback that cannot be read or stored.
-func (g *guard) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
+func (g *checked) Notice(header http.Header, body []byte, now time.Time) (Notice, error) {
 	n, err := g.Gateway.Notice(header, body, now)
 	if err == nil {
 		err = n.check()
@@ -91,7 +91,7 @@ func (c Credential) check() error {
 
 func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
-func (g *guard) Create(ctx context.Context, p *Payment) (Credential, Notice, error) {
+func (g *checked) Create(ctx context.Context, p *Payment) (Credential, Notice, error) {
 	var c Credential
 	n, err := g.call("create", p.OutTradeNo, "", func() (n Notice, err error) {
 		if c, n, err = g.Gateway.Create(ctx, p); err == nil {
@@ -102,25 +102,25 @@ func (g *guard) Create(ctx context.Context, p *Payment) (Credential, Notice, err
 	return c, n, err
 }
 
-func (g *guard) Query(ctx context.Context, p *Payment) (Notice, error) {
+func (g *checked) Query(ctx context.Context, p *Payment) (Notice, error) {
 	return g.call("query", p.OutTradeNo, "", func() (Notice, error) { return g.Gateway.Query(ctx, p) })
 }
 
-func (g *guard) Close(ctx context.Context, p *Payment) (Notice, error) {
+func (g *checked) Close(ctx context.Context, p *Payment) (Notice, error) {
 	return g.call("close", p.OutTradeNo, "", func() (Notice, error) { return g.Gateway.Close(ctx, p) })
 }
 
-func (g *guard) Refund(ctx context.Context, r *Refund) (Notice, error) {
+func (g *checked) Refund(ctx context.Context, r *Refund) (Notice, error) {
 	return g.call("refund", r.OutTradeNo, r.RefundNo, func() (Notice, error) { return g.Gateway.Refund(ctx, r) })
 }
 
-func (g *guard) QueryRefund(ctx context.Context, r *Refund) (Notice, error) {
+func (g *checked) QueryRefund(ctx context.Context, r *Refund) (Notice, error) {
 	return g.call("query_refund", r.OutTradeNo, r.RefundNo,
 		func() (Notice, error) { return g.Gateway.QueryRefund(ctx, r) })
 }
 
 // call makes a call, and checks that the answer is about the payment or refund of the call.
-func (g *guard) call(name, payment, refund string, do func() (Notice, error)) (Notice, error) {
+func (g *checked) call(name, payment, refund string, do func() (Notice, error)) (Notice, error) {
 	start := time.Now()
 	n, err := do()
 	if err == nil {
