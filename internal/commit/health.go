@@ -205,7 +205,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "keys_total",
 			Help: "Calls with a request key, by operation and outcome: first, refused, replayed, mismatch, " +
 				"expired (the key's life was over, so the call ran again); taken_over counts expired leases of work " +
-				"that another caller took over."}, []string{"operation", "outcome"}),
+				"and of locks that another caller took over."}, []string{"operation", "outcome"}),
 		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "replay_age_seconds",
 			Help: "Time from the call that ran to a repeat that got the recorded answer. The life of keys must " +

@@ -19,7 +19,7 @@ type outcome string
 
 const (
 	taken    outcome = "accepted"   // committed and acknowledged
-	again    outcome = "retry"      // verified, but not done yet: the gateway is asked to send it again
+	again    outcome = "retry"      // not done yet, or no memory for its body: the gateway is asked to send it again
 	failed   outcome = "failed"     // not committed: the gateway is asked to send it again
 	other    outcome = "other"      // acknowledged, about an object that ledgerd does not track
 	forged   outcome = "forged"     // signature missing, wrong or too old

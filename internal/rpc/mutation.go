@@ -53,8 +53,9 @@ type mutation[R proto.Message] struct {
 	spends bool
 	// render makes the response from the command's answer. existed: an earlier call made the resource.
 	render func(answer any, existed bool) R
-	// direct returns how a call without guards runs; nil: in a batch. standsAlone is the field of the request that
-	// asks for a transaction of its own, or empty. Such a call is refused in an Execute, and with guards.
+	// direct has the options of a call that runs in a transaction of its own; nil: the call runs in a batch.
+	// standsAlone is the field of the request that asks for such a transaction, or empty: such a call is refused in
+	// an Execute, and with guards.
 	direct      *commit.Direct
 	standsAlone string
 	// toRecord and fromRecord convert an answer to its recorded form and back. Nil: the response is recorded.
