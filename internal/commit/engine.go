@@ -23,9 +23,10 @@ type Config[T Tx] struct {
 	// NameConstraints are the unique constraints on names that callers choose. A violation means that another process
 	// won the race, and the batch is rerun.
 	NameConstraints []string
-	// LockTimeout is the minimum wait of a batch for a lock that another transaction holds; see lockTimeout. After
-	// three timeouts (after one, while other commands are blocked) the batch is bisected to find the commands that need
-	// the lock. Default 100 ms.
+	// LockTimeout is the minimum wait of a batch for a lock that another transaction holds, except for the brief waits
+	// of a search and of the confirmation of an optimistic batch; see the method lockTimeout. After three timeouts
+	// (after one, while other commands are blocked) the batch is bisected to find the commands that need the lock.
+	// Default 100 ms.
 	LockTimeout time.Duration
 	Metrics     *Metrics
 	Log         *slog.Logger
@@ -216,7 +217,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	}
 }
 
-// finish answers a running job, and its followers.
+// finish answers a running job, and hands its key over: its followers get the recorded answer, or one of them runs.
 func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)

@@ -358,7 +358,7 @@ func (p *pace) observe(took time.Duration) {
 func (p *pace) commit() time.Duration { return time.Duration(p.average.Load()) }
 
 // backoff disables optimistic batches after a conflict with another process: for a second, doubling up to a minute if
-// the next conflict follows immediately.
+// the next conflict comes within as much time after the end of the backoff as the backoff took.
 type backoff struct {
 	mu    sync.Mutex
 	until time.Time

@@ -10,7 +10,7 @@ import (
 // MaxLife is the longest life of a coupon.
 const MaxLife = 10 * 365 * 24 * time.Hour
 
-// LongestLife is when a coupon expires that was issued without a time.
+// LongestLife returns the expiry time of a coupon that was issued without one.
 func LongestLife(created time.Time) time.Time { return created.Add(MaxLife).Truncate(time.Microsecond) }
 
 // Key identifies a coupon.

@@ -143,7 +143,8 @@ func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
 	}
 }
 
-// paysLater reports whether the payee is only looked up. The payee of a sale was looked up by PutSale.
+// paysLater reports whether no balance pays the payee now, so that the command only checks that the payee exists.
+// PutSale has checked the payee of a sale.
 func (c *CreateOrder) paysLater() bool { return c.Payee != "" && c.Balance == nil && c.Sale == nil }
 
 // Apply creates the order, or returns the existing one. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
@@ -203,7 +204,7 @@ func (c *CreateOrder) sendAtExpiry(tx *Tx, o *order.Order) error {
 			return inElement(err, "expiry_messages", n)
 		}
 		accepted, first := answer.(*notify.Message)
-		if !first { // not ours to cancel
+		if !first { // an earlier call sent it, so this order could not cancel it
 			return c.messageTaken(m.Params.BizNo)
 		}
 		o.ExpiryMessages = append(o.ExpiryMessages, accepted.ID)
@@ -284,7 +285,7 @@ func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
 		return nil, commit.ErrLater
 	}
 	if claims.Live(c.purchase) {
-		// A timer may have cancelled the order, unrecorded: recording the move frees the purchase.
+		// A due timer may have cancelled the order without a record yet: recording its move frees the purchase.
 		k := order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}
 		v, err := c.same.view(tx, &c.consequences, k, c.Caller)
 		if err != nil {

@@ -251,8 +251,8 @@ func (c *Grab) Apply(tx *Tx) (any, error) {
 	return grabbed(sale.Won, answer.(order.View)), nil
 }
 
-// inSale reports a fault of an order, about a field that Grab does not have, as a fault of the sale, whose machine has
-// changed since PutSale.
+// inSale reports a fault about machine or pay_within, which Grab does not have, as a fault of the sale: the machine has
+// changed since PutSale checked it.
 func inSale(err error) error {
 	f := fault.Of(err)
 	if f == nil || len(f.Fields) == 0 || !slices.Contains([]string{"machine", "pay_within"}, f.Fields[0].Path) {

@@ -24,7 +24,7 @@ func Program(t testing.TB, pkg string) string {
 	env := append(os.Environ(), "CGO_ENABLED=0")         // as make run builds it
 	if raceDetector {
 		args, env = append(args, "-race"), os.Environ()
-		// Of the processes that the test starts.
+		// Inherited by the processes that the test starts.
 		if err := os.Setenv("GORACE", "halt_on_error=1 atexit_sleep_ms=0"); err != nil {
 			t.Fatal(err)
 		}

@@ -167,7 +167,7 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 }
 
 // admitResponse admits a large response of a call that was not a read, such as the repeat of a large Begin, unless it
-// is smaller than what the request holds until the response is written.
+// is no larger than the memory that the request holds until the response is written.
 func (c *call) admitResponse(ctx context.Context, res connect.AnyResponse) error {
 	err := c.gate.Reads.admitResponse(ctx, c, res)
 	if err == nil {

@@ -332,8 +332,9 @@ func (in *intake) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (in *intake) Close() error { return in.raw.Close() }
 
-// boundedWriter bounds each write of a response, so that a caller that does not read cannot occupy memory for ever.
-// There is no bound between the writes of a stream: over HTTP/2 it would end the call, not only its writes.
+// boundedWriter sets a deadline for each write of a response, so that a caller that does not read cannot occupy memory
+// for ever. Flush clears the deadline after each message of a stream: over HTTP/2, a deadline that passes between two
+// messages would end the call.
 type boundedWriter struct {
 	http.ResponseWriter
 	control http.ResponseController

@@ -19,21 +19,23 @@ const (
 	// not wait for the reads of callers: follow-up tokens, due rows, lock queues, the tail of commits.
 	spareReads = 4
 	readWait   = 5 * time.Second // for a connection
-	// largeResponse is the size in bytes, as protobuf, above which responses are bounded. A page has at most 17 MB.
+	// largeResponse is the size in bytes, as protobuf, above which a response reserves memory. A page has at most
+	// 17 MB.
 	largeResponse       = 64 << 10
 	responseBytes       = 256 << 20 // of all tenants
 	responseTenantBytes = responseBytes / 4
 	generatedBytes      = responseBytes / 2 // for the responses of IdService.Generate
-	// Watches share one query, but each occupies a connection of its caller and memory.
+	// Streams of WatchEntries share one query, but each stream occupies memory and a connection of its caller.
 	watches       = 800
 	watchesTenant = watches / 4
 	// writeTimeout bounds the time in which a caller receives a response, or one message of a stream.
 	writeTimeout = 30 * time.Second
 )
 
-// Reads bounds the shares of one tenant, so that its reads leave enough to other tenants: connections of the pool, of
-// which one tenant gets at most three quarters; memory of large responses that callers receive slowly; and watches. One
-// principal gets half of the share of its tenant. Reads without room wait as in Admission, and are refused with BUSY.
+// Reads limits connections of the pool for reads, memory for large responses and for generated ids, and streams
+// (WatchEntries, Hold): in all, and for each tenant, so that one leaves enough to the others. A tenant gets at most
+// three quarters of the connections, a principal half of the share of its tenant. Calls without room wait as in
+// Admission, and are then refused with BUSY.
 type Reads struct {
 	connections, bytes, generated, watches shares
 }

@@ -80,8 +80,8 @@ const (
 	// dueRun bounds one run of a task over due rows; the next run retries rows that failed. dueTry bounds the wait for
 	// the rows of one query, so that rows locked by another transaction do not use up the run.
 	dueRun, dueTry = 10 * time.Second, 5 * time.Second
-	// duePause is how long a tenant is skipped after most of its commands of one query were refused, such as by a limit
-	// on the events of its timers. Otherwise that tenant would use up every run.
+	// duePause is how long a tenant is skipped after most of its commands of one query were refused: a limit on
+	// messages refuses a timer's move whose event exceeds it. Otherwise that tenant would use up every run.
 	duePause = 30 * time.Second
 )
 
