@@ -132,8 +132,8 @@ func (e *Engine[T]) markLocked(j *job[T], s *search) {
 }
 
 // setAside moves jobs to the blocked ones if they need a row or name that the search found locked, and returns the
-// others. When the search is over, it moves all jobs of the tenants whose jobs the search found. The jobs have no
-// effect. s may be nil.
+// others. Once the search is over (see over), it moves all jobs of the tenants for which the search has found jobs. No
+// job may have taken effect yet. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	if s == nil || len(s.locked) == 0 && len(s.tenants) == 0 {
 		return jobs

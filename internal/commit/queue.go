@@ -185,8 +185,8 @@ func (q *queue[T]) hasWork() bool {
 const maxExclusiveWait = time.Second
 
 // take hands out a batch and its sequence number, from 1, or nil if there is none. An exclusive batch ignores the
-// writer's share and takes all waiting jobs that fit, and no other batch is handed out until it is done. alone: the
-// batch is one command that runs alone. Call done after the batch.
+// writer's share and takes all waiting jobs that fit. No other batch is handed out until it is done, or has run for
+// maxExclusiveWait, or is bisected. alone: the batch is one command that runs alone. Call done after the batch.
 func (q *queue[T]) take(exclusive bool) (batch []*job[T], seq int64, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -449,8 +449,8 @@ func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) er
 	return err
 }
 
-// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one: the nth one
-// that of the order's message first + n.
+// needMessages names the rows of messages. If the order has a number, message n gets that of the order's message
+// first + n, unless it has a BizNo of its own.
 func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key, first int) (sends []*notify.SendCommand) {
 	for n := range messages {
 		m := messages[n] // a copy: another attempt may have another order_no, and so other BizNos

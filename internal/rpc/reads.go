@@ -90,7 +90,7 @@ func NewReads(connections int, reg prometheus.Registerer) *Reads {
 	reads.gauge(reg, "waiting_reads", "Reads that wait for a connection.", reads.waiting)
 	r.connections.principals.gauge(reg, "waiting_principals",
 		"Reads that wait for others of their principal to end.", r.connections.principals.waiting)
-	streams.gauge(reg, "watches", "Streams: of WatchEntries, and of Hold.", func() int { return streams.used })
+	streams.gauge(reg, "watches", "Streams of WatchEntries and Hold in progress.", func() int { return streams.used })
 	bytes.gauge(reg, "response_bytes", "Bytes of large responses in flight.", func() int { return bytes.used })
 	generated.gauge(reg, "generated_bytes", "Bytes of generated ids in flight.", func() int { return generated.used })
 	return r
