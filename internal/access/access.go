@@ -39,7 +39,7 @@ const (
 	Read Role = iota + 1
 	Write
 	Admin    // also changes the settings that limit callers: account limits, machines, gateways, API keys of its tenant
-	Operator // administers all tenants by AdminService, and does nothing else
+	Operator // administers all tenants by AdminService, reads /metrics, and does nothing else
 )
 
 var roleNames = map[string]Role{"read": Read, "write": Write, "admin": Admin, "operator": Operator}

@@ -273,7 +273,8 @@ func panicked(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
 	return fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 }
 
-// RequireAdmin is middleware that requires an API key with the role admin, for handlers outside of Connect.
+// RequireAdmin is middleware for handlers outside of Connect. It requires a key with the role admin or operator and
+// without scopes; in development, callers without a key pass.
 func (g *Gate) RequireAdmin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.identifies(r.Header) {
