@@ -31,7 +31,8 @@ const (
 // Admission bounds the memory of large requests in flight, by tenant and in total. It decides before a request is read.
 // Calls without room wait, first in first out within their tenant and round robin between tenants; after admitWait they
 // are refused with BUSY. It also bounds concurrent decoding. One tenant gets at most half of these slots, so that its
-// large requests leave CPU to other tenants. Reads uses it for responses, reads and streams.
+// large requests leave CPU to other tenants. Reads uses it for responses,
+// generated ids, read connections and streams.
 type Admission struct {
 	total    int           // of all tenants
 	share    int           // of one tenant, or of one principal

@@ -34,7 +34,7 @@ const (
 	Role_ROLE_WRITE Role = 2
 	// Also administers its tenant.
 	Role_ROLE_ADMIN Role = 3
-	// Administers all tenants, and does nothing else. Only `ledgerd apikey` creates such keys.
+	// Administers all tenants, and may read /metrics; makes no other calls. Only `ledgerd apikey` creates such keys.
 	Role_ROLE_OPERATOR Role = 4
 )
 

@@ -88,7 +88,7 @@ type BeginRequest struct {
 	// Key of the work, such as the Idempotency-Key that your own caller sent.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Hash of the work's content, at most 64 bytes. The same key with another fingerprint fails with WORK_KEY_REUSED. An
-	// empty fingerprint is one too: send it in every Begin of a key, or in none.
+	// empty fingerprint is a value like any other: send it in every Begin of a key, or in none.
 	Fingerprint []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	// Lease: 1 s to 1 h, default 30 s. Extend renews it.
 	Lease *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`

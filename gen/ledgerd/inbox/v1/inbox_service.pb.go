@@ -593,7 +593,7 @@ type ExtendRequest struct {
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Fence from Begin.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// New lease from now: 0.1 s to 24 h, default 30 s, whatever the lease of Begin was.
+	// New lease from now: 0.1 s to 24 h, default 30 s, also if Begin had another lease.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

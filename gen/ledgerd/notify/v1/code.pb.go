@@ -42,8 +42,8 @@ type SendCodeRequest struct {
 	Life *durationpb.Duration `protobuf:"bytes,6,opt,name=life,proto3" json:"life,omitempty"`
 	// Least time since the last code of this type to this recipient: 10 s to 1 h. Default 60 s.
 	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
-	// Maximum number of codes of this type for this recipient in 24 hours, whatever becomes of their messages: 1 to
-	// 100. Default 10.
+	// Maximum number of codes of this type for this recipient in 24 hours, also if their messages were not delivered: 1
+	// to 100. Default 10.
 	DailyLimit int32 `protobuf:"varint,8,opt,name=daily_limit,json=dailyLimit,proto3" json:"daily_limit,omitempty"`
 	// If true, nothing is sent and no code is valid. For recipients that the caller knows to have no account. All
 	// answers, also later ones, are as if a code had been sent.

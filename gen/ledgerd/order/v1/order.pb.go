@@ -512,9 +512,9 @@ type CreateOrderRequest struct {
 	Coupon string `protobuf:"bytes,15,opt,name=coupon,proto3" json:"coupon,omitempty"`
 	// Messages to send at the end of the time to pay, which must then be at most 30 days. They are accepted, rendered and
 	// counted for limits in the commit of the order. A commit that pays or cancels the order before its time is over
-	// cancels them. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages. Moves
-	// of the machine must lead from the first state only to states that confirm or cancel the order, never back to the
-	// first state, and never from a state that cancels to one that confirms.
+	// cancels them. They have neither biz_no, not_before nor repeat_window: their numbers follow those of messages. Every
+	// move from the first state of the machine must lead to a state that confirms or cancels the order. No move may lead
+	// back to the first state, and none from a state that cancels to one that confirms.
 	ExpiryMessages []*v1.SendRequest `protobuf:"bytes,16,rep,name=expiry_messages,json=expiryMessages,proto3" json:"expiry_messages,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -237,9 +237,9 @@ type ReserveRequest struct {
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a
 	// retry may name another one.
 	Strategy Strategy `protobuf:"varint,6,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
-	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two is 50
-	// to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's
-	// content.
+	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two
+	// attempts is 50 to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of
+	// the request's content.
 	MaxAttempts   int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -392,9 +392,9 @@ type DeductRequest struct {
 	// without submit token and claim, and not in an Execute (STRATEGY_STANDS_ALONE). Not part of the request's content: a
 	// retry may name another one.
 	Strategy Strategy `protobuf:"varint,5,opt,name=strategy,proto3,enum=ledgerd.stock.v1.Strategy" json:"strategy,omitempty"`
-	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two is 50
-	// to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of the request's
-	// content.
+	// Maximum number of attempts if other calls change the item meanwhile, 1 to 5, default 3. The pause between two
+	// attempts is 50 to 100 ms; after the last one the call is refused with ROWS_LOCKED. Not used by BATCHED. Not part of
+	// the request's content.
 	MaxAttempts   int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -65,7 +65,7 @@ type OrderServiceClient interface {
 	// BALANCE_LIMIT_EXCEEDED, and ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of
 	// messages those of Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
-	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
+	// Moves an order to the state of its machine that cancels it. Errors: those of MoveOrder; STATE_TAKEN also if the
 	// timer has cancelled it.
 	CancelOrder(context.Context, *v1.CancelOrderRequest) (*v1.CancelOrderResponse, error)
 	// Reads an order. Errors: ORDER_NOT_FOUND.
@@ -208,7 +208,7 @@ type OrderServiceHandler interface {
 	// BALANCE_LIMIT_EXCEEDED, and ORDER_PART_EXISTS if a transfer has taken ORDER_NO/pay; of its event NOTIFY_LIMITED; of
 	// messages those of Send.
 	MoveOrder(context.Context, *v1.MoveOrderRequest) (*v1.MoveOrderResponse, error)
-	// Moves an order to the state that cancels it, whatever its name. Errors: those of MoveOrder; STATE_TAKEN also if the
+	// Moves an order to the state of its machine that cancels it. Errors: those of MoveOrder; STATE_TAKEN also if the
 	// timer has cancelled it.
 	CancelOrder(context.Context, *v1.CancelOrderRequest) (*v1.CancelOrderResponse, error)
 	// Reads an order. Errors: ORDER_NOT_FOUND.
